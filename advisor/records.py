@@ -12,11 +12,16 @@ from ensemble.errors import InputError
 
 FinishReason = Literal["eos", "stop", "length", "error", "unknown"]
 Status = Literal["primary", "selected", "rejected", "failed"]
-Verdict = Literal["ensemble", "single", "cannot_tell"]
+Verdict = Literal["better", "worse", "equal", "unclear"]
 Shown = Literal["yes", "not_yet", "no"]
 
-LEVEL = 0.05
-"""The accepted probability of a false alarm by default; intervals have the confidence 1 - LEVEL."""
+CONFIDENCE = 0.9
+"""The two-sided confidence of the intervals of gains by default."""
+ALPHA = 0.05
+"""The probability of an error on one side that belongs to it: that the truth is beyond one end of an interval, and that
+a one-sided test shows what is not there. Formulas take it; options and files have the confidence."""
+FIGURE_CONFIDENCE, FIGURE_ALPHA = 0.95, 0.025
+"""The same of single figures (accuracies, gaps, a judge's shares) and of pairs of models."""
 TRIES = 4
 """Sets that a search decodes by default, the one that the rules choose included."""
 MOST_QUESTIONS = 850
@@ -168,7 +173,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Limits:
     """The limits of section 4.1 for sets that decode together, and those of votes; all are inclusive.
 
     Attributes:
@@ -176,7 +181,7 @@ class Rules:
         max_length_ratio: The largest ratio of the longer mean length to the shorter one, at least 1.
         max_models: The most members in the set, with the primary, at least 1.
         vote_gap: The largest gap of a model in a vote or a cascade to the most accurate one, in points, 0 to 100.
-        max_calls: The most models in a vote or a cascade, at least 1.
+        max_voters: The most models in a vote or a cascade, at least 1.
         min_gain: Points that a strategy must gain to be recommended if it has more than one model or call, 0 to 100.
     """
 
@@ -184,7 +189,7 @@ class Rules:
     max_length_ratio: float = 2.0
     max_models: int = 3
     vote_gap: float = 15.0
-    max_calls: int = 5
+    max_voters: int = 5
     min_gain: float = 0.0
 
     def __post_init__(self) -> None:
@@ -194,8 +199,8 @@ class Rules:
         # result.json has the limits, and JSON has no infinity.
         if not (math.isfinite(self.max_length_ratio) and self.max_length_ratio >= 1):
             raise InputError(f"--max-length-ratio {self.max_length_ratio:g}: give a ratio of at least 1")
-        if self.max_calls < 1 or self.max_calls == 2:
-            raise InputError(f"--max-calls {self.max_calls}: a vote needs 3 models; give 3 or more, or 1 for no vote")
+        if self.max_voters < 1 or self.max_voters == 2:
+            raise InputError(f"--max-voters {self.max_voters}: a vote needs 3 models; give 3 or more, or 1 for no vote")
         if not 0 <= self.min_gain <= 100:
             raise InputError(f"--min-gain {self.min_gain:g}: give points from 0 to 100")
         # A set of one is allowed: it asks which model is the best, without an ensemble.
@@ -218,6 +223,12 @@ class Selection:
 
     decisions: tuple[Decision, ...]
     selected: tuple[str, ...]
+
+
+def alpha_of(confidence: float) -> float:
+    """The probability that the truth is beyond one end of an interval that has a two-sided confidence."""
+    # (1 - 0.9) / 2 is 0.05 only with fewer digits, and the limits of tests are compared with it.
+    return round((1 - confidence) / 2, 12)
 
 
 def gap(a: float, b: float) -> float:

@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig, RunConfig
-from advisor.pool.pool_file import PoolEntry
 from advisor.profile.engine import LocalEngine
 from advisor.profile.generate import answers
 from advisor.profile.job import Job
 from advisor.progress import Progress
-from advisor.records import Profile, Rules
+from advisor.records import Limits, Profile
 from advisor.response_cache import ResponseCache
 from advisor.tasks import Task
 from ensemble.errors import MemberError
-from ensemble.models.spec import EnsembleSpec
+from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble import Ensemble
 
 
 def plain_plan(
-    candidates: tuple[PoolEntry, ...],
+    candidates: tuple[ModelSpec, ...],
     dev: Task,
     cache_dir: Path,
     command: str,
@@ -35,7 +34,7 @@ def plain_plan(
         candidates=candidates,
         dev=dev,
         held_out=None,
-        rules=Rules(),
+        rules=Limits(),
         inference=inference or InferenceConfig(),
         seed=0,
         cache_dir=cache_dir,

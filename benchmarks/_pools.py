@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from advisor.advice.strategies import AnsweredSplit
 from advisor.choose.rules import fitting_voters, select
 from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
-from advisor.records import Profile, Rules
+from advisor.records import Limits, Profile
 from advisor.statistics import Floats, scores
-from advisor.strategies.votes import Codes, cascade_calls, codes_of, count_votes, vote, vote_weights
+from advisor.strategies.votes import cascade_calls, codes_of, vote_weights
 from benchmarks._measure import ROOT
+from ensemble.methods._votes import Codes, count_votes, vote
 
 POOLS = ROOT.parent / "shared" / "pools"
 NAMES = ("math-l5", "crux", "mmlu-pro")
@@ -40,7 +41,7 @@ _HELD_OUT = 300
 _JUDGED = 2000
 """Questions that judge the strategies with routers, which take long to ask."""
 ANY = 10**6
-_NO_LENGTH = Rules(max_length_ratio=sys.float_info.max)
+_NO_LENGTH = Limits(max_length_ratio=sys.float_info.max)
 
 Places = NDArray[np.intp]
 
@@ -192,16 +193,16 @@ def voter_sets(profiles: Sequence[Profile]) -> dict[str, tuple[str, ...]]:
     """The models that each way to choose takes, the most accurate on dev first, by the name of the way."""
     standings = [profile.standing for profile in profiles]
     limits = {
-        "single": Rules(max_calls=1),
-        "top3": Rules(vote_gap=100, max_calls=3),
-        "all": Rules(vote_gap=100, max_calls=ANY),
-        "default": Rules(),
-        **{f"gap{gap}": Rules(vote_gap=gap, max_calls=ANY) for gap in (5, 10, 15, 20, 25)},
-        **{f"gap{gap}_calls5": Rules(vote_gap=gap) for gap in (10, 20)},
-        **{f"calls{calls}": Rules(max_calls=calls) for calls in (3, 4, 6, 7)},
+        "single": Limits(max_voters=1),
+        "top3": Limits(vote_gap=100, max_voters=3),
+        "all": Limits(vote_gap=100, max_voters=ANY),
+        "default": Limits(),
+        **{f"gap{gap}": Limits(vote_gap=gap, max_voters=ANY) for gap in (5, 10, 15, 20, 25)},
+        **{f"gap{gap}_calls5": Limits(vote_gap=gap) for gap in (10, 20)},
+        **{f"calls{calls}": Limits(max_voters=calls) for calls in (3, 4, 6, 7)},
     }
     return {
-        "rules": select(standings, Rules()).selected,
+        "rules": select(standings, Limits()).selected,
         "rules_no_length": select(standings, _NO_LENGTH).selected,
         **{name: fitting_voters(profiles, rules) for name, rules in limits.items()},
     }

@@ -23,21 +23,22 @@ from advisor.advice.strategies import (
     Compared,
     Strategy,
     compare_strategies,
-    take,
+    picked_answers,
 )
 from advisor.choose.race import Race
 from advisor.choose.rules import fitting_voters, select
 from advisor.jobs.held_out import expected_gain
-from advisor.records import TRIES, Profile, Rules, Shown, Verdict
+from advisor.records import TRIES, Limits, Profile, Shown, Verdict
 from advisor.statistics import Floats
-from advisor.strategies.votes import codes_of, vote
+from advisor.strategies.votes import codes_of
 from advisor.tasks.task import Example, Signature, Task
 from benchmarks._outcomes import Outcomes
 from benchmarks.prediction import fit_decode, promises_and_gains
+from ensemble.methods._votes import vote
 
 Places = Sequence[int]
 METHOD = "unite"
-_VERDICTS: Mapping[Shown, Verdict] = {"yes": "ensemble", "no": "single", "not_yet": "cannot_tell"}
+_VERDICTS: Mapping[Shown, Verdict] = {"yes": "better", "no": "worse", "not_yet": "unclear"}
 
 
 class Way(NamedTuple):
@@ -47,7 +48,7 @@ class Way(NamedTuple):
         worth: The accuracy of what it chose on test, in points.
         decoded: How many sets were decoded on held-out questions.
         verdict: What the advice says about the set of the rules; None without a set.
-        right: Whether that is true on test; None where the verdict is ``cannot_tell``, or none.
+        right: Whether that is true on test; None where the verdict is ``unclear``, or none.
     """
 
     worth: float
@@ -86,7 +87,7 @@ class Ground:
 
     def voters(self) -> list[tuple[str, ...]]:
         """The members of the cascades that the advisor compares."""
-        models = fitting_voters(list(self.alone(self.dev).values()), Rules())
+        models = fitting_voters(list(self.alone(self.dev).values()), Limits())
         return [models[:size] for size in sorted({FEWEST_VOTERS, len(models)}) if size <= len(models) >= FEWEST_VOTERS]
 
     def best(self) -> float:
@@ -118,13 +119,13 @@ class Ground:
             splits.append(AnsweredSplit(task, self.alone(places)))
         sets = {Strategy(METHOD, models): self.together(models, self.held_out) for models in predictions}
         known = {Strategy(METHOD, models): each for models, each in predictions.items() if each is not None}
-        voters = fitting_voters(list(splits[0].profiles.values()), Rules())
+        voters = fitting_voters(list(splits[0].profiles.values()), Limits())
         return compare_strategies(splits[0], replace(splits[1], sets=sets), voters, can_vote=True, predictions=known)
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> Limits:
         """The default rules, with no set larger than those that were decoded."""
-        return replace(Rules(), max_models=min(Rules().max_models, self.outcomes.largest))
+        return replace(Limits(), max_models=min(Limits().max_models, self.outcomes.largest))
 
 
 def grounds(outcomes: Outcomes, count: int, seed: int = 0) -> Iterator[Ground]:
@@ -143,12 +144,12 @@ def grounds(outcomes: Outcomes, count: int, seed: int = 0) -> Iterator[Ground]:
 def cascade(profiles: Mapping[str, Profile], models: Sequence[str]) -> Profile:
     """The answers of a vote, and of a cascade, which gives the same."""
     members = [profiles[model] for model in models]
-    return take("cascade", members, vote(codes_of(members)).tolist())
+    return picked_answers("cascade", members, vote(codes_of(members)).tolist())
 
 
 def best_single(ground: Ground) -> Way:
     """The most accurate model on dev."""
-    model = select([profile.standing for profile in ground.alone(ground.dev).values()], Rules()).selected[0]
+    model = select([profile.standing for profile in ground.alone(ground.dev).values()], Limits()).selected[0]
     return Way(ground.alone(ground.test)[model].accuracy)
 
 
@@ -162,7 +163,7 @@ def always_rules(ground: Ground) -> Way:
     (result,) = (each for each in ground.compare({models: None}).results if each.strategy.name == METHOD)
     verdict = _VERDICTS[result.shown]
     gains = worth > max(profile.accuracy for profile in test.values())
-    right: Mapping[Verdict, bool | None] = {"ensemble": gains, "single": not gains, "cannot_tell": None}
+    right: Mapping[Verdict, bool | None] = {"better": gains, "worse": not gains, "unclear": None}
     return Way(worth, 1, verdict, right[verdict])
 
 
@@ -199,7 +200,7 @@ def recommended(ground: Ground, choose: str = "predicted") -> Way:
     return Way(cascade(test, members).accuracy, len(decoded))
 
 
-def run_race(values: Floats, rules: Rules) -> tuple[Race, list[int]]:
+def run_race(values: Floats, rules: Limits) -> tuple[Race, list[int]]:
     """A race on known scores, models by questions in random order, and the questions that each model answered."""
     models, questions = values.shape
     race = Race(models, questions, rules.max_gap)

@@ -46,7 +46,7 @@ def install() -> None:
         SystemExit: A package could not be installed.
     """
     shutil.rmtree(FOLDER, ignore_errors=True)  # half of an earlier attempt
-    subprocess.run([sys.executable, "-m", "venv", str(FOLDER)], check=True)
+    subprocess.run([sys.executable, "-I", "-m", "venv", str(FOLDER)], check=True)
     with _LOG.open("w", encoding="utf-8") as log:
 
         def pip(*words: str) -> None:

@@ -32,7 +32,7 @@ from scipy import stats
 
 from advisor.choose.race import Race
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Profile, Rules, gap, within
+from advisor.records import ALPHA, Limits, Profile, gap, within
 from advisor.statistics import Floats
 from benchmarks import _simulated, _zoo
 from benchmarks._groups import group_figures
@@ -134,8 +134,8 @@ def strategy_figures(outcomes: Outcomes, trials: int) -> Iterator[Figure]:
     notes = {
         "single": "the best single model on dev",
         "rules": "always the rules' set",
-        "recommended_rules": "what is recommended with --choose rules",
-        "recommended": "what is recommended with --choose predicted",
+        "recommended_rules": "what is recommended with --set-by rules",
+        "recommended": "what is recommended with --set-by predicted",
     }
     found: dict[str, list[Way]] = {name: [] for name in ways}
     bests = []
@@ -151,10 +151,10 @@ def strategy_figures(outcomes: Outcomes, trials: int) -> Iterator[Figure]:
         if name != "single":
             yield _mean(f"decoded_{name}", [float(one.decoded) for one in tried], note="sets on held-out questions")
     telling = [one for one in found["rules"] if one.right is not None]
-    for verdict in ("ensemble", "single"):
+    for verdict in ("better", "worse"):
         those = [bool(one.right) for one in telling if one.verdict == verdict]
         yield _share(f"right_{verdict}_rules", those, note=f"verdicts {verdict} on the rules' set, on test")
-    doubtful = [one.verdict == "cannot_tell" for one in found["rules"] if one.verdict is not None]
+    doubtful = [one.verdict == "unclear" for one in found["rules"] if one.verdict is not None]
     yield _share("cannot_tell_rules", doubtful, note="verdicts on the rules' set")
 
 
@@ -172,7 +172,7 @@ def simulated_figures(quick: bool, run: Callable[..., list[Any]]) -> Iterator[Fi
         ("_dev", "dev", "the same, the set answered the 300 dev questions as well"),
         ("_paired", "paired", "the same draws, exact two-sided McNemar test against the best member held out"),
     ):
-        shown = np.concatenate([each[key] for each in power]) <= LEVEL
+        shown = np.concatenate([each[key] for each in power]) <= ALPHA
         yield _share(f"power_gain5_n300_latent{name}", shown.tolist(), note=note)
 
 
@@ -197,7 +197,7 @@ def _processes(quick: bool) -> Iterator[Callable[..., list[Any]]]:
 def _cells(cells: Sequence[_simulated.Cell], count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
     """The worst settings. The worst of many shares is unlucky, so settings that miss a bar are drawn 10 times again."""
     drawn: list[_simulated.Drawn] = run(_simulated.draw_cell, cells, [count] * len(cells), range(len(cells)))
-    doubtful = [n for n, each in enumerate(drawn) if each.false > LEVEL or each.covered.mean() < _BAR[0]]
+    doubtful = [n for n, each in enumerate(drawn) if each.false > ALPHA or each.covered.mean() < _BAR[0]]
     again = run(
         _simulated.draw_cell, [cells[n] for n in doubtful], [10 * count] * len(doubtful), [10_000] * len(doubtful)
     )
@@ -205,10 +205,10 @@ def _cells(cells: Sequence[_simulated.Cell], count: int, run: Callable[..., list
         drawn[n] = each
     false = max(range(len(cells)), key=lambda n: drawn[n].false)
     what = f"the worst of {len(cells)} settings, {len(doubtful)} drawn again: {cells[false]}"
-    yield _share("false_ensemble", (drawn[false].p_values <= LEVEL).tolist(), "at most 0.05", what)
-    loss = max(range(len(cells)), key=lambda n: float((drawn[n].p_worse <= LEVEL).mean()))
+    yield _share("false_ensemble", (drawn[false].p_values <= ALPHA).tolist(), "at most 0.05", what)
+    loss = max(range(len(cells)), key=lambda n: float((drawn[n].p_no_loss <= ALPHA).mean()))
     what = f"verdicts single where nothing is gained or lost, the worst setting: {cells[loss]}"
-    yield _share("false_single", (drawn[loss].p_worse <= LEVEL).tolist(), note=what)
+    yield _share("false_single", (drawn[loss].p_no_loss <= ALPHA).tolist(), note=what)
     for suffix, confidence in (("", "95%"), ("_90", "90%")):
         held = [each.covered_90 if suffix else each.covered for each in drawn]
         bar = "" if suffix else f"{_BAR[0]} to {_BAR[1]}"
@@ -228,14 +228,14 @@ def _choices(count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
     """False gains where somebody or something chose."""
     places = range(len(_simulated.CHOICES))
     found: list[Floats] = run(_simulated.draw_choice, places, [count] * len(places), places)
-    doubtful = [n for n in places if _limited(n) and (found[n] <= LEVEL).mean() > LEVEL]
+    doubtful = [n for n in places if _limited(n) and (found[n] <= ALPHA).mean() > ALPHA]
     again = run(_simulated.draw_choice, doubtful, [10 * count] * len(doubtful), [10_000] * len(doubtful))
     for n, p_values in zip(doubtful, again, strict=True):
         found[n] = p_values
     for name, choices in groupby(zip(_simulated.CHOICES, found, strict=True), key=lambda each: each[0].name):
-        choice, p_values = max(choices, key=lambda each: float((each[1] <= LEVEL).mean()))
+        choice, p_values = max(choices, key=lambda each: float((each[1] <= ALPHA).mean()))
         limit = "at most 0.05" if _limited(_simulated.CHOICES.index(choice)) else ""
-        yield _share(f"false_ensemble_{name}", (p_values <= LEVEL).tolist(), limit, choice.note)
+        yield _share(f"false_ensemble_{name}", (p_values <= ALPHA).tolist(), limit, choice.note)
 
 
 def _limited(place: int) -> bool:
@@ -249,7 +249,7 @@ def race_figures(outcomes: Outcomes, reshuffles: int) -> Iterator[Figure]:
     profiles = [outcomes.profiles[model] for model in outcomes.models]
     yield from _races("zoo", profiles, [], reshuffles, "models of the zoo")
     best = max(one.accuracy for one in profiles)
-    contenders = [one for one in profiles if within(gap(one.accuracy, best), Rules().max_gap)]
+    contenders = [one for one in profiles if within(gap(one.accuracy, best), Limits().max_gap)]
     hopeless = [_hopeless(n, contenders[0]) for n in range(len(contenders))]
     note = f"{len(contenders)} of the zoo within the gap, and as many that are right at {HOPELESS:.0%}"
     yield from _races("half_hopeless", [*contenders, *hopeless], hopeless, reshuffles, note)
@@ -263,7 +263,7 @@ def _races(
     full = _chosen(profiles)
     races: list[tuple[Race, list[int]]] = []
     for _ in range(reshuffles):
-        races.append(run_race(values[:, chance.permutation(values.shape[1])], Rules()))
+        races.append(run_race(values[:, chance.permutation(values.shape[1])], Limits()))
     same = [_chosen([profiles[model] for model in one.running]) == full for one, _ in races]
     yield _share(f"race_same_{name}", same, "at least 0.95", f"{note}: races that end with the set of the full run")
     limit = "at most 0.333" if hopeless else ""
@@ -276,7 +276,7 @@ def _races(
 
 
 def _chosen(profiles: Sequence[Profile]) -> tuple[str, ...]:
-    return select([profile.standing for profile in profiles], Rules()).selected
+    return select([profile.standing for profile in profiles], Limits()).selected
 
 
 def _hopeless(number: int, like: Profile) -> Profile:

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from advisor.config import RunConfig
-from advisor.pool.pool_file import PoolEntry, read_pool
-from advisor.pool.resources import Resources
+from advisor.pool.pool_file import read_pool
 from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.loader import hush
 from advisor.profile.profiler import Profiler
@@ -32,9 +31,10 @@ from advisor.profile.ray_engine import RayEngine
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
-from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, ratio, spread, tell
+from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._plans import plain_plan
 from ensemble.distributed.ray_cluster import cluster
+from ensemble.models.spec import ModelSpec, Resources
 
 if TYPE_CHECKING:
     from ensemble.models.spec import Checkpoint
@@ -68,9 +68,10 @@ class Profiling:
         """``advisor profile`` in a process of its own."""
         pool = self.folder / "models.txt"
         pool.write_text("".join(map(_line, self.plan.candidates)), encoding="utf-8")
-        call = [sys.executable, "-c", "from advisor.cli import main; main()", "profile", "--quiet", "--pool", str(pool)]
+        call = [sys.executable, "-I", "-c", "from advisor.cli import main; main()", "profile", "--quiet"]
+        call += ["--pool", str(pool)]
         call += ["--task", TASK, "--limit", str(len(self.plan.dev.examples)), "--cache-dir", str(self.folder / name)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
 
         def run() -> int:
             shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -166,7 +167,7 @@ def make_plan(folder: Path, questions: int | None, models: int | None) -> RunCon
     return plain_plan(candidates, task, folder / "cache", "python -m benchmarks.cluster")
 
 
-def _line(candidate: PoolEntry) -> str:
+def _line(candidate: ModelSpec) -> str:
     """A candidate of the demo's pool in a pool file."""
     place = cast("Checkpoint", candidate.checkpoint).location
     return f"{place} dtype={candidate.dtype} num_cpus={candidate.resources.num_cpus}\n"

@@ -20,7 +20,7 @@ from advisor.advice.strategies import AnsweredSplit, Strategy, compare_strategie
 from advisor.choose.rules import select
 from advisor.judge.bradley_terry import bradley_terry
 from advisor.judge.verdicts import Match
-from advisor.records import LEVEL, Answer, Profile, Rules, Shown
+from advisor.records import ALPHA, Answer, Limits, Profile, Shown
 from advisor.statistics import Floats
 from advisor.tasks.task import Example, Signature, Task
 from benchmarks._measure import Figure, arguments, progress, tell
@@ -111,7 +111,7 @@ def advise(lead: float, setting: Setting, chance: np.random.Generator) -> tuple[
         together = profiles.pop(TOGETHER)
         splits.append((task, profiles, together))
     (dev, learned, _), (held_out, alone, together) = splits
-    chosen = select([profile.standing for profile in learned.values()], Rules()).selected
+    chosen = select([profile.standing for profile in learned.values()], Limits()).selected
     strategy = Strategy(TOGETHER, chosen)
     compared = compare_strategies(
         AnsweredSplit(dev, learned), AnsweredSplit(held_out, alone, {strategy: together}), (), can_vote=False
@@ -139,7 +139,7 @@ def main(given: Sequence[str] | None = None) -> int:
         name = f"{questions}_{spread:g}"
         figures += [
             Figure(f"coverage_{name}", coverage(setting, covered), limit="at least 0.92", note=what),
-            Figure(f"false_gains_{name}", shown(0.0, setting, tested), limit=f"at most {1.5 * LEVEL:g}", note=what),
+            Figure(f"false_gains_{name}", shown(0.0, setting, tested), limit=f"at most {1.5 * ALPHA:g}", note=what),
         ]
     strong = shown(LEAD, Setting(QUESTIONS[-1], SPREADS[-1]), tested)
     figures.append(

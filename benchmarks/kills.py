@@ -48,7 +48,7 @@ class Place:
         """Start a command in a group of processes that can be killed together."""
         code = "from advisor.cli import main; main()"
         return subprocess.Popen(
-            [sys.executable, "-c", code, *self.commands[command]],
+            [sys.executable, "-I", "-c", code, *self.commands[command]],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,

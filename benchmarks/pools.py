@@ -34,9 +34,9 @@ from advisor.advice.predict import Prediction, Predictor
 from advisor.advice.recommendation import recommend
 from advisor.advice.strategies import FEWEST_VOTERS, AnsweredSplit, Strategy, compare_strategies
 from advisor.choose.rules import fitting_voters, select
-from advisor.records import Profile, Rules, gap, length_ratio
+from advisor.records import Limits, Profile, gap, length_ratio
 from advisor.statistics import Floats, resampled_means
-from advisor.strategies.votes import NONE, Codes, cascade_calls, vote, vote_weights
+from advisor.strategies.votes import cascade_calls, vote_weights
 from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
 from benchmarks._pools import (
     ANY,
@@ -56,6 +56,7 @@ from benchmarks._pools import (
 )
 from benchmarks._pools_page import draw, tables
 from benchmarks.prediction import fit_vote, vote_cases, vote_figures
+from ensemble.methods._votes import NONE, Codes, vote
 
 SUB_POOLS = 300
 SPLITS = 5
@@ -192,14 +193,14 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
         dev = sub.answered("dev", sub.dev)
         held_out, judge = sub.answered("held_out", sub.held_out), sub.answered("held_out", sub.judge)
         profiles = list(dev.profiles.values())
-        voters = fitting_voters(profiles, Rules())
+        voters = fitting_voters(profiles, Limits())
         predicted = _predictions(dev, held_out, voters, coefficients)
         tested = compare_strategies(dev, held_out, voters, can_vote=True, predictions=predicted).results
         judged = compare_strategies(dev, judge, voters, can_vote=True).results
         points = {each.strategy: each.profile.accuracy for each in judged}
         points |= {Strategy("single", (name,)): profile.accuracy for name, profile in judge.profiles.items()}
         best = max(points.values())
-        single = Strategy("single", fitting_voters(profiles, Rules(max_calls=1)))
+        single = Strategy("single", fitting_voters(profiles, Limits(max_voters=1)))
         together = Strategy("cascade" if len(voters) >= FEWEST_VOTERS else "single", voters)
         cascade = next((each for each in tested if each.strategy == together), None)
         recommended = recommend(tested)
@@ -222,7 +223,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
         for name, strategy in choices.items():
             values[f"regret_{name}"].append(best - points[strategy])
             values[f"votes_{name}"].append(float(len(strategy.members) > 1))
-        rules = select([profile.standing for profile in profiles], Rules()).selected
+        rules = select([profile.standing for profile in profiles], Limits()).selected
         values["regret_rules"].append(best - ballot(sub.pool, rules, sub.judge).points)
         values["votes_rules"].append(float(len(rules) >= FEWEST_VOTERS))
         calls = {each.strategy: each.calls for each in judged}
@@ -263,7 +264,7 @@ def _triples(pool: RealPool, key: str, splits: int) -> Iterator[Figure]:
     for _ in range(splits):
         dev, rest = split(pool, chance)
         profiles = {model: pool.profile(model, dev) for model in pool.models}
-        ranked = fitting_voters(list(profiles.values()), Rules(vote_gap=100, max_calls=ANY))
+        ranked = fitting_voters(list(profiles.values()), Limits(vote_gap=100, max_voters=ANY))
         alone = 100 * pool.right[:, rest].mean(axis=1)
         for triple in combinations(ranked, FEWEST_VOTERS):
             first, *others = (profiles[model] for model in triple)
@@ -332,7 +333,7 @@ def check_figures(folder: Path, quick: bool) -> Iterator[Figure]:
     for pool in pools:
         saved = []
         for sub in sub_pools(pool, 3 if quick else SUB_POOLS):
-            top = fitting_voters(sub.dev_profiles(), Rules(vote_gap=100, max_calls=FEWEST_VOTERS))
+            top = fitting_voters(sub.dev_profiles(), Limits(vote_gap=100, max_voters=FEWEST_VOTERS))
             saved.append(1 - ballot(pool, top, sub.rest).calls / FEWEST_VOTERS)
         yield _mean(f"{pool.name.replace('-', '_')}_calls_saved", saved, "sub-pools, the three most accurate models")
         all_saved += saved
@@ -362,7 +363,8 @@ def command_figures(folder: Path) -> list[Figure]:
     """The whole command on 28 models and 12,000 questions, in a separate process."""
     log = folder / "mmlu-pro.jsonl.xz"
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-c", _COMMAND, "select", "--logs", str(log), "--out", place + "/run", "--quiet"]
+        command = [sys.executable, "-I", "-c", _COMMAND, "select", "--quiet"]
+        command += ["--logs", str(log), "--out", place + "/run"]
         start = time.perf_counter()
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)

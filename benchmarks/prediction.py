@@ -19,12 +19,12 @@ import numpy as np
 from scipy import stats
 
 from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor, gaps_of
-from advisor.records import Profile, Rules, length_ratio, within
+from advisor.records import Limits, Profile, length_ratio, within
 from advisor.statistics import scores
-from advisor.strategies.votes import vote
 from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks._outcomes import Outcomes, read
 from benchmarks._pools import NAMES, POOLS, RealPool, read_pool, split
+from ensemble.methods._votes import vote
 
 SETS = {3: 400, 4: 150, 5: 150}
 """Random sets of each size, for each split of a pool."""
@@ -35,7 +35,7 @@ TRUTH = 2000
 """Questions that tell the gain of a vote, at most."""
 TRUST = 30
 """How many sets the slope 1 counts for, the mean of vote and oracle as it is: few sets alone give a wild slope."""
-LEVEL = 0.05
+ALPHA = 0.05
 _CASES = 10
 """Splits of the zoo's questions into 300 dev questions and others."""
 
@@ -68,7 +68,7 @@ class Quality(NamedTuple):
         """The share of the gains in the 90% interval of a prediction, whose error includes that of the gain."""
         known = zip(self.predictions, self.gains, self.errors, strict=True)
         wide = [(Prediction(one.points, float(np.hypot(one.deviation, error))), gain) for one, gain, error in known]
-        return float(np.mean([low <= gain <= high for one, gain in wide for low, high in [one.interval(LEVEL)]]))
+        return float(np.mean([low <= gain <= high for one, gain in wide for low, high in [one.interval(ALPHA)]]))
 
     @property
     def ranks(self) -> float:
@@ -198,7 +198,7 @@ def fit_decode(sets: Mapping[tuple[str, ...], tuple[float, float]], without: Col
 def promises_and_gains(outcomes: Outcomes) -> dict[tuple[str, ...], tuple[float, float]]:
     """The mean of vote and oracle, and the gain, over the best member, of each set whose lengths fit by the rules."""
     lengths = {name: profile.mean_length for name, profile in outcomes.profiles.items()}
-    limit = Rules().max_length_ratio
+    limit = Limits().max_length_ratio
     found = {}
     for models, right in outcomes.sets.items():
         ratios = [length_ratio(lengths[one], lengths[other]) for one, other in combinations(models, 2)]

@@ -306,7 +306,7 @@ def _python(code: str, *given: str, told: Path | None = None) -> None:
     threads = str(torch.get_num_threads())
     environment = {**os.environ, "TOLD": str(told), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *given],
+        [sys.executable, "-I", "-W", "ignore", "-c", code, *given],
         env=environment,
         capture_output=True,
         text=True,

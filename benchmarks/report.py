@@ -64,7 +64,7 @@ def make_run(folder: Path, questions: int) -> Path:
     """Select from such a log, and return the run folder."""
     log = make_log(folder / f"log-{questions}.jsonl", questions)
     run = folder / f"run-{questions}"
-    command = [sys.executable, "-c", _SELECT, "select", "--logs", str(log), "--out", str(run), "--quiet"]
+    command = [sys.executable, "-I", "-c", _SELECT, "select", "--logs", str(log), "--out", str(run), "--quiet"]
     subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     return run
 

@@ -28,7 +28,6 @@ from urllib.parse import urlsplit
 from advisor.pool.pool_file import read_pool
 from benchmarks._measure import Figure, arguments, progress, spread, tell
 from benchmarks._models import QUESTIONS, demo_prompts
-from ensemble.models.spec import Checkpoint
 
 CLIENTS = 64
 LIMIT = "at least 4"
@@ -94,7 +93,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=("usual", "hostile"), default="usual", help="which clients ask")
     options = parser.parse_args(given)
     pool = read_pool(options.pool) if QUESTIONS.is_file() else []
-    there = {c.name: c.checkpoint.location for c in pool if isinstance(c.checkpoint, Checkpoint)}
+    there = {c.name: c.checkpoint.location for c in pool if not c.checkpoint.is_remote}
     figures: list[Figure] = []
     for suffix, names in SETS.items():
         folders = [there.get(name, "") for name in names]
@@ -136,11 +135,11 @@ def server(
         files: How many files and connections the process may open; None for the usual number.
         log: Where its standard error goes.
     """
-    limits = ["--port", "0", "--name", "demo", "--batch-size", options.batch_size, "--max-requests", str(texts)]
-    limits += ["--most-tokens", str(4096 * CLIENTS)]
+    limits = ["--port", "0", "--name", "demo", "--batch-size", options.batch_size, "--max-texts", str(texts)]
+    limits += ["--max-queued-tokens", str(4096 * CLIENTS)]
     # As the pool has it: the demo's weights are stored in half precision, in which processors are slow.
     limits += ["--dtype", "float32"]
-    command = [sys.executable, "-c", _start(options.threads, files), "serve", *limits]
+    command = [sys.executable, "-I", "-c", _start(options.threads, files), "serve", *limits]
     for folder in folders:
         command += ["--models", folder]
     environment = {**os.environ, "ADVISOR_API_KEY": KEY}

@@ -26,7 +26,7 @@ DATA = ROOT / "advisor" / "demo" / "data" / "held_out.jsonl"
 
 def run_python(code: str) -> int:
     """Run a line of Python in a new process, which must succeed; 1 for the timer."""
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([sys.executable, "-I", "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     return 1
 
 
@@ -63,7 +63,7 @@ def _from_table(options: argparse.Namespace) -> Figure:
 
 def _run_advisor(arguments: Sequence[str], folder: Path) -> None:
     code = f"import sys; from advisor.cli import main; sys.argv = ['advisor', *{list(arguments)!r}]; main()"
-    subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, check=True)
+    subprocess.run([sys.executable, "-I", "-c", code], cwd=folder, capture_output=True, check=True)
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from reports.charts.svg import COLOURS, markup, plain_style
 from reports.page import content_hash, contents, make_environment, write_html
 
 _STYLES = ("style.css", "figures.css")
-_SHAPES = {"better": "ensemble", "worse": "rejected", "equal": "selected", "unsure": "selected"}
+_SHAPES = {"better": "ensemble", "worse": "rejected", "equal": "selected", "unclear": "selected"}
 
 
 def write_comparison(path: Path, comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Path:
@@ -42,7 +42,7 @@ def write_comparison(path: Path, comparison: Mapping[str, Any], pairs: Sequence[
             # The JSON has the order that the user gave.
             models=sorted(comparison["models"], key=lambda model: -float(model["accuracy"])),
             headline=_headline(comparison, pairs),
-            confidence=f"{100 * (1 - comparison['level']):g}%",
+            confidence=text.percent(comparison["confidence"]),
             figure=figure,
             style=Markup(style),
             style_hash=content_hash(style),
@@ -55,13 +55,7 @@ def _headline(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]])
     if len(pairs) > 1:
         return f"{len(comparison['models'])} models on the same {comparison['n']:,} questions"
     (pair,) = pairs
-    a, b = pair["a"], pair["b"]
-    return {
-        "better": f"{b} is better than {a}",
-        "worse": f"{b} is worse than {a}",
-        "equal": f"{b} and {a} are equal within {comparison['margin']:g} points",
-        "unsure": f"Cannot tell {b} from {a}",
-    }[pair["verdict"]]
+    return text.verdict(pair["verdict"], pair["b"], pair["a"], comparison["margin"])
 
 
 def _with_baseline(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> bool:
@@ -75,15 +69,15 @@ def _draw(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]], wid
     margin = comparison["margin"]
     # Two names are too long beside a line.
     axes = row_axes(names, width, right=62, above=not short)
-    ends = [end for pair in pairs for end in pair["delta_ci"]]
+    ends = [end for pair in pairs for end in pair["difference_ci"]]
     add_scale(axes, "difference, points", linear_limits([*ends, -margin, margin], 0.04), 9 if width == WIDE else 5)
     axes.axvspan(-margin, margin, facecolor=COLOURS["band"], linewidth=0, zorder=0)
     reference(axes, 0)
     for y, (name, pair) in enumerate(zip(names, pairs, strict=True)):
-        shape, (low, high) = _SHAPES[pair["verdict"]], pair["delta_ci"]
+        shape, (low, high) = _SHAPES[pair["verdict"]], pair["difference_ci"]
         interval(axes, low, high, y, shape)
-        title = f"{name}: {text.difference(pair['delta'])} points, {text.difference_interval((low, high))}"
-        mark(axes, pair["delta"], y, shape, title=title)
-        write_value(axes, y, text.difference(pair["delta"]), 58)
+        title = f"{name}: {text.difference(pair['difference'])} points, {text.difference_interval((low, high))}"
+        mark(axes, pair["difference"], y, shape, title=title)
+        write_value(axes, y, text.difference(pair["difference"]), 58)
     label = f"Differences of {len(pairs)} pairs with intervals, in points; the table has the numbers."
-    return markup(axes.figure, label)
+    return markup(axes, label)

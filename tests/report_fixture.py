@@ -117,7 +117,7 @@ def make_result(samples: list[dict[str, Any]]) -> dict[str, Any]:
         "advice": {
             "questions_needed": None,
             "warnings": [],
-            "level": 0.05,
+            "confidence": 0.9,
             **_advice(selected, held_out),
             "recommendation": recommend(strategies),
         },
@@ -425,8 +425,8 @@ def _looks(selected: list[str], held_out: int) -> list[dict[str, Any]]:
     look = {"questions": "2627d26346c2a913", "members": selected, "method": "unite", "k": 10, "plan": plan, "test": 1}
     figures = [(0.04, 0.96, 0.015), (0.0312, 0.9688, 0.045)]
     return [
-        {**look, "n": n, "p_value": p_value, "p_worse": p_worse, "limit": limit}
-        for n, (p_value, p_worse, limit) in zip(plan, figures, strict=False)
+        {**look, "n": n, "p_no_gain": p_no_gain, "p_no_loss": p_no_loss, "limit": limit}
+        for n, (p_no_gain, p_no_loss, limit) in zip(plan, figures, strict=False)
     ]
 
 
@@ -500,13 +500,13 @@ def _mcnemar(gained: int, lost: int) -> float:
 
 def _advice(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, str]:
     if not samples:
-        return {"verdict": "cannot_tell", "text": "The set was not run together, so nothing is known of its gain."}
+        return {"verdict": "unclear", "text": "The set was not run together, so nothing is known of its gain."}
     run = _ensemble(selected, samples)
     names = " and ".join([", ".join(selected[:-1]), selected[-1]])
     reached = f"{run['accuracy']:.1f} points, {run['delta']:.1f} more than {run['best_single_model']} alone"
     questions = f"{run['n']} held-out question{'s' if run['n'] > 1 else ''}"
     text = f"Decoded together, {names} are better than one model alone: on {questions} they reach {reached}."
-    return {"verdict": "ensemble", "text": text}
+    return {"verdict": "better", "text": text}
 
 
 def _provenance() -> dict[str, Any]:

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from advisor.advice.sequential import questions_range
 from advisor.advice.strategies import AnsweredSplit, Strategy, StrategyResult, compare_strategies
-from advisor.advice.verdict import advise, fragile, misfit, moved_warning
+from advisor.advice.verdict import advise, fragile, moved_warning, sanity_warnings
 from advisor.choose.rules import select
 from advisor.compare.pairs import all_pairs
-from advisor.records import Answer, Decision, Profile, Rules, Selection, Standing
+from advisor.records import Answer, Decision, Limits, Profile, Selection, Standing
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.common.text import p_value
 from ensemble.errors import UniteError
 
-FITTING = select([Standing("a", 80.0, 20.0), Standing("b", 78.0, 22.0)], Rules())
-ALONE = select([Standing("a", 80.0, 20.0), Standing("b", 60.0, 22.0)], Rules())
+FITTING = select([Standing("a", 80.0, 20.0), Standing("b", 78.0, 22.0)], Limits())
+ALONE = select([Standing("a", 80.0, 20.0), Standing("b", 60.0, 22.0)], Limits())
 
 
 def profile(model: str, scores: Sequence[float] | np.ndarray, lengths: list[int] | None = None) -> Profile:
@@ -32,7 +32,7 @@ def profile(model: str, scores: Sequence[float] | np.ndarray, lengths: list[int]
     )
 
 
-def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, level: float = 0.05) -> StrategyResult:
+def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, alpha: float = 0.05) -> StrategyResult:
     """Unite of a and b on held-out questions, with b always wrong; on as many dev questions a is as accurate."""
     ensemble = [1] * gained + [0] * lost + [1] * both + [0] * (n - gained - lost - both)
     best = [0] * gained + [1] * lost + [1] * both + [0] * (n - gained - lost - both)
@@ -45,7 +45,7 @@ def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, level
     sets = {strategy: profile("unite", ensemble)}
     dev = AnsweredSplit(task, alone, sets if tries > 1 else {})
     held_out = AnsweredSplit(task, alone, sets)
-    found = compare_strategies(dev, held_out, ["a"], can_vote=False, tries=tries, level=level).results
+    found = compare_strategies(dev, held_out, ["a"], can_vote=False, tries=tries, alpha=alpha).results
     return next(each for each in found if each.strategy == strategy)
 
 
@@ -55,12 +55,12 @@ def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, level
 def test_a_significant_gain_is_advised_with_its_figures() -> None:
     result = together(gained=60, lost=34, both=361, n=500)
     advice = advise(FITTING, result)
-    assert advice.verdict == "ensemble"
+    assert advice.verdict == "better"
     low, high = result.gain.interval()
     assert advice.text == (
         "Decoded together, a and b are better than one model alone: the gain is "
         f"{result.gain.points:+.1f} points (90% interval {low:+.1f} to {high:+.1f}); one-sided p = "
-        f"{result.gain.p_better:.3f}. On 500 held-out questions alone, unite scores 84.2 points, and a, the best "
+        f"{result.gain.p_no_gain:.3f}. On 500 held-out questions alone, unite scores 84.2 points, and a, the best "
         "single model, 79.0."
     )
     assert advice.questions_needed is None
@@ -68,14 +68,14 @@ def test_a_significant_gain_is_advised_with_its_figures() -> None:
 
 def test_a_significant_loss_is_a_reason_to_use_the_best_single_model() -> None:
     advice = advise(FITTING, together(gained=10, lost=40, both=300, n=500))
-    assert advice.verdict == "single"
+    assert advice.verdict == "worse"
     assert advice.text.startswith("Decoded together, a and b are worse than a alone: the gain is -")
     assert "unite scores 62.0 points, and a, the best single model, 68.0" in advice.text
 
 
 def test_a_gain_that_may_be_chance_is_not_advised() -> None:
     advice = advise(FITTING, together(gained=20, lost=15, both=300, n=500))
-    assert advice.verdict == "cannot_tell"
+    assert advice.verdict == "unclear"
     assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone:")
 
 
@@ -100,8 +100,8 @@ def test_dev_questions_that_the_set_answered_are_no_held_out_questions() -> None
 def test_a_search_on_the_same_questions_asks_for_more_evidence() -> None:
     result = together(gained=60, lost=40, both=361, n=500, tries=30)
     advice = advise(FITTING, result)
-    assert advice.verdict == "cannot_tell"
-    assert f"one-sided p {p_value(30 * result.gain.p_better)} after correction for all tests" in advice.text
+    assert advice.verdict == "unclear"
+    assert f"one-sided p {p_value(30 * result.gain.p_no_gain)} after correction for all tests" in advice.text
 
 
 def test_an_interval_that_leaves_out_zero_without_correction_is_explained() -> None:
@@ -111,14 +111,14 @@ def test_an_interval_that_leaves_out_zero_without_correction_is_explained() -> N
     assert "has no correction" not in advise(FITTING, together(gained=60, lost=40, both=361, n=500)).text
 
 
-def test_the_level_is_an_option() -> None:
+def test_the_confidence_is_an_option() -> None:
     figures = {"gained": 60, "lost": 34, "both": 361, "n": 500}
-    assert advise(FITTING, together(**figures, level=0.001), level=0.001).verdict == "cannot_tell"
-    advice = advise(FITTING, together(**figures, level=0.02), level=0.02)
-    assert advice.verdict == "ensemble"
-    assert "tested at the level 0.02." in advice.text
+    assert advise(FITTING, together(**figures, alpha=0.001), alpha=0.001).verdict == "unclear"
+    advice = advise(FITTING, together(**figures, alpha=0.02), alpha=0.02)
+    assert advice.verdict == "better"
+    assert "tested with 96% confidence." in advice.text
     assert "96% interval" in advice.text
-    assert "level" not in advise(FITTING, together(**figures)).text
+    assert "alpha" not in advise(FITTING, together(**figures)).text
 
 
 @settings(deadline=None)
@@ -126,7 +126,7 @@ def test_the_level_is_an_option() -> None:
 def test_the_verdict_and_the_interval_never_contradict_each_other(gained: int, lost: int, both: int) -> None:
     result = together(gained, lost, both, gained + lost + both + 10)
     low, high = result.gain.interval()
-    expected = "ensemble" if low > 0 else "single" if high < 0 else "cannot_tell"
+    expected = "better" if low > 0 else "worse" if high < 0 else "unclear"
     assert advise(FITTING, result).verdict == expected
 
 
@@ -135,7 +135,7 @@ def test_the_verdict_and_the_interval_never_contradict_each_other(gained: int, l
 
 def test_a_set_that_was_not_run_is_not_judged_and_says_how_to_verify() -> None:
     advice = advise(FITTING)
-    assert advice.verdict == "cannot_tell"
+    assert advice.verdict == "unclear"
     assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone")
     assert "without --no-verify" in advice.text
 
@@ -143,12 +143,12 @@ def test_a_set_that_was_not_run_is_not_judged_and_says_how_to_verify() -> None:
 def test_on_logs_no_option_is_named_that_the_user_did_not_give() -> None:
     text = advise(FITTING, on_logs=True).text
     assert "because no model runs with --logs" in text
-    assert "--no-verify" not in text and "--profiles" not in text
+    assert "--no-verify" not in text and "--scores" not in text
 
 
 def test_where_nothing_fits_the_rules_no_model_is_advised() -> None:
     advice = advise(ALONE)
-    assert advice.verdict == "single"
+    assert advice.verdict == "worse"
     assert advice.text == (
         "By the rules no set can decode together: the other candidate does not fit a. "
         "The next best, b: its gap to the primary is 20.00 points, over the limit of 10. No set was run, so this is "
@@ -157,16 +157,16 @@ def test_where_nothing_fits_the_rules_no_model_is_advised() -> None:
 
 
 def test_a_limit_of_one_model_is_named() -> None:
-    fits = select([Standing("a", 80.0, 20.0), Standing("b", 79.0, 20.0)], Rules(max_models=1))
+    fits = select([Standing("a", 80.0, 20.0), Standing("b", 79.0, 20.0)], Limits(max_models=1))
     assert advise(fits).text == "b fits a by the rules, but --max-models 1 leaves no set that could decode."
 
 
 def test_one_candidate_is_used_alone() -> None:
-    only = select([Standing("a", 80.0, 20.0)], Rules())
+    only = select([Standing("a", 80.0, 20.0)], Limits())
     assert advise(only).text == "Use a alone: it is the only candidate."
     failed = Selection((*only.decisions, Decision("b", "failed", "could not be loaded")), only.selected)
     assert advise(failed).text == "Use a alone: it is the only candidate that could be run."
-    assert advise(failed).verdict == "single"
+    assert advise(failed).verdict == "worse"
 
 
 # --- Notes ---
@@ -199,7 +199,7 @@ def members(*accuracies: int, lengths: tuple[int, ...] | None = None) -> list[Pr
 
 
 def test_a_gap_far_from_its_limit_holds() -> None:
-    near, far = fragile(members(160, 156, 60), "a", Rules())
+    near, far = fragile(members(160, 156, 60), "a", Limits())
     assert not near.gap_flips
     assert not near.length_flips
     assert not far.gap_flips
@@ -208,7 +208,7 @@ def test_a_gap_far_from_its_limit_holds() -> None:
 
 @pytest.mark.parametrize("right", [142, 138])  # 9 and 11 points behind
 def test_a_gap_close_to_its_limit_may_flip_either_way(right: int) -> None:
-    [margin] = fragile(members(160, right), "a", Rules())
+    [margin] = fragile(members(160, right), "a", Limits())
     assert margin.gap_flips
     assert margin.gap_ci[0] < 10 < margin.gap_ci[1]
     assert "the gap may be on the other side of its limit" in margin.text
@@ -216,7 +216,7 @@ def test_a_gap_close_to_its_limit_may_flip_either_way(right: int) -> None:
 
 @pytest.mark.parametrize("length", [39, 41])
 def test_a_length_ratio_close_to_its_limit_may_flip_either_way(length: int) -> None:
-    [margin] = fragile(members(160, 158, lengths=(20, length)), "a", Rules())
+    [margin] = fragile(members(160, 158, lengths=(20, length)), "a", Limits())
     assert margin.length_flips
     assert not margin.gap_flips
 
@@ -225,33 +225,33 @@ def test_a_candidate_close_to_the_primary_may_be_the_better_one() -> None:
     generator = np.random.default_rng(0)
     a, b = (generator.random((2, 200)) < 0.7).astype(float)
     first, second = sorted((profile("a", a), profile("b", b)), key=lambda p: -p.accuracy)
-    [margin] = fragile([first, second], first.model, Rules())
+    [margin] = fragile([first, second], first.model, Limits())
     assert margin.order_flips
     assert "it may be the more accurate of the two" in margin.text
 
 
 def test_a_rule_that_rejects_for_certain_leaves_the_other_nothing_to_turn_round() -> None:
-    [margin] = fragile(members(160, 138, lengths=(20, 60)), "a", Rules())
+    [margin] = fragile(members(160, 138, lengths=(20, 60)), "a", Limits())
     assert not (margin.gap_flips or margin.length_flips)
-    [margin] = fragile(members(160, 40, lengths=(20, 41)), "a", Rules())
+    [margin] = fragile(members(160, 40, lengths=(20, 41)), "a", Limits())
     assert not (margin.gap_flips or margin.length_flips)
-    [margin] = fragile(members(160, 138, lengths=(20, 41)), "a", Rules())
+    [margin] = fragile(members(160, 138, lengths=(20, 41)), "a", Limits())
     assert margin.gap_flips and margin.length_flips
 
 
 def test_models_that_guess_fail_or_are_never_right_are_warned_of() -> None:
     good, bad, never = members(160, 50, 0)
     unread = replace(bad, answers=(*bad.answers[:150], *(replace(a, error="too long") for a in bad.answers[150:])))
-    assert misfit([good, bad], 75.0, 25.0) == ()
-    assert misfit([good, bad], 75.0, None) == ()
-    assert "Not one response of c is right" in misfit([good, never], 75.0, None)[0]
-    assert "Over a fifth of the questions could not be answered by b" in misfit([good, unread], 75.0, None)[0]
-    assert "better than guessing, which scores 25.0 points" in misfit([bad], 20.0, 25.0)[0]
+    assert sanity_warnings([good, bad], 75.0, 25.0) == ()
+    assert sanity_warnings([good, bad], 75.0, None) == ()
+    assert "Not one response of c is right" in sanity_warnings([good, never], 75.0, None)[0]
+    assert "Over a fifth of the questions could not be answered by b" in sanity_warnings([good, unread], 75.0, None)[0]
+    assert "better than guessing, which scores 25.0 points" in sanity_warnings([bad], 20.0, 25.0)[0]
 
 
 def test_each_doubt_about_the_models_is_a_warning_by_itself() -> None:
     never = members(0)[0]
-    assert len(misfit([never], 0.0, 25.0)) == 2
+    assert len(sanity_warnings([never], 0.0, 25.0)) == 2
 
 
 def test_splits_that_differ_are_warned_of() -> None:
@@ -261,12 +261,12 @@ def test_splits_that_differ_are_warned_of() -> None:
 
 def test_the_margins_come_in_the_order_of_the_profiles_without_the_primary() -> None:
     profiles = members(140, 160, 150)
-    assert [margin.model for margin in fragile(profiles, "b", Rules())] == ["a", "c"]
+    assert [margin.model for margin in fragile(profiles, "b", Limits())] == ["a", "c"]
 
 
 def test_empty_responses_have_margins_too() -> None:
     silent = profile("b", [0] * 200, [0] * 200)
-    [margin] = fragile([*members(10), silent], "a", Rules())
+    [margin] = fragile([*members(10), silent], "a", Limits())
     assert margin.length_ratio_ci == (float("inf"), float("inf"))
     assert not margin.length_flips
 
@@ -274,17 +274,17 @@ def test_empty_responses_have_margins_too() -> None:
 def test_margins_on_different_questions_are_refused() -> None:
     fewer = profile("b", [1] * 199, [20] * 199)
     with pytest.raises(UniteError, match=r"a and b answered different questions \(200 and 199 of them\)"):
-        fragile([*members(160), fewer], "a", Rules())
+        fragile([*members(160), fewer], "a", Limits())
 
 
 @pytest.mark.parametrize(("right", "says"), [(0, "look at the prompt"), (200, "nothing to gain")])
 def test_where_all_are_always_right_or_always_wrong_nothing_breaks_and_it_is_said(right: int, says: str) -> None:
     profiles = members(right, right, right)
-    selection = select([Standing(each.model, each.accuracy, each.mean_length) for each in profiles], Rules())
+    selection = select([Standing(each.model, each.accuracy, each.mean_length) for each in profiles], Limits())
     assert selection.selected == ("a", "b", "c")
-    assert [margin.gap_ci for margin in fragile(profiles, "a", Rules())] == [(0, 0), (0, 0)]
+    assert [margin.gap_ci for margin in fragile(profiles, "a", Limits())] == [(0, 0), (0, 0)]
     [first, *_] = all_pairs(profiles)
     assert (first.gap, first.kappa, first.oracle) == (0, None, right / 2)
     advice = advise(selection, together(0, 0, right, 200))
-    assert advice.verdict == "cannot_tell"
+    assert advice.verdict == "unclear"
     assert says in advice.text

@@ -1,15 +1,17 @@
-"""The rules of the code base: who imports whom, how large a folder is, and that a class name means one thing."""
+"""The rules of the code base: who imports whom, that the map is true, and that a class name means one thing."""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from benchmarks.structure import PACKAGES, imports, measure, modules, public_classes
+from benchmarks.structure import PACKAGES, imports, modules, odd_phrases, public_classes
 
 ROOT = Path(__file__).resolve().parents[1]
+MAP = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("\n## The map\n")[2].partition("\n## ")[0]
 
 # One list for the three packages: a floor may import those before it, and itself.
 ORDER = [
@@ -32,6 +34,7 @@ ORDER = [
     "advisor.progress",
     "advisor.records",
     "advisor.statistics",
+    "advisor.options",
     "advisor.sandbox",
     "advisor.tables",
     # material, whose questions become answers
@@ -115,6 +118,37 @@ def test_a_floor_imports_only_floors_before_it(package: str) -> None:
     assert wrong == []
 
 
+def named(package: str) -> list[str]:
+    """What the package's table of the map names, in order, without the ends of the names."""
+    table = MAP.partition(f"\n**`{package}/`**")[2].partition("\n**`")[0]
+    cells = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def at_the_top(package: str) -> set[str]:
+    """The folders and modules of a package as the map writes them; the package itself is no entry."""
+    paths = [path for path in (ROOT / package).iterdir() if not path.name.startswith(("_", "."))]
+    folders = {f"{path.name}/" for path in paths if path.is_dir() and _has_files(path)}
+    return folders | {path.name for path in paths if path.suffix == ".py"}
+
+
+def _has_files(folder: Path) -> bool:
+    """A folder that was moved may have left its compiled files."""
+    return any(path.is_file() and "__pycache__" not in path.parts for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_map_names_every_folder_and_file_at_the_top_of_a_package(package: str) -> None:
+    assert sorted(named(package)) == sorted(at_the_top(package))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_map_is_in_the_order_of_the_floors(package: str) -> None:
+    modules_named = [f"{package}.{name.removesuffix('/').removesuffix('.py')}" for name in named(package)]
+    floors = [name for name in modules_named if name in ORDER]  # folders of other files have none
+    assert floors == sorted(floors, key=ORDER.index)
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     done: set[str] = set()
 
@@ -137,4 +171,4 @@ def test_a_public_class_name_is_used_once() -> None:
 
 
 def test_texts_avoid_phrases_that_are_hard_to_read() -> None:
-    assert measure(ROOT)["odd_phrases"] == 0
+    assert odd_phrases(ROOT) == []

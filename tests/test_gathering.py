@@ -14,7 +14,7 @@ from advisor.choose.race import profile_candidates, race_order
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Rules
+from advisor.records import Limits
 from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import result_of, samples_of
 from advisor.tasks import load_task
@@ -30,7 +30,7 @@ pytest_plugins = ["pools"]
 
 QUESTIONS = 48
 FIRST = 16
-LENIENT = Rules(max_gap=20, max_length_ratio=1e9)
+LENIENT = Limits(max_gap=20, max_length_ratio=1e9)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_race_says_that_it_has_dropped_nobody(plan: RunConfig) -> None:
         def say(self, text: str) -> None:
             said.append(text)
 
-    everybody = dataclasses.replace(plan, rules=Rules(max_gap=100))
+    everybody = dataclasses.replace(plan, rules=Limits(max_gap=100))
     with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(everybody, store, Progress(quiet=True))
         assert not profile_candidates(everybody, profiler, Listener(quiet=True)).reasons
@@ -78,7 +78,7 @@ def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_t
         assert (candidate["gap_ci"], candidate["fragile"]) == (None, None)
         assert candidate["accuracy_ci"][0] <= candidate["accuracy"] <= candidate["accuracy_ci"][1]
     assert result["pairs"] == []
-    assert result["race"] == {"level": 0.05, "responses": QUESTIONS + 2 * FIRST, "of": 3 * QUESTIONS}
+    assert result["race"] == {"confidence": 0.95, "responses": QUESTIONS + 2 * FIRST, "of": 3 * QUESTIONS}
     assert "none of the other 2 fits alpha" in result["advice"]["text"]
 
 

@@ -22,7 +22,7 @@ from advisor.pool.pool_file import read_pool
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Profile, Rules, Standing
+from advisor.records import Limits, Profile, Standing
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from ensemble.errors import UniteError
@@ -53,7 +53,7 @@ def plan(place: Place, models: Path) -> RunConfig:
         candidates=read_pool("models.txt"),
         dev=dev,
         held_out=None,
-        rules=Rules(100, 1e9, 3),
+        rules=Limits(100, 1e9, 3),
         inference=InferenceConfig(),
         seed=0,
         cache_dir=place.cache,
@@ -214,8 +214,8 @@ def margin(model: str, *, gap_flips: bool = False, length_flips: bool = False) -
 def test_those_that_fit_read_each_other_then_those_that_nearly_do() -> None:
     standings = [Standing(name, points, 10.0) for name, points in zip("abcdef", (80, 78, 75, 69, 68, 20), strict=True)]
     margins = {each.model: margin(each.model, gap_flips=each.model in "ce") for each in standings[1:]}
-    assert close_candidates(standings, margins, Rules(max_models=2)) == ["a", "b", "c", "e"]
-    assert close_candidates(standings, {**margins, "f": margin("f", length_flips=True)}, Rules()) == [
+    assert close_candidates(standings, margins, Limits(max_models=2)) == ["a", "b", "c", "e"]
+    assert close_candidates(standings, {**margins, "f": margin("f", length_flips=True)}, Limits()) == [
         "a",
         "b",
         "c",
@@ -226,7 +226,7 @@ def test_those_that_fit_read_each_other_then_those_that_nearly_do() -> None:
 
 def test_the_number_of_readers_is_limited() -> None:
     standings = [Standing(f"m{n}", 80.0, 10.0) for n in range(30)]
-    assert len(close_candidates(standings, {}, Rules())[: pairs.READERS]) == pairs.READERS
+    assert len(close_candidates(standings, {}, Limits())[: pairs.READERS]) == pairs.READERS
 
 
 # --- Tokenizers ---

@@ -25,7 +25,7 @@ from advisor.pool.pool_file import read_pool
 from advisor.profile.loader import load_ensemble
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Rules
+from advisor.records import Limits
 from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import Outcome, read_result, result_of, samples_of
 from advisor.runs.run_folder import check_out, folder_name, replace, write_run
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
-LENIENT = Rules(max_gap=100, max_length_ratio=1e9, max_models=3)
+LENIENT = Limits(max_gap=100, max_length_ratio=1e9, max_models=3)
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "unite_table3.json"
 
 
-def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules: Rules = LENIENT) -> RunConfig:
+def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules: Limits = LENIENT) -> RunConfig:
     place.task()
     place.pool(*(str(models / name) for name in names))
     return plan_of_pool(place, verify=verify, rules=rules)
 
 
-def plan_of_pool(place: Place, *, verify: bool = True, rules: Rules = LENIENT) -> RunConfig:
+def plan_of_pool(place: Place, *, verify: bool = True, rules: Limits = LENIENT) -> RunConfig:
     """A plan for the task and the pool that are in the folder."""
     return RunConfig(
         candidates=read_pool("models.txt"),
@@ -104,16 +104,16 @@ def without_nan(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_the_level_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), level=0.3)
-    assert "tested at the level 0.3." in run(plan).advice.text
+def test_the_confidence_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) -> None:
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), confidence=0.4)
+    assert "tested with 40% confidence." in run(plan).advice.text
 
 
 @pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta")])
 def test_a_model_that_no_other_fits_is_recommended_and_asked_the_held_out_questions(
     place: Place, models: Path, names: tuple[str, ...]
 ) -> None:
-    plan = plan_of(place, models, *names, rules=Rules(max_gap=0, max_length_ratio=1, max_calls=1, min_gain=100))
+    plan = plan_of(place, models, *names, rules=Limits(max_gap=0, max_length_ratio=1, max_voters=1, min_gain=100))
     outcome = run(plan)
     recommended = outcome.advice.recommendation
     assert recommended is not None and outcome.held_out is not None
@@ -198,7 +198,7 @@ def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
     spoil_loading(monkeypatch, fail_together)
     result = result_of(run(plan_of(place, models, "alpha", "beta")))
     assert result["ensemble"] is None
-    assert result["advice"]["verdict"] == "cannot_tell"
+    assert result["advice"]["verdict"] == "unclear"
     assert "alpha: not enough memory beside the others" in result["advice"]["text"]
 
 
@@ -265,7 +265,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
     ]
     assert result["schema_version"] == 1
     assert {"name", "metric", "split", "n", "fingerprint"} <= result["task"].keys()
-    limits = {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3, "vote_gap": 15, "max_calls": 5}
+    limits = {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3, "vote_gap": 15, "max_voters": 5}
     limits |= {"min_gain": 0}
     assert result["rules"] == limits
     wanted = {"model", "accuracy", "accuracy_ci", "mean_length", "truncated", "status", "reason"}
@@ -326,7 +326,7 @@ def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path
 
 
 def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), rules=Rules(max_gap=100))
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), rules=Limits(max_gap=100))
     records = [{"question": f"{n}?", "answer": "AB"[n % 2]} for n in range(12)]
     place.task(records, metric="choice", choices=["no", "a long text"])
     dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
@@ -503,10 +503,10 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
     pairs = zip(table["models"], table["accuracy"]["triviaqa"], strict=True)
     profiles = [{"model": model, "accuracy": points} for model, points in pairs]
     path.write_text(json.dumps({"task": "triviaqa", "profiles": profiles}), encoding="utf-8")
-    result = without_nan(json.dumps(result_of(run_on_numbers(path, Rules(), "advisor select"))))
+    result = without_nan(json.dumps(result_of(run_on_numbers(path, Limits(), "advisor select"))))
     assert result["selected"] == ["Mistral", "OpenChat"]
     assert result["task"]["name"] == "triviaqa"
-    assert (result["ensemble"], result["advice"]["verdict"]) == (None, "cannot_tell")
+    assert (result["ensemble"], result["advice"]["verdict"]) == (None, "unclear")
     reasons = {each["model"]: each["reason"] for each in result["candidates"]}
     assert "length rule was not checked" in reasons["OpenChat"]
     assert "gap" in reasons["DeepSeek"]
@@ -545,7 +545,7 @@ def test_numbers_in_another_form_are_refused(tmp_path: Path, content: str, says:
     with pytest.raises(InputError) as caught:
         read_standings(path)
     message = str(caught.value)
-    assert message.startswith(f"--profiles {path}: ")
+    assert message.startswith(f"--scores {path}: ")
     assert says in message
     assert "\n" not in message
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from advisor.advice.predict import PredictedSet, Prediction, Predictor, gaps_of, otherwise, predicted_sets
-from advisor.records import Answer, Profile, Rules
+from advisor.advice.predict import PredictedSet, Prediction, Predictor, gaps_of, other_set_note, predicted_sets
+from advisor.records import Answer, Limits, Profile
 from ensemble.errors import UniteError
 
-RULES = Rules(max_gap=100)
+RULES = Limits(max_gap=100)
 PLAIN = {
     "decode": {"intercept": 0.0, "slope": 1.0, "deviation": 2.0},
     "vote": {"intercept": 3.0, "slopes": [-0.1, -0.2], "deviation": 2.0},
@@ -140,7 +140,7 @@ def test_every_set_of_fitting_lengths_is_predicted_once_the_best_first() -> None
         profile("d", "RRxxx", 40),
         profile("far", "RxxxR", 200),
     ]
-    found = predicted_sets(profiles, Rules())
+    found = predicted_sets(profiles, Limits())
     assert {one.models for one in found} == {
         tuple(s) for s in ("ab", "ac", "ad", "bc", "bd", "abc", "abd", "acd", "bcd")
     }
@@ -149,7 +149,7 @@ def test_every_set_of_fitting_lengths_is_predicted_once_the_best_first() -> None
 
 
 def test_a_gap_over_the_limit_of_the_rules_excludes_no_set() -> None:
-    found = predicted_sets([profile("a", "RRRR"), profile("b", "xxxR")], Rules())
+    found = predicted_sets([profile("a", "RRRR"), profile("b", "xxxR")], Limits())
     assert [(one.models, one.rules) for one in found] == [(("a", "b"), False)]
 
 
@@ -161,7 +161,7 @@ def test_the_set_of_the_rules_is_marked_whatever_its_size() -> None:
 
 
 def test_one_candidate_has_no_set() -> None:
-    assert predicted_sets([profile("a", "RRRR")], Rules()) == ()
+    assert predicted_sets([profile("a", "RRRR")], Limits()) == ()
 
 
 def test_candidates_that_answered_different_questions_are_refused() -> None:
@@ -181,12 +181,12 @@ def test_with_many_candidates_only_the_best_are_combined() -> None:
 
 
 def test_the_advice_says_that_the_prediction_would_choose_otherwise_and_by_how_much() -> None:
-    text = otherwise([foreseen("bc", 5.0), foreseen("ab", 2.5, rules=True)])
+    text = other_set_note([foreseen("bc", 5.0), foreseen("ab", 2.5, rules=True)])
     assert text is not None
     assert "would choose b and c instead: predicted gain +5.0 points (90% interval +" in text
     assert "2.5 more than that of the rules' set" in text
 
 
 def test_nothing_is_said_where_the_rules_choose_as_well() -> None:
-    assert otherwise([foreseen("ab", 5.0, rules=True), foreseen("bc", 2.5)]) is None
-    assert otherwise([foreseen("bc", 5.0), foreseen("ab", 4.9, rules=True)]) is None
+    assert other_set_note([foreseen("ab", 5.0, rules=True), foreseen("bc", 2.5)]) is None
+    assert other_set_note([foreseen("bc", 5.0), foreseen("ab", 4.9, rules=True)]) is None

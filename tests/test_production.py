@@ -17,7 +17,7 @@ from sharing import demo_cache
 
 from advisor import cli
 from advisor.jobs.methods import TEMPERATURE
-from advisor.pool.pool_file import PoolEntry
+from advisor.options.serve import ServeOptions
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
 from advisor.strategies.answerer import Answered, Answerer, answer_prompt
@@ -25,10 +25,10 @@ from advisor.strategies.answers import AnswerReader
 from advisor.strategies.chosen_strategy import plan_by_options
 from advisor.strategies.members import LocalModel, LocalModels
 from advisor.strategies.plan import StrategyPlan
-from advisor.strategies.votes import answer_codes, vote
 from ensemble import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
+from ensemble.methods._votes import answer_codes, vote
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
@@ -39,12 +39,6 @@ pytest_plugins = ["pools"]
 LOADED: dict[str, LocalModel] = {}
 """The demo's models, each loaded once for all tests."""
 PROMPT = "Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\nAnswer:"
-GIVEN: dict[str, Any] = {
-    **dict.fromkeys(("models", "strategy", "group", "pool", "allow_server", "allow_key_env", "method", "k")),
-    **dict.fromkeys(("max_new_tokens", "stop", "device", "dtype", "chat_template")),
-    "trust_remote_code": False,
-    "no_check_files": False,
-}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +46,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on the demo's models."""
     run = tmp_path_factory.mktemp("production") / "run"
     # With three voters every strategy has a name of one word.
-    command = "advisor select --pool demo --task word_problems --limit 24 --max-calls 3 --quiet --out"
+    command = "advisor select --pool demo --task word_problems --limit 24 --max-voters 3 --quiet --out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(demo_cache(tmp_path_factory)))
         patch.setattr("sys.argv", [*command.split(), str(run)])
@@ -96,14 +90,14 @@ def held_out(run: Path) -> list[dict[str, Any]]:
 
 
 def planned(run: Path, **options: Any) -> StrategyPlan:
-    plan = plan_by_options({**GIVEN, "run": str(run), **options}, lambda _: None)
+    plan = plan_by_options(ServeOptions(run=str(run), **options), lambda _: None)
     assert isinstance(plan, StrategyPlan)
     return plan
 
 
 def answered(plan: StrategyPlan, prompts: list[str], group: str | None = None) -> list[Answered]:
     """The answers of a strategy, with every model loaded once."""
-    local = [member for member in plan.members if isinstance(member, ModelSpec)]
+    local = [member for member in plan.members if not member.is_remote]
     models = [LOADED.setdefault(member.name, LocalModel(member, LocalModels())) for member in local]
     answerer = Answerer(plan, models)
     settings = Settings(plan.max_new_tokens or 256, plan.stop)
@@ -396,7 +390,7 @@ def test_an_exported_strategy_takes_the_same_responses(place: Place, run: Path, 
 
 
 def answered_by(folder: Path, samples: list[dict[str, Any]]) -> list[Answered]:
-    plan = plan_by_options({**GIVEN, "run": str(folder)}, lambda _: None)
+    plan = plan_by_options(ServeOptions(run=str(folder)), lambda _: None)
     if isinstance(plan, EnsembleSpec):
         alone = load_ensemble(plan, folder)
         texts = [alone.generate([one["prompt"]], max_new_tokens=64, stop=plan.stop)[0] for one in samples]
@@ -496,7 +490,7 @@ def test_a_pattern_that_finds_nothing_gives_no_vote() -> None:
 def test_entries_of_servers_are_the_members_that_are_not_loaded(run: Path, raw: Raw) -> None:
     name = move_to_server(run, raw.url, 1)
     plan = planned(run, allow_server=[raw.url])
-    assert [member.name for member in plan.members if isinstance(member, PoolEntry)] == [name]
+    assert [member.name for member in plan.members if member.is_remote] == [name]
 
 
 def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -9,7 +9,7 @@ from test_selection import limits, pools, statuses
 from advisor.advice.verdict import behind_server, undecodable
 from advisor.choose.race import ProfiledPool
 from advisor.choose.rules import select
-from advisor.records import Answer, Profile, Rules, Selection, Standing
+from advisor.records import Answer, Limits, Profile, Selection, Standing
 
 
 def pool(remote: str, **right: int) -> ProfiledPool:
@@ -30,7 +30,7 @@ def reasons(selection: Selection) -> dict[str, str]:
 
 @given(pools, limits, st.data())
 def test_the_set_is_what_the_rules_choose_among_the_others(
-    standings: list[Standing], rules: Rules, data: st.DataObject
+    standings: list[Standing], rules: Limits, data: st.DataObject
 ) -> None:
     apart = data.draw(st.sets(st.sampled_from([one.model for one in standings]), max_size=len(standings) - 1))
     others = [one for one in standings if one.model not in apart]
@@ -44,7 +44,7 @@ def test_the_set_is_what_the_rules_choose_among_the_others(
 
 def test_a_reason_says_what_the_rules_make_of_a_candidate_behind_a_server() -> None:
     standings = [Standing("far", 90, 20), Standing("a", 80, 20), Standing("b", 79, 20), Standing("low", 60, 50)]
-    found = reasons(select([*standings, Standing("near", 75, 20)], Rules(), (), ("far", "low", "near")))
+    found = reasons(select([*standings, Standing("near", 75, 20)], Limits(), (), ("far", "low", "near")))
     server = "it is behind a server and cannot be decoded token by token with others"
     assert found["far"] == f"{server}; it is 10.00 points ahead of the primary"
     assert found["near"] == f"{server}; by the rules it would fit the primary"
@@ -56,16 +56,16 @@ def test_a_reason_says_what_the_rules_make_of_a_candidate_behind_a_server() -> N
 
 def test_two_that_can_be_decoded_are_the_set_even_far_behind_one_that_cannot() -> None:
     found = pool("far", far=95, a=60, b=58)
-    assert found.select(Rules()).selected == ("a", "b")
+    assert found.select(Limits()).selected == ("a", "b")
     assert found.best == "far"
-    assert found.voters(Rules()) == ()  # by the rules nobody joins the best, so there is nobody to vote
+    assert found.voters(Limits()) == ()  # by the rules nobody joins the best, so there is nobody to vote
 
 
 def test_the_voters_are_whom_the_rules_would_choose_wherever_they_are() -> None:
     found = pool("far", far=70, a=72, b=68, c=66)
-    assert found.select(Rules()).selected == ("a", "b", "c")
-    assert found.voters(Rules()) == ("a", "far", "b")
-    text = behind_server(found.select(Rules()), found.remote, found.voters(Rules()))
+    assert found.select(Limits()).selected == ("a", "b", "c")
+    assert found.voters(Limits()) == ("a", "far", "b")
+    text = behind_server(found.select(Limits()), found.remote, found.voters(Limits()))
     assert text is not None
     assert text.startswith("As far is behind a server and cannot be decoded token by token, the set was chosen among")
     assert text.endswith("Votes and routers use a, far and b.")
@@ -73,8 +73,8 @@ def test_the_voters_are_whom_the_rules_would_choose_wherever_they_are() -> None:
 
 def test_where_only_one_can_be_decoded_the_rules_choose_among_all_and_the_best_is_advised() -> None:
     found = pool("far there", far=70, a=68, there=66)
-    selection = found.select(Rules())
-    assert selection.selected == found.voters(Rules()) == ("far", "a", "there")
+    selection = found.select(Limits())
+    assert selection.selected == found.voters(Limits()) == ("far", "a", "there")
     advice = undecodable(selection, found.remote)
     assert advice.verdict == "single"
     assert advice.text.startswith(
@@ -85,16 +85,16 @@ def test_where_only_one_can_be_decoded_the_rules_choose_among_all_and_the_best_i
 
 def test_one_behind_a_server_that_nobody_joins_is_advised_alone() -> None:
     found = pool("far", far=95, a=60)
-    advice = undecodable(found.select(Rules()), found.remote)
+    advice = undecodable(found.select(Limits()), found.remote)
     assert advice.text == "By the rules no set can decode together: no other candidate fits far."
-    assert undecodable(pool("far", far=95).select(Rules()), found.remote).text == (
+    assert undecodable(pool("far", far=95).select(Limits()), found.remote).text == (
         "Use far alone: it is the only candidate that could be run."
     )
 
 
 def test_without_a_server_nothing_is_other_than_before() -> None:
     found = pool("", a=70, b=68)
-    selection = found.select(Rules())
-    assert selection == select([Standing("a", 70, 1), Standing("b", 68, 1)], Rules())
-    assert found.voters(Rules()) == ()
+    selection = found.select(Limits())
+    assert selection == select([Standing("a", 70, 1), Standing("b", 68, 1)], Limits())
+    assert found.voters(Limits()) == ()
     assert behind_server(selection, found.remote, ()) is None

@@ -22,7 +22,7 @@ from report_fixture import (
 )
 
 from advisor.choose.rules import select
-from advisor.records import Rules, Standing
+from advisor.records import Limits, Standing
 from reports import write_report
 
 pytestmark = pytest.mark.browser
@@ -155,7 +155,7 @@ def candidates_to_choose_from(seed: int) -> list[Standing]:
 def test_the_limits_choose_what_the_advisor_would(driver: Any, tmp_path: Path, seed: int) -> None:
     standings = candidates_to_choose_from(seed)
     models = None if seed == 3 else 3 + seed
-    rules = Rules(max_models=models or 99)
+    rules = Limits(max_models=models or 99)
     selection = select(standings, rules)
     known = {standing.model: standing for standing in standings}
     candidates = [
@@ -181,7 +181,7 @@ def test_the_limits_choose_what_the_advisor_would(driver: Any, tmp_path: Path, s
     for gap, ratio in [(0.0, 1.0), (2.5, 1.25), (20.0, 4.0)] + [
         (chance.choice([5.0, 7.5, 10.0, 12.5]), chance.choice([1.25, 1.5, 1.6, 2.0, 2.25, 3.0])) for _ in range(15)
     ]:
-        limits = Rules(move(driver, "max-gap", gap), move(driver, "max-ratio", ratio), rules.max_models)
+        limits = Limits(move(driver, "max-gap", gap), move(driver, "max-ratio", ratio), rules.max_models)
         assert limits.max_gap == gap and limits.max_length_ratio == ratio
         expected = select(standings, limits)
         assert chosen(driver) == list(expected.selected)

@@ -193,14 +193,13 @@ def test_a_mark_outside_of_the_scale_is_drawn_at_its_end() -> None:
 def test_a_drawing_is_the_same_every_time_and_keeps_its_order() -> None:
     def drawn() -> str:
         with plain_style():
-            figure = new_figure(100, 50)
-            axes = add_axes(figure, 0, 0, 100, 50)
+            axes = add_axes(new_figure(100, 50), 0, 0, 100, 50)
             axes.set_axis_off()
             axes.add_artist(Line2D([0, 0.1], [0, 0.1], color=COLOURS["ink"]))
             axes.add_artist(Rectangle((0, 0), 0.5, 0.5, facecolor=COLOURS["band"], zorder=3, gid=named(title="a <b>")))
             axes.text(0.3, 0.3, "$x$ \u202e<", weight=700, zorder=4)
             mark(axes, 0.5, 0.5, "rejected", data={"point": 3})
-            return markup(figure, "A drawing that is tested")
+            return markup(axes, "A drawing that is tested")
 
     assert drawn() == drawn()
     assert re.findall(r"<(path|text|title)", drawn()) == ["path", "title", "path", "text", "path"]

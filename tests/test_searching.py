@@ -12,12 +12,12 @@ from test_pipeline import LENIENT, plan_of, plan_of_pool, run, spoil_loading, st
 
 from advisor.advice.predict import PredictedSet, Prediction
 from advisor.choose.rules import select
-from advisor.choose.search import best_of, put_forward, sentence
+from advisor.choose.search import best_of, sentence, with_chosen_set
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Rules, Standing
+from advisor.records import Limits, Standing
 from advisor.response_cache import ResponseCache
-from advisor.runs.result_json import result_of
+from advisor.runs.result_json import result_of, samples_of
 from advisor.tasks import load_task
 from ensemble.errors import MemberError
 
@@ -57,8 +57,8 @@ STANDINGS = [Standing(model, points, 20.0) for model, points in zip("abcd", (80.
 
 
 def test_another_set_has_its_own_primary_and_reasons() -> None:
-    greedy = select(STANDINGS, Rules(max_models=2))
-    moved = put_forward(greedy, ("b", "c"), STANDINGS, Rules(max_models=2), "search")
+    greedy = select(STANDINGS, Limits(max_models=2))
+    moved = with_chosen_set(greedy, ("b", "c"), STANDINGS, Limits(max_models=2), "search")
     assert moved.selected == ("b", "c")
     assert [d.model for d in moved.decisions] == list("abcd")
     assert [d.status for d in moved.decisions] == ["rejected", "primary", "selected", "rejected"]
@@ -70,8 +70,8 @@ def test_another_set_has_its_own_primary_and_reasons() -> None:
 
 
 def test_the_greedy_set_leaves_the_selection_as_it_is() -> None:
-    greedy = select(STANDINGS, Rules())
-    assert put_forward(greedy, ("a", "b", "c"), STANDINGS, Rules(), "search") is greedy
+    greedy = select(STANDINGS, Limits())
+    assert with_chosen_set(greedy, ("a", "b", "c"), STANDINGS, Limits(), "search") is greedy
 
 
 def test_the_sentence_says_what_was_compared_where() -> None:
@@ -93,7 +93,7 @@ def test_the_sentence_says_what_was_compared_where() -> None:
 def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), choose="search", tries=3)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="search", max_decoded_sets=3)
     loaded = spoil_loading(monkeypatch, lambda *_: None)
     outcome = run(plan)
     result = result_of(outcome)
@@ -110,7 +110,7 @@ def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
 
 
 def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, models: Path) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), choose="search", tries=4)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="search", max_decoded_sets=4)
     with ResponseCache(place.cache) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
         order = select(
@@ -134,7 +134,8 @@ def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, m
     assert [member["model"] for member in result["ensemble"]["members"]] == list(wanted)
     assert outcome.verified is not None
     best = next(one["models"] for one in result["prediction"]["sets"] if one["rules"])[0]
-    assert {*outcome.verified.comparison.members} == {*wanted, best}, "the best candidate is held against the set too"
+    lines = [line for line in samples_of(outcome) if line["split"] == "held_out"]
+    assert {*lines[0]["responses"]} == {*wanted, best}, "the best candidate is compared with the set, too"
     assert "A search found this set, the best of 4" in result["advice"]["text"]
     assert "No other set was compared on held-out questions" in result["advice"]["text"]
 
@@ -147,7 +148,9 @@ def test_a_set_that_cannot_be_run_is_listed_with_its_reason(
             raise MemberError("not enough memory for three")
 
     spoil_loading(monkeypatch, fail_three)
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma", verify=False), choose="search", tries=2)
+    plan = dataclasses.replace(
+        plan_of(place, models, "alpha", "beta", "gamma", verify=False), set_by="search", max_decoded_sets=2
+    )
     sets = result_of(run(plan))["prediction"]["sets"]
     failed = next(one for one in sets if one["rules"])
     assert (failed["dev_accuracy"], failed["error"]) == (None, "not enough memory for three")
@@ -157,7 +160,7 @@ def test_a_set_that_cannot_be_run_is_listed_with_its_reason(
 def test_sets_are_verified_in_the_order_of_their_predicted_gain(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), choose="predicted", tries=2)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="predicted", max_decoded_sets=2)
     loaded = spoil_loading(monkeypatch, lambda *_: None)
     outcome = run(plan)
     sets = result_of(outcome)["prediction"]["sets"]
@@ -183,7 +186,7 @@ def test_the_interval_of_a_prediction_has_the_level_of_the_run(
 ) -> None:
     promise = PredictedSet(("alpha", "beta"), Prediction(1.0, 2.0), 50.0, 60.0, rules=True)
     monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", verify=False), level=0.3)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", verify=False), confidence=0.4)
     [found] = result_of(run(plan))["prediction"]["sets"]
     assert found["predicted_gain_ci"] == list(Prediction(1.0, 2.0).interval(0.3))
 
@@ -194,7 +197,7 @@ def test_where_the_rules_leave_one_model_a_promising_set_is_still_verified(
 ) -> None:
     promise = PredictedSet(("alpha", "beta"), Prediction(gain, 2.0), 50.0, 60.0, rules=False)
     monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
-    plan = plan_of(place, models, "alpha", "beta", rules=Rules(max_models=1))
+    plan = plan_of(place, models, "alpha", "beta", rules=Limits(max_models=1))
     outcome = run(plan)
     assert len(outcome.selection.selected) == 1
     verified = None if outcome.verified is None else outcome.verified.models

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.choose.rules import select
-from advisor.records import TOLERANCE, Rules, Selection, Standing, gap, length_ratio
+from advisor.records import TOLERANCE, Limits, Selection, Standing, gap, length_ratio
 from ensemble.errors import UniteError
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "unite_table3.json"
@@ -24,7 +24,9 @@ accuracies = st.integers(0, 1000).map(lambda tenths: tenths / 10)
 lengths = st.one_of(st.none(), st.integers(0, 40).map(float))
 names = st.text("abcdefgh", min_size=1, max_size=3)
 pools = st.lists(st.builds(Standing, names, accuracies, lengths), min_size=1, max_size=12, unique_by=lambda s: s.model)
-limits = st.builds(Rules, st.sampled_from([0.0, 2.5, 10.0, 100.0]), st.sampled_from([1.0, 1.5, 2.0]), st.integers(1, 5))
+limits = st.builds(
+    Limits, st.sampled_from([0.0, 2.5, 10.0, 100.0]), st.sampled_from([1.0, 1.5, 2.0]), st.integers(1, 5)
+)
 
 
 def reasons(selection: Selection) -> dict[str, str]:
@@ -35,8 +37,8 @@ def statuses(selection: Selection) -> dict[str, str]:
     return {decision.model: decision.status for decision in selection.decisions}
 
 
-def choose(*standings: tuple[str, float, float | None], rules: Rules | None = None) -> Selection:
-    return select([Standing(*standing) for standing in standings], rules or Rules())
+def choose(*standings: tuple[str, float, float | None], rules: Limits | None = None) -> Selection:
+    return select([Standing(*standing) for standing in standings], rules or Limits())
 
 
 # --- Against the paper ---
@@ -58,7 +60,7 @@ def test_table_3_is_decided_as_section_4_1_says(task: str, selected: list[str]) 
         pytest.skip("the published numbers are not beside the project (../shared/published)")
     table = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     pool = [Standing(name, points, None) for name, points in zip(table["models"], table["accuracy"][task], strict=True)]
-    assert list(select(pool, Rules()).selected) == selected
+    assert list(select(pool, Limits()).selected) == selected
 
 
 def test_the_rules_choose_a_set_on_just_those_tasks_on_which_unite_gained() -> None:
@@ -68,7 +70,7 @@ def test_the_rules_choose_a_set_on_just_those_tasks_on_which_unite_gained() -> N
     for task, accuracies in table["accuracy"].items():
         pool = [Standing(name, points, None) for name, points in zip(table["models"], accuracies, strict=True)]
         gained = table["unite"][task] > max(accuracies)
-        assert (len(select(pool, Rules()).selected) > 1) == gained, task
+        assert (len(select(pool, Limits()).selected) > 1) == gained, task
 
 
 def test_the_gap_that_the_paper_names_is_reported() -> None:
@@ -80,7 +82,7 @@ def test_the_gap_that_the_paper_names_is_reported() -> None:
 
 
 @given(pools, limits)
-def test_the_set_is_the_first_that_fit_in_order(pool: list[Standing], rules: Rules) -> None:
+def test_the_set_is_the_first_that_fit_in_order(pool: list[Standing], rules: Limits) -> None:
     def place(standing: Standing) -> tuple[float, float, str]:
         return -standing.accuracy, math.inf if standing.mean_length is None else standing.mean_length, standing.model
 
@@ -95,14 +97,14 @@ def test_the_set_is_the_first_that_fit_in_order(pool: list[Standing], rules: Rul
 
 
 @given(pools, limits, st.randoms(use_true_random=False))
-def test_the_order_of_the_input_does_not_matter(pool: list[Standing], rules: Rules, random: object) -> None:
+def test_the_order_of_the_input_does_not_matter(pool: list[Standing], rules: Limits, random: object) -> None:
     shuffled = list(pool)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert select(shuffled, rules) == select(pool, rules)
 
 
 @given(pools, limits)
-def test_every_candidate_gets_one_decision_and_the_best_is_first(pool: list[Standing], rules: Rules) -> None:
+def test_every_candidate_gets_one_decision_and_the_best_is_first(pool: list[Standing], rules: Limits) -> None:
     selection = select(pool, rules)
     assert sorted(decision.model for decision in selection.decisions) == sorted(standing.model for standing in pool)
     assert selection.decisions[0].status == "primary"
@@ -113,7 +115,7 @@ def test_every_candidate_gets_one_decision_and_the_best_is_first(pool: list[Stan
 
 @given(pools, limits, st.floats(0, 50), st.floats(0, 3))
 def test_a_wider_limit_keeps_whom_it_took_unless_the_set_is_full(
-    pool: list[Standing], rules: Rules, points: float, ratio: float
+    pool: list[Standing], rules: Limits, points: float, ratio: float
 ) -> None:
     wider = replace(rules, max_gap=min(100.0, rules.max_gap + points), max_length_ratio=rules.max_length_ratio + ratio)
     before, after = select(pool, rules).selected, select(pool, wider).selected
@@ -121,13 +123,13 @@ def test_a_wider_limit_keeps_whom_it_took_unless_the_set_is_full(
 
 
 @given(pools, limits)
-def test_a_larger_set_begins_with_the_smaller_one(pool: list[Standing], rules: Rules) -> None:
+def test_a_larger_set_begins_with_the_smaller_one(pool: list[Standing], rules: Limits) -> None:
     larger = select(pool, replace(rules, max_models=rules.max_models + 1)).selected
     assert larger[: rules.max_models] == select(pool, rules).selected
 
 
 @given(pools, limits)
-def test_a_rejection_names_the_rules_that_rejected_and_no_other(pool: list[Standing], rules: Rules) -> None:
+def test_a_rejection_names_the_rules_that_rejected_and_no_other(pool: list[Standing], rules: Limits) -> None:
     by_name = {standing.model: standing for standing in pool}
     selection = select(pool, rules)
     primary = by_name[selection.selected[0]]
@@ -219,13 +221,13 @@ def test_both_broken_rules_are_named_with_their_figures() -> None:
 
 
 def test_a_full_set_is_said_without_the_words_of_the_rules() -> None:
-    selection = choose(("a", 80.0, 9.0), ("b", 79.0, 9.0), ("c", 78.0, None), rules=Rules(max_models=2))
+    selection = choose(("a", 80.0, 9.0), ("b", 79.0, 9.0), ("c", 78.0, None), rules=Limits(max_models=2))
     assert statuses(selection)["c"] == "rejected"
     assert reasons(selection)["c"] == "fits, but the set of 2 is full"
 
 
 def test_whoever_would_not_have_fitted_is_told_so_even_when_the_set_is_full() -> None:
-    assert "gap" in reasons(choose(("a", 80.0, 9.0), ("b", 60.0, 9.0), rules=Rules(max_models=1)))["b"]
+    assert "gap" in reasons(choose(("a", 80.0, 9.0), ("b", 60.0, 9.0), rules=Limits(max_models=1)))["b"]
 
 
 def test_the_primary_is_explained() -> None:
@@ -257,7 +259,7 @@ def test_ties_go_to_the_shorter_then_to_the_name(
 
 def test_no_candidate_is_an_error() -> None:
     with pytest.raises(UniteError, match="no candidate was profiled"):
-        select([], Rules())
+        select([], Limits())
 
 
 def test_the_rules_need_nothing_but_the_standard_library() -> None:

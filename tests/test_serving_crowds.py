@@ -230,7 +230,7 @@ def test_a_stop_finishes_what_runs_and_refuses_what_comes(sure: Ensemble) -> Non
 @pytest.fixture
 def process(models: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """``advisor serve`` with two models, in a process of its own."""
-    command = [sys.executable, "-c", "from advisor.cli import main; main()", "serve", "--port", "0"]
+    command = [sys.executable, "-I", "-c", "from advisor.cli import main; main()", "serve", "--port", "0"]
     for name in ("alpha", "beta"):
         command += ["--models", str(models / name)]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "ADVISOR_API_KEY": "sesame"}

@@ -24,7 +24,7 @@ from advisor.jobs.traces import MOST_STEPS, choose, describe
 from advisor.pool.pool_file import read_pool
 from advisor.profile.generate import peak_memory, reset_peak_memory
 from advisor.profile.loader import load_ensemble
-from advisor.records import Answer, Profile, Rules
+from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import Outcome, result_of, samples_of
 from advisor.tasks import load_task
@@ -146,7 +146,7 @@ def plan(place: Place, models: Path) -> RunConfig:
         candidates=read_pool("models.txt"),
         dev=load_task("task.yaml"),
         held_out=load_task("task.yaml", "held_out"),
-        rules=Rules(100, 1e9, 3),
+        rules=Limits(100, 1e9, 3),
         inference=InferenceConfig(),
         seed=0,
         cache_dir=place.cache,

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from advisor.advice.predict import Predictor
+from advisor.advice.strategies import Strategy
 from advisor.records import Answer, Profile
-from advisor.strategies.votes import answer_codes, cascade_calls, is_decided, vote, vote_weights
+from advisor.response_cache import Response
+from advisor.strategies.answerer import Answerer
+from advisor.strategies.answers import AnswerReader
+from advisor.strategies.plan import StrategyPlan
+from advisor.strategies.votes import cascade_calls, codes_of, is_decided, vote_weights
+from ensemble.decode.settings import Settings
+from ensemble.methods import get_module
+from ensemble.methods._votes import answer_codes, vote
+
+if TYPE_CHECKING:
+    from advisor.strategies.members import Reply
+    from ensemble.models.member import Prompt
 
 ANSWER = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
 COLUMN = st.lists(ANSWER, min_size=1, max_size=7)
@@ -73,6 +89,56 @@ def test_three_members_need_a_third_call_only_where_the_first_two_give_different
     # In the last column the third member can at most tie, and then the second decides.
     assert cascade_calls(codes).tolist() == [2, 3, 3, 2]
     assert vote(codes).tolist() == [0, 1, 0, 1]
+
+
+class Told:
+    """A model whose response is known."""
+
+    def __init__(self, name: str, answer: str | None) -> None:
+        self.name, self._text = name, answer or ""
+
+    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:  # noqa: ARG002
+        return Response(self._text, 1, "eos", 0.0), 1
+
+
+def asked(name: str, answers: Sequence[str | None]) -> int:
+    """The number of the model whose response `advisor run` and `advisor serve` take."""
+    members = tuple(str(n) for n in range(len(answers)))
+    plan = StrategyPlan(Strategy(name, members), (), reader=AnswerReader("exact_match", "([a-c])", "test"))
+    models = [Told(*each) for each in zip(members, answers, strict=True)]
+    return int(asyncio.run(Answerer(plan, models).answer("?", Settings())).model)
+
+
+@given(st.lists(ANSWER, min_size=3, max_size=7))
+@example(["a", "b", "b", "c", "c"])
+@example([None, "b", "c"])
+def test_select_evaluate_run_and_serve_decide_ties_alike(answers: list[str | None]) -> None:
+    profiles = [Profile(str(n), (Answer("1", a, a, 0.0, "eos"),)) for n, a in enumerate(answers)]
+    voting = get_module("voting").make((), (), None)
+    chosen = vote(codes_of(profiles))[0]
+    assert chosen == slow_vote(answers)
+    assert voting.choose("?", [""] * len(answers), answers) == chosen
+    assert asked("vote", answers) == chosen
+    # A cascade may stop at another model that gave the same answer.
+    assert answers[asked("cascade", answers)] == answers[chosen]
+
+
+@given(st.lists(st.lists(st.sampled_from([None, "a", "b", "c", "d"]), min_size=5, max_size=5), min_size=2, max_size=9))
+def test_a_prediction_counts_votes_as_the_vote_does(columns: list[list[str | None]]) -> None:
+    # "a" is the right answer of all questions.
+    rows = sorted(zip(*columns, strict=True), key=lambda row: -row.count("a"))
+    profiles = [
+        Profile(str(n), tuple(Answer(str(i), a, a, float(a == "a"), "eos") for i, a in enumerate(row)))
+        for n, row in enumerate(rows)
+    ]
+    predictor = Predictor(profiles)
+    names = [each.model for each in profiles]
+    taken = [rows[slow_vote([row[i] for row in rows])][i] for i in range(len(columns))]
+    differences = [100.0 * ((answer == "a") - (own == "a")) for answer, own in zip(taken, rows[0], strict=True)]
+    n = len(differences)
+    error = (float(np.var(differences)) * n + 2 * 100**2) ** 0.5 / n
+    wanted = predictor.vote_before(names).updated(float(np.mean(differences)), error)
+    assert predictor.vote(names).points == pytest.approx(wanted.points)
 
 
 def profile(name: str, answers: str, reference: str) -> Profile:

@@ -33,9 +33,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from advisor.choose.rules import rank, select
-from advisor.records import LEVEL, Profile, Rules, join, signed
+from advisor.records import ALPHA, Limits, Profile, join, signed
 from advisor.statistics import Floats, Interval, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError
+from ensemble.methods._votes import NONE, Codes, vote
 
 WORTH = 0.25
 """Points: a set is decoded only if it is expected to improve the best result so far by this much."""
@@ -57,9 +58,9 @@ class Prediction:
     points: float
     deviation: float
 
-    def interval(self, level: float = LEVEL) -> Interval:
-        """Its interval; the true gain is beyond each end with the probability `level`, between 0 and 0.5."""
-        half = float(stats.norm.isf(level)) * self.deviation
+    def interval(self, alpha: float = ALPHA) -> Interval:
+        """Its interval; the true gain is beyond each end with the probability `alpha`, between 0 and 0.5."""
+        half = float(stats.norm.isf(alpha)) * self.deviation
         return self.points - half, self.points + half
 
     def updated(self, points: float, error: float) -> Prediction:
@@ -107,18 +108,18 @@ class PredictedSet:
     seconds: float | None = None
     error: str | None = None
 
-    def as_dict(self, *, decoded: bool, gain: float | None, level: float) -> dict[str, Any]:
+    def as_dict(self, *, decoded: bool, gain: float | None, alpha: float) -> dict[str, Any]:
         """The set for JSON.
 
         Args:
             decoded: Whether it was decoded, on dev or on held-out questions.
             gain: The measured gain, in points; None if it was not decoded on held-out questions.
-            level: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
+            alpha: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
         """
         return {
             "models": list(self.models),
             "predicted_gain": self.prediction.points,
-            "predicted_gain_ci": list(self.prediction.interval(level)),
+            "predicted_gain_ci": list(self.prediction.interval(alpha)),
             "vote": self.vote,
             "oracle": self.oracle,
             "rules": self.rules,
@@ -170,11 +171,10 @@ class Predictor:
         return Prediction(points + behind, math.hypot(fitted["deviation"], error))
 
     def vote(self, models: Sequence[str]) -> Prediction:
-        """The gain of a vote among 3 to 5 models; the most accurate one's answer wins ties."""
+        """The gain of a vote among 3 to 5 models; see :mod:`ensemble.methods._votes` for ties."""
         rows = self._ordered(models)
-        votes = self._votes(rows)
-        votes[self._missing[rows]] = 0
-        taken = np.take_along_axis(self._right[rows], votes.argmax(axis=0)[None], axis=0)[0]
+        codes = np.where(self._missing[rows], NONE, self._codes[rows])
+        taken = np.take_along_axis(self._right[rows], vote(codes)[None], axis=0)[0]
         return self.vote_before(models).updated(*_mean(taken - self._right[self._best], 1))
 
     def shares(self, models: Sequence[str]) -> tuple[float, float]:
@@ -199,7 +199,7 @@ class Predictor:
         return shared
 
 
-def predicted_sets(profiles: Sequence[Profile], rules: Rules) -> tuple[PredictedSet, ...]:
+def predicted_sets(profiles: Sequence[Profile], rules: Limits) -> tuple[PredictedSet, ...]:
     """The sets that could decode together, the most promising first.
 
     The members' lengths fit by the rules; the gap has no limit here, because the prediction takes it into account. With
@@ -215,7 +215,7 @@ def predicted_sets(profiles: Sequence[Profile], rules: Rules) -> tuple[Predicted
     predictor = Predictor(profiles)
     standings = {profile.model: profile.standing for profile in sorted(profiles, key=rank)}
     greedy = select(list(standings.values()), rules).selected
-    lengths = Rules(max_gap=100, max_length_ratio=rules.max_length_ratio, max_models=len(profiles))
+    lengths = Limits(max_gap=100, max_length_ratio=rules.max_length_ratio, max_models=len(profiles))
 
     def fits(models: tuple[str, ...]) -> bool:
         return len(select([standings[model] for model in models], lengths).selected) == len(models)
@@ -231,7 +231,7 @@ def predicted_sets(profiles: Sequence[Profile], rules: Rules) -> tuple[Predicted
     return tuple(sorted(predicted, key=lambda each: -round(each.prediction.points, 9)))
 
 
-def otherwise(sets: Sequence[PredictedSet]) -> str | None:
+def other_set_note(sets: Sequence[PredictedSet]) -> str | None:
     """A sentence that the prediction would choose another set than the rules; None if it would not.
 
     Args:
@@ -244,7 +244,7 @@ def otherwise(sets: Sequence[PredictedSet]) -> str | None:
     low, high = map(signed, best.prediction.interval())
     return (
         f"The prediction would choose {join(best.models)} instead: predicted gain {signed(best.prediction.points)} "
-        f"points (90% interval {low} to {high}), {more:.1f} more than that of the rules' set; --choose predicted "
+        f"points (90% interval {low} to {high}), {more:.1f} more than that of the rules' set; --set-by predicted "
         "verifies it."
     )
 
@@ -302,13 +302,13 @@ def _mean(values: Floats, extra: int = 0) -> tuple[float, float]:
     return 100 * float(values.mean()), 100 * math.sqrt(float(values.var()) * n + 2 * extra) / n
 
 
-def _coded(profiles: Sequence[Profile]) -> tuple[Floats, NDArray[np.int64], NDArray[np.bool_]]:
+def _coded(profiles: Sequence[Profile]) -> tuple[Floats, Codes, NDArray[np.bool_]]:
     """Scores, a number for each answer, which is the same for equal answers, and what is missing; models by questions.
 
     Graded scores have no equal answers, and a vote is the members' mean.
     """
     graded = np.stack([scores(profile) for profile in profiles])
-    coded = np.arange(graded.size).reshape(graded.shape)
+    coded = np.arange(graded.size, dtype=np.int32).reshape(graded.shape)
     missing = np.array([[each.extracted is None and each.score < 1 for each in own.answers] for own in profiles])
     if is_binary(graded):
         known: dict[tuple[int, str | None], int] = {}

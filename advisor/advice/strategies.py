@@ -22,19 +22,20 @@ from advisor.advice.groups import GroupGain, group_gains
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
 from advisor.choose.rules import rank
-from advisor.pool.prices import Price
-from advisor.records import LEVEL, TOLERANCE, Cost, Profile, Rules, Shown, within
+from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.strategies.responses import dev_scores
-from advisor.strategies.votes import cascade_calls, codes_of, vote, vote_weights
+from advisor.strategies.votes import cascade_calls, codes_of, vote_weights
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
+from ensemble.methods._votes import vote
+from ensemble.models.spec import Price
 
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
 _MOVED = 0.01
-"""The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
+"""The splits are used together unless the models' accuracies differ: the p-value up to which they do."""
 _PRIOR = 10
 """Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
 VOTES = ("vote", "weighted_vote", "cascade", "self_consistency")
@@ -100,7 +101,7 @@ class StrategyResult:
         gain: Its gain over the best single model, from all questions.
         predicted: What the dev answers of single models predicted its gain to be; None without a prediction.
         updated: The prediction from all answers of single models, updated by `gain`; None without a prediction.
-        best_single: The single model that gains are measured against: the best one on all questions.
+        best_single_model: The single model that gains are measured against: the best one on all questions.
         best_single_accuracy: Its accuracy on the held-out questions, in points.
         gained: Held-out questions on which it scores more than that model.
         lost: Held-out questions on which it scores less.
@@ -121,7 +122,7 @@ class StrategyResult:
     gain: Gain
     predicted: Prediction | None
     updated: Prediction | None
-    best_single: str
+    best_single_model: str
     best_single_accuracy: float
     gained: int
     lost: int
@@ -138,9 +139,9 @@ class StrategyResult:
         """The gain to expect in use, in points: the updated prediction, or without one the measured gain."""
         return self.gain.points if self.updated is None else self.updated.points
 
-    def expected_interval(self, level: float) -> Interval:
-        """Its interval; the true gain is beyond each end with the probability `level`, between 0 and 0.5."""
-        return (self.updated or self.gain).interval(level)
+    def expected_interval(self, alpha: float) -> Interval:
+        """Its interval; the true gain is beyond each end with the probability `alpha`, between 0 and 0.5."""
+        return (self.updated or self.gain).interval(alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +166,15 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     can_vote: bool,
     draws: Mapping[str, Sequence[Profile]] | None = None,
     predictions: Mapping[Strategy, Prediction] = MappingProxyType({}),
-    rules: Rules = Rules(),
+    rules: Limits = Limits(),
     tries: int = 1,
     look: Look | None = None,
-    level: float = LEVEL,
+    alpha: float = ALPHA,
     seed: int = 0,
 ) -> Compared:
     """Compare all strategies that fit the task with the best single model.
 
-    Two families of tests have the level each. *Sets that decode together*: Holm's correction. *All others*: the cascade
+    Two families of tests have alpha each. *Sets that decode together*: Holm's correction. *All others*: the cascade
     of all voters is tested first, because it is the strategy that real pools advise (docs/pools.md); if it is shown, so
     are the others that pass Holm's correction. Without a vote, and for losses, all others have Holm's correction.
 
@@ -190,7 +191,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
             the p-values of sets are multiplied by it (Bonferroni).
         look: The last look at the held-out questions; all p-values are corrected for the looks before it. None if
             there were none.
-        level: The accepted probability of a false alarm in each family, between 0 and 0.5.
+        alpha: The accepted probability of a false alarm in each family, between 0 and 0.5.
         seed: The seed of the resampling of graded scores.
 
     Raises:
@@ -216,22 +217,22 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     uses_tries = [tries if each.strategy in dev.sets else 1 for each in answers]
     corrected = float if look is None else look.corrected
     if look is not None:
-        gains = [replace(gain, stretch=look.stretch(level, gain.freedom)) for gain in gains]
+        gains = [replace(gain, stretch=look.stretch(alpha, gain.freedom)) for gain in gains]
     factors = list(zip(gains, uses_tries, strict=True))
-    better = _adjusted(answers, [corrected(min(1.0, gain.p_better * n)) for gain, n in factors], has_gate=True)
-    worse = _adjusted(answers, [corrected(min(1.0, gain.p_worse * n)) for gain, n in factors], has_gate=False)
+    better = _adjusted(answers, [corrected(min(1.0, gain.p_no_gain * n)) for gain, n in factors], has_gate=True)
+    worse = _adjusted(answers, [corrected(min(1.0, gain.p_no_loss * n)) for gain, n in factors], has_gate=False)
     results = []
-    for each, gain, p_better, p_worse in zip(answers, gains, better, worse, strict=True):
+    for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
-        if p_better is not None and p_worse is not None:
-            shown = "yes" if p_better <= level else "no" if p_worse <= level else "not_yet"
-        groups = evidence.groups(each, level)
+        if p_no_gain is not None and p_no_loss is not None:
+            shown = "yes" if p_no_gain <= alpha else "no" if p_no_loss <= alpha else "not_yet"
+        groups = evidence.groups(each, alpha)
         prior = predictions.get(each.strategy) or evidence.prior(each.strategy)
         # Equal scores are no gain, whatever other sets gain.
         updated = None
         if prior is not None and not evidence.is_equal(each):
             updated = prior.updated(gain.points, gain.error)
-        result = _result(each, gain, p_better, shown, groups, held_out, evidence.best, seed)
+        result = _result(each, gain, p_no_gain, shown, groups, held_out, evidence.best, seed)
         results.append(replace(result, predicted=evidence.predict(each.strategy), updated=updated))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
@@ -261,7 +262,7 @@ class _Evidence:
         moved: See :class:`Compared`.
     """
 
-    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Rules) -> None:
+    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Limits) -> None:
         self._rules = rules
         self.models = [name for name in held_out.profiles if name in dev.profiles]
         splits = [[split.profiles[name] for name in self.models] for split in (dev, held_out)]
@@ -306,7 +307,7 @@ class _Evidence:
         own, is_answered = self._answers(answered)
         return np.array_equal(own, self._baseline[is_answered])
 
-    def groups(self, answered: _Answered, level: float) -> tuple[GroupGain, ...]:
+    def groups(self, answered: _Answered, alpha: float) -> tuple[GroupGain, ...]:
         """The gain of a strategy in each group of the questions that it answered."""
         own, is_answered = self._answers(answered)
         groups = [example.group for task in self._tasks for example in task.examples]
@@ -315,7 +316,7 @@ class _Evidence:
             own - self._baseline[is_answered],
             [groups[place] for place in places],
             None if self._clusters is None else [self._clusters[place] for place in places],
-            level,
+            alpha,
         )
 
     def predict(self, strategy: Strategy) -> Prediction | None:
@@ -428,7 +429,11 @@ def _result(
     if profile.cost.tokens:
         # Decoded together: all members write all tokens, in the time of the whole set.
         costs = {name: replace(cost, tokens=profile.cost.tokens, seconds=0.0) for name, cost in costs.items()}
-    prices = {name: price.of(costs[name]) for name in asked if (price := held_out.prices.get(name)) is not None}
+    prices = {
+        name: price.of(costs[name].prompt_tokens, costs[name].tokens)
+        for name in asked
+        if (price := held_out.prices.get(name)) is not None
+    }
     known = {name: price for name, price in prices.items() if price is not None}
     seconds = profile.cost.seconds / n if profile.cost.tokens else _mean_of(asked, costs, n, "seconds")
     return StrategyResult(
@@ -440,7 +445,7 @@ def _result(
         # Replaced by the caller, who knows the predictions.
         predicted=None,
         updated=None,
-        best_single=best,
+        best_single_model=best,
         best_single_accuracy=held_out.profiles[best].accuracy,
         gained=int((differences > 0).sum()),
         lost=int((differences < 0).sum()),
@@ -476,7 +481,7 @@ def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters:
         shares = (np.arange(size)[:, None] < cascade_calls(codes)).mean(axis=1)
         winners = vote(codes)
         on_dev = [learned[name] for name in names]
-        dev = take("vote", on_dev, vote(codes_of(on_dev)).tolist())
+        dev = picked_answers("vote", on_dev, vote(codes_of(on_dev)).tolist())
         yield _picked(Strategy("vote", names), members, winners, np.ones(size))._replace(dev=dev)
         yield _picked(Strategy("cascade", names), members, winners, shares)._replace(dev=dev)
     # The loop ended with all voters, so `members` are all of them.
@@ -531,10 +536,10 @@ def _picked(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any],
     """A strategy that takes one of several responses; `shares` says how often a question asks each member."""
     takes = tuple(picks.tolist())
     asked = dict(zip(strategy.members, shares.tolist(), strict=True))
-    return _Answered(strategy, take(strategy.name, members, takes), takes, asked)
+    return _Answered(strategy, picked_answers(strategy.name, members, takes), takes, asked)
 
 
-def take(name: str, members: Sequence[Profile], picks: Sequence[int]) -> Profile:
+def picked_answers(name: str, members: Sequence[Profile], picks: Sequence[int]) -> Profile:
     """The answers of a strategy that takes one response to each question.
 
     Args:

@@ -13,9 +13,21 @@ from advisor.advice.recommendation import Recommendation, describe_gain, few_que
 from advisor.advice.sequential import questions_range
 from advisor.advice.strategies import StrategyResult
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Profile, Rules, Selection, Standing, Verdict, gap, join, length_ratio, within
+from advisor.records import (
+    ALPHA,
+    FIGURE_ALPHA,
+    Limits,
+    Profile,
+    Selection,
+    Standing,
+    Verdict,
+    gap,
+    join,
+    length_ratio,
+    within,
+)
 from advisor.statistics import Interval, paired_intervals
-from ensemble.common.text import LARGE_RATIO, counted, p_value
+from ensemble.common.text import LARGE_RATIO, counted, p_value, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +35,10 @@ class Advice:
     """What is proven about the set that decodes together, in plain sentences, and what to run.
 
     Attributes:
-        verdict: ``ensemble`` for a set that is shown to be better than the best single model, ``single`` for one that
-            is shown to be worse, or if no set can decode together.
+        verdict: ``better`` for a set that is shown to be better than the best single model, ``worse`` for one that is
+            shown to be worse, or if no set can decode together.
         text: The set, its figures and their uncertainty.
-        questions_needed: If the verdict is ``cannot_tell`` although the set was run: how many held-out questions, in
+        questions_needed: If the verdict is ``unclear`` although the set was run: how many held-out questions, in
             all, would show its gain, from the 10% to the 90% quantile; None without an upper end if no number may be
             enough. None if no gain is expected.
         recommendation: What to run; None if nothing was compared on held-out questions.
@@ -65,30 +77,34 @@ class Margin:
 
 
 def advise(
-    selection: Selection, together: StrategyResult | None = None, *, level: float = LEVEL, on_logs: bool = False
+    selection: Selection, together: StrategyResult | None = None, *, alpha: float = ALPHA, on_logs: bool = False
 ) -> Advice:
     """Say whether the set that decodes together is shown to be better than the best single model.
 
     Args:
         selection: The result of the rules.
         together: The set on held-out questions; None if it was not run.
-        level: The accepted probability of advising an ensemble that gains nothing, between 0 and 0.5.
+        alpha: The accepted probability of advising an ensemble that gains nothing, between 0 and 0.5.
         on_logs: Whether the answers come from logs, so that no set could be run.
     """
     if together is None:
         if len(selection.selected) < 2:
-            return Advice("single", _nothing_fits(selection))
-        return Advice("cannot_tell", _not_verified(selection.selected, on_logs=on_logs))
-    names, figures = join(together.strategy.members), _figures(together, level)
+            return Advice("worse", _nothing_fits(selection))
+        return Advice("unclear", _not_verified(selection.selected, on_logs=on_logs))
+    names, figures = join(together.strategy.members), _figures(together, alpha)
     if together.shown == "yes":
-        return Advice("ensemble", f"Decoded together, {names} are better than one model alone: {figures}")
+        return Advice("better", f"Decoded together, {names} are better than one model alone: {figures}")
     if together.shown == "no":
-        return Advice("single", f"Decoded together, {names} are worse than {together.best_single} alone: {figures}")
+        return Advice(
+            "worse", f"Decoded together, {names} are worse than {together.best_single_model} alone: {figures}"
+        )
     # Dev questions that the set answered, too, are not held out.
     others = together.gain.answered - len(together.profile.answers)
-    needed = questions_range(together.gain, level, others)
-    text = f"Cannot tell whether {names}, decoded together, are better than {together.best_single} alone: {figures}"
-    return Advice("cannot_tell", f"{text} {_more(needed)}", needed)
+    needed = questions_range(together.gain, alpha, others)
+    text = (
+        f"Cannot tell whether {names}, decoded together, are better than {together.best_single_model} alone: {figures}"
+    )
+    return Advice("unclear", f"{text} {_more(needed)}", needed)
 
 
 def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
@@ -102,12 +118,12 @@ def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
     if not others:
         left = len(selection.decisions) - 1
         if not left:
-            return Advice("single", f"Use {best} alone: it is the only candidate that could be run.")
-        return Advice("single", f"By the rules no set can decode together: no other candidate fits {best}.")
+            return Advice("worse", f"Use {best} alone: it is the only candidate that could be run.")
+        return Advice("worse", f"By the rules no set can decode together: no other candidate fits {best}.")
     on_server = [name for name in selection.selected if name in remote]
     them = "them" if len(on_server) > 1 else "it"
     return Advice(
-        "single",
+        "worse",
         f"No set can decode together: by the rules {join(selection.selected)} fit, but {join(on_server)} "
         f"{_are(on_server)} behind a server, which gives whole texts only, so no ensemble with {them} can be decoded "
         "token by token. With tokenizer= on its line, a model behind vLLM, SGLang or llama.cpp can.",
@@ -136,7 +152,7 @@ def remote_in(selection: Selection, remote: Collection[str]) -> bool:
     return any(name in remote for name in selection.selected)
 
 
-def misfit(profiles: Sequence[Profile], lowest: float, chance: float | None) -> tuple[str, ...]:
+def sanity_warnings(profiles: Sequence[Profile], lowest: float, chance: float | None) -> tuple[str, ...]:
     """Warnings if the models guess, are never right, or cannot read the questions; empty if all is well.
 
     Args:
@@ -177,7 +193,7 @@ def moved_warning(moved: float | None) -> str | None:
 
 
 def fragile(
-    profiles: Sequence[Profile], primary: str, rules: Rules, level: float = LEVEL, seed: int = 0
+    profiles: Sequence[Profile], primary: str, rules: Limits, alpha: float = FIGURE_ALPHA, seed: int = 0
 ) -> tuple[Margin, ...]:
     """Find the decisions of the rules that other questions of the same kind could change.
 
@@ -185,7 +201,7 @@ def fragile(
         profiles: The candidates' answers to the same questions, at least one, the primary's among them.
         primary: Name of the primary.
         rules: The limits that were applied.
-        level: 1 minus the confidence of the intervals, between 0 and 1.
+        alpha: The probability beyond one end of an interval, between 0 and 0.5.
         seed: Of the bootstrap.
 
     Returns:
@@ -196,11 +212,11 @@ def fragile(
     """
     first = next(profile for profile in profiles if profile.model == primary)
     others = [profile for profile in profiles if profile.model != primary]
-    intervals = paired_intervals(first, others, level, seed)
-    return tuple(_margin(first, other, pair, rules, level) for other, pair in zip(others, intervals, strict=True))
+    intervals = paired_intervals(first, others, alpha, seed)
+    return tuple(_margin(first, other, pair, rules, alpha) for other, pair in zip(others, intervals, strict=True))
 
 
-def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin], rules: Rules) -> list[str]:
+def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin], rules: Limits) -> list[str]:
     """The candidates that fit by the rules, best first, then those that nearly fit.
 
     Args:
@@ -215,7 +231,7 @@ def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin
 
 
 def _margin(
-    primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Rules, level: float
+    primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Limits, alpha: float
 ) -> Margin:
     (low, high), (shortest, longest) = intervals
     limit = rules.max_length_ratio
@@ -240,20 +256,20 @@ def _margin(
     ends = [f"more than {LARGE_RATIO:g}" if end > LARGE_RATIO else f"{end:.2f}" for end in (shortest, longest)]
     lengths = "" if ratio is None else f" and the length ratio {' to '.join(ends)} (limit {limit:g})"
     text = (
-        f"with {100 * (1 - level):g}% confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g})"
+        f"with {percent(1 - 2 * alpha)} confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g})"
         f"{lengths}: {join(doubts) if doubts else 'the decisions hold'}"
     )
     ratios = None if ratio is None else (shortest, longest)
     return Margin(candidate.model, (low, high), ratios, order_flips, gap_flips, length_flips, text)
 
 
-def _figures(together: StrategyResult, level: float) -> str:
+def _figures(together: StrategyResult, alpha: float) -> str:
     gain, n, accuracy = together.gain, len(together.profile.answers), together.profile.accuracy
     p_text = "" if together.p_adjusted is None else f"; one-sided p {p_value(together.p_adjusted)}"
-    corrected = "" if together.p_adjusted in (None, gain.p_better) else " after correction for all tests"
-    tested = f", tested at the level {level:g}" if level != LEVEL else ""
+    corrected = "" if together.p_adjusted in (None, gain.p_no_gain) else " after correction for all tests"
+    tested = f", tested with {percent(1 - 2 * alpha)} confidence" if alpha != ALPHA else ""
     alone = together.best_single_accuracy
-    ends = gain.interval(level)
+    ends = gain.interval(alpha)
     # The test has a correction, and this interval has none.
     seems_shown = together.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
     notes = (" The interval has no correction, so it leaves out 0." if seems_shown else "") + few_questions(n)
@@ -263,9 +279,9 @@ def _figures(together: StrategyResult, level: float) -> str:
     if alone == 100:
         notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
     return (
-        f"the gain is {describe_gain(gain.points, ends, level)}{p_text}{corrected}{tested}. On "
+        f"the gain is {describe_gain(gain.points, ends, alpha)}{p_text}{corrected}{tested}. On "
         f"{counted(n, 'held-out question')} alone, {together.strategy.name} scores {accuracy:.1f} points, and "
-        f"{together.best_single}, the best single model, {alone:.1f}.{notes}"
+        f"{together.best_single_model}, the best single model, {alone:.1f}.{notes}"
     )
 
 
@@ -304,7 +320,7 @@ def _not_verified(selected: Sequence[str], *, on_logs: bool) -> str:
         "models: --pool and --task"
         if on_logs
         else "the set was not run on held-out questions. To run it, use `advisor select` with a pool of these models, "
-        "without --no-verify and --profiles"
+        "without --no-verify and --scores"
     )
     return (
         f"Cannot tell whether {join(selected)}, decoded together, are better than {selected[0]} alone: by the rules "

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from advisor.records import TOLERANCE, Decision, Profile, Rules, Selection, Standing, gap, length_ratio, within
+from advisor.records import TOLERANCE, Decision, Limits, Profile, Selection, Standing, gap, length_ratio, within
 from ensemble.common.text import LARGE_RATIO
 from ensemble.errors import UniteError
 
 
 def select(
-    standings: Sequence[Standing], rules: Rules, dropped: Sequence[Decision] = (), apart: Collection[str] = ()
+    standings: Sequence[Standing], rules: Limits, dropped: Sequence[Decision] = (), apart: Collection[str] = ()
 ) -> Selection:
     """Order the candidates and take, greedily, those that fit the first one (section 4.1).
 
@@ -60,19 +60,19 @@ def select(
     return Selection((*best_first, *dropped), tuple(selected))
 
 
-def fitting_voters(profiles: Sequence[Profile], rules: Rules) -> tuple[str, ...]:
+def fitting_voters(profiles: Sequence[Profile], rules: Limits) -> tuple[str, ...]:
     """The models of votes and cascades: the most accurate one and those close to it. Lengths do not matter.
 
     Args:
         profiles: The candidates' answers to the dev questions.
-        rules: ``vote_gap`` is the limit of the gap, in points; ``max_calls`` that of the number of models.
+        rules: ``vote_gap`` is the limit of the gap, in points; ``max_voters`` that of the number of models.
 
     Returns:
-        At most ``max_calls`` names, the most accurate first; ties go to the shorter response, then by name.
+        At most ``max_voters`` names, the most accurate first; ties go to the shorter response, then by name.
     """
     ranked = sorted(profiles, key=rank)
     close = [each for each in ranked if gap(each.accuracy, ranked[0].accuracy) <= rules.vote_gap + TOLERANCE]
-    return tuple(profile.model for profile in close[: rules.max_calls])
+    return tuple(profile.model for profile in close[: rules.max_voters])
 
 
 def rank(standing: Standing | Profile) -> tuple[float, float, str]:
@@ -82,7 +82,7 @@ def rank(standing: Standing | Profile) -> tuple[float, float, str]:
     return -round(standing.accuracy, 9), length, standing.model
 
 
-def _broken_rules(candidate: Standing, primary: Standing, rules: Rules) -> list[str]:
+def _broken_rules(candidate: Standing, primary: Standing, rules: Limits) -> list[str]:
     """A clause for each rule that rejects the candidate."""
     # Programs that read result.json look for the words "gap" and "length", so each occurs only in its own rule's
     # clause. No clause names a model, because a name may contain these words.
@@ -108,7 +108,7 @@ def _why_length(candidate: Standing, primary: Standing, ratio: float, limit: flo
     return f"the primary's mean length of {other} characters is {times} its own {own}, over the limit of {limit:g}"
 
 
-def _why_selected(candidate: Standing, primary: Standing, rules: Rules) -> str:
+def _why_selected(candidate: Standing, primary: Standing, rules: Limits) -> str:
     distance = _figure(gap(candidate.accuracy, primary.accuracy), rules.max_gap)
     behind = f"its gap to the primary is {distance} points, within the limit of {rules.max_gap:g}"
     ratio = length_ratio(candidate.mean_length, primary.mean_length)
@@ -121,7 +121,7 @@ def _why_selected(candidate: Standing, primary: Standing, rules: Rules) -> str:
     return f"{behind}, and the length ratio is {_figure(ratio, limit)}, within the limit of {limit:g}"
 
 
-def _why_apart(candidate: Standing, primary: Standing, rules: Rules) -> str:
+def _why_apart(candidate: Standing, primary: Standing, rules: Limits) -> str:
     """Why a candidate that gives whole texts only is not in the set, and whether it fits by the rules."""
     server = "it is behind a server and cannot be decoded token by token with others"
     ahead = candidate.accuracy - primary.accuracy

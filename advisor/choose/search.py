@@ -8,7 +8,7 @@ from typing import Literal
 
 from advisor.advice.predict import PredictedSet
 from advisor.choose.rules import select
-from advisor.records import Decision, Rules, Selection, Standing, join
+from advisor.records import Decision, Limits, Selection, Standing, join
 
 By = Literal["predicted", "search"]
 _BEST = {
@@ -27,8 +27,8 @@ def best_of(tried: Sequence[PredictedSet]) -> PredictedSet | None:
     return max(decoded, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
-def put_forward(
-    chosen: Selection, models: Sequence[str], standings: Sequence[Standing], rules: Rules, by: By
+def with_chosen_set(
+    chosen: Selection, models: Sequence[str], standings: Sequence[Standing], rules: Limits, by: By
 ) -> Selection:
     """The selection with another set instead of the one that the rules choose.
 

@@ -26,8 +26,6 @@ from advisor.config import (
     InferenceConfig,
     LogsConfig,
     RunConfig,
-    check_seed,
-    check_task_is_given,
     load_split,
 )
 from advisor.jobs.methods import TEMPERATURE
@@ -35,13 +33,12 @@ from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session
 from advisor.judge.judged_profiler import open_profiler
 from advisor.logs.join import JoinedLogs
-from advisor.pool.pool_file import PoolEntry
+from advisor.options.check import CheckOptions
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import LEVEL, Profile, Rules, signed
+from advisor.records import Limits, Profile, signed
 from advisor.runs.chosen_set import (
-    can_decode,
     candidates_of_run,
     check_servers,
     deterministic_as,
@@ -62,6 +59,7 @@ from ensemble.common.text import counted
 from ensemble.common.text import strategy as words_of
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT
+from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import why_not_decodable
 
 LIMIT = 100
@@ -78,18 +76,18 @@ class _Promise(NamedTuple):
     gain_ci: Interval
     accuracy: float
     accuracy_ci: Interval
-    best_single: str
+    best_single_model: str
     min_gain: float
 
     @property
     def is_baseline(self) -> bool:
         """Whether it is the best single model, which gains nothing over itself."""
-        return self.strategy.name == "single" and self.strategy.members[0] == self.best_single
+        return self.strategy.name == "single" and self.strategy.members[0] == self.best_single_model
 
     @property
     def models(self) -> tuple[str, ...]:
         """The members, and the best single model."""
-        return tuple(dict.fromkeys((*self.strategy.members, self.best_single)))
+        return tuple(dict.fromkeys((*self.strategy.members, self.best_single_model)))
 
 
 class _Fresh(NamedTuple):
@@ -103,12 +101,11 @@ class _Fresh(NamedTuple):
     clusters: Sequence[str] | None
 
 
-def check_run(run: Path, options: Mapping[str, Any], command: str, progress: Progress) -> dict[str, Any]:
+def check_run(options: CheckOptions, command: str, progress: Progress) -> dict[str, Any]:
     """Check whether the recommendation of a run still holds on fresh questions.
 
     Args:
-        run: A run folder of ``advisor select``.
-        options: The options of ``advisor check``, by parameter name.
+        options: The options of ``advisor check``.
         command: The command line, for the record.
         progress: Shows progress and notes.
 
@@ -120,27 +117,20 @@ def check_run(run: Path, options: Mapping[str, Any], command: str, progress: Pro
             used; or no question is fresh.
         MemberError: A model failed.
     """
-    level, min_gain, seed = options.get("level", LEVEL), options.get("min_gain"), options.get("seed") or 0
-    # Written as ranges, so that NaN fails them, too.
-    if not 0 < level < 0.5:
-        raise InputError(f"--level {level:g}: give a probability above 0 and below 0.5, for example {LEVEL:g}")
-    if min_gain is not None and not 0 <= min_gain <= 100:
-        raise InputError(f"--min-gain {min_gain:g}: give points from 0 to 100")
-    if options.get("limit") is not None and options["limit"] < 1:
-        raise InputError(f"--limit {options['limit']}: give at least 1 question")
-    check_seed(seed)
-    promise = _read_promise(run, options.get("strategy"))
+    run = options.run
+    promise = _read_promise(run, options.strategy)
     # Before the models run, which can take long.
     known = {
         _key(line.values.get("id"), line.values.get("prompt"))
         for line in sample_lines(run, "the run's questions are in this file")
     }
     learned = read_learned(run, promise.strategy.members) if promise.strategy.name == "router" else ((), ())
-    if options.get("logs"):
-        fresh = _from_logs(run, promise, known, learned, options, command, progress)
+    if options.logs:
+        fresh = _from_logs(promise, known, learned, options, command, progress)
     else:
-        fresh = _from_models(run, promise, known, learned, options, command, progress)
-    return _result(promise, fresh, level, promise.min_gain if min_gain is None else min_gain, seed)
+        fresh = _from_models(promise, known, learned, options, command, progress)
+    min_gain = promise.min_gain if options.min_gain is None else options.min_gain
+    return _result(promise, fresh, options.alpha, min_gain, options.seed)
 
 
 def _read_promise(run: Path, wanted: str | None) -> _Promise:
@@ -211,7 +201,7 @@ def _draw_fresh(
     return drawn, len(firsts) - len(fresh)
 
 
-def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[PoolEntry]) -> str:
+def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[ModelSpec]) -> str:
     """The weights of the set that the run measured, as ``--weights`` has them; equal ones for another set."""
     members = tuple(each.get("model") for each in measured.get("members") or ())
     weights = measured.get("weights")
@@ -225,29 +215,27 @@ def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[
 
 
 def _from_models(
-    run: Path,
     promise: _Promise,
     known: Collection[object],
     learned: DevScores,
-    options: Mapping[str, Any],
+    options: CheckOptions,
     command: str,
     progress: Progress,
 ) -> _Fresh:
     """Let the models answer fresh questions of a task."""
-    check_task_is_given(options)
-    strategy, seed = promise.strategy, options.get("seed") or 0
+    task_name = options.needed_task()
+    run, strategy, seed = options.run, promise.strategy, options.seed
     decodes = strategy.name not in ASKING
-    entries = entries_as(candidates_of_run(run, promise.models, options.get("pool")), options)
+    entries = entries_as(candidates_of_run(run, promise.models, options.pool), options)
     for entry in entries:
         # Before anything is contacted.
-        if decodes and entry.name in strategy.members and not can_decode(entry):
+        if decodes and entry.name in strategy.members and not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
-    check_servers(entries, options)
-    split = options.get("split") or "held_out"
-    whole = _load_whole(run, split, options, progress)
+    check_servers(entries, options, str(run), is_trusted=options.pool is not None)
+    whole = _load_whole(options, progress)
     if strategy.name in VOTES and not can_vote(whole):
         raise InputError(
-            f"--task {options['task']}: the strategy {strategy.name} counts short, fixed answers, which its metric "
+            f"--task {task_name}: the strategy {strategy.name} counts short, fixed answers, which its metric "
             f"{whole.metric} does not read; give the task of the run"
         )
     if whole.is_relative:
@@ -255,24 +243,25 @@ def _from_models(
             f"{whole.name}: with `mode: pairwise` scores depend on all candidates of the run, and not all are asked; "
             "run `advisor select` on the fresh questions"
         )
-    judges = judges_beside(run, options, whole)
-    limit = options.get("limit") or LIMIT
-    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, f"--split {split} of {whole.name}")
+    judges = judges_beside(options, whole)
+    limit, place = options.limit or LIMIT, f"--split {options.split} of {whole.name}"
+    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, place)
     task = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
     # As in the run, whose responses had this limit and were decoded so.
-    of_run = {
-        "max_new_tokens": options.get("max_new_tokens") or limits_of_run(run)[0],
-        "deterministic": deterministic_as(run, options),
-    }
+    inference = replace(
+        InferenceConfig.from_options(options),
+        max_new_tokens=options.max_new_tokens or limits_of_run(run)[0],
+        deterministic=deterministic_as(options),
+    )
     measured = read_result(run).get("ensemble") or {}
     config = RunConfig(
         candidates=entries,
         dev=task,
         held_out=None,
-        rules=Rules(),
-        inference=InferenceConfig.from_options({**options, **of_run}),
+        rules=Limits(),
+        inference=inference,
         seed=seed,
-        cache_dir=options.get("cache_dir") or default_cache_dir(),
+        cache_dir=options.cache_dir or default_cache_dir(),
         command=command,
         method=strategy.name if decodes else DEFAULT,
         k=measured.get("k") or 10,
@@ -283,7 +272,7 @@ def _from_models(
         say_judging(config, progress, {config.dev.split: 1})
         profiler, _ = open_profiler(config, cache, progress)
         # A set that decodes together needs no answers of its members alone.
-        asked = (promise.best_single,) if decodes or strategy.name == "self_consistency" else promise.models
+        asked = (promise.best_single_model,) if decodes or strategy.name == "self_consistency" else promise.models
         alone = profiler.alone(asked, task)
         for name, reason in profiler.failures.items():
             raise MemberError(f"{name}: {reason}")
@@ -295,19 +284,19 @@ def _from_models(
                 draws = range(strategy.draws)
                 responses = [profiler.drawn(strategy.members[0], task, TEMPERATURE, seed + n) for n in draws]
             answers = answers_of(strategy, responses, task.examples, learned)
-    return _Fresh(split, task.name, left_out, answers, alone[promise.best_single], clusters_of(task))
+    return _Fresh(options.split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
 
 
-def _load_whole(run: Path, split: str, options: Mapping[str, Any], progress: Progress) -> Task:
+def _load_whole(options: CheckOptions, progress: Progress) -> Task:
     """All questions of a split, with the demonstrations and the dev questions of the run."""
-    task = Fields(read_result(run), str(run / "result.json")).part("task")
+    task = Fields(read_result(options.run), str(options.run / "result.json")).part("task")
     # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
     match = _SIGNATURE.search(task.line("signature"))
     shots, seed, prompt = match.groups() if match else (None, "0", None)
-    if options.get("shots") is not None:
-        shots = options["shots"]
-    given = {"shots": None if shots is None else int(shots), "seed": int(seed), "limit": None}
-    whole = load_split({**options, **given}, split)
+    if options.shots is not None:
+        shots = options.shots
+    asked = replace(options, shots=None if shots is None else int(shots), limit=None)
+    whole = load_split(asked, options.split, int(seed))
     whole.check_allowed()
     if prompt is not None and (prompt, task.line("metric")) != (whole.signature.prompt, whole.metric):
         progress.say(
@@ -318,11 +307,10 @@ def _load_whole(run: Path, split: str, options: Mapping[str, Any], progress: Pro
 
 
 def _from_logs(
-    run: Path,
     promise: _Promise,
     known: Collection[object],
     learned: DevScores,
-    options: Mapping[str, Any],
+    options: CheckOptions,
     command: str,
     progress: Progress,
 ) -> _Fresh:
@@ -333,19 +321,19 @@ def _from_logs(
             f"--logs: {', '.join(strategy.members)} decode together ({strategy.name}), and logs have the answers of "
             "models alone; give --task, or --strategy for another strategy"
         )
-    is_scored = any(options.get(name) is not None for name in ("metric", "extract", "task"))
-    scoring = {} if is_scored else _scoring_of_run(run)
-    config = LogsConfig.from_options({**options, **scoring}, command)
-    logs = config.join(config.paths, promise.models, progress.say)
+    if options.metric is None and options.task is None:
+        options = replace(options, **_scoring_of_run(options.run))
+    config = LogsConfig.from_options(options, command)
+    logs = config.join(config.logs, promise.models, progress.say)
     if strategy.name in VOTES and not logs.can_vote:
         raise InputError(
             f"--logs: the strategy {strategy.name} counts short answers, and most responses have none; give --metric "
             "and --extract, or a task file with --task, to read them"
         )
-    numbers, left_out = _draw_fresh(logs.examples, known, options.get("limit"), config.seed, "--logs")
+    numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs")
     responses = [profile.part(numbers) for profile in _responses(logs, strategy)]
     answers = answers_of(strategy, responses, [logs.examples[n] for n in numbers], learned)
-    single = logs.profiles[promise.best_single].part(numbers)
+    single = logs.profiles[promise.best_single_model].part(numbers)
     clusters = None if logs.clusters is None else [logs.clusters[n] for n in numbers]
     return _Fresh("logs", logs.name, left_out, answers, single, clusters)
 
@@ -372,15 +360,15 @@ def _responses(logs: JoinedLogs, strategy: Strategy) -> Sequence[Profile]:
     return draws[: strategy.draws]
 
 
-def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, seed: int) -> dict[str, Any]:
+def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, seed: int) -> dict[str, Any]:
     profile, n = fresh.strategy, len(fresh.strategy.answers)
-    accuracy, accuracy_ci = profile.accuracy, _accuracy_interval(fresh, level, seed)
+    accuracy, accuracy_ci = profile.accuracy, _accuracy_interval(fresh, alpha, seed)
     gain: Gain | None = None
     if promise.is_baseline:
         found = judge_accuracy(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci, n)
     else:
         gain = paired_gain(scores(profile), scores(fresh.single), fresh.clusters)
-        found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain, level=level)
+        found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain, alpha=alpha)
     strategy = promise.strategy
     return {
         "task": fresh.task,
@@ -391,12 +379,12 @@ def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, see
         "members": list(strategy.members),
         "expected_gain": None if gain is None else promise.gain,
         "expected_gain_ci": None if gain is None else list(promise.gain_ci),
-        "gain": None if gain is None else gain.points,
-        "gain_ci": None if gain is None else list(gain.interval(level)),
-        "p_worse": None if gain is None else gain.p_worse,
+        "measured_gain": None if gain is None else gain.points,
+        "measured_gain_ci": None if gain is None else list(gain.interval(alpha)),
+        "p_no_loss": None if gain is None else gain.p_no_loss,
         "min_gain": min_gain,
-        "level": level,
-        "outcome": found.outcome,
+        "confidence": round(1 - 2 * alpha, 12),
+        "verdict": found.verdict,
         "questions_needed": found.questions,
         "accuracy": accuracy,
         "accuracy_ci": list(accuracy_ci),
@@ -404,26 +392,27 @@ def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, see
         "change": accuracy - promise.accuracy,
         "change_ci": list(change_interval(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci)),
         "errors": profile.errors,
-        "best_single": fresh.single.accuracy,
-        "best_single_model": promise.best_single,
-        "text": _text(promise, fresh, found, gain, accuracy, level),
+        "best_single_accuracy": fresh.single.accuracy,
+        "best_single_model": promise.best_single_model,
+        "text": _text(promise, fresh, found, gain, accuracy, alpha),
     }
 
 
-def _accuracy_interval(fresh: _Fresh, level: float, seed: int) -> Interval:
+def _accuracy_interval(fresh: _Fresh, alpha: float, seed: int) -> Interval:
     if fresh.clusters is None:
-        return accuracy_interval(fresh.strategy, 2 * level, seed)
-    return cluster_interval(scores(fresh.strategy), fresh.clusters, 2 * level, (0.0, 1.0))
+        return accuracy_interval(fresh.strategy, alpha, seed)
+    return cluster_interval(scores(fresh.strategy), fresh.clusters, alpha, (0.0, 1.0))
 
 
 _BEGINNINGS = {
-    "holds": "The recommendation holds.",
-    "no_longer": "The recommendation no longer holds.",
-    "unsure": "It is not sure whether the recommendation holds.",
+    "better": "The recommendation holds.",
+    "equal": "The recommendation holds.",
+    "worse": "The recommendation no longer holds.",
+    "unclear": "It is not sure whether the recommendation holds.",
 }
 
 
-def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float, level: float) -> str:
+def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float, alpha: float) -> str:
     strategy = promise.strategy
     n = len(fresh.strategy.answers)
     what = words_of(strategy.name, strategy.members, strategy.draws)
@@ -432,13 +421,13 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"
     else:
         figures = (
-            f"{scored}, {describe_gain(gain.points, gain.interval(level), level)} against {promise.best_single} alone; "
-            f"the run expected {signed(promise.gain)}"
+            f"{scored}, {describe_gain(gain.points, gain.interval(alpha), alpha)} against "
+            f"{promise.best_single_model} alone; the run expected {signed(promise.gain)}"
         )
-    parts = [_BEGINNINGS[found.outcome], f"{figures}; {found.reason}."]
-    if found.outcome == "no_longer":
+    parts = [_BEGINNINGS[found.verdict], f"{figures}; {found.reason}."]
+    if found.verdict == "worse":
         parts.append("Run `advisor select` again.")
-    if found.outcome == "unsure":
+    if found.verdict == "unclear":
         more = "No number of fresh questions" if found.questions is None else f"About {found.questions:,} fresh ones"
         parts.append(f"{more} would tell.")
     if errors := fresh.strategy.errors:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.advice.recommendation import describe
 from advisor.advice.strategies import Strategy
 from advisor.jobs.compose import compose, write_compose
-from advisor.pool.pool_file import PoolEntry
+from advisor.options.export import ExportOptions
 from advisor.progress import Progress
 from advisor.runs.read import result as run_result
 from advisor.runs.read.fields import Fields
@@ -19,30 +19,24 @@ from advisor.strategies.chosen_strategy import plan_of_run
 from advisor.strategies.plan import StrategyPlan
 from advisor.strategies.strategy_file import to_json
 from advisor.strategies.strategy_json import read_strategy
-from ensemble.errors import InputError
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.hub import commit_of, push_files
 from ensemble.models.spec import COMMIT, EnsembleSpec, ModelSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.model_card import MARKER, escaped, model_card
-from ensemble.servers.address import ServerAddress
 from reports.sections.card import evidence
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 
-def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any], *, private: bool) -> str:
+def export(options: ExportOptions) -> str:
     """Write what a run recommends into a folder, and push it to the hub on request.
 
     A set that decodes together becomes a saved ensemble; any other strategy becomes a ``strategy.json``.
 
     Args:
-        run: The run folder.
-        folder: A new or empty folder, or an earlier export.
-        push: An id on the hub; None to push nothing.
-        options: ``strategy``, ``pool``, ``compose``, ``allow_server`` and ``allow_key_env`` of the command.
-        private: Whether a new model on the hub is private.
+        options: The options of the command.
 
     Returns:
         The folder, or the address on the hub.
@@ -52,36 +46,32 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
             has other files, a member cannot be pushed, or a container does not reach its server.
         UniteError: The folder cannot be written, or the hub refuses.
     """
+    run, folder, push, private = options.run, options.folder, options.push, not options.public
     chosen = plan_of_run(run, options, Progress().say)
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
         # A saved ensemble is of several models that decode together.
         name = chosen.members[0].name
         chosen = StrategyPlan(Strategy("single", (name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
     # With a pool file the models are where it says, and the run's hashes may be those of other files.
-    sources = read_result(run)["provenance"]["models"] if options["pool"] is None else {}
-    local = [member for member in chosen.members if isinstance(member, ModelSpec)]
-    pinned = {member.name: _pinned(member, sources.get(member.name)) for member in local}
+    sources = read_result(run)["provenance"]["models"] if options.pool is None else {}
+    pinned = tuple(_pinned(member, sources.get(member.name)) for member in chosen.members)
     # Checked before the card is made: everything that can be refused is refused before a file is written.
     savedfolder.check_target(folder)
     if push is not None:
-        savedfolder.check_pushable(list(pinned.values()))
+        savedfolder.check_pushable(pinned)
     result = run_result.read_result(run / "result.json")
     services: Mapping[str, str] = {}
     if isinstance(chosen, EnsembleSpec):
-        spec = replace(chosen, members=tuple(pinned.values()))
-        if options["compose"]:
+        spec = replace(chosen, members=pinned)
+        if options.compose:
             placed, services = compose(spec.members, folder / savedfolder.FILE, options)
             spec = replace(spec, members=placed)
         card = model_card(spec, f"An ensemble for {result.task}", evidence(result), _measured(result))
         saved = savedfolder.save(spec, folder, push, private=private, card=card)
         write_compose(folder, services)
         return saved or str(folder)
-    plan = replace(chosen, members=tuple(pinned.get(member.name, member) for member in chosen.members))
-    if push is not None and any(isinstance(member, PoolEntry) for member in plan.members):
-        raise InputError(
-            "--push: a model behind a server is part of this strategy, and others cannot reach it; leave out --push"
-        )
-    if options["compose"]:
+    plan = replace(chosen, members=pinned)
+    if options.compose:
         members, services = compose(plan.members, folder / savedfolder.STRATEGY_FILE, options)
         plan = replace(plan, members=members)
     content = {
@@ -100,9 +90,9 @@ def _pinned(member: ModelSpec, source: Mapping[str, Any] | None) -> ModelSpec:
         member: The member.
         source: What the run knows of it; None for a model of a pool file.
     """
-    if isinstance(member.checkpoint, ServerAddress):
-        return member
     checkpoint = member.checkpoint
+    if checkpoint.is_remote:
+        return member
     if not checkpoint.is_local:
         # The run has the commit; a pool file may have a branch, which moves.
         commit = checkpoint.revision or ""
@@ -164,12 +154,12 @@ def _card(plan: StrategyPlan, run: Path, result: run_result.Result) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _place(member: ModelSpec | PoolEntry) -> str:
+def _place(member: ModelSpec) -> str:
     checkpoint = member.checkpoint
-    if isinstance(member, PoolEntry):
+    if checkpoint.is_remote:
         return f"a server: {escaped(checkpoint.path_or_id)}"
     revision = f", revision `{checkpoint.revision}`" if checkpoint.revision else ""
-    return f"a path, dtype {member.dtype}" if not revision else f"{escaped(checkpoint.path_or_id)}{revision}"
+    return f"a path, dtype {member.dtype or 'auto'}" if not revision else f"{escaped(checkpoint.path_or_id)}{revision}"
 
 
 def _evidence(strategy: Strategy, run: Path) -> str:

@@ -1,6 +1,6 @@
 """Chooses the set, and runs it on the held-out questions.
 
-``--choose`` says how. *rules*: the rules choose one set, and only this one is run on held-out questions, so that its
+``--set-by`` says how. *rules*: the rules choose one set, and only this one is run on held-out questions, so that its
 figures there do not depend on the choice. *search*: sets are decoded on dev, and the best one there is run.
 *predicted*: the sets with the largest predicted gains are run on held-out questions, one after another, until the next
 one is not expected to improve the best by :data:`advisor.advice.predict.WORTH` points; the advice corrects for their
@@ -16,17 +16,25 @@ from typing import Any, Literal
 import numpy as np
 
 from advisor.advice.gain import estimate_gain
-from advisor.advice.predict import WORTH, PredictedSet, Prediction, Predictor, otherwise, predicted_sets, provenance
+from advisor.advice.predict import (
+    WORTH,
+    PredictedSet,
+    Prediction,
+    Predictor,
+    other_set_note,
+    predicted_sets,
+    provenance,
+)
 from advisor.advice.recommendation import FEW_QUESTIONS
 from advisor.advice.strategies import ASKING, StrategyResult
 from advisor.choose.race import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters
-from advisor.choose.search import By, best_of, put_forward, sentence
+from advisor.choose.search import By, best_of, sentence, with_chosen_set
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Profile, Rules, Selection
-from advisor.statistics import Comparison, Interval, accuracy_interval, compare, scores
+from advisor.records import Limits, Profile, Selection
+from advisor.statistics import Difference, Interval, accuracy_interval, compare, scores
 from advisor.strategies.responses import can_vote
 from advisor.tasks.task import Task
 from ensemble.errors import MemberError
@@ -43,8 +51,9 @@ class Verified:
         ensemble: The set's answers.
         members: Each member's answers alone, in the set's order.
         single: The answers of the best single model, which may be outside of the set.
-        comparison: The set against the best single model.
-        intervals: The interval of each member's accuracy, in points.
+        difference: The set against the best single model.
+        accuracy_ci: The interval of the set's accuracy, in points.
+        intervals: That of each member's accuracy.
         method: The method of the set.
         k: Candidates that each member brings to the union.
         dev: The set's answers to the dev questions; None if it was not run there.
@@ -56,7 +65,8 @@ class Verified:
     ensemble: Profile
     members: tuple[Profile, ...]
     single: Profile
-    comparison: Comparison
+    difference: Difference
+    accuracy_ci: Interval
     intervals: tuple[Interval, ...]
     method: str
     k: int
@@ -98,13 +108,13 @@ class ChosenSet:
     tried: tuple[PredictedSet, ...] = ()
     note: str | None = None
 
-    def as_dict(self, choose: str, results: Sequence[StrategyResult], level: float) -> dict[str, Any] | None:
+    def as_dict(self, choose: str, results: Sequence[StrategyResult], alpha: float) -> dict[str, Any] | None:
         """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
 
         Args:
-            choose: The value of ``--choose``.
+            choose: The value of ``--set-by``.
             results: The strategies on the held-out questions.
-            level: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
+            alpha: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
         """
         if not self.sets:
             return None
@@ -114,7 +124,7 @@ class ChosenSet:
             tried.get(each.models, each).as_dict(
                 decoded=each.models in gains or each.models in tried,
                 gain=gains.get(each.models),
-                level=level,
+                alpha=alpha,
             )
             for n, each in enumerate(self.sets)
             if n < _MOST_LISTED or each.rules or each.models in gains or each.models in tried
@@ -157,7 +167,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         try:
             # The members' own answers were stored before: if memory ends here, no work is lost.
             together = profiler.together(predicted.models, config.held_out)
-            on_dev = profiler.together(predicted.models, config.dev) if config.verify_on == "dev+held_out" else None
+            on_dev = profiler.together(predicted.models, config.dev) if config.decode_on == "both" else None
         except MemberError as error:
             progress.say(str(error))
             chosen = replace(chosen, trouble=str(error))
@@ -166,7 +176,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         verified.append(replace(made, weights=profiler.weights(predicted.models)))
     # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
     chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected.points, 9))))
-    if config.choose != "predicted" or not verified:
+    if config.set_by != "predicted" or not verified:
         return chosen
     return replace(chosen, selection=_select(chosen, chosen.verified[0].models, config))
 
@@ -174,8 +184,8 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
 def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]:
     """The sets to run on held-out questions, in this order."""
     models = chosen.selection.selected
-    if config.choose == "predicted" and chosen.sets:
-        return chosen.sets[: config.tries]
+    if config.set_by == "predicted" and chosen.sets:
+        return chosen.sets[: config.max_decoded_sets]
     # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
     if len(models) < 2:
         return tuple(each for each in chosen.sets[:1] if each.prediction.points > config.rules.min_gain)
@@ -192,13 +202,14 @@ def _verify(
 ) -> Verified:
     models, alone = predicted.models, chosen.alone
     members = tuple(alone[model] for model in models)
-    comparison = compare(together, list(alone.values()), config.seed)
+    difference = compare(together, list(alone.values()), config.seed)
     return Verified(
         task=held_out,
         ensemble=together,
         members=members,
-        single=alone[comparison.best_single],
-        comparison=comparison,
+        single=alone[difference.over],
+        difference=difference,
+        accuracy_ci=accuracy_interval(together, seed=config.seed),
         intervals=tuple(accuracy_interval(member, seed=config.seed) for member in members),
         method=config.method,
         k=config.k,
@@ -230,7 +241,7 @@ def expected_gain(
     return Predictor(both, coefficients).decoded(models).updated(gain.points, gain.error)
 
 
-def _voters(pool: ProfiledPool, task: Task, rules: Rules, selected: Sequence[str]) -> tuple[str, ...]:
+def _voters(pool: ProfiledPool, task: Task, rules: Limits, selected: Sequence[str]) -> tuple[str, ...]:
     """The models of votes, cascades and routers, the most accurate on dev first."""
     if can_vote(task):
         return fitting_voters(list(pool.complete.values()), rules)
@@ -239,7 +250,7 @@ def _voters(pool: ProfiledPool, task: Task, rules: Rules, selected: Sequence[str
 
 
 def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:
-    """The set that the rules choose, or the one that ``--choose`` takes instead."""
+    """The set that the rules choose, or the one that ``--set-by`` takes instead."""
     chosen = ChosenSet(pool, pool.select(config.rules))
     profiles = [profile for name, profile in pool.complete.items() if name not in pool.remote]
     if len(profiles) < 2:
@@ -247,13 +258,13 @@ def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, pr
     chosen = replace(chosen, sets=predicted_sets(profiles, config.rules))
     if not chosen.sets:
         return chosen
-    if config.choose == "rules":
+    if config.set_by == "rules":
         # From a few questions the prediction is wild.
-        return replace(chosen, note=otherwise(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
-    if config.choose == "predicted":
+        return replace(chosen, note=other_set_note(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
+    if config.set_by == "predicted":
         # Before held-out questions are asked, or without them, the prediction alone chooses.
         return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
-    first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.tries]
+    first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.max_decoded_sets]
     tried = tuple(_decode_on_dev(each, config, profiler, progress) for each in first)
     if (best := best_of(tried)) is None:
         return replace(chosen, tried=tried)
@@ -266,8 +277,8 @@ def _select(chosen: ChosenSet, models: Sequence[str], config: RunConfig) -> Sele
     """The selection with another set than that of the rules."""
     pool = chosen.pool
     standings = [profile.standing for name, profile in pool.complete.items() if name not in pool.remote]
-    by: By = "search" if config.choose == "search" else "predicted"
-    return put_forward(pool.select(config.rules), models, standings, config.rules, by)
+    by: By = "search" if config.set_by == "search" else "predicted"
+    return with_chosen_set(pool.select(config.rules), models, standings, config.rules, by)
 
 
 def _decode_on_dev(predicted: PredictedSet, config: RunConfig, profiler: Profiler, progress: Progress) -> PredictedSet:

@@ -33,9 +33,9 @@ from advisor.advice.verdict import (
     behind_server,
     close_candidates,
     fragile,
-    misfit,
     moved_warning,
     remote_in,
+    sanity_warnings,
     undecodable,
 )
 from advisor.choose.copies import find_copies
@@ -43,21 +43,22 @@ from advisor.choose.published import read_standings
 from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import fitting_voters, select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
-from advisor.config import LogsConfig, RunConfig, rules_for_numbers
+from advisor.config import LogsConfig, RunConfig
 from advisor.jobs.held_out import ChosenSet, choose
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session, with_devices
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
-from advisor.pool.prices import Price
+from advisor.options.select import SelectOptions
+from advisor.pool.quantization import kind_of
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import Decision, Profile, Rules, signed
+from advisor.records import Decision, Limits, Profile, signed
 from advisor.response_cache import ResponseCache
 from advisor.runs import provenance
 from advisor.runs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
@@ -66,23 +67,15 @@ from advisor.runs.run_folder import check_out, check_settings, folder_name, writ
 from advisor.statistics import accuracy_interval
 from advisor.strategies.responses import can_vote
 from ensemble.common.text import counted, p_value
+from ensemble.models.spec import Price
 from reports import write_report
 
-_NOT_SETTINGS = frozenset(
-    {
-        *("context", "out", "force", "dry_run", "cache_dir", "as_json", "quiet", "debug"),
-        *("engine", "ray_address", "batch_size"),
-        *("allow_key_env", "allow_code_execution", "allow_weak_sandbox"),
-    }
-)
-"""Options that change no figure of the result: where it goes, where and how fast models run, and what is allowed."""
 
-
-def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> tuple[Path, dict[str, Any]]:
+def select_run(options: SelectOptions, command: str, progress: Progress) -> tuple[Path, dict[str, Any]]:
     """Do the whole job, and write the run folder with its report.
 
     Args:
-        options: The options of ``advisor select``, by parameter name.
+        options: The options of ``advisor select``.
         command: The command line or the call, for the record.
         progress: Shows how far the run is.
 
@@ -94,11 +87,11 @@ def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> 
             run folder has a run with other settings.
         UniteError: All candidates failed, or the folder cannot be written.
     """
-    settings = _settings(options)
-    if (numbers := options.get("profiles")) is not None:
-        folder = _folder(options, numbers.stem, settings)
-        outcome = run_on_numbers(numbers, rules_for_numbers(options), command)
-    elif options.get("logs"):
+    settings = options.stored_settings()
+    if options.scores is not None:
+        folder = _folder(options, options.scores.stem, settings)
+        outcome = run_on_numbers(options.scores, options.limits, command)
+    elif options.logs:
         outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
         folder = _folder(options, outcome.task_info["name"], settings)
     else:
@@ -115,17 +108,19 @@ def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> 
     return folder, result
 
 
-def run_folder(options: Mapping[str, Any], config: RunConfig) -> tuple[Path, dict[str, Any]]:
+def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[str, Any]]:
     """The folder of a run that runs models, and the settings that it keeps there.
 
     Raises:
         InputError: The folder cannot be written, or has a run with other settings.
     """
     settings = {
-        **_settings(options),
+        **options.stored_settings(),
         # The pool file, the task file and the data may have changed since.
         "models": [
-            " ".join(each for each in (entry.name, entry.dtype, entry.quantization, entry.chat_template) if each)
+            " ".join(
+                each for each in (entry.name, entry.dtype, kind_of(entry.quantization), entry.chat_template) if each
+            )
             for entry in config.candidates
         ],
         "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],
@@ -173,7 +168,10 @@ def run(
     token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
     judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
-    doubts = (*misfit(profiles, intervals[profiles[0].model][0], chance_of(config.dev)), *warnings_on_judge(judged))
+    doubts = (
+        *sanity_warnings(profiles, intervals[profiles[0].model][0], chance_of(config.dev)),
+        *warnings_on_judge(judged),
+    )
     return Outcome(
         task_info=task_info(config.dev, config.inference.limit(config.dev)),
         rules=rules,
@@ -189,13 +187,13 @@ def run(
         intervals=intervals,
         margins=margins,
         race=config.race,
-        prediction=chosen.as_dict(config.choose, compared.results, config.level),
+        prediction=chosen.as_dict(config.set_by, compared.results, config.alpha),
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
         strategies=compared.results,
         prices=_prices(config),
-        level=config.level,
+        confidence=config.confidence,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         looks=with_earlier(looks, earlier),
         provenance=provenance.of_run(config, profiler.identities, judges=judge.identities if judge else {}),
@@ -241,12 +239,14 @@ def _verify(
             return None
         if config.until_sure:
             gain = found.gain
-            progress.say(f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_better)}")
+            progress.say(
+                f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_no_gain)}"
+            )
         return found.gain
 
     how = strategy.name if config.weights == EQUAL else f"{strategy.name}, weights {config.weights}"
     blank = Look(questions_id(whole), strategy.members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
-    looks = look_until_sure(verify, blank, earlier, config.level)
+    looks = look_until_sure(verify, blank, earlier, config.alpha)
     part, chosen, _ = asked[max(asked)]
     return part, chosen, _strategies(part, chosen, looks[-1]), looks
 
@@ -275,7 +275,7 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
         # A search chose by these answers; without one, the rules never saw them.
         tries=sum(each.accuracy is not None for each in chosen.tried) or 1,
         look=look,
-        level=config.level,
+        alpha=config.alpha,
         seed=config.seed,
     )
 
@@ -316,7 +316,7 @@ def _advise(
         models = chosen.verified[0].models if chosen.verified else ()
         strategy = Strategy(config.method, models)
         together = next((each for each in compared.results if each.strategy == strategy), None)
-        advice = advise(chosen.selection, together, level=config.level)
+        advice = advise(chosen.selection, together, alpha=config.alpha)
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
     only = once if chosen.tried and chosen.verified else None
@@ -341,11 +341,11 @@ def _with_recommendation(
     judged: Mapping[str, Any] | None = None,
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
-    recommendation = recommend(compared.results, config.level, config.rules.min_gain)
+    recommendation = recommend(compared.results, config.alpha, config.rules.min_gain)
     if recommendation is not None:
         recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
     told = [each for each in compared.results if recommendation and each.strategy == recommendation.strategy]
-    groups = [text for each in told for text in group_warnings(each.groups, config.level)]
+    groups = [text for each in told for text in group_warnings(each.groups, config.alpha)]
     warnings = (*notes, moved_warning(compared.moved), *groups)
     return replace(advice, recommendation=recommendation, warnings=tuple(each for each in warnings if each))
 
@@ -356,7 +356,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     Raises:
         InputError: The logs cannot be read or joined, or have too few questions.
     """
-    logs = config.join(config.paths, config.models, progress.say)
+    logs = config.join(config.logs, config.models, progress.say)
     if logs.no_vote_note is not None:
         progress.say(logs.no_vote_note)
     numbers = dict(zip(("dev", "held_out"), logs.split(config.seed, config.dev_size), strict=True))
@@ -385,12 +385,12 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         can_vote=logs.can_vote,
         draws=draws,
         rules=config.rules,
-        level=config.level,
+        alpha=config.alpha,
         seed=config.seed,
     )
     margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
     # Logs do not tell what guessing scores, so the end of the interval does not count.
-    doubts = misfit(profiles, 100.0, None)
+    doubts = sanity_warnings(profiles, 100.0, None)
     return Outcome(
         task_info=task_info(dev.task, None),
         rules=config.rules,
@@ -407,12 +407,12 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         held_out=held_out.task,
         alone=tuple(held_out.profiles[profile.model] for profile in profiles),
         strategies=compared.results,
-        level=config.level,
+        confidence=config.confidence,
         provenance=provenance.of_logs(config, logs),
     )
 
 
-def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:
+def run_on_numbers(path: Path, rules: Limits, command: str) -> Outcome:
     """Apply the rules to published or earlier numbers; see :func:`read_standings` for the file.
 
     Raises:
@@ -434,23 +434,10 @@ def run_on_numbers(path: Path, rules: Rules, command: str) -> Outcome:
     )
 
 
-def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are set and decide the result, by parameter name, as JSON holds them."""
-    plain = {name: _plain(value) for name, value in options.items() if name not in _NOT_SETTINGS}
-    # By identity: a seed of 0 is set, although 0 equals False.
-    return {name: each for name, each in plain.items() if each is not None and each is not False and each != []}
-
-
-def _folder(options: Mapping[str, Any], task: str, settings: Mapping[str, Any]) -> Path:
+def _folder(options: SelectOptions, task: str, settings: Mapping[str, Any]) -> Path:
     """The run folder, after a check that it can be written, and has no run with other settings."""
-    folder: Path = options.get("out") or Path("runs") / folder_name(task)
+    folder = options.out or Path("runs") / folder_name(task)
     check_out(folder)
-    if not options.get("force"):
+    if not options.force:
         check_settings(folder, settings)
     return folder
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, Path) else value

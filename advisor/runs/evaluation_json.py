@@ -35,7 +35,7 @@ def evaluation_of(
         "weights": config.weights,
         "best_single": best.model,
         "members": [_member(member, task, config.seed) for member in members],
-        "methods": [_method(result, task) for result in methods],
+        "methods": [_method(result, task, config.seed) for result in methods],
         "provenance": dict(provenance),
     }
 
@@ -55,22 +55,22 @@ def _member(member: Profile, task: Task, seed: int) -> dict[str, Any]:
     }
 
 
-def _method(result: MethodResult, task: Task) -> dict[str, Any]:
-    comparison = result.comparison
+def _method(result: MethodResult, task: Task, seed: int) -> dict[str, Any]:
+    difference, profile = result.difference, result.profile
     return {
         "method": result.method,
         "level": result.level,
         "left_out": result.left_out,
         "note": result.note,
-        "accuracy": comparison.accuracy if comparison else None,
-        "accuracy_ci": list(comparison.accuracy_ci) if comparison else None,
+        "accuracy": profile.accuracy if profile else None,
+        "accuracy_ci": list(accuracy_interval(profile, seed=seed)) if profile else None,
         **corpus_figures(result.profile, task),
-        "delta": comparison.delta if comparison else None,
-        "delta_ci": list(comparison.delta_ci) if comparison else None,
-        "p_value": comparison.p_value if comparison else None,
+        "delta": difference.estimate if difference else None,
+        "delta_ci": list(difference.interval) if difference else None,
+        "p_value": difference.p_two_sided if difference else None,
         "p_adjusted": result.p_adjusted,
-        "gained": comparison.gained if comparison else None,
-        "lost": comparison.lost if comparison else None,
+        "gained": difference.gained if difference else None,
+        "lost": difference.lost if difference else None,
         "tokens": result.profile.cost.tokens / len(task.examples) if result.profile else None,
         "ms_per_token": result.ms_per_token,
         "seconds": result.seconds,

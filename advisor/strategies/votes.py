@@ -1,8 +1,8 @@
-"""Votes and cascades over the extracted answers of several models, for many questions at once.
+"""Cascades and the weights of votes, from the extracted answers of several models.
 
-An answer that is missing does not count. Among answers with the same number of votes that of the most accurate model
-wins: models are ordered by their accuracy, best first. A cascade asks the models in this order and stops as soon as the
-models that are left cannot change the winner, so its answers are those of the vote.
+:mod:`ensemble.methods._votes` counts the votes. Models are in the order of their accuracy, the best first. A cascade
+asks them in this order and stops as soon as the models that are left cannot change the winner, so its answers are those
+of the vote.
 """
 
 from __future__ import annotations
@@ -13,62 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.records import Profile
-from advisor.statistics import Floats, scores
-
-Codes = NDArray[np.int32]
-NONE = -1
-"""The code of a missing answer."""
-
-
-def answer_codes(answers: Sequence[Sequence[str | None]]) -> Codes:
-    """Numbers in place of answers: equal answers have the same number.
-
-    Args:
-        answers: For each model its extracted answer to each question; None if it has none.
-
-    Returns:
-        Models by questions.
-    """
-    numbers: dict[str, int] = {}
-    return np.array(
-        [[NONE if text is None else numbers.setdefault(text, len(numbers)) for text in own] for own in answers],
-        dtype=np.int32,
-    )
+from advisor.statistics import scores
+from ensemble.methods._votes import NONE, Codes, answer_codes, count_votes
 
 
 def codes_of(profiles: Sequence[Profile]) -> Codes:
     """The numbers of the answers of profiles, in their order; see :func:`answer_codes`."""
     return answer_codes([[answer.extracted for answer in profile.answers] for profile in profiles])
-
-
-def count_votes(codes: Codes, weights: Sequence[float] | None = None) -> Floats:
-    """The votes for each model's answer.
-
-    Args:
-        codes: Models by questions.
-        weights: The weight of each model's vote; None for 1 each.
-
-    Returns:
-        Models by questions; minus infinity for a missing answer.
-    """
-    votes = np.zeros(codes.shape)
-    # One model at a time: an array of models by models by questions may not fit in memory.
-    for code, weight in zip(codes, np.ones(len(codes)) if weights is None else weights, strict=True):
-        votes += weight * (codes == code)
-    votes[codes == NONE] = -np.inf
-    # In floating point the order of the sums must not decide a tie.
-    rounded: Floats = votes.round(9)
-    return rounded
-
-
-def vote(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.intp]:
-    """The number of the model whose response a vote takes, for each question: the first one that gave the winner.
-
-    If no model has an answer, the first model's response is taken.
-    """
-    # argmax takes the first of several largest values.
-    winners: NDArray[np.intp] = count_votes(codes, weights).argmax(axis=0)
-    return winners
 
 
 def is_decided(codes: Codes, left: int) -> NDArray[np.bool_]:

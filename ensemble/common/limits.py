@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ensemble.errors import InputError, UniteError
@@ -28,6 +29,7 @@ MEMORY = 2**30
 _START_SECONDS = 60.0
 """A busy machine may take long to start a process; this is no time of the untrusted input."""
 _CHILD = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from ensemble.common.limits import _serve; _serve()"
+_ROOT = Path(__file__).parents[2]
 
 
 class LimitExceededError(InputError):
@@ -101,9 +103,10 @@ class LimitedProcess:
             # The variables that a library needs to run, and no secrets: the child reads untrusted input.
             kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
             environment = {name: os.environ[name] for name in kept if name in os.environ}
-            environment |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONIOENCODING": "utf-8"}
+            environment["TOKENIZERS_PARALLELISM"] = "false"
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, json.dumps(sys.path), str(self._memory)],
+                # Isolated: without -I, Python would look into the working folder first, where anyone's files may be.
+                [sys.executable, "-I", "-X", "utf8", "-c", _CHILD, json.dumps(_import_path()), str(self._memory)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -154,11 +157,26 @@ class LimitedProcess:
 
 
 @cache
-def limited_process() -> LimitedProcess:
-    """The child process that this program uses for all its untrusted input; it ends with the program."""
-    process = LimitedProcess()
+def limited_process(memory: int = MEMORY) -> LimitedProcess:
+    """The child process that this program uses for its untrusted input; it ends with the program.
+
+    Args:
+        memory: Its memory limit in bytes. There is one process for each limit.
+    """
+    process = LimitedProcess(memory)
     atexit.register(process.close)
     return process
+
+
+def _import_path() -> list[str]:
+    """The child's import path: this process's without the working folder, then the folder of this package."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was removed
+        here = None
+    folders = [folder for folder in sys.path if folder and Path(folder).resolve() != here]
+    # Last, since this may be the working folder of a developer.
+    return [*folders, str(_ROOT)]
 
 
 def _write(pipe: Any, line: bytes) -> None:

@@ -101,10 +101,15 @@ def difference_interval(ends: tuple[float, float] | None) -> str:
     return UNKNOWN if ends is None else f"{difference(ends[0])} to {difference(ends[1])}"
 
 
-def interval_name(level: float | None) -> str:
-    """Return what an interval is called whose two ends are limits at a level: ``90% interval``."""
-    # 1 - 2 * 0.1 is 0.8 only with fewer digits.
-    return "interval" if level is None else f"{round(100 * (1 - 2 * level), 6):g}% interval"
+def percent(confidence: float) -> str:
+    """Return a confidence in percent: ``90%``."""
+    # 100 * (1 - 2 * 0.1) is 80 only with fewer digits.
+    return f"{round(100 * confidence, 6):g}%"
+
+
+def interval_name(confidence: float) -> str:
+    """Return what an interval with a two-sided confidence is called: ``90% interval``."""
+    return f"{percent(confidence)} interval"
 
 
 def of_thousand(gain: float, ends: tuple[float, float] | None) -> str:
@@ -131,6 +136,28 @@ def why_not_shown(by_test: str, ends: tuple[float, float] | None) -> str:
     if by_test != "not_yet" or ends is None or ends[0] <= 0 <= ends[1]:
         return ""
     return "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0."
+
+
+def verdict(word: str, of: str, over: str, margin: float | None = None) -> str:
+    """Return what a comparison shows: ``B is better than A``.
+
+    Args:
+        word: ``better``, ``worse``, ``equal`` or ``unclear``.
+        of: The name of the system that is compared.
+        over: The name of the one that it is compared with.
+        margin: Points within which two systems count as equal; None to leave them out.
+    """
+    if word == "equal":
+        return f"{of} and {over} are equal" + ("" if margin is None else f" within {margin:g} points")
+    return f"Cannot tell {of} from {over}" if word == "unclear" else f"{of} is {word} than {over}"
+
+
+def verdict_in_table(word: str, margin: float, *, is_within: bool) -> str:
+    """Return a verdict in a few words; `is_within` says whether the interval of the difference is within the margin."""
+    if word in ("equal", "unclear"):
+        return f"equal within {margin:g}" if word == "equal" else "cannot tell"
+    # A large test set can show a difference that does not matter.
+    return f"{word}, by less than {margin:g}" if is_within else word
 
 
 def _direction(change: int) -> str:

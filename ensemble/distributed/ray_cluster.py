@@ -80,8 +80,9 @@ def cluster(address: str | None = None) -> Iterator[None]:
             options = {"_temp_dir": end.enter_context(folder), "object_store_memory": _OBJECT_STORE}
             options |= {"include_dashboard": False}
         end.callback(ray.shutdown, wait_for_processes=True)
+        job = _job_without_working_folder()
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
+            ray.init(address=address, job_config=job, log_to_driver=False, logging_level=logging.CRITICAL, **options)
         except (Exception, SystemExit) as error:  # Ray gives up by SIGTERM to this process
             reason = str(error).strip().splitlines() or [type(error).__name__]
             if address == "local":
@@ -93,6 +94,21 @@ def cluster(address: str | None = None) -> Iterator[None]:
                 "tokens, set RAY_AUTH_MODE=token here, too"
             ) from error
         yield
+
+
+def _job_without_working_folder() -> Any:
+    """The settings of a job whose workers do not import from this process's working folder.
+
+    Ray puts that folder before the standard library in each worker, and anyone's files may be there. It leaves it out
+    only for a job that uploads its code.
+    """
+    from ray.job_config import JobConfig
+
+    class InstalledCode(JobConfig):
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True
+
+    return InstalledCode()
 
 
 def _check(address: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -96,14 +95,19 @@ def mark(
     marker, size = _MARKERS[shape]
     edge = COLOURS[colour or shape]
     fill, edge = (COLOURS["paper"], edge) if shape == "rejected" else (edge, COLOURS["paper"])
-    x, y = float(np.clip(x, *sorted(axes.get_xlim()))), float(np.clip(y, *sorted(axes.get_ylim())))
+    x, y = clipped(x, axes.get_xlim()), clipped(y, axes.get_ylim())
     name = named(title=title, **(data or {})) if title or data else None
     axes.add_artist(Line2D([x], [y], linestyle="", marker=marker, ms=size, mfc=fill, mec=edge, gid=name, zorder=4))
 
 
+def clipped(value: float, ends: tuple[float, float]) -> float:
+    """Return the value, or the end of the scale that it is beyond."""
+    return min(max(value, min(ends)), max(ends))
+
+
 def interval(axes: Axes, low: float, high: float, y: float, colour: str, width: float = 2.0) -> None:
     """Draw an interval as a line along x, as far as it is on the scale."""
-    low, high = np.clip((low, high), *sorted(axes.get_xlim()))
+    low, high = (clipped(end, axes.get_xlim()) for end in (low, high))
     axes.add_artist(Line2D([low, high], [y, y], color=COLOURS[colour], linewidth=width, zorder=3))
 
 

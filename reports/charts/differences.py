@@ -35,8 +35,7 @@ def draw_difference(points: float | None, ends: Interval | None) -> str | None:
     """Draw one difference with its interval on a small scale; None if either is unknown."""
     if points is None or ends is None:
         return None
-    figure = new_figure(NARROW, 64)
-    axes = add_axes(figure, 6, 6, NARROW - 6, 38)
+    axes = add_axes(new_figure(NARROW, 64), 6, 6, NARROW - 6, 38)
     axes.spines["bottom"].set_visible(False)
     # The scale always shows zero, so that the reader sees whether the interval includes it, and has room for the words.
     axes.set(xlim=linear_limits((*ends, 0.0), 0.24), ylim=(-1, 1))
@@ -52,7 +51,7 @@ def draw_difference(points: float | None, ends: Interval | None) -> str | None:
             label, (x, 0), xytext=offset, textcoords="offset points", ha=align, va="center_baseline",
             color=COLOURS["muted"], annotation_clip=False,
         )  # fmt: skip
-    return markup(figure, f"The difference is {text.difference(points)}, interval {text.difference_interval(ends)}.")
+    return markup(axes, f"The difference is {text.difference(points)}, interval {text.difference_interval(ends)}.")
 
 
 def draw_differences(
@@ -81,7 +80,7 @@ def draw_differences(
                 _gain_interval(axes, each.ends, y, 2, colour="" if each.shape in _GAINS else each.shape)
             title = f"{name}, {each.what}: {text.difference(each.points)}, {text.difference_interval(each.ends)}"
             mark(axes, each.points, y, each.shape, title=title)
-    return markup(axes.figure, label)
+    return markup(axes, label)
 
 
 def shape_of(points: float) -> str:

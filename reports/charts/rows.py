@@ -20,7 +20,7 @@ from reports.charts.axes import (
     reference,
     set_ticks,
 )
-from reports.charts.svg import markup, new_figure
+from reports.charts.svg import figure_of, markup, new_figure
 
 _COLUMN = 190  # for the names beside a wide drawing; a narrow one has no room beside, so they are above the lines
 _LEFT, _FOOT = 8, 44
@@ -151,12 +151,13 @@ def accuracy_and_cost(
         if right is not None and own is not None and own > 0:
             mark(right, own, y, shape, title=f"{name}: {written(own)}")
     what = f"{measure.capitalize()} with intervals and {cost}"
-    return markup(axes.figure, f"{what} of {len(known)} methods and models; the table has the numbers.")
+    return markup(axes, f"{what} of {len(known)} methods and models; the table has the numbers.")
 
 
 def _cost_axes(beside: Axes, left: float, costs: Sequence[float], cost: str, *, log: bool) -> Axes:
-    width, height = 72 * beside.figure.get_size_inches()
-    axes = add_axes(beside.figure, left, _FOOT, width - 12, height)
+    figure = figure_of(beside)
+    width, height = 72 * figure.get_size_inches()
+    axes = add_axes(figure, left, _FOOT, width - 12, height)
     axes.set_ylim(beside.get_ylim())
     wide = width > NARROW
     label = cost + (" (log scale)" if log and wide else ", log" if log else "")

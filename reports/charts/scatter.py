@@ -76,7 +76,7 @@ def _stands_beside(text: Text, axes: Axes, taken: list[Bbox], lines: Sequence[Bb
     """Move a text to the best free place beside its point, add its box to ``taken``; return whether there is one."""
     x, y = axes.transData.transform(text.get_position())
     # There is room for half a line above the axes.
-    size, room = text.get_window_extent(), Bbox([axes.bbox.min, np.add(axes.bbox.max, (2, 12))])
+    size, room = text.get_window_extent(), Bbox.union([axes.bbox, axes.bbox.translated(2, 12)])
     best, least = None, len(lines) + 1
     for across, up in _SIDES:
         # An oblique name begins above or below its mark, beside a line that runs upwards from it.
@@ -92,15 +92,15 @@ def _stands_beside(text: Text, axes: Axes, taken: list[Bbox], lines: Sequence[Bb
     taken.append(box)
     # Held at the end that faces the point, because the browser's font is narrower than matplotlib's.
     edge = {1: box.x0, 0: (box.x0 + box.x1) / 2, -1: box.x1}[across]
-    text.set_position(axes.transData.inverted().transform((edge, (box.y0 + box.y1) / 2)))
-    text.set_horizontalalignment(_ALIGN[across])
+    at_x, at_y = axes.transData.inverted().transform((edge, (box.y0 + box.y1) / 2))
+    text.set(position=(at_x, at_y), ha=_ALIGN[across])
     return True
 
 
 def _spread(axes: Axes, crowded: Sequence[tuple[Text, float, float]], taken: list[Bbox], lines: Sequence[Bbox]) -> None:
     """Move texts away from what is around their points, and draw a line to each; remove those that find no place."""
     # It takes half a second to import, and most drawings have room for all names.
-    from adjustText import adjust_text
+    from adjustText import adjust_text  # type: ignore[import-untyped]
 
     to_data = axes.transData.inverted()
     texts = [text for text, _, _ in crowded]

@@ -14,9 +14,11 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -32,7 +34,7 @@ _PRESENTATION = frozenset(
 )
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
-_LOOK = {
+_LOOK: dict[Any, Any] = {
     # With 72 dots an inch, matplotlib's points are CSS pixels.
     "figure.dpi": 72,
     "savefig.dpi": 72,
@@ -95,9 +97,14 @@ def named(**data: str | int) -> str:
     return json.dumps(data)
 
 
-def markup(figure: Figure, label: str, attributes: Mapping[str, str] | None = None) -> str:
-    """Return a figure as an ``svg`` element; screen readers read the ``label``."""
-    buffer = io.StringIO()
+def figure_of(axes: Axes) -> Figure:
+    """Return the figure of axes, which is no part of another figure."""
+    return cast(Figure, axes.figure)
+
+
+def markup(axes: Axes, label: str, attributes: Mapping[str, str] | None = None) -> str:
+    """Return the figure of axes as an ``svg`` element; screen readers read the ``label``."""
+    buffer, figure = io.StringIO(), figure_of(axes)
     figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     root = ElementTree.fromstring(buffer.getvalue())
     markers = {path.get("id"): path for path in root.iter(f"{_SVG}path") if path.get("id")}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 
 from advisor.runs.read.result import CandidateRow, Result
 from ensemble.common import text
-from reports.charts.axes import WIDE, both_widths, log_limits, mark, points_limits
+from reports.charts.axes import WIDE, both_widths, clipped, log_limits, mark, points_limits
 from reports.charts.scatter import BOTTOM, LEFT, RIGHT, TOP, add_scales, point_axes, write_names
 from reports.charts.svg import COLOURS, markup, named
 
@@ -40,13 +39,12 @@ def _draw(result: Result, width: int) -> str | None:
     axes = point_axes(width, height, *_limits(result, known), log=True)
     # What the file has outside of the scale is drawn at its end.
     points = [
-        (each, *np.clip((length, accuracy), *zip(axes.get_xlim(), axes.get_ylim(), strict=True)))
-        for each, length, accuracy in known
+        (each, clipped(length, axes.get_xlim()), clipped(accuracy, axes.get_ylim())) for each, length, accuracy in known
     ]
     avoid = _draw_region(axes, result)
     for candidate, x, _ in points:
         if candidate.accuracy_ci:
-            low, high = np.clip(candidate.accuracy_ci, *axes.get_ylim())
+            low, high = (clipped(end, axes.get_ylim()) for end in candidate.accuracy_ci)
             axes.plot([x, x], [low, high], color=COLOURS["muted"], linewidth=1)
             avoid.append(Bbox([[x, low], [x, high]]))
     names = [
@@ -60,7 +58,7 @@ def _draw(result: Result, width: int) -> str | None:
         _draw_marks(axes, candidate, x, y)  # the best candidates last, so that their marks lie above the others
     add_scales(axes, "mean response length, characters (log scale)", f"{result.measure}, points", width)
     label = f"Accuracy against mean response length of {len(points)} candidates; the leaderboard has the same numbers."
-    return markup(axes.figure, label, _geometry(axes, width, height))
+    return markup(axes, label, _geometry(axes, width, height))
 
 
 def _limits(
@@ -85,12 +83,14 @@ def _draw_region(axes: Axes, result: Result) -> list[Bbox]:
     if primary is None or primary.accuracy is None:
         return []
     (left, right), (floor, top) = axes.get_xlim(), axes.get_ylim()
-    bottom = float(np.clip(primary.accuracy - result.max_gap, floor, top))
+    bottom = clipped(primary.accuracy - result.max_gap, (floor, top))
     if primary.mean_length:
         ratio = result.max_length_ratio
-        left, right = np.clip((primary.mean_length / ratio, primary.mean_length * ratio), left, right)
-    look = {"facecolor": COLOURS["band"], "edgecolor": COLOURS["band-edge"], "linewidth": 1.2, "zorder": 0.4}
-    axes.add_patch(Rectangle((left, bottom), right - left, top - bottom, gid=named(region=1), **look))
+        ends = primary.mean_length / ratio, primary.mean_length * ratio
+        left, right = (clipped(end, axes.get_xlim()) for end in ends)
+    region = Rectangle((left, bottom), right - left, top - bottom, linewidth=1.2, zorder=0.4, gid=named(region=1))
+    region.set(facecolor=COLOURS["band"], edgecolor=COLOURS["band-edge"])
+    axes.add_artist(region)
     return [Bbox([[x, bottom], [x, top]]) for x in (left, right)] + [Bbox([[left, bottom], [right, bottom]])]
 
 

@@ -80,7 +80,7 @@ def _draw(run: EnsembleRun, result: Result, width: int) -> str | None:
         accuracy_mark(axes, row, "selected" if y else shape_of(_gain(run)), y)
         write_value(axes, y, text.points(row.accuracy), 48, bold=bold[y])
     return markup(
-        axes.figure,
+        axes,
         f"{measure.capitalize()} of the ensemble and of its {len(rows) - 1} members, with intervals; the table has the "
         "numbers.",
     )
@@ -156,6 +156,6 @@ def _shows(look: LookRow) -> str:
     """What the test shows at a look; it ends with the first look that shows something."""
     if look.limit is None:
         return ""
-    if look.p_value is not None and look.p_value <= look.limit:
+    if look.p_no_gain is not None and look.p_no_gain <= look.limit:
         return "a gain"
-    return "a loss" if look.p_worse is not None and look.p_worse <= look.limit else "nothing yet"
+    return "a loss" if look.p_no_loss is not None and look.p_no_loss <= look.limit else "nothing yet"

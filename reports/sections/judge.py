@@ -50,4 +50,4 @@ def _draw(
         reference(axes, 50)
     for y, row in enumerate(rows):
         accuracy_mark(axes, row, "ensemble" if is_set[y] else "selected", y)
-    return markup(axes.figure, f"The {measure} of {len(rows)} models with intervals; the table has the numbers.")
+    return markup(axes, f"The {measure} of {len(rows)} models with intervals; the table has the numbers.")

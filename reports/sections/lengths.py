@@ -8,7 +8,7 @@ import numpy as np
 
 from advisor.runs.read.result import Result
 from ensemble.common import text
-from reports.charts.axes import NARROW, WIDE, both_widths, log_limits, mark
+from reports.charts.axes import NARROW, WIDE, both_widths, clipped, log_limits, mark
 from reports.charts.rows import add_scale, row_axes
 from reports.charts.svg import COLOURS, markup
 
@@ -32,14 +32,14 @@ def _draw(result: Result, width: int) -> str | None:
     axes = row_axes(names, width, row=50 if width == WIDE else 60, bold=[each.status != "rejected" for each, _ in rows])
     means = [each.mean_length for each, _ in rows if each.mean_length is not None]
     # An empty response counts as one character, because a logarithm has no place for 0.
-    every = np.clip([*means, *(length for _, lengths in rows for length in lengths)], 1.0, None)
+    every = [max(length, 1.0) for length in (*means, *(length for _, lengths in rows for length in lengths))]
     limits = log_limits(every, 1.12)
     add_scale(axes, "response length, characters (log scale)", limits, 5 if width == NARROW else 10, log=True)
     primary = result.primary
     if primary and primary.mean_length:
         ratio = result.max_length_ratio
-        ends = np.clip([primary.mean_length / ratio, primary.mean_length * ratio], *limits)
-        axes.axvspan(*ends, facecolor=COLOURS["band"], linewidth=0, zorder=0)
+        low, high = (clipped(end, limits) for end in (primary.mean_length / ratio, primary.mean_length * ratio))
+        axes.axvspan(low, high, facecolor=COLOURS["band"], linewidth=0, zorder=0)
     edges = np.geomspace(*limits, (56 if width == WIDE else 36) + 1)
     for y, (candidate, lengths) in enumerate(rows):
         # Square roots keep rare lengths visible beside many equal ones.
@@ -52,4 +52,4 @@ def _draw(result: Result, width: int) -> str | None:
             title = f"{candidate.name}: mean {text.length(candidate.mean_length)} characters"
             mark(axes, candidate.mean_length, base, candidate.status, title=title)
     label = f"How the response lengths of {len(rows)} candidates are spread, with the mean of each."
-    return markup(axes.figure, label)
+    return markup(axes, label)

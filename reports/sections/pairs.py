@@ -116,8 +116,7 @@ def draw_matrix(measure: PairMeasure, candidates: list[CandidateRow], result: Re
     names = [text.shortened(result.short_names[candidate.name], 22) for candidate in candidates]
     width = round(max(column * cell_width + 10 + _LETTER * len(name) for column, name in enumerate(names)))
     height = _ROW * len(candidates)
-    figure = new_figure(width, height)
-    axes = add_axes(figure, 0, 0, width, height)
+    axes = add_axes(new_figure(width, height), 0, 0, width, height)
     axes.set_axis_off()
     axes.set(xlim=(0, width), ylim=(height, 0))
     known = [pair[measure.key] for pair in result.pairs.values() if measure.key in pair]
@@ -145,7 +144,7 @@ def draw_matrix(measure: PairMeasure, candidates: list[CandidateRow], result: Re
                 va="center_baseline",
             )
     return markup(
-        figure,
+        axes,
         f"{measure.title} of each pair of {len(candidates)} candidates; the table of pairs has the same numbers.",
     )
 

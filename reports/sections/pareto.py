@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
 from advisor.runs.read.result import Result
 from advisor.runs.read.strategies import StrategyRow
 from ensemble.common import text
-from reports.charts.axes import WIDE, both_widths, linear_limits, log_limits, mark, points_limits
+from reports.charts.axes import WIDE, both_widths, clipped, linear_limits, log_limits, mark, points_limits
 from reports.charts.differences import shape_of
 from reports.charts.scatter import add_scales, point_axes, write_names
 from reports.charts.svg import COLOURS, markup
@@ -102,7 +101,7 @@ def _draw(
         log=log,
     )
     places = [
-        (cost, float(np.clip(row.accuracy or 0.0, *axes.get_ylim())), row, on_front, best)
+        (cost, clipped(row.accuracy or 0.0, axes.get_ylim()), row, on_front, best)
         for row, cost, on_front, best in points
     ]
     avoid = _draw_front(axes, sorted((x, y) for x, y, _, on_front, _ in places if on_front))
@@ -123,7 +122,7 @@ def _draw(
     unit = {"price of 1,000 questions": ", dollars", "time of a question": ", seconds"}.get(what, "")
     add_scales(axes, f"{what}{unit}{' (log)' if log else ''}", f"{result.measure}, points", width)
     return markup(
-        axes.figure,
+        axes,
         f"{result.measure.capitalize()} against the {what} of {len(points)} strategies; the table has both.",
     )
 

@@ -11,7 +11,6 @@ from advisor.profile.stored import splits_of
 from advisor.progress import Progress
 from advisor.tasks.task import Rubric, Task
 from ensemble.common.text import counted
-from ensemble.servers.address import ServerAddress
 
 UNKNOWN = "[response]"
 """A response that is not written yet, in a prompt that is shown."""
@@ -22,8 +21,8 @@ def decoded_sets(config: RunConfig) -> dict[str, int]:
     if config.held_out is None or len(config.candidates) < 2:
         return {}
     # The rules run one set; the other ways to choose run at most `tries` sets. A search decodes them on dev.
-    tried = 1 if config.choose == "rules" else config.tries
-    on_dev = config.verify_on != "held_out" or config.choose == "search"
+    tried = 1 if config.set_by == "rules" else config.max_decoded_sets
+    on_dev = config.decode_on != "held_out" or config.set_by == "search"
     return {config.held_out.split: tried, **({config.dev.split: tried} if on_dev else {})}
 
 
@@ -84,7 +83,7 @@ def say_judging(config: RunConfig, progress: Progress, sets: dict[str, int] | No
     prompt = int(tokens / len(task.examples)) + 1
     for judge in config.judges:
         begin = f"judge {judge.name}: at most {counted(count, 'verdict')}; those that are stored are not asked again"
-        if isinstance(judge.checkpoint, ServerAddress) or inference.engine == "ray":
+        if judge.checkpoint.is_remote or inference.engine == "ray":
             progress.say(begin)
             continue
         plan = plan_model(judge, judging(config), prompt=prompt, new=new)

@@ -34,7 +34,7 @@ class LookRow:
 
     Attributes:
         n: Questions so far.
-        p_value: One-sided, of no gain, without a correction; ``p_worse`` of no loss.
+        p_no_gain: One-sided, of no gain, without a correction; ``p_no_loss`` of no loss.
         limit: The largest p-value that ends the test.
         test: The number of the test on these questions, from 1.
     """
@@ -42,8 +42,8 @@ class LookRow:
     members: tuple[str, ...]
     method: str
     n: int
-    p_value: float | None
-    p_worse: float | None
+    p_no_gain: float | None
+    p_no_loss: float | None
     limit: float | None
     test: int
 
@@ -70,8 +70,8 @@ def read_looks(root: Fields) -> tuple[LookRow, ...]:
             members=fields.texts("members")[:_MOST_MEMBERS],
             method=fields.line("method"),
             n=fields.count("n"),
-            p_value=fields.number("p_value"),
-            p_worse=fields.number("p_worse"),
+            p_no_gain=fields.number("p_no_gain"),
+            p_no_loss=fields.number("p_no_loss"),
             limit=fields.number("limit"),
             test=fields.count("test", 1),
         )

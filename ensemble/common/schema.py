@@ -1,0 +1,328 @@
+"""The base of all files' shapes: pydantic models that name a wrong value in one line, written for people.
+
+A module of models derives each class from :class:`Schema`, and its fields from the types below. Built in this process,
+a model holds what it was given. Read from a file (:func:`read_object`, :func:`read_lines`, :func:`validated`), its
+strings are cleaned with :func:`ensemble.common.text.visible`, except those of :data:`Exact`, which programs use as they
+are. A run folder may come from a stranger, so numbers are strict and finite, and a flag is no number.
+
+Keys that a class does not state are ignored; a class whose format keeps them says ``extra="allow"``, and one whose file
+people write by hand says ``extra="forbid"``, so that a misspelt key is found.
+
+Importing this module imports pydantic, which takes a tenth of a second: import modules of models where they are used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from ensemble.common.text import shortened, visible
+from ensemble.errors import InputError
+
+LARGEST_NUMBER = 1e18
+"""A sum, a square or a ratio of larger numbers may not be finite; nothing that is measured comes near."""
+LARGEST_FILE = 2**28
+"""Bytes of a file with one object, and of a line: reading takes many times as much memory."""
+_LONGEST_PLACE = 200  # a key of a stranger's file can be of any length
+_CLEAN = {"clean": True}
+
+
+class Schema(BaseModel):
+    """Base of the classes that state a file's shape."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def wrong(expected: str) -> PydanticCustomError:
+    """The error for a value, from what it should be: ``wrong("a list of names")``."""
+    return PydanticCustomError("expected", "{expected}", {"expected": expected})
+
+
+def must(fits: Callable[[Any], bool], expected: str) -> AfterValidator:
+    """Return a condition on a field as an annotation, with what the value should be."""
+
+    def check(value: Any) -> Any:
+        if not fits(value):
+            raise wrong(expected)
+        return value
+
+    return AfterValidator(check)
+
+
+def _line(value: Any, info: ValidationInfo) -> str:
+    if not isinstance(value, str):
+        raise wrong("a text")
+    return visible(value) if info.context else value
+
+
+def _prose(value: Any, info: ValidationInfo) -> str:
+    if not isinstance(value, str):
+        raise wrong("a text")
+    return visible(value, keep_lines=True) if info.context else value
+
+
+def _exact(value: Any) -> str:
+    # JSON may have halves of surrogate pairs, which no file name and no prompt can hold.
+    if not isinstance(value, str) or "\0" in value or not _is_unicode(value):
+        raise wrong("a text")
+    return value
+
+
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _json(value: Any, info: ValidationInfo) -> Any:
+    """A JSON value with clean strings and keys."""
+    if not info.context:
+        return value
+    if isinstance(value, str):
+        return visible(value, keep_lines=True)
+    if isinstance(value, list):
+        return [_json(item, info) for item in value]
+    if isinstance(value, dict):
+        return {visible(key): _json(item, info) for key, item in value.items()}
+    return value if value is None or isinstance(value, bool) else _finite(value)
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _finite(value: Any) -> Any:
+    """None for a number that is not finite or is too large; such a ratio is unknown, and no reason to refuse a file."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return None if is_number and not -LARGEST_NUMBER <= value <= LARGEST_NUMBER else value
+
+
+def _interval(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) == 2 and any(_finite(end) is None for end in value):
+        # One end that is not known makes the interval unknown, if the other one is a number.
+        return None if all(end is None or isinstance(end, int | float) for end in value) else value
+    return value
+
+
+Line = Annotated[str, PlainValidator(_line), WithJsonSchema({"type": "string"})]
+"""A text that is shown on one line."""
+Prose = Annotated[str, PlainValidator(_prose), WithJsonSchema({"type": "string"})]
+"""A text that keeps its line breaks."""
+Exact = Annotated[str, PlainValidator(_exact), WithJsonSchema({"type": "string"})]
+"""A text that a program uses as it is, for example a path: it is not cleaned, and has no null character."""
+Name = Annotated[Exact, must(lambda value: bool(value.strip()) and value.isprintable(), "a printable name")]
+"""The name of a model: printable, so that it needs no cleaning."""
+Names = Annotated[
+    tuple[Name, ...],
+    must(lambda names: 0 < len(set(names)) == len(names), "a list of different, printable names"),
+    Field(json_schema_extra={"minItems": 1, "uniqueItems": True}),
+]
+"""The names of models, at least one, all different."""
+Texts = Annotated[tuple[Prose, ...], BeforeValidator(_listed)]
+"""A text or a list of texts; read as a tuple."""
+Flag = Annotated[bool, Strict()]
+Number = Annotated[float, Field(strict=True, ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
+Positive = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
+"""A whole number of at least 1 that goes to libraries in C, for example a number of tokens."""
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Figure = Annotated[Number | None, BeforeValidator(_finite)]
+"""A measured number; null where it is not known or not finite."""
+Points = Annotated[Figure, Field(json_schema_extra={"unit": "points"})]
+"""An accuracy or a difference of accuracies, 0 to 100; null where it is not known."""
+Interval = Annotated[tuple[Number, Number] | None, BeforeValidator(_interval)]
+"""``[low, high]``; null where it is not known."""
+OpenInterval = tuple[Figure, Figure] | None
+"""``[low, high]``, with null for an end that is not finite."""
+Json = Annotated[Any, PlainValidator(_json)]
+"""Any JSON value, with clean strings."""
+
+_Model = TypeVar("_Model", bound=Schema)
+
+
+def validated(model: type[_Model], values: Any, place: str, way_out: str, *, clean: bool = True) -> _Model:
+    """Return a parsed JSON value as a model.
+
+    Args:
+        model: The class that states its shape.
+        values: The value.
+        place: The file, with the line in a file of lines, for messages.
+        way_out: The end of each message: how to repair the file.
+        clean: Whether to clean the strings; not for a file whose texts are compared with those of other files.
+
+    Raises:
+        InputError: A value has another form. The message names the first one.
+    """
+    try:
+        return model.model_validate(values, context=_CLEAN if clean else None)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise InputError(f"{place}: {_sentence(first, values)}; {way_out}") from None
+    except RecursionError:  # writing and cleaning go less deep than parsing
+        raise InputError(f"{place}: not usable JSON; {way_out}") from None
+
+
+def read_object(model: type[_Model], path: Path, way_out: str, largest: int = LARGEST_FILE) -> _Model:
+    """Read a file that holds one JSON object.
+
+    Raises:
+        InputError: It is no regular file, too large, or not of this shape.
+    """
+    return validated(model, read_json(path, way_out, largest), str(path), way_out)
+
+
+def read_json(path: Path, way_out: str, largest: int = LARGEST_FILE) -> dict[str, Any]:
+    """Return the one JSON object of a file, before its shape is known.
+
+    Raises:
+        InputError: It is no regular file, too large, or no JSON object.
+    """
+    _check_file(path, way_out)
+    try:
+        if path.stat().st_size > largest:
+            raise InputError(f"{path}: it is larger than {largest >> 20} MB; {way_out}")
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text at byte {error.start}; {way_out}") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return parsed(text, str(path), way_out)
+
+
+def read_lines(model: type[_Model], path: Path, way_out: str, *, clean: bool = True) -> Iterator[_Model]:
+    """Read a file that holds a JSON object on each line, one after the other. Empty lines are skipped.
+
+    Raises:
+        InputError: It is no regular file, or a line is not of this shape.
+    """
+    _check_file(path, way_out)
+    try:
+        # In bytes, because a text file would also end lines at a lone carriage return.
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(LARGEST_FILE + 1), b""), start=1):
+                place = f"{path}:{number}"
+                if len(line) > LARGEST_FILE:
+                    raise InputError(f"{place}: it is larger than {LARGEST_FILE >> 20} MB; {way_out}")
+                if line.strip():
+                    values = parsed(_decoded(line, place, way_out), place, way_out)
+                    yield validated(model, values, place, way_out, clean=clean)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def parsed(text: str, place: str, way_out: str) -> dict[str, Any]:
+    """Return the JSON object that a text holds.
+
+    Raises:
+        InputError: It is no JSON object.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        # A file of one object has many lines; of a line, the place has the number.
+        line = f":{error.lineno}" if "\n" in text.strip() else ""
+        raise InputError(f"{place}{line}: not JSON ({error.msg}); {way_out}") from error
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number with thousands of digits
+        raise InputError(f"{place}: not usable JSON; {way_out}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{place}: should be a JSON object; {way_out}")
+    return value
+
+
+def written(model: Schema) -> dict[str, Any]:
+    """Return a model as JSON holds it: the keys that were given, in the order of the class."""
+    return model.model_dump(mode="json", exclude_unset=True)
+
+
+def json_schema(model: type[Schema]) -> dict[str, Any]:
+    """Return the JSON Schema of a model."""
+    return model.model_json_schema()
+
+
+def _check_file(path: Path, way_out: str) -> None:
+    try:
+        # Reading one would wait for a writer, or never end.
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: it is a pipe or a device; {way_out}")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror}); check that it is a readable file")
+
+
+def _decoded(line: bytes, place: str, way_out: str) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{place}: not UTF-8 text at byte {error.start} of the line; {way_out}") from error
+
+
+def _sentence(error: ErrorDetails, values: Any) -> str:
+    path, kind = _path(error["loc"], values), error["type"]
+    if kind == "missing":
+        return f"{path} is missing"
+    if kind == "extra_forbidden":
+        return f"{path} is not a known key"
+    return f"{path or 'it'} should be {_expected(kind, error.get('ctx', {}), error['msg'])}"
+
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "finite_number": "a finite number",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+
+
+def _expected(kind: str, context: Mapping[str, Any], message: str) -> str:
+    """What a value should be, in words, from the library's kind of error."""
+    if kind == "expected":
+        return str(context["expected"])
+    if kind in ("literal_error", "enum"):
+        return str(context["expected"]).replace("'", "")
+    if kind in ("greater_than_equal", "greater_than", "less_than_equal", "less_than"):
+        limit = next(iter(context.values()))
+        words = {"greater_than_equal": "at least", "greater_than": "above", "less_than_equal": "at most"}
+        return f"{words.get(kind, 'below')} {limit:g}"
+    if kind in ("too_short", "too_long"):
+        limit = context.get("min_length", context.get("max_length"))
+        return f"a list of {'at least' if kind == 'too_short' else 'at most'} {limit}"
+    if kind == "missing_argument" or kind not in _EXPECTED:
+        return message[:1].lower() + message[1:]
+    return _EXPECTED[kind]
+
+
+def _path(loc: Sequence[str | int], values: Any) -> str:
+    """Where a value is, as ``pairs[3].gap``, without steps that only the library knows, such as a union's part."""
+    path, here = "", values
+    for n, step in enumerate(loc):
+        if isinstance(here, list | tuple) and isinstance(step, int) and step <= len(here):
+            path, here = f"{path}[{step}]", here[step] if step < len(here) else None
+        elif isinstance(here, Mapping) and (step in here or n == len(loc) - 1) and step != "[key]":
+            path, here = f"{path}.{visible(str(step))}" if path else visible(str(step)), here.get(step)
+    return shortened(path, _LONGEST_PLACE)

@@ -1,0 +1,62 @@
+"""A vote over the answers of several members, for many questions at once: the one rule of this project.
+
+An answer that is missing does not count. Of several answers with the most votes, the one that comes first in the order
+of the members wins; the members are ordered by accuracy, so it is the answer of the most accurate of the tied ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Codes = NDArray[np.int32]
+NONE = -1
+"""The code of a missing answer."""
+
+
+def answer_codes(answers: Sequence[Sequence[str | None]]) -> Codes:
+    """Numbers in place of answers: equal answers have the same number.
+
+    Args:
+        answers: For each member its extracted answer to each question; None if it has none.
+
+    Returns:
+        Members by questions.
+    """
+    numbers: dict[str, int] = {}
+    return np.array(
+        [[NONE if text is None else numbers.setdefault(text, len(numbers)) for text in own] for own in answers],
+        dtype=np.int32,
+    )
+
+
+def count_votes(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.float64]:
+    """The votes for each member's answer.
+
+    Args:
+        codes: Members by questions.
+        weights: The weight of each member's vote; None for 1 each.
+
+    Returns:
+        Members by questions; minus infinity for a missing answer.
+    """
+    votes = np.zeros(codes.shape)
+    # One member at a time: an array of members by members by questions may not fit in memory.
+    for code, weight in zip(codes, np.ones(len(codes)) if weights is None else weights, strict=True):
+        votes += weight * (codes == code)
+    votes[codes == NONE] = -np.inf
+    # In floating point the order of the sums must not decide a tie.
+    rounded: NDArray[np.float64] = votes.round(9)
+    return rounded
+
+
+def vote(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.intp]:
+    """The number of the member whose response a vote takes, for each question: the first one that gave the winner.
+
+    If no member has an answer, the first member's response is taken.
+    """
+    # argmax takes the first of several largest values.
+    winners: NDArray[np.intp] = count_votes(codes, weights).argmax(axis=0)
+    return winners

@@ -1,0 +1,188 @@
+"""The base of all file schemas: strict values, clean strings, and one line for each wrong value."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import Field
+
+from ensemble.common.schema import (
+    Count,
+    Exact,
+    Figure,
+    Flag,
+    Interval,
+    Json,
+    Line,
+    Name,
+    Names,
+    Number,
+    OpenInterval,
+    Positive,
+    Prose,
+    Schema,
+    Share,
+    Texts,
+    read_json,
+    read_lines,
+    read_object,
+    validated,
+    written,
+)
+from ensemble.errors import InputError
+
+WAY_OUT = "write it again"
+
+
+class Part(Schema):
+    name: Name
+    share: Share = 0.0
+
+
+class Whole(Schema):
+    line: Line = ""
+    prose: Prose = ""
+    exact: Exact = ""
+    names: Names | None = None
+    texts: Texts = ()
+    flag: Flag = False
+    number: Number = 0.0
+    count: Count = 0
+    positive: Positive = 1
+    figure: Figure = None
+    interval: Interval = None
+    open: OpenInterval = None
+    word: Literal["yes", "no"] = "yes"
+    parts: tuple[Part, ...] = ()
+    by_name: dict[Name, Part] = Field(default_factory=dict)
+    anything: Json = None
+
+
+def read(values: Any, **options: Any) -> Whole:
+    return validated(Whole, values, "f.json", WAY_OUT, **options)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"line": 3}, "line should be a text"),
+        ({"exact": "a\0"}, "exact should be a text"),
+        ({"exact": "\ud800"}, "exact should be a text"),
+        ({"names": []}, "names should be a list of different, printable names"),
+        ({"names": ["a", "a"]}, "names should be a list of different, printable names"),
+        ({"names": ["a", "\x1b"]}, "names[1] should be a printable name"),
+        ({"names": "a"}, "names should be a list"),
+        ({"texts": {}}, "texts should be a list"),
+        ({"flag": 1}, "flag should be true or false"),
+        ({"number": True}, "number should be a number"),
+        ({"number": "1"}, "number should be a number"),
+        ({"number": float("nan")}, "number should be a finite number"),
+        ({"number": 1e19}, "number should be at most 1e+18"),
+        ({"number": 10**400}, "number should be a number"),
+        ({"count": 1.0}, "count should be a whole number"),
+        ({"count": True}, "count should be a whole number"),
+        ({"count": -1}, "count should be at least 0"),
+        ({"count": 10**4000}, "count should be at most 1e+18"),
+        ({"positive": 0}, "positive should be at least 1"),
+        ({"figure": "1"}, "figure should be a number"),
+        ({"interval": [1]}, "interval"),
+        ({"interval": [1, "2"]}, "interval[1] should be a number"),
+        ({"interval": [None, "2"]}, "interval[0] should be a number"),
+        ({"word": "maybe"}, "word should be yes or no"),
+        ({"word": []}, "word should be yes or no"),
+        ({"parts": [{}]}, "parts[0].name is missing"),
+        ({"parts": [3]}, "parts[0] should be an object"),
+        ({"parts": {}}, "parts should be a list"),
+        ({"parts": [{"name": "a"}, {"name": "b", "share": 2}]}, "parts[1].share should be at most 1"),
+        ({"by_name": {"a\u202e": {"name": "a"}}}, "by_name.a⟨U+202E⟩ should be a printable name"),
+        ({"by_name": []}, "by_name should be an object"),
+        ([], "it should be an object"),
+    ],
+)
+def test_a_wrong_value_is_one_line_for_people(values: Any, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(values)
+    said = str(caught.value)
+    assert said.startswith(f"f.json: {message}") and said.endswith(f"; {WAY_OUT}")
+    assert "\n" not in said and "input" not in said.lower() and "valid" not in said and len(said) < 300
+
+
+def test_strings_that_are_read_are_clean_and_built_ones_are_as_given() -> None:
+    raw = "a\x1b\n\u202eb"
+    values = {"line": raw, "prose": raw, "exact": raw, "texts": raw, "anything": {raw: [raw, 1e400, True]}}
+    whole = read(values)
+    assert whole.line == "a␛␊⟨U+202E⟩b"
+    assert whole.prose == whole.texts[0] == "a␛\n⟨U+202E⟩b"
+    assert whole.exact == raw
+    assert whole.anything == {"a␛␊⟨U+202E⟩b": ["a␛\n⟨U+202E⟩b", None, True]}
+    for built in (Whole(line=raw), read({"line": raw}, clean=False)):
+        assert built.line == raw
+
+
+def test_numbers_that_are_not_finite_are_unknown_where_a_figure_may_be() -> None:
+    for number in (float("inf"), float("nan"), 1e19, -(10**400)):
+        whole = read({"figure": number, "interval": [0, number], "open": [0, number]})
+        assert (whole.figure, whole.interval, whole.open) == (None, None, (0, None))
+    assert read({"interval": [None, 1]}).interval is None
+    assert read({"interval": [0, 1]}).interval == (0, 1)
+
+
+def test_unknown_keys_are_ignored_and_only_given_keys_are_written() -> None:
+    whole = read({"other": 1, "count": 3, "interval": None})
+    assert written(whole) == {"count": 3, "interval": None}
+    assert json.dumps(written(Whole(parts=(Part(name="a"),)))) == '{"parts": [{"name": "a"}]}'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[" * 100_000, "not usable JSON"),
+        (b'{"count": ' + b"9" * 5000 + b"}", "not usable JSON"),
+        (b"[1]", "should be a JSON object"),
+        (b'{\n"a": }', ":2: not JSON (Expecting value)"),
+        (b'{"a": "\xff"}', "not UTF-8 text at byte 7"),
+        (b"", "not JSON (Expecting value)"),
+    ],
+)
+def test_a_file_that_is_no_object_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "f.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"f\.json") as caught:
+        read_object(Whole, path, WAY_OUT)
+    assert message in str(caught.value)
+
+
+def test_a_pipe_a_folder_and_a_large_file_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(InputError, match="it is a pipe or a device; write it again"):
+            read_json(path, WAY_OUT)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_json(tmp_path / "absent", WAY_OUT)
+    (tmp_path / "large").write_text("{}" + " " * 2**20)
+    with pytest.raises(InputError, match="larger than 1 MB"):
+        read_json(tmp_path / "large", WAY_OUT, largest=2**20)
+
+
+def test_lines_are_read_one_after_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    path.write_bytes(b'{"count": 1}\n\n{"line": "\xe2\x80\xa8\\r"}\n{"count": "x"}\n')
+    lines = read_lines(Whole, path, WAY_OUT)
+    assert next(lines).count == 1
+    assert next(lines).line == "⟨U+2028⟩␍"
+    with pytest.raises(InputError, match=r"f\.jsonl:4: count should be a whole number; write it again"):
+        next(lines)
+    path.write_bytes(b'\n{"a": "\xff"}')
+    with pytest.raises(InputError, match=r"f\.jsonl:2: not UTF-8 text at byte 7 of the line"):
+        list(read_lines(Whole, path, WAY_OUT))
+
+
+def test_the_command_line_and_the_package_do_not_import_pydantic_at_once() -> None:
+    code = "import sys, advisor, ensemble, reports, advisor.cli; sys.exit('pydantic' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
