@@ -99,10 +99,10 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
     ) -> UniteLM:
         """Create the model of ``--model_args`` and lm-eval's other options; the former have priority."""
-        options = {name: value for name, value in (additional_config or {}).items() if value is not None}
-        if options.get("device") == _DEFAULT_DEVICE:
-            del options["device"]
-        return cls(**{**options, **arg_dict})
+        given = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if given.get("device") == _DEFAULT_DEVICE:
+            del given["device"]
+        return cls(**{**given, **arg_dict})
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: Mapping[str, Any] | None = None) -> UniteLM:
