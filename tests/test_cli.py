@@ -289,7 +289,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
             )
         ],
         "advice": {
-            "verdict": "cannot_tell",
+            "verdict": "unclear",
             "text": "The set was not run.",
             "recommendation": {"strategy": "cascade", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet"}
             | {"text": "Ask a, b and c.", "calls_per_question": 2.25, "seconds_per_question": 0.5}
