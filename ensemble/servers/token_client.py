@@ -159,7 +159,7 @@ class TokenClient:
                     self._check_model()
             except ServerError as error:
                 if error.failure != "temporary" or time.monotonic() + pause > end:
-                    raise MemberError(f"{self.name}: {error}") from error
+                    raise MemberError(str(error), of=self.name) from error
                 failed += 1
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -175,7 +175,7 @@ class TokenClient:
         connections = self._server.connections
         if not same_model(self._fingerprint, self._probe()):
             raise MemberError(
-                f"{self.name}: the server has another model or numeric type than at the start; start the run again"
+                "the server has another model or numeric type than at the start; start the run again", of=self.name
             )
         self._connections = max(connections, self._server.connections)
         self._next_check = time.monotonic() + _CHECK_S
