@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def section_values(result: Result) -> dict[str, dict[str, Any]]:
     return {name: values for name, values in computed.items() if values is not None}
 
 
+@cache  # it keeps the compiled templates, and a folder of runs has many reports
 def make_environment() -> Environment:
     """The templates, with the filters of the report."""
     environment = Environment(

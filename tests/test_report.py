@@ -248,13 +248,6 @@ def test_an_old_report_stays_where_the_new_one_fails(tmp_path: Path) -> None:
     assert (folder / "report.html").read_bytes() == before
 
 
-def test_the_advisor_is_not_loaded(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "advisor"]:
-        monkeypatch.delitem(sys.modules, name)
-    write_report(run)
-    assert not [name for name in sys.modules if name.split(".")[0] == "advisor"]
-
-
 def test_without_samples_the_report_is_made_and_says_so(tmp_path: Path, result: dict[str, Any]) -> None:
     assert "The run folder has no samples.jsonl" in text_of(written(tmp_path, result))
 
