@@ -24,7 +24,7 @@ from advisor.judge.prompts import Shown, judge_task, verdict_of
 from advisor.judge.verdicts import Grade, Match
 from advisor.pool.fingerprint import Fingerprint
 from advisor.pool.weights import EQUAL
-from advisor.profile.engine import Engine
+from advisor.profile.job_runner import JobRunner
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
@@ -76,7 +76,7 @@ class Judge:
     """
 
     def __init__(
-        self, config: RunConfig, cache: ResponseCache, progress: Progress, engine: Engine | None = None
+        self, config: RunConfig, cache: ResponseCache, progress: Progress, engine: JobRunner | None = None
     ) -> None:
         if config.dev.rubric is None or not config.judges:
             raise InputError("a judge needs a task with `metric: judge`, and a model", of=config.dev.name)

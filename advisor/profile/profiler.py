@@ -17,9 +17,9 @@ from advisor.pool.fingerprint import identify, model_of
 from advisor.pool.resources import device_of
 from advisor.pool.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weights_from_dev
 from advisor.profile.calibration import calibration_error
-from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, question_key
+from advisor.profile.job_runner import JobRunner, LocalJobRunner
 from advisor.profile.loader import load_ensemble
 from advisor.profile.server_answers import ServerAnswerer
 from advisor.profile.turns import next_turns, profile_in_turns
@@ -65,13 +65,13 @@ class Profiler:
         cache: ResponseCache,
         progress: Progress,
         *,
-        engine: Engine | None = None,
+        engine: JobRunner | None = None,
         keep_models: bool = False,
     ) -> None:
         self._config = config
         self._cache = cache
         self._progress = progress
-        self._engine = engine or LocalEngine()
+        self._engine = engine or LocalJobRunner()
         self._keep_models = keep_models
         self._loaded: dict[str, Member] = {}
         self._on_dev: dict[str, Profile] = {}
@@ -227,7 +227,7 @@ class Profiler:
     def _load(self, spec: EnsembleSpec) -> Ensemble:
         behind_servers = any(model.is_remote for model in spec.members)
         if behind_servers and self._config.inference.engine == "ray":
-            # The others run on the cluster, each on its node; a set without servers runs on one node, see RayEngine.
+            # The others run on the cluster, each on its node; a set without servers runs on one node, see RayJobRunner.
             return load_ensemble(spec, self._config.cache_dir, engine="ray")
         if self._keep_models:
             return load_ensemble(spec, self._config.cache_dir, loaded=self._loaded)

@@ -113,7 +113,7 @@ class ServerAnswerer:
         )
 
     def _answer_in_parallel(self, questions: Mapping[int, Example], ask: Ask) -> Iterator[tuple[int, Response]]:
-        # Threads and not asyncio: the engines and the cache around this are synchronous.
+        # Threads and not asyncio: the runners and the cache around this are synchronous.
         workers = _Workers(questions, ask, min(self._address.concurrency, len(questions)))
         unanswered, answered, failures_in_a_row = len(questions), 0, 0
         retried: set[int] = set()

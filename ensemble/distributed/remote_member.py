@@ -152,8 +152,8 @@ class RemoteRunner:
 
         self._ahead = written
 
-    def worth_reading(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.worth_reading`."""
+    def already_known(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.already_known`."""
         if self._ahead is None:
             return contexts
         paths, known = self._ahead()
