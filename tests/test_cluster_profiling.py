@@ -288,7 +288,7 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
                 over.set()
                 killer.join()
     error = first.error
-    assert error is not None and error.startswith("alpha: its worker died on ")
+    assert error is not None and error.startswith("its worker died on ")
     assert "and again after 2 restarts: the process ended; 0 responses are kept" in error
     assert "\n" not in error
     assert second.error is None and len(second.responses) == len(many.examples)

@@ -446,8 +446,8 @@ def test_a_fault_of_the_store_is_not_the_models(
     [
         (RuntimeError("one\ntwo"), "^alpha: it cannot be run: RuntimeError: one$"),
         (KeyError(), "^alpha: it cannot be run: KeyError: KeyError$"),
-        (InputError("alpha: no chat template"), "^alpha: no chat template$"),
-        (MemberError("alpha: damaged"), "^alpha: damaged$"),
+        (InputError("no chat template", of="alpha"), "^alpha: no chat template$"),
+        (MemberError("damaged", of="alpha"), "^alpha: damaged$"),
         (MemoryError("no room"), "^alpha: it cannot be run: not enough memory: no room$"),
     ],
 )

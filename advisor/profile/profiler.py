@@ -87,7 +87,7 @@ class Profiler:
         self.failures: dict[str, str] = {}
         for name, identity in self.identities.items():
             if isinstance(identity, ServerIdentity) and identity.lacks is not None:
-                progress.say(f"{name}: {identity.lacks.removeprefix(f'{name}: ')}; until then it gives whole texts")
+                progress.say(f"{name}: {identity.lacks}; until then it gives whole texts")
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
         """Profile candidates, each alone.
@@ -265,7 +265,7 @@ class Profiler:
             self._on_dev |= self.alone(missing, self._config.dev)
         for name in names:
             if name not in self._on_dev:
-                raise MemberError(f"{name}: {self.failures[name]}")
+                raise MemberError(self.failures[name], of=name)
         profiles = [self._on_dev[name] for name in names]
         # A model without a likelihood has failed on all questions, and its accuracy is 0.
         errors = [(calibration_error(profile) or 0.0) if kind == "ece" else 0.0 for profile in profiles]
@@ -273,7 +273,7 @@ class Profiler:
             return weights_from_dev(kind, [profile.accuracy for profile in profiles], errors)
         except InputError as error:
             # Of this set alone: another one may have weights.
-            raise MemberError(str(error)) from error
+            raise MemberError(error.reason, of=error.of) from error
 
     def decoding(
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
@@ -382,4 +382,4 @@ def _turn(task: Task) -> str:
 
 
 def _without_name(name: str, error: MemberError) -> str:
-    return str(error).removeprefix(f"{name}: ")
+    return error.without(name)

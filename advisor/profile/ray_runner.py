@@ -113,7 +113,7 @@ class RayJobRunner:
             needs = combined(_needs_of_models(job))
             if reason := missing_resources(needs):
                 job.start()
-                job.finish(error=f"{job.name}: {reason}")
+                job.finish(error=reason)
                 yield job
             else:
                 queues.setdefault(needs, deque()).append(job)
@@ -225,7 +225,7 @@ class RayJobRunner:
         if worker.job is not None:
             times = f"died{_on_node(worker)}, and again after {RESTARTS} restarts" if worker.deaths else "failed"
             kept = len(worker.job.questions) - len(worker.left) if worker.left else 0
-            text = f"{worker.job.name}: its worker {times}: {_reason(error)}; {kept} responses are kept"
+            text = f"its worker {times}: {_reason(error)}; {kept} responses are kept"
             yield from _finish(worker, error=text)
         worker.deaths += 1
 

@@ -55,7 +55,7 @@ class Worker:
             yield from answers(name, partial(load_ensemble, spec, cache_dir), questions, task, inference)
             peak = peak_memory()
         except MemberError as failure:
-            error = str(failure)
+            error = failure.without(name)
         # After the handler, no traceback refers to the models any more.
         free_memory()
         yield peak, error

@@ -82,7 +82,7 @@ class Decoder(PromptDecoder):
             # Before it joins the batch: positions that a model does not have would fail the step of all rows.
             if most is not None and len(ids) > most:
                 raise PromptTooLongError(
-                    f"{member.name}: a prompt of {len(ids)} tokens does not fit its context of {member.context}"
+                    f"a prompt of {len(ids)} tokens does not fit its context of {member.context}", of=member.name
                 )
         self._waiting.append(RunningSequence(number, prompt, settings, self._members, draw))
 

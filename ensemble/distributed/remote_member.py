@@ -62,8 +62,9 @@ class RemoteMember(Member):
         most = self.client.limits.k
         if most < min(k, self.vocabulary.size):
             raise InputError(
-                f"{self.name}: its server gives {most} top log-probabilities, which is too few for k={k}; allow up to "
-                f"64 of them (vllm serve --max-logprobs 64), or give k={most}"
+                f"its server gives {most} top log-probabilities, which is too few for k={k}; allow up to "
+                f"64 of them (vllm serve --max-logprobs 64), or give k={most}",
+                of=self.name,
             )
 
     def runner(self) -> RemoteRunner:

@@ -155,7 +155,7 @@ class TokenClient:
         try:
             answer, seconds = retried(attempt, _is_temporary, patience=self._patience)
         except ServerError as error:
-            raise MemberError(f"{self.name}: {error}") from error
+            raise MemberError(str(error), of=self.name) from error
         with self._lock:
             self.counts.requests += 1
             self.counts.second += second
@@ -167,7 +167,7 @@ class TokenClient:
         connections = self._server.connections
         if not same_model(self._probe_values, self._probe()):
             raise MemberError(
-                f"{self.name}: the server has another model or numeric type than at the start; start the run again"
+                "the server has another model or numeric type than at the start; start the run again", of=self.name
             )
         self._connections = max(connections, self._server.connections)
         self._next_check = time.monotonic() + _CHECK_S
