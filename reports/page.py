@@ -16,7 +16,7 @@ from advisor.runs.read.result import Result
 from ensemble.common import text
 from ensemble.common.files import write_text
 from ensemble.errors import InputError
-from reports.charts.canvas import plain_style
+from reports.charts.svg import plain_style
 from reports.script_data import script_data
 from reports.sections import (
     accuracy_map,
@@ -47,7 +47,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None
     ("prediction", "Prediction", ensemble.prediction),
     ("looks", "Looks", ensemble.looks),
     ("judge", "Judge", judge.values),
-    ("set", "Set", None),
+    ("set", "Set", verdict.decoded_set),
     ("ensemble", "Gain", ensemble.values),
     ("methods", "Methods", methods.values),
     ("leaderboard", "Leaderboard", leaderboard.values),

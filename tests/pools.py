@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -119,6 +120,24 @@ class Place:
         return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
 
 
+Prepare = Callable[[str, Place, Callable[[], None]], None]
+
+
+@pytest.fixture(scope="session")
+def prepare(tmp_path_factory: pytest.TempPathFactory) -> Prepare:
+    """Fill a place as a function does, which is called once for each name; later places get copies of its files."""
+    kept = tmp_path_factory.mktemp("kept")
+
+    def fill(name: str, place: Place, make: Callable[[], None]) -> None:
+        if (kept / name).exists():
+            shutil.copytree(kept / name, place.folder.parent, dirs_exist_ok=True)
+        else:
+            make()
+            shutil.copytree(place.folder.parent, kept / name)
+
+    return fill
+
+
 command_line = cache(typer.main.get_command)
 
 
@@ -131,7 +150,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # it would look for fonts again in a new place
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     # To search all that pytest holds for freed models takes longer than to run these models.
-    for module in ("generate", "engine"):
+    for module in ("generate", "job_runner"):
         monkeypatch.setattr(f"advisor.profile.{module}.gc", SimpleNamespace(collect=lambda: 0, freeze=lambda: None))
     # The parsers of all commands are the same each time.
     monkeypatch.setattr("advisor.cli.typer.main.get_command", command_line)

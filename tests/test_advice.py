@@ -145,7 +145,7 @@ def test_a_set_that_was_not_run_is_not_judged_and_says_how_to_verify() -> None:
 def test_on_logs_no_option_is_named_that_the_user_did_not_give() -> None:
     text = advise(FITTING, on_logs=True).text
     assert "because no model runs with --logs" in text
-    assert "--no-verify" not in text and "--profiles" not in text
+    assert "--no-verify" not in text and "--scores" not in text
 
 
 def test_where_nothing_fits_the_rules_no_model_is_advised() -> None:
@@ -166,7 +166,7 @@ def test_a_limit_of_one_model_is_named() -> None:
 def test_one_candidate_is_used_alone() -> None:
     only = select([Standing("a", 80.0, 20.0)], Limits())
     assert advise(only).text == "Use a alone: it is the only candidate."
-    failed = Selection((*only.decisions, Decision("b", "failed", "could not be loaded")), only.selected)
+    failed = Selection((*only.decisions, Decision("b", "failed", "failed", "could not be loaded")), only.selected)
     assert advise(failed).text == "Use a alone: it is the only candidate that could be run."
     assert advise(failed).verdict == "worse"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from advisor.jobs.evaluate import evaluation_config
 from advisor.jobs.response_methods import chosen
+from advisor.options.evaluate import EvaluateOptions
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
@@ -22,7 +23,7 @@ from advisor.tasks import load_task
 from ensemble.methods import get_module, make_options
 
 if TYPE_CHECKING:
-    from pools import Place
+    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 
@@ -30,22 +31,16 @@ SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", 
 METHODS = "unite,gac,average,abe,sweetspan,voting,rerank"
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first test leaves the run, with its cache, for the others."""
-    return tmp_path_factory.mktemp("kept") / "place"
-
-
 @pytest.fixture
-def run(place: Place, models: Path, kept: Path) -> Place:
+def run(place: Place, models: Path, prepare: Prepare) -> Place:
     """A place with the run folder of three tiny models."""
-    if kept.exists():
-        shutil.copytree(kept, place.folder.parent, dirs_exist_ok=True)
-        return place
-    place.job(models)
-    place.task(metric="exact_match")
-    assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
-    shutil.copytree(place.folder.parent, kept)
+
+    def make() -> None:
+        place.job(models)
+        place.task(metric="exact_match")
+        assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+
+    prepare("evaluate", place, make)
     return place
 
 
@@ -111,8 +106,8 @@ def test_a_set_that_only_draws_is_not_compared_greedily_and_is_run_with_a_temper
 
 
 def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
-    options = {"task": "task.yaml", "methods": "unite", "max_new_tokens": 6}
-    plan = evaluation_config(run.folder / "run", options, "")
+    options = EvaluateOptions(run=run.folder / "run", task="task.yaml", methods="unite", max_new_tokens=6)
+    plan = evaluation_config(options, "")
     with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
         name, task = plan.candidates[0].name, plan.dev
@@ -126,12 +121,12 @@ def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
 def test_texts_are_decoded_by_themselves_as_in_the_run_unless_an_option_says_otherwise(run: Place) -> None:
     path = run.folder / "run" / "result.json"
     result = json.loads(path.read_text(encoding="utf-8"))
-    options = {"task": "task.yaml", "methods": "unite"}
-    found = [evaluation_config(run.folder / "run", options, "").inference.deterministic]
+    options = EvaluateOptions(run=run.folder / "run", task="task.yaml", methods="unite")
+    found = [evaluation_config(options, "").inference.deterministic]
     result["provenance"]["deterministic"] = True
     path.write_text(json.dumps(result), encoding="utf-8")
     for given in (None, False):
-        plan = evaluation_config(run.folder / "run", {**options, "deterministic": given}, "")
+        plan = evaluation_config(replace(options, deterministic=given), "")
         found.append(plan.inference.deterministic)
     assert found == [False, True, False]
 

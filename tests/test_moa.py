@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from advisor.jobs.evaluate import evaluation_config
 from advisor.jobs.methods import Evaluator, MethodResult
 from advisor.jobs.response_methods import answered, with_responses
+from advisor.options.evaluate import EvaluateOptions
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
@@ -28,7 +28,7 @@ from ensemble.methods import get_module, make_options
 from ensemble.methods._response import Aggregation
 
 if TYPE_CHECKING:
-    from pools import Place
+    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 
@@ -48,29 +48,23 @@ def long_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first test leaves the run, with its cache, for the others."""
-    return tmp_path_factory.mktemp("kept") / "place"
-
-
 @pytest.fixture
-def run(place: Place, long_models: Path, kept: Path) -> Place:
+def run(place: Place, long_models: Path, prepare: Prepare) -> Place:
     """A place with the run folder of these models, and a file with a prompt."""
-    if kept.exists():
-        shutil.copytree(kept, place.folder.parent, dirs_exist_ok=True)
-        return place
-    place.task(metric="exact_match", instructions=INSTRUCTIONS)
-    place.pool(*(str(long_models / name) for name in ("one", "two", "three")))
-    place.write("prompt.j2", TEMPLATE)
-    assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
-    shutil.copytree(place.folder.parent, kept)
+
+    def make() -> None:
+        place.task(metric="exact_match", instructions=INSTRUCTIONS)
+        place.pool(*(str(long_models / name) for name in ("one", "two", "three")))
+        place.write("prompt.j2", TEMPLATE)
+        assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+
+    prepare("moa", place, make)
     return place
 
 
 def evaluated(place: Place, method: str, **options: Any) -> tuple[list[Profile], MethodResult, list[Profile]]:
     """Every member alone, a method's result, and the draws of the control."""
-    config = evaluation_config(place.folder / "run", {"task": "task.yaml", "methods": method}, "")
+    config = evaluation_config(EvaluateOptions(run=place.folder / "run", task="task.yaml", methods=method), "")
     with ResponseCache(config.cache_dir) as cache:
         alone, results = Evaluator(config, [method], {method: options}, cache, Progress(quiet=True)).run()
         best = max(alone, key=lambda profile: profile.accuracy).model
@@ -267,7 +261,7 @@ def test_wrong_options_are_refused_in_one_line(run: Place, method: str, options:
 
 def test_a_member_that_fails_leaves_the_method_out(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Profile:
-        raise MemberError("three: it broke")
+        raise MemberError("it broke", of="three")
 
     monkeypatch.setattr(Profiler, "reading", fail)
     _, result, _ = evaluated(run, "moa", aggregator="three")

@@ -11,7 +11,7 @@ from servers import Answer, Raw, completion, models, raw_server
 from test_judge import PAIRWISE, SINGLE, line, longer, prepare, result, serve
 
 from advisor.runs.read import read_run
-from reports.sections import judge as section
+from reports.page import section_values
 
 if TYPE_CHECKING:
     from pools import Place
@@ -42,7 +42,7 @@ def page(place: Place) -> str:
 def test_comparisons_have_figures_in_the_result_on_the_terminal_and_in_the_report(place: Place, raw: Raw) -> None:
     serve(raw, judge=longer, second=lambda _: "[[C]]")
     arguments = prepare(place, raw, PAIRWISE)
-    ran = place.advisor("select", *arguments, "--second-judge", line(raw, "second"), "--out", "run")
+    ran = place.advisor("select", *arguments, "--check-judge", line(raw, "second"), "--out", "run")
     assert ran.status == 0
     found = judged(place)
     assert (found["mode"], found["judges"]) == ("pairwise", ["judge", "second"])
@@ -82,7 +82,7 @@ def test_grades_have_figures_in_the_result_and_in_the_report(place: Place, raw: 
         second=lambda prompt: f"[[{min(grades[prompt.split(' | ')[1]] + 2, 10)}]]",
     )
     arguments = prepare(place, raw, SINGLE)
-    ran = place.advisor("select", *arguments, "--second-judge", line(raw, "second"), "--out", "run")
+    ran = place.advisor("select", *arguments, "--check-judge", line(raw, "second"), "--out", "run")
     assert ran.status == 0
     last = judged(place)["splits"][-1]
     assert {each["model"]: each["score"] for each in last["models"]} == pytest.approx(
@@ -153,6 +153,5 @@ def test_the_evaluation_of_methods_has_the_judge(place: Place, raw: Raw) -> None
     judged = {each["model"].partition(" of ")[0] for each in found["models"]}
     assert {"short", "medium", "longest", "mbr"} <= judged
     assert "points are win rates" in ran.out
-    values = section.values(read_run(place.folder / "run"))
-    assert values is not None
+    values = section_values(read_run(place.folder / "run"))["judge"]
     assert [title for title, _ in values["parts"]][-1] == "advisor evaluate, held_out questions"

@@ -305,7 +305,7 @@ def _nothing_fits(selection: Selection) -> str:
     if not rejected:
         ran = " that could be run" if len(selection.decisions) > 1 else ""
         return f"Use {primary} alone: it is the only candidate{ran}."
-    if rejected[0].reason.startswith("fits, but"):
+    if rejected[0].reason_code in ("full", "other_set"):
         return f"{rejected[0].model} fits {primary} by the rules, but --max-models 1 leaves no set that could decode."
     others = "the other candidate does not fit" if len(rejected) == 1 else f"none of the other {len(rejected)} fits"
     return (
@@ -320,7 +320,7 @@ def _not_verified(selected: Sequence[str], *, on_logs: bool) -> str:
         "models: --pool and --task"
         if on_logs
         else "the set was not run on held-out questions. To run it, use `advisor select` with a pool of these models, "
-        "without --no-verify and --profiles"
+        "without --no-verify and --scores"
     )
     return (
         f"Cannot tell whether {join(selected)}, decoded together, are better than {selected[0]} alone: by the rules "

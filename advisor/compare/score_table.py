@@ -55,7 +55,7 @@ def read_columns(config: LogsConfig, names: Sequence[str]) -> ScoreTable:
     Raises:
         InputError: A log cannot be read, a name fits no model, or fewer than two models are left.
     """
-    joined = config.join(config.paths, names)
+    joined = config.join(config.logs, names)
     answered = [(name, "", _scores(joined, name)) for name in _in_order(joined, names or ("*",), "the logs")]
     # One log, so names need no path behind them.
     return _table({"": joined}, range(len(joined.examples)), answered, sort=not names)
@@ -73,7 +73,7 @@ def read_runs(config: LogsConfig) -> ScoreTable:
         InputError: A path cannot be read, a name fits no model, a model is given twice, fewer than two models are left,
             or they have no question in common.
     """
-    given = [_path_and_name(path) for path in config.paths]
+    given = [_path_and_name(path) for path in config.logs]
     for path, name in given:
         # A word is a model's name rather than a path.
         if name == "*" and not exists(path) and re.fullmatch(r"[\w.-]+", path):
@@ -108,7 +108,7 @@ def _in_order(joined: JoinedLogs, names: Sequence[str], place: str) -> list[str]
     for name in names:
         fitting = [model for model in joined.profiles if fits(model, name)]
         if not fitting:
-            raise InputError(f"{name}: no model of {place} has this name; leave the names out to see all")
+            raise InputError(f"no model of {place} has this name; leave the names out to see all", of=name)
         # A name may fit an earlier glob: it keeps the earlier place.
         chosen.extend(model for model in fitting if model not in chosen)
     return chosen

@@ -24,17 +24,16 @@ from advisor.config import (
     InferenceConfig,
     LogsConfig,
     RunConfig,
-    check_seed,
-    check_task_is_given,
     load_split,
 )
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session
 from advisor.judge.judged_profiler import open_profiler
+from advisor.options.check import CheckOptions
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import ALPHA, Limits, Profile, signed
+from advisor.records import Limits, Profile, signed
 from advisor.runs.chosen_set import (
     candidates_of_run,
     check_servers,
@@ -97,12 +96,11 @@ class _Fresh(NamedTuple):
     clusters: Sequence[str] | None
 
 
-def check_run(run: Path, options: Mapping[str, Any], command: str, progress: Progress) -> dict[str, Any]:
+def check_run(options: CheckOptions, command: str, progress: Progress) -> dict[str, Any]:
     """Check whether the recommendation of a run still holds on fresh questions.
 
     Args:
-        run: A run folder of ``advisor select``.
-        options: The options of ``advisor check``, by parameter name.
+        options: The options of ``advisor check``.
         command: The command line, for the record.
         progress: Shows progress and notes.
 
@@ -114,27 +112,20 @@ def check_run(run: Path, options: Mapping[str, Any], command: str, progress: Pro
             used; or no question is fresh.
         MemberError: A model failed.
     """
-    level, min_gain, seed = options.get("level", ALPHA), options.get("min_gain"), options.get("seed") or 0
-    # Written as ranges, so that NaN fails them, too.
-    if not 0 < level < 0.5:
-        raise InputError(f"--level {level:g}: give a probability above 0 and below 0.5, for example {ALPHA:g}")
-    if min_gain is not None and not 0 <= min_gain <= 100:
-        raise InputError(f"--min-gain {min_gain:g}: give points from 0 to 100")
-    if options.get("limit") is not None and options["limit"] < 1:
-        raise InputError(f"--limit {options['limit']}: give at least 1 question")
-    check_seed(seed)
-    promise = _read_promise(run, options.get("strategy"))
+    run = options.run
+    promise = _read_promise(run, options.strategy)
     # Before the models run, which can take long.
     known = {
         _key(line.values.get("id"), line.values.get("prompt"))
         for line in sample_lines(run, "the run's questions are in this file")
     }
-    promise = promise._replace(strategy=with_dev_of(run, promise.strategy))
-    if options.get("logs"):
-        fresh = _from_logs(run, promise, known, options, command, progress)
+    promise = promise._replace(strategy=with_dev_of(options.run, promise.strategy))
+    if options.logs:
+        fresh = _from_logs(promise, known, options, command, progress)
     else:
-        fresh = _from_models(run, promise, known, options, command, progress)
-    return _result(promise, fresh, level, promise.min_gain if min_gain is None else min_gain, seed)
+        fresh = _from_models(promise, known, options, command, progress)
+    min_gain = promise.min_gain if options.min_gain is None else options.min_gain
+    return _result(promise, fresh, options.alpha, min_gain, options.seed)
 
 
 def _read_promise(run: Path, wanted: str | None) -> _Promise:
@@ -219,53 +210,53 @@ def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[
 
 
 def _from_models(
-    run: Path,
     promise: _Promise,
     known: Collection[object],
-    options: Mapping[str, Any],
+    options: CheckOptions,
     command: str,
     progress: Progress,
 ) -> _Fresh:
     """Let the models answer fresh questions of a task."""
-    check_task_is_given(options)
-    strategy, seed = promise.strategy, options.get("seed") or 0
+    task_name = options.needed_task()
+    run, strategy, seed = options.run, promise.strategy, options.seed
     decodes = not strategy.ASKS
-    entries = entries_as(candidates_of_run(run, promise.models, options.get("pool")), options)
+    entries = entries_as(candidates_of_run(run, promise.models, options.pool), options)
     for entry in entries:
         # Before anything is contacted.
         if decodes and entry.name in strategy.members and not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
-    check_servers(entries, options)
-    split = options.get("split") or "held_out"
-    whole = _load_whole(run, split, options, progress)
+    check_servers(entries, options, str(run), is_trusted=options.pool is not None)
+    whole = _load_whole(options, progress)
     if strategy.COUNTS and not can_vote(whole):
         raise InputError(
-            f"--task {options['task']}: the strategy {strategy.name} counts short, fixed answers, which its metric "
+            f"--task {task_name}: the strategy {strategy.name} counts short, fixed answers, which its metric "
             f"{whole.metric} does not read; give the task of the run"
         )
     if whole.is_relative:
         raise InputError(
-            f"{whole.name}: with `mode: pairwise` scores depend on all candidates of the run, and not all are asked; "
-            "run `advisor select` on the fresh questions"
+            "with `mode: pairwise` scores depend on all candidates of the run, and not all are asked; "
+            "run `advisor select` on the fresh questions",
+            of=whole.name,
         )
-    judges = judges_beside(run, options, whole)
-    limit = options.get("limit") or LIMIT
-    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, f"--split {split} of {whole.name}")
+    judges = judges_beside(options, whole)
+    limit, place = options.limit or LIMIT, f"--split {options.split} of {whole.name}"
+    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, place)
     task = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
     # As in the run, whose responses had this limit and were decoded so.
-    of_run = {
-        "max_new_tokens": options.get("max_new_tokens") or limits_of_run(run)[0],
-        "deterministic": deterministic_as(run, options),
-    }
+    inference = replace(
+        InferenceConfig.from_options(options),
+        max_new_tokens=options.max_new_tokens or limits_of_run(run)[0],
+        deterministic=deterministic_as(options),
+    )
     measured = read_result(run).get("ensemble") or {}
     config = RunConfig(
         candidates=entries,
         dev=task,
         held_out=None,
         rules=Limits(),
-        inference=InferenceConfig.from_options({**options, **of_run}),
+        inference=inference,
         seed=seed,
-        cache_dir=options.get("cache_dir") or default_cache_dir(),
+        cache_dir=options.cache_dir or default_cache_dir(),
         command=command,
         method=strategy.name if decodes else DEFAULT,
         k=measured.get("k") or 10,
@@ -279,7 +270,7 @@ def _from_models(
         asked = (promise.best_single_model,) if decodes or strategy.responses_per_member > 1 else promise.models
         alone = profiler.alone(asked, task)
         for name, reason in profiler.failures.items():
-            raise MemberError(f"{name}: {reason}")
+            raise MemberError(reason, of=name)
         if decodes:
             answers = profiler.together(strategy.members, task)
         else:
@@ -289,19 +280,19 @@ def _from_models(
                     seeds = range(seed, seed + strategy.responses_per_member)
                     drawn[name] = [profiler.drawn(name, task, TEMPERATURE, each) for each in seeds]
             answers = _answers(strategy, AnsweredSplit(task, alone, draws=drawn))
-    return _Fresh(split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
+    return _Fresh(options.split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
 
 
-def _load_whole(run: Path, split: str, options: Mapping[str, Any], progress: Progress) -> Task:
+def _load_whole(options: CheckOptions, progress: Progress) -> Task:
     """All questions of a split, with the demonstrations and the dev questions of the run."""
-    task = Fields(read_result(run), str(run / "result.json")).part("task")
+    task = Fields(read_result(options.run), str(options.run / "result.json")).part("task")
     # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
     match = _SIGNATURE.search(task.line("signature"))
     shots, seed, prompt = match.groups() if match else (None, "0", None)
-    if options.get("shots") is not None:
-        shots = options["shots"]
-    given = {"shots": None if shots is None else int(shots), "seed": int(seed), "limit": None}
-    whole = load_split({**options, **given}, split)
+    if options.shots is not None:
+        shots = options.shots
+    asked = replace(options, shots=None if shots is None else int(shots), limit=None)
+    whole = load_split(asked, options.split, int(seed))
     whole.check_allowed()
     if prompt is not None and (prompt, task.line("metric")) != (whole.signature.prompt, whole.metric):
         progress.say(
@@ -312,10 +303,9 @@ def _load_whole(run: Path, split: str, options: Mapping[str, Any], progress: Pro
 
 
 def _from_logs(
-    run: Path,
     promise: _Promise,
     known: Collection[object],
-    options: Mapping[str, Any],
+    options: CheckOptions,
     command: str,
     progress: Progress,
 ) -> _Fresh:
@@ -326,16 +316,16 @@ def _from_logs(
             f"--logs: {', '.join(strategy.members)} decode together ({strategy.name}), and logs have the answers of "
             "models alone; give --task, or --strategy for another strategy"
         )
-    is_scored = any(options.get(name) is not None for name in ("metric", "extract", "task"))
-    scoring = {} if is_scored else _scoring_of_run(run)
-    config = LogsConfig.from_options({**options, **scoring}, command)
-    logs = config.join(config.paths, promise.models, progress.say)
+    if options.metric is None and options.task is None:
+        options = replace(options, **_scoring_of_run(options.run))
+    config = LogsConfig.from_options(options, command)
+    logs = config.join(config.logs, promise.models, progress.say)
     if strategy.COUNTS and not logs.can_vote:
         raise InputError(
             f"--logs: the strategy {strategy.name} counts short answers, and most responses have none; give --metric "
             "and --extract, or a task file with --task, to read them"
         )
-    numbers, left_out = _draw_fresh(logs.examples, known, options.get("limit"), config.seed, "--logs")
+    numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs")
     asked = logs.task("logs", numbers, config.seed)
     alone = {name: each.part(numbers) for name, each in logs.profiles.items()}
     draws = {name: [each.part(numbers) for each in own] for name, own in logs.draws.items()}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.jobs.compose import compose, write_compose
+from advisor.options.export import ExportOptions
 from advisor.progress import Progress
 from advisor.runs.read import result as run_result
 from advisor.runs.read.fields import Fields
@@ -16,6 +17,7 @@ from advisor.runs.strategy_to_run import plan_of_run, read_strategy
 from advisor.strategies.running.plan import StrategyPlan, plan_json
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import Strategy
+from ensemble.common.text import shown
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.hub import commit_of, push_files
 from ensemble.models.spec import COMMIT, EnsembleSpec, ModelSpec
@@ -27,17 +29,13 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 
-def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any], *, private: bool) -> str:
+def export(options: ExportOptions) -> str:
     """Write what a run recommends into a folder, and push it to the hub on request.
 
     A set that decodes together becomes a saved ensemble; any other strategy becomes a ``strategy.json``.
 
     Args:
-        run: The run folder.
-        folder: A new or empty folder, or an earlier export.
-        push: An id on the hub; None to push nothing.
-        options: ``strategy``, ``pool``, ``compose``, ``allow_server`` and ``allow_key_env`` of the command.
-        private: Whether a new model on the hub is private.
+        options: The options of the command.
 
     Returns:
         The folder, or the address on the hub.
@@ -47,13 +45,14 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
             has other files, a member cannot be pushed, or a container does not reach its server.
         UniteError: The folder cannot be written, or the hub refuses.
     """
+    run, folder, push, private = options.run, options.folder, options.push, not options.public
     chosen = plan_of_run(run, options, Progress().say)
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
         # A saved ensemble is of several models that decode together.
         name = chosen.members[0].name
         chosen = StrategyPlan(Single((name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
     # With a pool file the models are where it says, and the run's hashes may be those of other files.
-    sources = read_result(run)["provenance"]["models"] if options["pool"] is None else {}
+    sources = read_result(run)["provenance"]["models"] if options.pool is None else {}
     pinned = tuple(_pinned(member, sources.get(member.name)) for member in chosen.members)
     # Checked before the card is made: everything that can be refused is refused before a file is written.
     savedfolder.check_target(folder)
@@ -63,7 +62,7 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
     services: Mapping[str, str] = {}
     if isinstance(chosen, EnsembleSpec):
         spec = replace(chosen, members=pinned)
-        if options["compose"]:
+        if options.compose:
             placed, services = compose(spec.members, folder / savedfolder.FILE, options)
             spec = replace(spec, members=placed)
         card = model_card(spec, f"An ensemble for {result.task}", evidence(result), _measured(result))
@@ -71,7 +70,7 @@ def export(run: Path, folder: Path, push: str | None, options: Mapping[str, Any]
         write_compose(folder, services)
         return saved or str(folder)
     plan = replace(chosen, members=pinned)
-    if options["compose"]:
+    if options.compose:
         members, services = compose(plan.members, folder / savedfolder.STRATEGY_FILE, options)
         plan = replace(plan, members=members)
     content = {
@@ -182,7 +181,7 @@ def _evidence(strategy: Strategy, run: Path) -> str:
             escaped(", ".join(each.members)),
             "–" if accuracy is None else f"{accuracy:.1f}",
             "–" if gain is None else f"{gain:+.1f}{around}",
-            fields.line("shown", "–").replace("_", " "),
+            shown(fields.line("shown", "–")),
             "–" if calls is None else f"{calls:.1f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")

@@ -331,7 +331,7 @@ def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]
     if few:
         # Models of another benchmark share none, and to keep them would leave no question.
         way_out = (
-            "name a model to keep it: --models NAME in select; LOG#NAME, or --logs LOG NAME, in compare"
+            "name a model to keep it: --only NAME in select; LOG#NAME, or --logs LOG NAME, in compare"
             if any(few.values())
             else "their logs may be of another evaluation; read each evaluation in a separate run"
         )
@@ -384,8 +384,9 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
     for name, numbers in missing.items():
         if len(numbers) == len(common):
             raise InputError(
-                f"{name}: the log has no scores; score its responses with --metric NAME (such as exact_match or "
-                "number) and --extract PATTERN"
+                "the log has no scores; score its responses with --metric NAME (such as exact_match or "
+                "number) and --extract PATTERN",
+                of=name,
             )
     without = set().union(*missing.values())
     if without:

@@ -6,16 +6,17 @@ ask their models one by one: they are a :class:`StrategyPlan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from advisor.options.chosen import ChosenOptions
+from advisor.options.run import RunOptions
+from advisor.options.shared import StrategyOptions
 from advisor.runs.chosen_set import (
     candidates_of_run,
     check_decoding,
     check_servers,
-    check_source,
     chosen_by_options,
     chosen_by_run,
     limits_of_run,
@@ -38,32 +39,29 @@ _MOST_BYTES = 2**29
 """The size limit of ``samples.jsonl``."""
 
 
-def plan_by_options(options: Mapping[str, Any], say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
+def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
     """What the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded.
 
     Args:
-        options: The options of the command, by parameter name.
+        options: The options of the command.
         say: Shows a note, for example that the evidence is against the strategy.
 
     Raises:
         InputError: An option is out of range, a server is not allowed, or a model or the folder cannot be used.
     """
-    check_source(options)
     check_decoding(options)
-    if options["strategy"] is not None:
-        _refuse(options, ("method", "k"), f"--strategy {options['strategy']} says how the models are used")
-    run = None if options["models"] else Path(options["run"])
+    if options.strategy is not None:
+        _refuse(options, ("method", "k"), f"--strategy {options.strategy} says how the models are used")
+    run = None if options.run is None else Path(options.run)
     # A folder with both files is a run folder, which has all strategies.
     if run is not None and not exists(run / "result.json") and exists(run / STRATEGY_FILE):
         _refuse(options, ("strategy", "pool", "method", "k"), f"{run} is a strategy that `advisor export` wrote")
-        plan = read_plan(
-            run, trust_remote_code=options["trust_remote_code"], check_files=not options["no_check_files"]
-        )
+        plan = read_plan(run, trust_remote_code=options.trust_remote_code, check_files=not options.no_check_files)
     elif run is None or (is_saved(run) and not exists(run / "result.json")):
         _refuse(options, ("strategy", "pool", "group"), "--models and a saved ensemble have no strategies")
         return chosen_by_options(options)
     else:
-        chosen = plan_of_run(run, options, say)
+        chosen = plan_of_run(run, options, say, options.method, options.k)
         if isinstance(chosen, EnsembleSpec):
             _refuse(options, ("group",), "only a router by groups reads it")
             return chosen_by_options(options, chosen)
@@ -71,30 +69,34 @@ def plan_by_options(options: Mapping[str, Any], say: Callable[[str], None]) -> E
     return _with_options(plan, options, say)
 
 
-def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
+def plan_of_run(
+    run: Path, options: StrategyOptions, say: Callable[[str], None], method: str | None = None, k: int | None = None
+) -> EnsembleSpec | StrategyPlan:
     """The strategy of a run folder: the recommended one, or the one that the options name.
 
     ``--method`` and ``--k`` name the chosen set, which decodes together.
 
     Args:
         run: The folder.
-        options: The options of the command, by parameter name; ``strategy``, ``method``, ``k`` and ``pool`` count.
+        options: The options of the command.
         say: Shows a note if the evidence is against the strategy.
+        method: How the chosen set decodes, if the options say it.
+        k: Candidate tokens of each member in a step, if the options say it.
 
     Raises:
         InputError: The folder cannot be used, the run has no such strategy, or a model has no place.
     """
-    result, place, pool = read_result(run), str(run / "result.json"), options["pool"]
+    result, place, pool = read_result(run), str(run / "result.json"), options.pool
     # All strategies are checked, also those that do not run: notes quote them.
     root = Fields(result, place, "run `advisor select` again")
     compared = root.parts("strategies")
     strategies = [read_strategy(each) for each in compared]
     found = root.part("advice").optional_part("recommendation")
     recommended = None if found is None else read_strategy(found)
-    if options["strategy"] is not None:
-        strategy = find_strategy(options["strategy"], strategies, place)
-    elif options.get("method") or options.get("k") or recommended is None:
-        spec = chosen_by_run(run, method=options.get("method"), pool=pool)
+    if options.strategy is not None:
+        strategy = find_strategy(options.strategy, strategies, place)
+    elif method or k or recommended is None:
+        spec = chosen_by_run(run, method=method, pool=pool)
         strategy = Decoded(tuple(member.name for member in spec.members), spec.method)
         if recommended is not None:
             _warn(strategy, recommended, strategies, compared, say)
@@ -121,18 +123,18 @@ def plan_of_run(run: Path, options: Mapping[str, Any], say: Callable[[str], None
     )
 
 
-def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[[str], None]) -> StrategyPlan:
+def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str], None]) -> StrategyPlan:
     """The plan with the changes of the options, after its members are checked."""
-    if options.get("engine") == "ray":
+    if isinstance(options, RunOptions) and options.engine == "ray":
         raise InputError("--engine ray: only a set that decodes together runs on a cluster; leave it out")
-    check_servers(plan.members, options)
+    check_servers(plan.members, options, options.run or "--models", is_trusted=options.names_places)
     local = [member for member in plan.members if not member.is_remote]
     models = {model.name: model for model in loaded_as(local, options)}
     groups = plan.strategy.groups
     if not groups:
         _refuse(options, ("group",), f"the strategy {plan.strategy.name} has no groups")
-    elif options["group"] not in groups:
-        given = "a prompt has no group" if options["group"] is None else f"--group {options['group']} is not in the run"
+    elif options.group not in groups:
+        given = "a prompt has no group" if options.group is None else f"--group {options.group} is not in the run"
         shown = ", ".join(groups[:5]) + (", ..." if len(groups) > 5 else "")
         say(f"{given}, so {plan.strategy.members[0]} answers; give --group NAME, for example {shown}")
     if plan.reader is not None and plan.reader.metric == "choice":
@@ -140,8 +142,8 @@ def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[
     return replace(
         plan,
         members=tuple(models.get(member.name, member) for member in plan.members),
-        max_new_tokens=options["max_new_tokens"] or plan.max_new_tokens,
-        stop=tuple(options["stop"] or plan.stop),
+        max_new_tokens=options.max_new_tokens or plan.max_new_tokens,
+        stop=options.stop or plan.stop,
     )
 
 
@@ -263,8 +265,8 @@ def _warn(
         say(f"{label(strategy, strategies)} scored {best - own:.1f} points less than {recommendation} {on}")
 
 
-def _refuse(options: Mapping[str, Any], names: Sequence[str], reason: str) -> None:
+def _refuse(options: ChosenOptions, names: Sequence[str], reason: str) -> None:
     """Raise InputError if one of these options is given."""
     for name in names:
-        if options.get(name) is not None:
+        if getattr(options, name) is not None:
             raise InputError(f"--{name}: {reason}; leave out --{name}")

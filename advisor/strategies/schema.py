@@ -28,7 +28,7 @@ from pydantic import BeforeValidator, Field, create_model
 from advisor.strategies import kinds
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import Strategy
-from ensemble.common.schema import Exact, Json, Name, Positive, Schema, must, validated, wrong, written
+from ensemble.common.schema import Exact, Json, Name, Positive, Schema, must, validated, written, wrong
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
 

@@ -366,7 +366,7 @@ def _is_same(row: Mapping[str, Any], recommendation: Mapping[str, Any]) -> bool:
 
 
 def _strategy(row: Mapping[str, Any]) -> Strategy:
-    return read_strategy(Fields(row, "result.json", "run `advisor select` again"))
+    return read_strategy(Fields(dict(row), "result.json", "run `advisor select` again"))
 
 
 def _plain(text: str) -> Text:

@@ -17,15 +17,15 @@ from ensemble.common.files import exists
 PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "datasets")
 """The packages whose versions matter in a bug report."""
 EXTRAS = {
-    "lm-eval": "lm_eval",
-    "ray": "ray",
-    "serve": "fastapi",
-    "openai": "openai",
-    "inspect": "inspect_ai",
-    "gguf": "gguf",
-    "otel": "opentelemetry.sdk",
+    "lm-eval": ("lm_eval",),
+    "ray": ("ray",),
+    "serve": ("fastapi", "uvicorn", "prometheus_client"),
+    "openai": ("httpx2",),
+    "inspect": ("inspect_ai",),
+    "gguf": ("gguf", "accelerate"),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
-"""The module that each optional part of the installation needs; tests hold the names against pyproject.toml."""
+"""The modules that each optional part of the installation needs; tests hold the names against pyproject.toml."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """The variables by which huggingface_hub makes no requests, if they have one of these values."""
 _TRUE = ("1", "ON", "YES", "TRUE")
@@ -83,7 +83,7 @@ def _processor() -> str:
 
 def extras() -> dict[str, bool]:
     """Whether each optional part is installed."""
-    return {name: _is_installed(module) for name, module in EXTRAS.items()}
+    return {name: all(map(_is_installed, modules)) for name, modules in EXTRAS.items()}
 
 
 def _is_installed(module: str) -> bool:

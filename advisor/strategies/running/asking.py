@@ -180,7 +180,7 @@ class Answerer:
         winner = await self._strategy.ask(calls)
         # Messages of members often begin with their name, which is given beside them here.
         failures = [
-            (self._models[member].name, str(reply).removeprefix(f"{self._models[member].name}: "))
+            (self._models[member].name, reply.without(self._models[member].name))
             for member, reply in calls.made
             if isinstance(reply, UniteError)
         ]
