@@ -13,7 +13,7 @@ from advisor.logs.scoring import Scoring
 from advisor.pool.pool_file import PoolEntry, entries_named, read_line, read_pool
 from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import EQUAL, check_weights
-from advisor.records import LEVEL, MOST_QUESTIONS, TRIES, Limits
+from advisor.records import ALPHA, CONFIDENCE, MOST_QUESTIONS, TRIES, Limits, alpha_of
 from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
@@ -97,7 +97,7 @@ class RunConfig:
         command: The command line, for the record.
         race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
             question.
-        level: Accepted probability of advising an ensemble that gains nothing, in (0, 1).
+        confidence: Two-sided, of the intervals of gains, in (0, 1).
         choose: How the set is chosen, one of CHOOSE; see :mod:`advisor.jobs.held_out`.
         tries: The most sets that are decoded to choose one, at least 1; for ``predicted`` and ``search``.
         method: The token-level or span-level method of the set.
@@ -117,7 +117,7 @@ class RunConfig:
     cache_dir: Path
     command: str
     race: float | None = None
-    level: float = LEVEL
+    confidence: float = CONFIDENCE
     choose: Choose = "rules"
     tries: int = TRIES
     method: str = DEFAULT
@@ -134,7 +134,7 @@ class RunConfig:
         check_greedy(self.method, "use --method gac, which has the same mean; advisor run and advisor serve can draw")
         check_weights(self.weights, len(self.candidates), self.dev)
         check_seed(self.seed)
-        _check_levels(self.race, self.level)
+        _check_levels(self.race, alpha_of(self.confidence))
         check_choice("--choose", self.choose, CHOOSE)
         _check_tries(self.tries)
         _check_judges(self)
@@ -162,10 +162,10 @@ class RunConfig:
         inference = InferenceConfig.from_options(options)
         rules = read_rules(options)
         method, k = options.get("method") or DEFAULT, options.get("k", 10)
-        seed, level = options.get("seed") or 0, options.get("level", LEVEL)
+        seed, level = options.get("seed") or 0, options.get("level", ALPHA)
         verify_on: Any = options.get("verify_on") or "held_out"
         check_choice("--verify-on", verify_on, VERIFY_ON)
-        race = _value_of_switch(options, "race", "race_level", LEVEL)
+        race = _value_of_switch(options, "race", "race_level", ALPHA)
         tries = options.get("tries")
         choose: Choose = options.get("choose") or "rules"
         most = _value_of_switch(options, "until_sure", "max_questions", MOST_QUESTIONS)
@@ -210,7 +210,8 @@ class RunConfig:
             cache_dir=options.get("cache_dir") or default_cache_dir(),
             command=command,
             race=race,
-            level=level,
+            # The option is still the probability of an error on one side.
+            confidence=round(1 - 2 * level, 12),
             choose=choose,
             tries=TRIES if tries is None else tries,
             method=method,
@@ -236,7 +237,7 @@ class LogsConfig:
         dev_size: Questions that choose, at least 1; None for 300, at most half of all.
         rules: The limits.
         seed: The seed of every draw and resampling, at least 0.
-        level: Accepted probability of a false alarm in a test, in (0, 1).
+        confidence: Two-sided, of the intervals of gains, in (0, 1).
         command: The command line, for the record.
     """
 
@@ -249,7 +250,7 @@ class LogsConfig:
     dev_size: int | None
     rules: Limits
     seed: int
-    level: float
+    confidence: float
     command: str
 
     @classmethod
@@ -260,7 +261,7 @@ class LogsConfig:
             InputError: An option is out of range, or it needs models.
         """
         _check_no_models(options, "logs", "gives responses instead of models")
-        seed, level = options.get("seed") or 0, options.get("level", LEVEL)
+        seed, level = options.get("seed") or 0, options.get("level", ALPHA)
         check_seed(seed)
         _check_levels(None, level)
         return cls(
@@ -278,7 +279,8 @@ class LogsConfig:
             dev_size=options.get("dev_size"),
             rules=read_rules(options),
             seed=seed,
-            level=level,
+            # The option is still the probability of an error on one side.
+            confidence=round(1 - 2 * level, 12),
             command=command,
         )
 
@@ -512,7 +514,7 @@ def _check_levels(race: float | None, level: float) -> None:
     for option, value, most in (("--race-level", race, 1), ("--level", level, 0.5)):
         # Written as a range, so that NaN fails it, too.
         if value is not None and not 0 < value < most:
-            example = f"give a probability above 0 and below {most:g}, for example {LEVEL:g}"
+            example = f"give a probability above 0 and below {most:g}, for example {ALPHA:g}"
             raise InputError(f"{option} {value:g}: {example}")
 
 

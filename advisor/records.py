@@ -15,8 +15,13 @@ Status = Literal["primary", "selected", "rejected", "failed"]
 Verdict = Literal["ensemble", "single", "cannot_tell"]
 Shown = Literal["yes", "not_yet", "no"]
 
-LEVEL = 0.05
-"""The accepted probability of a false alarm by default; intervals have the confidence 1 - LEVEL."""
+CONFIDENCE = 0.9
+"""The two-sided confidence of the intervals of gains by default."""
+ALPHA = 0.05
+"""The probability of an error on one side that belongs to it: that the truth is beyond one end of an interval, and that
+a one-sided test shows what is not there. Formulas take it; options and files have the confidence."""
+FIGURE_CONFIDENCE, FIGURE_ALPHA = 0.95, 0.025
+"""The same of single figures (accuracies, gaps, a judge's shares) and of pairs of models."""
 TRIES = 4
 """Sets that a search decodes by default, the one that the rules choose included."""
 MOST_QUESTIONS = 850
@@ -218,6 +223,12 @@ class Selection:
 
     decisions: tuple[Decision, ...]
     selected: tuple[str, ...]
+
+
+def alpha_of(confidence: float) -> float:
+    """The probability that the truth is beyond one end of an interval that has a two-sided confidence."""
+    # (1 - 0.9) / 2 is 0.05 only with fewer digits, and the limits of tests are compared with it.
+    return round((1 - confidence) / 2, 12)
 
 
 def gap(a: float, b: float) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.records import LEVEL, TOLERANCE, Profile
+from advisor.records import FIGURE_ALPHA, TOLERANCE, Profile
 from ensemble.errors import UniteError
 
 Floats = NDArray[np.float64]
@@ -47,7 +47,7 @@ class Comparison:
         lost: Questions on which it scores less.
         discordance: Mean squared difference of the scores, 0 to 1; for scores of 0 and 1, the share of questions that
             were gained or lost.
-        level: 1 minus the confidence of the intervals.
+        alpha: The probability beyond one end of the intervals.
     """
 
     method: str
@@ -65,10 +65,10 @@ class Comparison:
     gained: int
     lost: int
     discordance: float
-    level: float
+    alpha: float
 
 
-def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, level: float = LEVEL) -> Comparison:
+def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, alpha: float = FIGURE_ALPHA) -> Comparison:
     """Compare the ensemble with its best member, question by question.
 
     The best member is the one with the best accuracy on these same questions, not on dev. Luck on these questions
@@ -78,7 +78,7 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, level:
         ensemble: The ensemble's answers on held-out questions.
         members: The members' answers on the same questions, in the set's order, which breaks ties.
         seed: The seed of the resampling, which only graded scores need.
-        level: 1 minus the confidence of the intervals, between 0 and 1.
+        alpha: The probability beyond one end of an interval, between 0 and 0.5.
 
     Raises:
         UniteError: There is no member or no question, or a member answered other questions.
@@ -100,22 +100,22 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, level:
         members=tuple(member.model for member in members),
         n=len(differences),
         accuracy=ensemble.accuracy,
-        accuracy_ci=accuracy_interval(ensemble, level, seed),
+        accuracy_ci=accuracy_interval(ensemble, alpha, seed),
         best_single=best.model,
         best_single_accuracy=best.accuracy,
         delta=100 * float(differences.mean()),
-        delta_ci=bonett_price(differences, level) if plain else mean_interval(100 * differences, level, seed),
+        delta_ci=bonett_price(differences, alpha) if plain else mean_interval(100 * differences, alpha, seed),
         delta_method="Bonett-Price" if plain else "paired bootstrap",
         p_value=mcnemar(differences) if plain else sign_flip(differences, seed),
         test="exact McNemar" if plain else "sign-flip permutation",
         gained=int((differences > 0).sum()),
         lost=int((differences < 0).sum()),
         discordance=float((differences**2).mean()),
-        level=level,
+        alpha=alpha,
     )
 
 
-def accuracy_interval(profile: Profile, level: float = LEVEL, seed: int = 0) -> Interval:
+def accuracy_interval(profile: Profile, alpha: float = FIGURE_ALPHA, seed: int = 0) -> Interval:
     """Interval of one model's accuracy, in points.
 
     Wilson's interval for scores of 0 and 1: it stays within 0 to 100, and has a width even at 0 and 100. Bootstrap for
@@ -123,37 +123,37 @@ def accuracy_interval(profile: Profile, level: float = LEVEL, seed: int = 0) -> 
 
     Args:
         profile: The model's answers, at least one.
-        level: 1 minus the confidence, between 0 and 1.
+        alpha: The probability beyond one end, between 0 and 0.5.
         seed: Of the bootstrap.
     """
     values = scores(profile)
     # Not the bootstrap: with every answer right its interval would have no width.
-    return wilson(values, level) if is_binary(values) else graded_interval(values, level, seed)
+    return wilson(values, alpha) if is_binary(values) else graded_interval(values, alpha, seed)
 
 
-def graded_interval(values: Floats, level: float = LEVEL, seed: int = 0) -> Interval:
+def graded_interval(values: Floats, alpha: float = FIGURE_ALPHA, seed: int = 0) -> Interval:
     """Interval of a mean of graded scores, 0 to 1, in points: the bootstrap, unless it would have no width."""
     if np.ptp(values) > TOLERANCE:
-        return mean_interval(100 * values, level, seed)
+        return mean_interval(100 * values, alpha, seed)
     # Equal grades on a few questions do not make the mean certain.
-    return cluster_interval(values, np.arange(len(values)), level, (0.0, 1.0))
+    return cluster_interval(values, np.arange(len(values)), alpha, (0.0, 1.0))
 
 
-def wilson(values: Floats, level: float = LEVEL) -> Interval:
+def wilson(values: Floats, alpha: float = FIGURE_ALPHA) -> Interval:
     """Wilson's interval of a mean of scores of 0 and 1, at least one, in points."""
-    counted = stats.binomtest(int(values.sum()), len(values)).proportion_ci(1 - level, method="wilson")
+    counted = stats.binomtest(int(values.sum()), len(values)).proportion_ci(1 - 2 * alpha, method="wilson")
     return 100 * float(counted.low), 100 * float(counted.high)
 
 
 def paired_intervals(
-    primary: Profile, others: Sequence[Profile], level: float = LEVEL, seed: int = 0
+    primary: Profile, others: Sequence[Profile], alpha: float = FIGURE_ALPHA, seed: int = 0
 ) -> list[tuple[Interval, Interval]]:
     """Paired bootstrap of the gap and of the length ratio to the primary, for all candidates in one matrix product.
 
     Args:
         primary: The primary's answers, at least one.
         others: The other candidates' answers to the same questions.
-        level: 1 minus the confidence, between 0 and 1.
+        alpha: The probability beyond one end, between 0 and 0.5.
         seed: Of the bootstrap.
 
     Returns:
@@ -181,7 +181,7 @@ def paired_intervals(
         longer, shorter = (column, 0) if is_longer else (0, column)
         ratios = _ratios(length[:, longer], length[:, shorter])
         intervals.append(
-            (percentile_interval(accuracy[:, 0] - accuracy[:, column], level), percentile_interval(ratios, level))
+            (percentile_interval(accuracy[:, 0] - accuracy[:, column], alpha), percentile_interval(ratios, alpha))
         )
     return intervals
 
@@ -206,36 +206,36 @@ def resampled_means(values: Floats, seed: int = 0, resamples: int = RESAMPLES) -
     return np.concatenate([generator.multinomial(n, chances, size) @ values for size in sizes]) / n
 
 
-def mean_interval(values: Floats, level: float = LEVEL, seed: int = 0) -> Interval:
+def mean_interval(values: Floats, alpha: float = FIGURE_ALPHA, seed: int = 0) -> Interval:
     """Percentile bootstrap of a mean, in the values' unit: for graded scores, which have no closed form."""
-    return percentile_interval(resampled_means(values[:, None], seed)[:, 0], level)
+    return percentile_interval(resampled_means(values[:, None], seed)[:, 0], alpha)
 
 
-def percentile_interval(samples: Floats, level: float = LEVEL) -> Interval:
+def percentile_interval(samples: Floats, alpha: float = FIGURE_ALPHA) -> Interval:
     """The percentile interval of resampled figures, in their unit."""
     # Not np.quantile: its interpolation between two infinite ratios gives NaN.
     ordered = np.sort(samples)
-    cut = int(len(ordered) * level / 2)
+    cut = int(len(ordered) * alpha)
     return float(ordered[cut]), float(ordered[-1 - cut])
 
 
-def bonett_price(differences: Floats, level: float = LEVEL) -> Interval:
+def bonett_price(differences: Floats, alpha: float = FIGURE_ALPHA) -> Interval:
     """Interval of the difference of two accuracies on the same questions, in points.
 
     Wald's with one more question gained and one more lost (Bonett and Price 2012, Journal of Educational and Behavioral
     Statistics 37(4)). The bootstrap is as good on many questions. On few questions it covers too seldom, and if no
-    question was gained or lost, it gives an interval of width 0. If the exact McNemar test is significant at `level`,
-    this interval lies on one side of 0.
+    question was gained or lost, it gives an interval of width 0. If the exact McNemar test is
+    significant at ``2 * alpha``, this interval lies on one side of 0.
 
     Args:
         differences: One value for each question: 1 gained, -1 lost, 0 neither.
-        level: 1 minus the confidence, between 0 and 1.
+        alpha: The probability beyond one end, between 0 and 0.5.
     """
     # One question more on each side keeps the width above 0 where no answer changed.
     n = len(differences) + 2
     gained, lost = (float((differences == sign).sum() + 1) / n for sign in (1, -1))
     middle = gained - lost
-    half = float(stats.norm.isf(level / 2)) * math.sqrt((gained + lost - middle**2) / n)
+    half = float(stats.norm.isf(alpha)) * math.sqrt((gained + lost - middle**2) / n)
     return 100 * max(-1.0, middle - half), 100 * min(1.0, middle + half)
 
 
@@ -269,7 +269,9 @@ def sign_flip(differences: Floats, seed: int = 0) -> float:
     return float(flips.pvalue)
 
 
-def cluster_interval(values: Floats, clusters: Labels, level: float = LEVEL, ends: Interval = (-1.0, 1.0)) -> Interval:
+def cluster_interval(
+    values: Floats, clusters: Labels, alpha: float = FIGURE_ALPHA, ends: Interval = (-1.0, 1.0)
+) -> Interval:
     """Interval of a mean over questions that come in clusters, for example those about one passage, in points.
 
     The cluster-robust (sandwich) variance with Student's t on clusters minus 1 degrees of freedom. As in
@@ -279,7 +281,7 @@ def cluster_interval(values: Floats, clusters: Labels, level: float = LEVEL, end
     Args:
         values: Differences of the scores, or scores, one for each question.
         clusters: The cluster of each question.
-        level: 1 minus the confidence, between 0 and 1.
+        alpha: The probability beyond one end, between 0 and 0.5.
         ends: The least and the largest possible value: -1 and 1 for differences, 0 and 1 for scores.
 
     Returns:
@@ -293,7 +295,7 @@ def cluster_interval(values: Floats, clusters: Labels, level: float = LEVEL, end
     middle = float(totals.sum() / sizes.sum())
     residuals = totals - sizes * middle
     variance = float((residuals**2).sum()) * len(sizes) / (len(sizes) - 1) / float(sizes.sum()) ** 2
-    half = float(stats.t.isf(level / 2, len(sizes) - 3)) * math.sqrt(variance)
+    half = float(stats.t.isf(alpha, len(sizes) - 3)) * math.sqrt(variance)
     return 100 * max(low, middle - half), 100 * min(high, middle + half)
 
 
@@ -358,7 +360,7 @@ def flip_p_value(sums: Floats, observed: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values after Holm's correction: the level then holds for all comparisons together.
+    """P-values after Holm's correction: the error probability then holds for all comparisons together.
 
     Args:
         p_values: One for each comparison, in any order.
@@ -373,17 +375,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def questions_needed(delta: float, discordance: float, level: float = LEVEL, power: float = 0.8) -> int | None:
+def questions_needed(delta: float, discordance: float, alpha: float = FIGURE_ALPHA, power: float = 0.8) -> int | None:
     """The number of questions, in all, that show a difference like the observed one, if it is really that large.
 
     Connor's formula for McNemar's test (1987, Biometrics 43(1)); with the mean squared difference as the share of
     discordant questions, it also holds for graded scores. The number is never below the fewest questions with which the
-    exact test can reach the level.
+    exact test can show anything.
 
     Args:
         delta: The difference, in points, -100 to 100.
         discordance: Mean squared difference of the scores, 0 to 1.
-        level: The probability of a false alarm, two-sided, between 0 and 1.
+        alpha: The probability of a false alarm in one direction, between 0 and 0.5.
         power: The probability to show the difference, between 0 and 1.
 
     Returns:
@@ -394,9 +396,9 @@ def questions_needed(delta: float, discordance: float, level: float = LEVEL, pow
         return None
     # Rounding can make it a little negative.
     spread = max(discordance - share**2, 0.0)
-    alarm, miss = float(stats.norm.isf(level / 2)), float(stats.norm.isf(1 - power))
+    alarm, miss = float(stats.norm.isf(alpha)), float(stats.norm.isf(1 - power))
     connor = ((alarm * math.sqrt(discordance) + miss * math.sqrt(spread)) / share) ** 2
-    one_sided_streak = math.ceil(1 + math.log2(1 / level)) / discordance  # 2 * 0.5**streak <= level
+    one_sided_streak = math.ceil(1 + math.log2(1 / (2 * alpha))) / discordance  # 0.5**streak <= alpha
     return math.ceil(max(connor, one_sided_streak) - 1e-9)
 
 

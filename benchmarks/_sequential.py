@@ -17,7 +17,7 @@ from scipy import optimize, special, stats
 
 from advisor.advice.gain import Gain, estimate_gain
 from advisor.advice.sequential import Look, look_until_sure, planned_looks, questions_range
-from advisor.records import LEVEL, MOST_QUESTIONS
+from advisor.records import ALPHA, MOST_QUESTIONS
 from advisor.statistics import Floats, mcnemar
 from benchmarks._measure import Figure
 
@@ -101,7 +101,7 @@ class Case:
             found = [self.estimate(sizes, chance) for _ in range(draws)]
             z_values = [each.observed / each.error for each in found]
             by_chance = float(stats.norm.isf(1 - power)) * statistics.stdev(z_values)
-            excesses.append(statistics.mean(z_values) - float(stats.norm.isf(LEVEL)) - by_chance)
+            excesses.append(statistics.mean(z_values) - float(stats.norm.isf(ALPHA)) - by_chance)
             numbers.append(math.log(sizes))
             if excesses[-1] > 0:
                 break
@@ -128,12 +128,12 @@ def power_figures(count: int) -> Iterator[Figure]:
     shown: dict[str, list[bool]] = {"": [], "_dev": [], "_paired": []}
     for _ in range(count):
         members, together = case.draw(n, chance)
-        shown[""].append(case.judge(members, together, n).p_better <= LEVEL)
+        shown[""].append(case.judge(members, together, n).p_better <= ALPHA)
         everywhere = estimate_gain(members, together, np.ones(DEV + n, dtype=bool))
-        shown["_dev"].append(everywhere.p_better <= LEVEL)
+        shown["_dev"].append(everywhere.p_better <= ALPHA)
         own = members[:, DEV:]
         differences = together[DEV:] - own[own.mean(axis=1).argmax()]
-        shown["_paired"].append(mcnemar(differences) <= LEVEL and bool(differences.mean() > 0))
+        shown["_paired"].append(mcnemar(differences) <= ALPHA and bool(differences.mean() > 0))
     what = f"gain 5, n = 300, 300 dev questions, members {', '.join(map(str, SPREAD))}%, rates of the zoo; of {count}"
     notes = {
         "": (what, "at least 0.70"),
@@ -186,7 +186,7 @@ def _coverage(count: int) -> Figure:
             right = case.needs(chance, draws=max(5, min(100, count // 10)))
             for questions in (100, 300):
                 found = [case.estimate(questions, chance) for _ in range(max(5, count // 10))]
-                covered += [_has(right, each) for each in found if min(each.p_better, each.p_worse) > LEVEL]
+                covered += [_has(right, each) for each in found if min(each.p_better, each.p_worse) > ALPHA]
         rates.append(statistics.mean(covered))
     note = (
         f"`questions_needed` has the right number, where the verdict is cannot_tell: the mean of true gains of "

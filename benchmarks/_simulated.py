@@ -19,7 +19,7 @@ from scipy import special, stats
 
 from advisor.advice.gain import Gain, estimate_gain
 from advisor.advice.sequential import tests_factor
-from advisor.records import LEVEL
+from advisor.records import ALPHA
 from advisor.statistics import Floats
 
 KINDS = {"tied": (0.0, 0.0, 0.0, 0.0), "near": (0.0, 2.0, 4.0, 5.0), "spread": (0.0, 5.0, 9.0, 12.0)}
@@ -79,7 +79,7 @@ class Drawn:
     @property
     def false(self) -> float:
         """Share of false gains that are shown."""
-        return float((self.p_values <= LEVEL).mean())
+        return float((self.p_values <= ALPHA).mean())
 
 
 CELLS = tuple(Cell(*each) for each in product(KINDS, QUESTIONS, SIZES, (False, True)))
@@ -344,8 +344,8 @@ def _scores(numbers: Floats, means: Floats, graded: bool = False) -> Floats:
     return np.square(above)
 
 
-def _covers(found: Gain, gain: float, level: float) -> bool:
-    low, high = found.interval(level)
+def _covers(found: Gain, gain: float, alpha: float) -> bool:
+    low, high = found.interval(alpha)
     return low <= gain <= high
 
 

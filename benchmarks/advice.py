@@ -32,7 +32,7 @@ from scipy import stats
 
 from advisor.choose.race import Race
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Limits, Profile, gap, within
+from advisor.records import ALPHA, Limits, Profile, gap, within
 from advisor.statistics import Floats
 from benchmarks import _simulated, _zoo
 from benchmarks._groups import group_figures
@@ -172,7 +172,7 @@ def simulated_figures(quick: bool, run: Callable[..., list[Any]]) -> Iterator[Fi
         ("_dev", "dev", "the same, the set answered the 300 dev questions as well"),
         ("_paired", "paired", "the same draws, exact two-sided McNemar test against the best member held out"),
     ):
-        shown = np.concatenate([each[key] for each in power]) <= LEVEL
+        shown = np.concatenate([each[key] for each in power]) <= ALPHA
         yield _share(f"power_gain5_n300_latent{name}", shown.tolist(), note=note)
 
 
@@ -197,7 +197,7 @@ def _processes(quick: bool) -> Iterator[Callable[..., list[Any]]]:
 def _cells(cells: Sequence[_simulated.Cell], count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
     """The worst settings. The worst of many shares is unlucky, so settings that miss a bar are drawn 10 times again."""
     drawn: list[_simulated.Drawn] = run(_simulated.draw_cell, cells, [count] * len(cells), range(len(cells)))
-    doubtful = [n for n, each in enumerate(drawn) if each.false > LEVEL or each.covered.mean() < _BAR[0]]
+    doubtful = [n for n, each in enumerate(drawn) if each.false > ALPHA or each.covered.mean() < _BAR[0]]
     again = run(
         _simulated.draw_cell, [cells[n] for n in doubtful], [10 * count] * len(doubtful), [10_000] * len(doubtful)
     )
@@ -205,10 +205,10 @@ def _cells(cells: Sequence[_simulated.Cell], count: int, run: Callable[..., list
         drawn[n] = each
     false = max(range(len(cells)), key=lambda n: drawn[n].false)
     what = f"the worst of {len(cells)} settings, {len(doubtful)} drawn again: {cells[false]}"
-    yield _share("false_ensemble", (drawn[false].p_values <= LEVEL).tolist(), "at most 0.05", what)
-    loss = max(range(len(cells)), key=lambda n: float((drawn[n].p_worse <= LEVEL).mean()))
+    yield _share("false_ensemble", (drawn[false].p_values <= ALPHA).tolist(), "at most 0.05", what)
+    loss = max(range(len(cells)), key=lambda n: float((drawn[n].p_worse <= ALPHA).mean()))
     what = f"verdicts single where nothing is gained or lost, the worst setting: {cells[loss]}"
-    yield _share("false_single", (drawn[loss].p_worse <= LEVEL).tolist(), note=what)
+    yield _share("false_single", (drawn[loss].p_worse <= ALPHA).tolist(), note=what)
     for suffix, confidence in (("", "95%"), ("_90", "90%")):
         held = [each.covered_90 if suffix else each.covered for each in drawn]
         bar = "" if suffix else f"{_BAR[0]} to {_BAR[1]}"
@@ -228,14 +228,14 @@ def _choices(count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
     """False gains where somebody or something chose."""
     places = range(len(_simulated.CHOICES))
     found: list[Floats] = run(_simulated.draw_choice, places, [count] * len(places), places)
-    doubtful = [n for n in places if _limited(n) and (found[n] <= LEVEL).mean() > LEVEL]
+    doubtful = [n for n in places if _limited(n) and (found[n] <= ALPHA).mean() > ALPHA]
     again = run(_simulated.draw_choice, doubtful, [10 * count] * len(doubtful), [10_000] * len(doubtful))
     for n, p_values in zip(doubtful, again, strict=True):
         found[n] = p_values
     for name, choices in groupby(zip(_simulated.CHOICES, found, strict=True), key=lambda each: each[0].name):
-        choice, p_values = max(choices, key=lambda each: float((each[1] <= LEVEL).mean()))
+        choice, p_values = max(choices, key=lambda each: float((each[1] <= ALPHA).mean()))
         limit = "at most 0.05" if _limited(_simulated.CHOICES.index(choice)) else ""
-        yield _share(f"false_ensemble_{name}", (p_values <= LEVEL).tolist(), limit, choice.note)
+        yield _share(f"false_ensemble_{name}", (p_values <= ALPHA).tolist(), limit, choice.note)
 
 
 def _limited(place: int) -> bool:

@@ -20,7 +20,7 @@ from advisor.advice.strategies import AnsweredSplit, Strategy, compare_strategie
 from advisor.choose.rules import select
 from advisor.judge.bradley_terry import bradley_terry
 from advisor.judge.verdicts import Match
-from advisor.records import LEVEL, Answer, Limits, Profile, Shown
+from advisor.records import ALPHA, Answer, Limits, Profile, Shown
 from advisor.statistics import Floats
 from advisor.tasks.task import Example, Signature, Task
 from benchmarks._measure import Figure, arguments, progress, tell
@@ -139,7 +139,7 @@ def main(given: Sequence[str] | None = None) -> int:
         name = f"{questions}_{spread:g}"
         figures += [
             Figure(f"coverage_{name}", coverage(setting, covered), limit="at least 0.92", note=what),
-            Figure(f"false_gains_{name}", shown(0.0, setting, tested), limit=f"at most {1.5 * LEVEL:g}", note=what),
+            Figure(f"false_gains_{name}", shown(0.0, setting, tested), limit=f"at most {1.5 * ALPHA:g}", note=what),
         ]
     strong = shown(LEAD, Setting(QUESTIONS[-1], SPREADS[-1]), tested)
     figures.append(

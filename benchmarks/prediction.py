@@ -35,7 +35,7 @@ TRUTH = 2000
 """Questions that tell the gain of a vote, at most."""
 TRUST = 30
 """How many sets the slope 1 counts for, the mean of vote and oracle as it is: few sets alone give a wild slope."""
-LEVEL = 0.05
+ALPHA = 0.05
 _CASES = 10
 """Splits of the zoo's questions into 300 dev questions and others."""
 
@@ -68,7 +68,7 @@ class Quality(NamedTuple):
         """The share of the gains in the 90% interval of a prediction, whose error includes that of the gain."""
         known = zip(self.predictions, self.gains, self.errors, strict=True)
         wide = [(Prediction(one.points, float(np.hypot(one.deviation, error))), gain) for one, gain, error in known]
-        return float(np.mean([low <= gain <= high for one, gain in wide for low, high in [one.interval(LEVEL)]]))
+        return float(np.mean([low <= gain <= high for one, gain in wide for low, high in [one.interval(ALPHA)]]))
 
     @property
     def ranks(self) -> float:

@@ -42,7 +42,7 @@ def write_comparison(path: Path, comparison: Mapping[str, Any], pairs: Sequence[
             # The JSON has the order that the user gave.
             models=sorted(comparison["models"], key=lambda model: -float(model["accuracy"])),
             headline=_headline(comparison, pairs),
-            confidence=f"{100 * (1 - comparison['level']):g}%",
+            confidence=text.percent(comparison["confidence"]),
             figure=figure,
             style=Markup(style),
             style_hash=content_hash(style),

@@ -83,7 +83,7 @@ def _figures(result: Result) -> list[tuple[str, str]]:
         return [("Gain", gain)] if gain else []
     row, figures = recommended.row, []
     if not row.is_single and recommended.gain is not None:
-        limits = f"{text.interval_name(result.level)} {text.difference_interval(recommended.gain_ci)}"
+        limits = f"{text.interval_name(result.confidence)} {text.difference_interval(recommended.gain_ci)}"
         figures.append(("Expected gain", f"{text.difference(recommended.gain)} points ({limits})"))
         figures += [("That is", clause)] if (clause := verdict.of_thousand(result)) else []
         why = text.why_not_shown(recommended.shown, recommended.gain_ci)

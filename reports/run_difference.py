@@ -33,7 +33,7 @@ def write_difference(path: Path, difference: Mapping[str, Any]) -> Path:
         decision=_decision(difference),
         decisions=_decisions(difference),
         words=_WORDS,
-        confidence=f"{100 * (1 - difference['level']):g}%",
+        confidence=text.percent(difference["confidence"]),
     )
 
 

@@ -117,7 +117,7 @@ def make_result(samples: list[dict[str, Any]]) -> dict[str, Any]:
         "advice": {
             "questions_needed": None,
             "warnings": [],
-            "level": 0.05,
+            "confidence": 0.9,
             **_advice(selected, held_out),
             "recommendation": recommend(strategies),
         },

@@ -32,7 +32,7 @@ def profile(model: str, scores: Sequence[float] | np.ndarray, lengths: list[int]
     )
 
 
-def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, level: float = 0.05) -> StrategyResult:
+def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, alpha: float = 0.05) -> StrategyResult:
     """Unite of a and b on held-out questions, with b always wrong; on as many dev questions a is as accurate."""
     ensemble = [1] * gained + [0] * lost + [1] * both + [0] * (n - gained - lost - both)
     best = [0] * gained + [1] * lost + [1] * both + [0] * (n - gained - lost - both)
@@ -45,7 +45,7 @@ def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, level
     sets = {strategy: profile("unite", ensemble)}
     dev = AnsweredSplit(task, alone, sets if tries > 1 else {})
     held_out = AnsweredSplit(task, alone, sets)
-    found = compare_strategies(dev, held_out, ["a"], can_vote=False, tries=tries, level=level).results
+    found = compare_strategies(dev, held_out, ["a"], can_vote=False, tries=tries, alpha=alpha).results
     return next(each for each in found if each.strategy == strategy)
 
 
@@ -111,14 +111,14 @@ def test_an_interval_that_leaves_out_zero_without_correction_is_explained() -> N
     assert "has no correction" not in advise(FITTING, together(gained=60, lost=40, both=361, n=500)).text
 
 
-def test_the_level_is_an_option() -> None:
+def test_the_confidence_is_an_option() -> None:
     figures = {"gained": 60, "lost": 34, "both": 361, "n": 500}
-    assert advise(FITTING, together(**figures, level=0.001), level=0.001).verdict == "cannot_tell"
-    advice = advise(FITTING, together(**figures, level=0.02), level=0.02)
+    assert advise(FITTING, together(**figures, alpha=0.001), alpha=0.001).verdict == "cannot_tell"
+    advice = advise(FITTING, together(**figures, alpha=0.02), alpha=0.02)
     assert advice.verdict == "ensemble"
-    assert "tested at the level 0.02." in advice.text
+    assert "tested with 96% confidence." in advice.text
     assert "96% interval" in advice.text
-    assert "level" not in advise(FITTING, together(**figures)).text
+    assert "alpha" not in advise(FITTING, together(**figures)).text
 
 
 @settings(deadline=None)

@@ -231,7 +231,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "advice": {
             "verdict": "single",
             "text": HOSTILE,
-            "level": 0.05,
+            "confidence": 0.9,
             "warnings": [HOSTILE],
             "recommendation": {**strategy, "text": HOSTILE},
         },
@@ -294,7 +294,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
             "recommendation": {"strategy": "cascade", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet"}
             | {"text": "Ask a, b and c.", "calls_per_question": 2.25, "seconds_per_question": 0.5}
             | {"price_per_1000": 1.2, "expected_gain": 3.0, "expected_gain_ci": [0.5, 5.4]},
-            "level": 0.05,
+            "confidence": 0.9,
             "warnings": ["The models guess."],
         },
     }

@@ -214,7 +214,7 @@ def test_few_questions_have_finite_figures(n: int, size: int, scores: list[float
 def test_equivalence_is_two_one_sided_tests_at_the_level() -> None:
     few, many = (compare_pairs(table(*changed(n // 100, n // 100, n)), margin=1)[0] for n in (200, 2000))
     assert (few.equivalent, many.equivalent) == (False, True)
-    assert many.margin_ci == bonett_price(np.array([1.0] * 20 + [-1.0] * 20 + [0.0] * 1960), level=0.1)
+    assert many.margin_ci == bonett_price(np.array([1.0] * 20 + [-1.0] * 20 + [0.0] * 1960), alpha=0.05)
 
 
 def test_models_that_differ_by_the_margin_are_rarely_called_equivalent() -> None:

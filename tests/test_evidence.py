@@ -222,7 +222,7 @@ def test_what_cannot_be_told_needs_more_questions_than_there_were(gained: int, l
 
 @given(st.floats(0.5, 20), st.floats(0.2, 1))
 def test_a_stricter_level_needs_more_questions(delta: float, discordance: float) -> None:
-    lax, strict = questions_needed(delta, discordance, 0.05), questions_needed(delta, discordance, 0.01)
+    lax, strict = questions_needed(delta, discordance, 0.025), questions_needed(delta, discordance, 0.005)
     assert lax is not None
     assert strict is not None
     assert lax <= strict

@@ -94,14 +94,14 @@ def test_patterns_show_a_gain_more_often_than_the_paired_test() -> None:
     assert by_patterns > 1.3 * by_pairs
 
 
-@pytest.mark.parametrize("level", [0.01, 0.05, 0.3])
-def test_the_interval_leaves_out_zero_exactly_where_a_one_sided_test_does(level: float) -> None:
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.3])
+def test_the_interval_leaves_out_zero_exactly_where_a_one_sided_test_does(alpha: float) -> None:
     for seed in range(200):
         scores = drawn([0.66 - 0.001 * seed, 0.6, 0.6], 200, seed)
         found = estimate_gain(scores[1:], scores[0], np.ones(200, bool))
-        low, high = found.interval(level)
-        assert (low > 0) == (found.p_better < level)
-        assert (high < 0) == (found.p_worse < level)
+        low, high = found.interval(alpha)
+        assert (low > 0) == (found.p_better < alpha)
+        assert (high < 0) == (found.p_worse < alpha)
 
 
 def test_hindsight_is_corrected_in_part_where_models_are_tied() -> None:

@@ -78,7 +78,7 @@ def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_t
         assert (candidate["gap_ci"], candidate["fragile"]) == (None, None)
         assert candidate["accuracy_ci"][0] <= candidate["accuracy"] <= candidate["accuracy_ci"][1]
     assert result["pairs"] == []
-    assert result["race"] == {"level": 0.05, "responses": QUESTIONS + 2 * FIRST, "of": 3 * QUESTIONS}
+    assert result["race"] == {"confidence": 0.95, "responses": QUESTIONS + 2 * FIRST, "of": 3 * QUESTIONS}
     assert "none of the other 2 fits alpha" in result["advice"]["text"]
 
 

@@ -96,7 +96,7 @@ def test_no_difference_at_all_has_narrow_intervals_around_zero() -> None:
 
 
 def test_the_estimate_and_the_interval_are_those_of_a_slow_posterior() -> None:
-    gains = group_gains(*some(("a", 60, 20, 4), ("b", 30, 3, 6), ("c", 12, 1, 0), ("d", 90, 9, 9)), level=0.05)
+    gains = group_gains(*some(("a", 60, 20, 4), ("b", 30, 3, 6), ("c", 12, 1, 0), ("d", 90, 9, 9)), alpha=0.05)
     means, errors = (np.array([getattr(gain, name) for gain in gains]) / 100 for name in ("observed", "error"))
     # Every pair of a centre and a spread, weighted by the probability of the observed gains.
     centres, spreads = np.meshgrid(np.linspace(-3, 3, 1501), np.linspace(0.0, 1, 1001))

@@ -105,7 +105,7 @@ def without_nan(text: str) -> Any:
 
 
 def test_the_level_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), level=0.3)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), confidence=0.4)
     assert "tested at the level 0.3." in run(plan).advice.text
 
 

@@ -1,4 +1,4 @@
-"""Racing: nobody who fits is dropped more often than the level says, and the hopeless are dropped early."""
+"""Racing: nobody who fits is dropped more often than the alpha says, and the hopeless are dropped early."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.choose.race import FIRST_ROUND, Race, log_wealth
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Limits, Standing
+from advisor.records import ALPHA, Limits, Standing
 from advisor.statistics import Floats
 
 QUESTIONS = 300
@@ -34,11 +34,11 @@ def reshuffles(count: int, questions: int = QUESTIONS) -> list[np.ndarray]:
     return [generator.permutation(questions) for _ in range(count)]
 
 
-def race(scores: Floats, rules: Limits, level: float = LEVEL, order: np.ndarray | None = None) -> Race:
+def race(scores: Floats, rules: Limits, alpha: float = ALPHA, order: np.ndarray | None = None) -> Race:
     """A race on known scores; without an order, the questions come as they are."""
     ordered = scores if order is None else scores[:, order]
     models, questions = ordered.shape
-    running = Race(models, questions, rules.max_gap, level)
+    running = Race(models, questions, rules.max_gap, alpha)
     while places := running.next_round:
         running.record({model: ordered[model, places.start : places.stop].tolist() for model in running.running})
     return running
@@ -73,7 +73,7 @@ def test_the_same_set_in_200_reshuffles_and_a_third_of_the_responses_of_the_hope
 def test_a_candidate_that_is_just_within_the_gap_is_dropped_no_more_often_than_the_level_says() -> None:
     scores = answers(60, 50, questions=100)
     wrong = sum(bool(race(scores, RULES, 0.5, order).drops) for order in reshuffles(400, 100))
-    assert 0 < wrong <= 200  # the bets are against a claim that is true, and a level of a half lets some through
+    assert 0 < wrong <= 200  # the bets are against a claim that is true, and a alpha of a half lets some through
     assert sum(bool(race(scores, RULES, 0.05, order).drops) for order in reshuffles(400, 100)) <= 20
 
 

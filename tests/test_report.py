@@ -90,12 +90,14 @@ def test_the_price_of_the_recommended_strategy_is_in_the_first_block(tmp_path: P
     assert "Price of 1,000 questions $1.20" in first
 
 
-@pytest.mark.parametrize(("level", "words"), [(0.05, "90% interval"), (0.1, "80% interval"), (0.025, "95% interval")])
+@pytest.mark.parametrize(
+    ("confidence", "words"), [(0.9, "90% interval"), (0.8, "80% interval"), (0.95, "95% interval")]
+)
 def test_the_interval_of_the_gain_has_its_true_confidence(
-    tmp_path: Path, result: dict[str, Any], level: float, words: str
+    tmp_path: Path, result: dict[str, Any], confidence: float, words: str
 ) -> None:
     changed = recommending(result, "cascade")
-    changed["advice"]["level"] = level
+    changed["advice"]["confidence"] = confidence
     text = text_of(written(tmp_path, changed))
     assert f"({words} " in text.partition("Decoded together")[0]
     assert f"with its {words};" in text

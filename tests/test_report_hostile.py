@@ -204,7 +204,7 @@ HOSTILE_PARTS: list[tuple[dict[str, Any], str]] = [
     ({"prediction": {"sets": [{"predicted_gain": "4"}]}}, r"sets\[0\]: predicted_gain should be a number"),
     ({"looks": {}}, "looks should be a list of objects"),
     ({"looks": [{"n": "10"}]}, r"looks\[0\]: n should be a number"),
-    ({"advice": {"level": 2}}, "level should be above 0 and below 0.5"),
+    ({"advice": {"confidence": 2}}, "confidence should be above 0 and below 1"),
     ({"advice": {"questions_needed": [None, 3]}}, r"questions_needed should be \[low, high\]"),
     ({"advice": {"questions_needed": [1, "2"]}}, r"questions_needed should be \[low, high\]"),
     ({"strategies": [{"strategy": "vote", "members": ["a"], "groups": {}}]}, "groups should be a list of objects"),

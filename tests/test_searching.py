@@ -183,7 +183,7 @@ def test_the_interval_of_a_prediction_has_the_level_of_the_run(
 ) -> None:
     promise = PredictedSet(("alpha", "beta"), Prediction(1.0, 2.0), 50.0, 60.0, rules=True)
     monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", verify=False), level=0.3)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", verify=False), confidence=0.4)
     [found] = result_of(run(plan))["prediction"]["sets"]
     assert found["predicted_gain_ci"] == list(Prediction(1.0, 2.0).interval(0.3))
 

@@ -1,4 +1,4 @@
-"""Questions in batches: the limits against published tables, the level by simulation, and looks that are recorded."""
+"""Questions in batches: limits against published tables, error probabilities by simulation, recorded looks."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def test_one_look_is_the_plain_test() -> None:
     assert limits_of((80,), 0.05) == pytest.approx((0.05,))
 
 
-@pytest.mark.parametrize("level", [0.01, 0.05, 0.3])
-def test_a_correction_gives_the_level_exactly_at_the_limit(level: float) -> None:
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.3])
+def test_a_correction_gives_alpha_exactly_at_the_limit(alpha: float) -> None:
     plan = planned_looks(800)
-    for n, limit in zip(plan, limits_of(plan, level), strict=True):
-        assert replace(BLANK, n=n).corrected(limit) == pytest.approx(level, abs=1e-6)
+    for n, limit in zip(plan, limits_of(plan, alpha), strict=True):
+        assert replace(BLANK, n=n).corrected(limit) == pytest.approx(alpha, abs=1e-6)
 
 
 def test_a_correction_never_makes_a_p_value_smaller() -> None:
@@ -102,7 +102,7 @@ def test_an_interval_leaves_out_zero_exactly_if_its_look_shows_a_gain(n: int) ->
         assert (gain.interval(0.05)[0] > 0) == (p_value < limit) == (look.corrected(p_value) < 0.05)
 
 
-def test_all_looks_together_keep_the_level() -> None:
+def test_all_looks_together_keep_alpha() -> None:
     # Sums of independent parts, as the estimate on more and more questions; 1 in 20,000 is 0.2 points of the rate.
     plan = planned_looks(800)
     parts = np.diff(plan, prepend=0)
@@ -239,8 +239,8 @@ def test_a_larger_gain_needs_fewer_questions() -> None:
     assert lows == sorted(lows, reverse=True)
 
 
-def test_a_stricter_level_needs_more_questions() -> None:
-    plain, strict = (questions_range(found(3.2), level) for level in (0.05, 0.01))
+def test_a_stricter_alpha_needs_more_questions() -> None:
+    plain, strict = (questions_range(found(3.2), alpha) for alpha in (0.05, 0.01))
     assert plain is not None
     assert strict is not None
     assert strict[0] > plain[0]

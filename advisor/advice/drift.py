@@ -1,7 +1,7 @@
 """Whether a recommendation still holds on fresh questions: the answers of its strategy, and the judgement.
 
 A strategy that should gain something is compared with the best single model of the run, question by question. The
-limits are one-sided: each holds with the probability 1 - level.
+limits are one-sided: each holds with the probability 1 - alpha.
 
 - ``no_longer``: the strategy is shown to be worse than the single model, or to gain less than the user wants; or its
   gain is shown to be smaller than the run expected, and the interval has values at or below what the user wants.
@@ -26,7 +26,7 @@ from scipy import stats
 
 from advisor.advice.gain import Gain
 from advisor.advice.strategies import Strategy, picked_answers
-from advisor.records import LEVEL, Profile
+from advisor.records import ALPHA, Profile
 from advisor.statistics import Floats, Interval, cluster_totals
 from advisor.strategies.plan import DevScores
 from advisor.strategies.votes import codes_of
@@ -127,7 +127,7 @@ def change_interval(now: float, now_ci: Interval, before: float, before_ci: Inte
 
 
 def judge_gain(
-    gain: Gain, expected: float, expected_ci: Interval, *, min_gain: float = 0.0, level: float = LEVEL
+    gain: Gain, expected: float, expected_ci: Interval, *, min_gain: float = 0.0, alpha: float = ALPHA
 ) -> Judgement:
     """Judge a strategy that should gain something; the module's text has the rules.
 
@@ -136,10 +136,10 @@ def judge_gain(
         expected: In the run, in points.
         expected_ci: Its interval.
         min_gain: The least gain that pays, in points.
-        level: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
+        alpha: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
     """
-    interval = gain.interval(level)
-    if gain.p_worse <= level:
+    interval = gain.interval(alpha)
+    if gain.p_worse <= alpha:
         return Judgement("no_longer", "the test shows that it is worse than the single model")
     if interval[1] < min_gain:
         return Judgement("no_longer", f"the gain is shown to be less than {min_gain:g} points")
@@ -153,7 +153,7 @@ def judge_gain(
         return Judgement("holds", f"the test shows the gain{less}")
     if expected < _SMALLEST:
         return _without_loss(gain.points, gain.points - interval[0], 0.0, gain.questions)
-    quantiles = float(stats.norm.isf(level) + stats.norm.isf(1 - _POWER))
+    quantiles = float(stats.norm.isf(alpha) + stats.norm.isf(1 - _POWER))
     # If these questions should have shown the expected gain, then what they did show is the better guess.
     sizes = [size for size in (expected, abs(gain.points)) if size >= _SMALLEST]
     counts = [math.ceil(gain.questions * (quantiles * gain.error / size) ** 2) for size in sizes]

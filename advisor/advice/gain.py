@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from advisor.records import LEVEL
+from advisor.records import ALPHA
 from advisor.statistics import Floats, Interval, Labels, is_binary
 
 MOST_IN_PATTERN = 5
@@ -74,16 +74,16 @@ class Gain:
         """
         return self.points + 2 * (self.points - self.observed)
 
-    def interval(self, level: float = LEVEL) -> Interval:
-        """The interval of the gain. Each end is a one-sided limit, so its confidence is 1 - 2 * level.
+    def interval(self, alpha: float = ALPHA) -> Interval:
+        """The interval of the gain. Each end is a one-sided limit, so its confidence is 1 - 2 * alpha.
 
-        It lies above 0 exactly if `p_better` is below the level, and below 0 exactly if `p_worse` is; if the data was
+        It lies above 0 exactly if `p_better` is at most `alpha`, and below 0 exactly if `p_worse` is; if the data was
         looked at before, exactly if the p-value that is corrected for that is.
 
         Args:
-            level: The probability that the true gain is beyond one end, between 0 and 0.5.
+            alpha: The probability that the true gain is beyond one end, between 0 and 0.5.
         """
-        half = float(special.stdtrit(self.freedom, 1 - level)) * self.error * self.stretch
+        half = float(special.stdtrit(self.freedom, 1 - alpha)) * self.error * self.stretch
         return max(-100.0, self.observed - half), min(100.0, self._at_most + half)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.records import LEVEL, Shown, join, signed
+from advisor.records import ALPHA, Shown, join, signed
 from advisor.statistics import Floats, Interval, cluster_sign_flip, holm
 from ensemble.common.text import counted, shortened, visible
 
@@ -44,9 +44,9 @@ class GroupGain:
         observed: The mean difference on these questions.
         error: The standard error of this mean.
         points: The estimated gain: the observed one, pulled to the gain of all groups.
-        interval: Its interval. Each end is a one-sided limit at the level.
+        interval: Its interval. Each end is a one-sided limit.
         shown: Whether the group's own questions show a gain (``yes``) or a loss (``no``). Holm's correction makes the
-            level hold for all groups together, once for gains and once for losses.
+            error probability hold for all groups together, once for gains and once for losses.
     """
 
     group: str
@@ -62,7 +62,7 @@ def group_gains(
     differences: Floats,
     groups: Sequence[str | None],
     clusters: Sequence[str] | None = None,
-    level: float = LEVEL,
+    alpha: float = ALPHA,
 ) -> tuple[GroupGain, ...]:
     """Estimate the gain in each group.
 
@@ -70,7 +70,7 @@ def group_gains(
         differences: The strategy's score minus that of the best single model, -1 to 1, for each question.
         groups: The group of each question; a question without one is left out.
         clusters: What each question shares with others, for example a passage; None if they are independent.
-        level: The probability that the true gain is beyond one end of an interval, and of any false ``shown`` in one
+        alpha: The probability that the true gain is beyond one end of an interval, and of any false ``shown`` in one
             direction; between 0 and 0.5.
 
     Returns:
@@ -88,7 +88,7 @@ def group_gains(
     sizes = np.bincount(places).astype(np.float64)
     means = np.bincount(places, weights=values) / sizes
     variances = _variances(values - means[places], places, labels)
-    points, low, high = _pooled(means, variances, level)
+    points, low, high = _pooled(means, variances, alpha)
     better, worse = [], []
     for number, mean in enumerate(means):
         own = places == number
@@ -98,7 +98,7 @@ def group_gains(
         worse.append(p_value / 2 if mean < 0 else 1.0)
     shown: list[Shown] = [
         # The interval as well, so that no group is shown whose interval includes 0.
-        "yes" if gain <= level and start > 0 else "no" if loss <= level and end < 0 else "not_yet"
+        "yes" if gain <= alpha and start > 0 else "no" if loss <= alpha and end < 0 else "not_yet"
         for gain, loss, start, end in zip(holm(better), holm(worse), low, high, strict=True)
     ]
     return tuple(
@@ -115,14 +115,14 @@ def group_gains(
     )
 
 
-def group_warnings(gains: Sequence[GroupGain], level: float = LEVEL) -> tuple[str, ...]:
+def group_warnings(gains: Sequence[GroupGain], alpha: float = ALPHA) -> tuple[str, ...]:
     """What a mean over all questions hides, one sentence each.
 
     Args:
         gains: The gains by group.
-        level: The probability of a false alarm, between 0 and 0.5.
+        alpha: The probability of a false alarm, between 0 and 0.5.
     """
-    sentences = (_disagreement(gains, level), _losses(gains)) if gains else ()
+    sentences = (_disagreement(gains, alpha), _losses(gains)) if gains else ()
     return tuple(sentence for sentence in sentences if sentence is not None)
 
 
@@ -174,7 +174,7 @@ def _correlation(squares: Floats, sums: Floats, counts: Floats, groups: NDArray[
     return min(1.0, max(0.0, float((products - single).sum()) / max(pairs * variance, 1e-12)))
 
 
-def _pooled(means: Floats, variances: Floats, level: float) -> tuple[Floats, Floats, Floats]:
+def _pooled(means: Floats, variances: Floats, alpha: float) -> tuple[Floats, Floats, Floats]:
     """The posterior mean of each group's true gain, and the ends of its interval."""
     # For a given spread of the groups everything is normal; each row is a spread.
     weights = 1 / (variances + _SPREADS[:, None] ** 2)
@@ -198,10 +198,10 @@ def _pooled(means: Floats, variances: Floats, level: float) -> tuple[Floats, Flo
             low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
         return low
 
-    return chances @ posteriors, end(level), end(1 - level)
+    return chances @ posteriors, end(alpha), end(1 - alpha)
 
 
-def _disagreement(gains: Sequence[GroupGain], level: float) -> str | None:
+def _disagreement(gains: Sequence[GroupGain], alpha: float) -> str | None:
     """Whether the mean over questions (micro) and the mean over groups (macro) point in different directions."""
     sizes, observed, errors = (
         np.array([getattr(gain, name) for gain in gains], dtype=np.float64) for name in ("n", "observed", "error")
@@ -210,7 +210,7 @@ def _disagreement(gains: Sequence[GroupGain], level: float) -> str | None:
     micro, macro = float(shares @ observed), float(observed.mean())
     if micro * macro >= 0:
         return None
-    limit = float(stats.norm.isf(level / 2))
+    limit = float(stats.norm.isf(alpha / 2))
     differs = abs(macro - micro) > limit * float(np.linalg.norm((1 / len(gains) - shares) * errors))
     is_sure = abs(macro) > limit * float(np.linalg.norm(errors)) / len(gains)
     if not (differs or is_sure):

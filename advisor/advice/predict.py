@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from advisor.choose.rules import rank, select
-from advisor.records import LEVEL, Limits, Profile, join, signed
+from advisor.records import ALPHA, Limits, Profile, join, signed
 from advisor.statistics import Floats, Interval, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError
 from ensemble.methods._votes import NONE, Codes, vote
@@ -58,9 +58,9 @@ class Prediction:
     points: float
     deviation: float
 
-    def interval(self, level: float = LEVEL) -> Interval:
-        """Its interval; the true gain is beyond each end with the probability `level`, between 0 and 0.5."""
-        half = float(stats.norm.isf(level)) * self.deviation
+    def interval(self, alpha: float = ALPHA) -> Interval:
+        """Its interval; the true gain is beyond each end with the probability `alpha`, between 0 and 0.5."""
+        half = float(stats.norm.isf(alpha)) * self.deviation
         return self.points - half, self.points + half
 
     def updated(self, points: float, error: float) -> Prediction:
@@ -108,18 +108,18 @@ class PredictedSet:
     seconds: float | None = None
     error: str | None = None
 
-    def as_dict(self, *, decoded: bool, gain: float | None, level: float) -> dict[str, Any]:
+    def as_dict(self, *, decoded: bool, gain: float | None, alpha: float) -> dict[str, Any]:
         """The set for JSON.
 
         Args:
             decoded: Whether it was decoded, on dev or on held-out questions.
             gain: The measured gain, in points; None if it was not decoded on held-out questions.
-            level: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
+            alpha: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
         """
         return {
             "models": list(self.models),
             "predicted_gain": self.prediction.points,
-            "predicted_gain_ci": list(self.prediction.interval(level)),
+            "predicted_gain_ci": list(self.prediction.interval(alpha)),
             "vote": self.vote,
             "oracle": self.oracle,
             "rules": self.rules,

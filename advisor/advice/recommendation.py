@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.advice.strategies import ASKING, Strategy, StrategyResult
-from advisor.records import LEVEL, TOLERANCE, Shown, join, signed
+from advisor.records import ALPHA, TOLERANCE, Shown, join, signed
 from advisor.statistics import Interval
 from ensemble.common.text import counted, interval_name, shortened
 
@@ -34,7 +34,7 @@ class Recommendation:
         strategy: What to run.
         expected_gain: Points over the best single model; 0 for this model itself. It combines the gain on these
             questions with the predicted one.
-        expected_gain_ci: Its interval, in points; each end is exceeded with the run's level.
+        expected_gain_ci: Its interval, in points; with the run's confidence.
         calls_per_question: Responses that a question takes, on average.
         seconds_per_question: Seconds that a question takes, if models run one after the other; None if not known.
         price_per_1000: Dollars of 1,000 questions; None if it is not known.
@@ -54,7 +54,7 @@ class Recommendation:
     text: str
 
 
-def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain: float = 0.0) -> Recommendation | None:
+def recommend(results: Sequence[StrategyResult], alpha: float = ALPHA, min_gain: float = 0.0) -> Recommendation | None:
     """Recommend the strategy with the largest expected gain; None if there is no strategy.
 
     If the cascade of all voters gains something, another strategy that asks models one by one replaces it only if it
@@ -62,7 +62,7 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain:
 
     Args:
         results: The strategies, as :func:`advisor.advice.strategies.compare_strategies` returns them.
-        level: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
+        alpha: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
         min_gain: Points that a strategy must gain if it has more than one model, or takes more than one response for a
             question.
     """
@@ -81,13 +81,13 @@ def recommend(results: Sequence[StrategyResult], level: float = LEVEL, min_gain:
     return Recommendation(
         strategy=best.strategy,
         expected_gain=0.0 if is_baseline else best.expected_gain,
-        expected_gain_ci=(0.0, 0.0) if is_baseline else best.expected_interval(level),
+        expected_gain_ci=(0.0, 0.0) if is_baseline else best.expected_interval(alpha),
         calls_per_question=best.calls,
         seconds_per_question=best.seconds,
         price_per_1000=best.price,
         shown=best.shown,
         min_gain=min_gain,
-        text=_text(best, results, level, min_gain),
+        text=_text(best, results, alpha, min_gain),
     )
 
 
@@ -132,12 +132,12 @@ def routes_in_words(strategy: Strategy) -> str:
     return "; ".join([*parts, f"{first} answers all other groups, and prompts that come without --group NAME"])
 
 
-def describe_gain(points: float, interval: Interval, level: float) -> str:
+def describe_gain(points: float, interval: Interval, alpha: float) -> str:
     """A gain with its interval: ``+4.2 points (90% interval +1.0 to +7.4)``."""
-    return f"{signed(points)} points ({interval_name(level)} {' to '.join(map(signed, interval))})"
+    return f"{signed(points)} points ({interval_name(1 - 2 * alpha)} {' to '.join(map(signed, interval))})"
 
 
-def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float, min_gain: float) -> str:
+def _text(best: StrategyResult, results: Sequence[StrategyResult], alpha: float, min_gain: float) -> str:
     few = few_questions(len(best.profile.answers))
     # A single model has no gain to speak of: it is the baseline, or worse.
     if best.strategy.name == "single":
@@ -150,7 +150,7 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], level: float,
             )
         return f"{describe(best.strategy)}: no other strategy is expected to gain anything.{few}"
     # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
-    expected = describe_gain(best.expected_gain, best.expected_interval(level), level)
+    expected = describe_gain(best.expected_gain, best.expected_interval(alpha), alpha)
     # A reader who sees the measured gain elsewhere must know that it is not overlooked here.
     is_opposite = round(best.gain.points, 1) * round(best.expected_gain, 1) < 0
     opposite = (

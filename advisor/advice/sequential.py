@@ -1,10 +1,10 @@
 """Held-out questions in batches, until the test shows something: a group-sequential design.
 
-A test that is repeated while questions come in finds a gain by chance more often than its level says. So each look at
-the data has a stricter limit, and all looks together keep the level. How much of the level is spent by which look
+A test that is repeated while questions come in finds a gain by chance more often than with the probability alpha. So
+each look at the data has a stricter limit, and all looks together keep alpha. How much of alpha is spent by which look
 follows from the share of the questions that it has (alpha spending: Lan and DeMets 1983, Biometrika 70(3)). The limits
 come from the joint distribution of the looks, by numerical integration (Armitage, McPherson and Rowe 1969, Journal of
-the Royal Statistical Society A 132(2)). The same limits hold for "better" and for "worse", each with the whole level.
+the Royal Statistical Society A 132(2)). The same limits hold for "better" and for "worse", each with all of alpha.
 
 A set of held-out questions that another set was tested on before is not fresh any more: the run folder records all
 looks, and later tests are corrected; see :func:`tests_factor`.
@@ -23,7 +23,7 @@ from scipy import optimize, stats
 
 from advisor.advice.gain import Gain
 from advisor.progress import Progress
-from advisor.records import LEVEL
+from advisor.records import ALPHA
 from advisor.runs.read.fields import Fields, read_object
 from advisor.statistics import Floats, Interval
 from advisor.tasks.task import Task, sha256
@@ -35,11 +35,11 @@ FIRST_LOOK = 100
 _GROWTH = 1.5
 """Each look has this many times the questions of the one before. More looks would hardly save questions."""
 _POWER = 1.25
-"""Exponent of the spending function (Kim and DeMets 1987): 1 spends the level as the questions come in, 3 nearly all of
+"""Exponent of the spending function (Kim and DeMets 1987): 1 spends alpha as the questions come in, 3 nearly all of
 it at the end. In simulations of a gain of 5 points, 1 asks 2% fewer questions and 2 asks 8% more; the power hardly
 differs (0.949 to 0.957)."""
 _LOWEST, _HIGHEST = -8.0, 40.0  # z-values; beyond the first one the normal distribution has no weight that counts
-_LARGEST_LEVEL = 0.999
+_LARGEST_ALPHA = 0.999
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 _USUAL, _AROUND = 1.0, 4.0
 """Mean and deviation, in points, of the gains that sets of fitting models have, before any question is asked: somewhat
@@ -89,30 +89,30 @@ class Look:
 
     @property
     def inputs(self) -> tuple[object, ...]:
-        """What a run with the same inputs has, too: without the limit, which depends on the level."""
+        """What a run with the same inputs has, too: without the limit, which depends on alpha."""
         return self.questions, self.members, self.method, self.k, self.plan, self.n, self.p_value, self.p_worse
 
     def corrected(self, p_value: float) -> float:
         """A p-value on the questions of this look, corrected for all looks of the plan and for earlier tests.
 
-        The smallest level at which the look would show it. So it is at most the level of the run exactly if `p_value`
+        The smallest alpha at which the look would show it. So it is at most alpha of the run exactly if `p_value`
         is at most :attr:`limit`.
 
         Args:
             p_value: One-sided, 0 to 1: of this set, or of any strategy that was compared on these questions.
         """
         plan = self.plan[: self.plan.index(self.n) + 1]
-        return min(1.0, tests_factor(self.test) * _level_of(p_value, plan, self.plan[-1]))
+        return min(1.0, tests_factor(self.test) * _alpha_at(p_value, plan, self.plan[-1]))
 
-    def stretch(self, level: float, freedom: float) -> float:
+    def stretch(self, alpha: float, freedom: float) -> float:
         """How much wider intervals at this look are than without other looks and tests.
 
         Args:
-            level: The probability that the truth is beyond one end at any look, in (0, 0.5).
+            alpha: The probability that the truth is beyond one end at any look, in (0, 0.5).
             freedom: Degrees of freedom of Student's t distribution.
         """
-        limit = limits_of(self.plan, level / tests_factor(self.test))[self.plan.index(self.n)]
-        return float(stats.t.isf(limit, freedom) / stats.t.isf(level, freedom))
+        limit = limits_of(self.plan, alpha / tests_factor(self.test))[self.plan.index(self.n)]
+        return float(stats.t.isf(limit, freedom) / stats.t.isf(alpha, freedom))
 
     @property
     def note(self) -> str | None:
@@ -130,7 +130,7 @@ class Look:
 def tests_factor(test: int) -> int:
     """The factor of the p-values of a test that follows others on the same questions.
 
-    The first test has the whole level, as it is not known then whether others follow. The k-th one has the level
+    The first test has all of alpha, as it is not known then whether others follow. The k-th one has alpha
     divided by k (k + 1): so all later ones together spend half of it, however many follow.
 
     Args:
@@ -151,23 +151,23 @@ def planned_looks(questions: int) -> tuple[int, ...]:
         questions: All that may be asked, at least 1; the last look has them all.
     """
     looks, n = [], FIRST_LOOK
-    # Not a look that the last one follows at once: it costs a part of the level, and saves few questions.
+    # Not a look that the last one follows at once: it costs a part of alpha, and saves few questions.
     while 1.2 * n < questions:
         looks.append(n)
         n = math.ceil(_GROWTH * n)
     return *looks, questions
 
 
-def limits_of(plan: Sequence[int], level: float = LEVEL, questions: int | None = None) -> tuple[float, ...]:
+def limits_of(plan: Sequence[int], alpha: float = ALPHA, questions: int | None = None) -> tuple[float, ...]:
     """The limit of the one-sided p-value at each look.
 
     Args:
         plan: Questions of each look, ascending.
-        level: The probability, in all, of a look at or below its limit although nothing is gained, in (0, 1).
+        alpha: The probability, in all, of a look at or below its limit although nothing is gained, in (0, 1).
         questions: Those of the last look of the whole plan; None if `plan` is whole.
     """
     shares = np.array(plan) / (questions or plan[-1])
-    return tuple(stats.norm.sf(boundaries(shares, level * shares**_POWER)).tolist())
+    return tuple(stats.norm.sf(boundaries(shares, alpha * shares**_POWER)).tolist())
 
 
 def boundaries(shares: Floats, spent: Floats) -> Floats:
@@ -206,22 +206,22 @@ def _upper_end(means: Floats, mass: Floats, deviation: float, chance: float) -> 
     return float(optimize.brentq(excess, _LOWEST, _HIGHEST))
 
 
-def _level_of(p_value: float, plan: tuple[int, ...], questions: int) -> float:
-    """The level at which the limit of the plan's last look is this p-value; `questions` are those of the whole plan."""
+def _alpha_at(p_value: float, plan: tuple[int, ...], questions: int) -> float:
+    """Alpha at which the limit of the plan's last look is this p-value; `questions` are those of the whole plan."""
     if plan == (questions,) or p_value <= 0:
         return p_value
 
-    def excess(level: float) -> float:
-        return limits_of(plan, level, questions)[-1] - p_value
+    def excess(alpha: float) -> float:
+        return limits_of(plan, alpha, questions)[-1] - p_value
 
-    # A limit is below its level.
-    if p_value >= _LARGEST_LEVEL or excess(_LARGEST_LEVEL) < 0:
+    # A limit is below its alpha.
+    if p_value >= _LARGEST_ALPHA or excess(_LARGEST_ALPHA) < 0:
         return 1.0
-    return float(optimize.brentq(excess, p_value, _LARGEST_LEVEL, xtol=1e-9))
+    return float(optimize.brentq(excess, p_value, _LARGEST_ALPHA, xtol=1e-9))
 
 
 def look_until_sure(
-    verify: Callable[[int], Gain | None], blank: Look, earlier: Sequence[Look] = (), level: float = LEVEL
+    verify: Callable[[int], Gain | None], blank: Look, earlier: Sequence[Look] = (), alpha: float = ALPHA
 ) -> tuple[Look, ...]:
     """Ask in batches until the test shows that the set is better, or worse, or until all questions are asked.
 
@@ -230,7 +230,7 @@ def look_until_sure(
             ends the test, too.
         blank: What all looks have in common; its figures are ignored.
         earlier: The looks of earlier runs.
-        level: The accepted probability of "better" although nothing is gained, and of "worse" although nothing is
+        alpha: The accepted probability of "better" although nothing is gained, and of "worse" although nothing is
             lost, in (0, 0.5).
 
     Returns:
@@ -249,7 +249,7 @@ def look_until_sure(
         known = seen.get(look.inputs)
         if not looks:
             test = known.test if known else 1 + max((each.test for each in same), default=0)
-            limits = limits_of(blank.plan, level / tests_factor(test))
+            limits = limits_of(blank.plan, alpha / tests_factor(test))
         looks.append(replace(look, limit=limits[place], test=test))
         if looks[-1].is_sure:
             break
@@ -257,7 +257,7 @@ def look_until_sure(
 
 
 def questions_range(
-    gain: Gain, level: float = LEVEL, others: int = 0, power: float = 0.8
+    gain: Gain, alpha: float = ALPHA, others: int = 0, power: float = 0.8
 ) -> tuple[int, int | None] | None:
     """How many questions would show the gain, if the test on those so far shows neither a gain nor a loss.
 
@@ -267,7 +267,7 @@ def questions_range(
 
     Args:
         gain: The estimate; the number of questions that only single models answered stays as it is.
-        level: The level of the one-sided test, in (0, 0.5).
+        alpha: Of the one-sided test, in (0, 0.5).
         others: Questions that the strategy answered and that are not held out.
         power: The probability to show the gain, in (0.5, 1).
 
@@ -276,15 +276,15 @@ def questions_range(
         bound, because there may be no gain. None in place of both if a gain is unlikely. The lowest may be below those
         that were asked: then the gain may be large, and the questions so far had bad luck.
     """
-    least, largest = _likely_gains(gain, level)
-    low, high = (_questions_for(end, gain, level, power) for end in (largest, least))
+    least, largest = _likely_gains(gain, alpha)
+    low, high = (_questions_for(end, gain, alpha, power) for end in (largest, least))
     return None if low is None else (max(low - others, 1), None if high is None else max(high - others, 1))
 
 
-def _likely_gains(gain: Gain, level: float) -> Interval:
+def _likely_gains(gain: Gain, alpha: float) -> Interval:
     """The 10% and the 90% quantile of the true gain, given the estimate and that the test shows nothing."""
     true = np.linspace(-30.0, 40.0, 1401)
-    limit = float(stats.t.isf(level, gain.freedom))
+    limit = float(stats.t.isf(alpha, gain.freedom))
     shift = gain.points - gain.observed
     # How likely the test shows nothing: if that is rare, an estimate within its limits tells of bad luck.
     nothing = stats.norm.cdf(limit + (shift - true) / gain.error) - stats.norm.cdf(-limit - true / gain.error)
@@ -294,7 +294,7 @@ def _likely_gains(gain: Gain, level: float) -> Interval:
     return float(low), float(high)
 
 
-def _questions_for(true: float, gain: Gain, level: float, power: float) -> int | None:
+def _questions_for(true: float, gain: Gain, alpha: float, power: float) -> int | None:
     """How many answers of the strategy show a true gain; None if more than a million, or if it is not above 0."""
     alone = gain.questions - gain.answered
     shift = gain.points - gain.observed
@@ -302,7 +302,7 @@ def _questions_for(true: float, gain: Gain, level: float, power: float) -> int |
     def shows(n: int) -> bool:
         more, all_more = n / gain.answered, (alone + n) / gain.questions
         error = gain.error * math.sqrt(gain.share / more + (1 - gain.share) / all_more)
-        limit = float(stats.t.isf(level, max(gain.freedom * more, 1.0)))
+        limit = float(stats.t.isf(alpha, max(gain.freedom * more, 1.0)))
         return true - shift / math.sqrt(all_more) >= (limit + float(stats.norm.isf(1 - power))) * error
 
     if true <= 0 or not shows(_MOST_NEEDED):

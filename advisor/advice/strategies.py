@@ -23,7 +23,7 @@ from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
 from advisor.choose.rules import rank
 from advisor.pool.prices import Price
-from advisor.records import LEVEL, TOLERANCE, Cost, Limits, Profile, Shown, within
+from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.strategies.responses import dev_scores
 from advisor.strategies.votes import cascade_calls, codes_of, vote_weights
@@ -35,7 +35,7 @@ from ensemble.methods._votes import vote
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
 _MOVED = 0.01
-"""The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
+"""The splits are used together unless the models' accuracies differ: the p-value up to which they do."""
 _PRIOR = 10
 """Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
 VOTES = ("vote", "weighted_vote", "cascade", "self_consistency")
@@ -139,9 +139,9 @@ class StrategyResult:
         """The gain to expect in use, in points: the updated prediction, or without one the measured gain."""
         return self.gain.points if self.updated is None else self.updated.points
 
-    def expected_interval(self, level: float) -> Interval:
-        """Its interval; the true gain is beyond each end with the probability `level`, between 0 and 0.5."""
-        return (self.updated or self.gain).interval(level)
+    def expected_interval(self, alpha: float) -> Interval:
+        """Its interval; the true gain is beyond each end with the probability `alpha`, between 0 and 0.5."""
+        return (self.updated or self.gain).interval(alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +169,12 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     rules: Limits = Limits(),
     tries: int = 1,
     look: Look | None = None,
-    level: float = LEVEL,
+    alpha: float = ALPHA,
     seed: int = 0,
 ) -> Compared:
     """Compare all strategies that fit the task with the best single model.
 
-    Two families of tests have the level each. *Sets that decode together*: Holm's correction. *All others*: the cascade
+    Two families of tests have alpha each. *Sets that decode together*: Holm's correction. *All others*: the cascade
     of all voters is tested first, because it is the strategy that real pools advise (docs/pools.md); if it is shown, so
     are the others that pass Holm's correction. Without a vote, and for losses, all others have Holm's correction.
 
@@ -191,7 +191,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
             the p-values of sets are multiplied by it (Bonferroni).
         look: The last look at the held-out questions; all p-values are corrected for the looks before it. None if
             there were none.
-        level: The accepted probability of a false alarm in each family, between 0 and 0.5.
+        alpha: The accepted probability of a false alarm in each family, between 0 and 0.5.
         seed: The seed of the resampling of graded scores.
 
     Raises:
@@ -217,7 +217,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     uses_tries = [tries if each.strategy in dev.sets else 1 for each in answers]
     corrected = float if look is None else look.corrected
     if look is not None:
-        gains = [replace(gain, stretch=look.stretch(level, gain.freedom)) for gain in gains]
+        gains = [replace(gain, stretch=look.stretch(alpha, gain.freedom)) for gain in gains]
     factors = list(zip(gains, uses_tries, strict=True))
     better = _adjusted(answers, [corrected(min(1.0, gain.p_better * n)) for gain, n in factors], has_gate=True)
     worse = _adjusted(answers, [corrected(min(1.0, gain.p_worse * n)) for gain, n in factors], has_gate=False)
@@ -225,8 +225,8 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     for each, gain, p_better, p_worse in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
         if p_better is not None and p_worse is not None:
-            shown = "yes" if p_better <= level else "no" if p_worse <= level else "not_yet"
-        groups = evidence.groups(each, level)
+            shown = "yes" if p_better <= alpha else "no" if p_worse <= alpha else "not_yet"
+        groups = evidence.groups(each, alpha)
         prior = predictions.get(each.strategy) or evidence.prior(each.strategy)
         # Equal scores are no gain, whatever other sets gain.
         updated = None
@@ -307,7 +307,7 @@ class _Evidence:
         own, is_answered = self._answers(answered)
         return np.array_equal(own, self._baseline[is_answered])
 
-    def groups(self, answered: _Answered, level: float) -> tuple[GroupGain, ...]:
+    def groups(self, answered: _Answered, alpha: float) -> tuple[GroupGain, ...]:
         """The gain of a strategy in each group of the questions that it answered."""
         own, is_answered = self._answers(answered)
         groups = [example.group for task in self._tasks for example in task.examples]
@@ -316,7 +316,7 @@ class _Evidence:
             own - self._baseline[is_answered],
             [groups[place] for place in places],
             None if self._clusters is None else [self._clusters[place] for place in places],
-            level,
+            alpha,
         )
 
     def predict(self, strategy: Strategy) -> Prediction | None:

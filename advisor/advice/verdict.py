@@ -13,9 +13,21 @@ from advisor.advice.recommendation import Recommendation, describe_gain, few_que
 from advisor.advice.sequential import questions_range
 from advisor.advice.strategies import StrategyResult
 from advisor.choose.rules import select
-from advisor.records import LEVEL, Limits, Profile, Selection, Standing, Verdict, gap, join, length_ratio, within
+from advisor.records import (
+    ALPHA,
+    FIGURE_ALPHA,
+    Limits,
+    Profile,
+    Selection,
+    Standing,
+    Verdict,
+    gap,
+    join,
+    length_ratio,
+    within,
+)
 from advisor.statistics import Interval, paired_intervals
-from ensemble.common.text import LARGE_RATIO, counted, p_value
+from ensemble.common.text import LARGE_RATIO, counted, p_value, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +77,28 @@ class Margin:
 
 
 def advise(
-    selection: Selection, together: StrategyResult | None = None, *, level: float = LEVEL, on_logs: bool = False
+    selection: Selection, together: StrategyResult | None = None, *, alpha: float = ALPHA, on_logs: bool = False
 ) -> Advice:
     """Say whether the set that decodes together is shown to be better than the best single model.
 
     Args:
         selection: The result of the rules.
         together: The set on held-out questions; None if it was not run.
-        level: The accepted probability of advising an ensemble that gains nothing, between 0 and 0.5.
+        alpha: The accepted probability of advising an ensemble that gains nothing, between 0 and 0.5.
         on_logs: Whether the answers come from logs, so that no set could be run.
     """
     if together is None:
         if len(selection.selected) < 2:
             return Advice("single", _nothing_fits(selection))
         return Advice("cannot_tell", _not_verified(selection.selected, on_logs=on_logs))
-    names, figures = join(together.strategy.members), _figures(together, level)
+    names, figures = join(together.strategy.members), _figures(together, alpha)
     if together.shown == "yes":
         return Advice("ensemble", f"Decoded together, {names} are better than one model alone: {figures}")
     if together.shown == "no":
         return Advice("single", f"Decoded together, {names} are worse than {together.best_single} alone: {figures}")
     # Dev questions that the set answered, too, are not held out.
     others = together.gain.answered - len(together.profile.answers)
-    needed = questions_range(together.gain, level, others)
+    needed = questions_range(together.gain, alpha, others)
     text = f"Cannot tell whether {names}, decoded together, are better than {together.best_single} alone: {figures}"
     return Advice("cannot_tell", f"{text} {_more(needed)}", needed)
 
@@ -177,7 +189,7 @@ def moved_warning(moved: float | None) -> str | None:
 
 
 def fragile(
-    profiles: Sequence[Profile], primary: str, rules: Limits, level: float = LEVEL, seed: int = 0
+    profiles: Sequence[Profile], primary: str, rules: Limits, alpha: float = FIGURE_ALPHA, seed: int = 0
 ) -> tuple[Margin, ...]:
     """Find the decisions of the rules that other questions of the same kind could change.
 
@@ -185,7 +197,7 @@ def fragile(
         profiles: The candidates' answers to the same questions, at least one, the primary's among them.
         primary: Name of the primary.
         rules: The limits that were applied.
-        level: 1 minus the confidence of the intervals, between 0 and 1.
+        alpha: The probability beyond one end of an interval, between 0 and 0.5.
         seed: Of the bootstrap.
 
     Returns:
@@ -196,8 +208,8 @@ def fragile(
     """
     first = next(profile for profile in profiles if profile.model == primary)
     others = [profile for profile in profiles if profile.model != primary]
-    intervals = paired_intervals(first, others, level, seed)
-    return tuple(_margin(first, other, pair, rules, level) for other, pair in zip(others, intervals, strict=True))
+    intervals = paired_intervals(first, others, alpha, seed)
+    return tuple(_margin(first, other, pair, rules, alpha) for other, pair in zip(others, intervals, strict=True))
 
 
 def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin], rules: Limits) -> list[str]:
@@ -215,7 +227,7 @@ def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin
 
 
 def _margin(
-    primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Limits, level: float
+    primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Limits, alpha: float
 ) -> Margin:
     (low, high), (shortest, longest) = intervals
     limit = rules.max_length_ratio
@@ -240,20 +252,20 @@ def _margin(
     ends = [f"more than {LARGE_RATIO:g}" if end > LARGE_RATIO else f"{end:.2f}" for end in (shortest, longest)]
     lengths = "" if ratio is None else f" and the length ratio {' to '.join(ends)} (limit {limit:g})"
     text = (
-        f"with {100 * (1 - level):g}% confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g})"
+        f"with {percent(1 - 2 * alpha)} confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g})"
         f"{lengths}: {join(doubts) if doubts else 'the decisions hold'}"
     )
     ratios = None if ratio is None else (shortest, longest)
     return Margin(candidate.model, (low, high), ratios, order_flips, gap_flips, length_flips, text)
 
 
-def _figures(together: StrategyResult, level: float) -> str:
+def _figures(together: StrategyResult, alpha: float) -> str:
     gain, n, accuracy = together.gain, len(together.profile.answers), together.profile.accuracy
     p_text = "" if together.p_adjusted is None else f"; one-sided p {p_value(together.p_adjusted)}"
     corrected = "" if together.p_adjusted in (None, gain.p_better) else " after correction for all tests"
-    tested = f", tested at the level {level:g}" if level != LEVEL else ""
+    tested = f", tested with {percent(1 - 2 * alpha)} confidence" if alpha != ALPHA else ""
     alone = together.best_single_accuracy
-    ends = gain.interval(level)
+    ends = gain.interval(alpha)
     # The test has a correction, and this interval has none.
     seems_shown = together.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
     notes = (" The interval has no correction, so it leaves out 0." if seems_shown else "") + few_questions(n)
@@ -263,7 +275,7 @@ def _figures(together: StrategyResult, level: float) -> str:
     if alone == 100:
         notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
     return (
-        f"the gain is {describe_gain(gain.points, ends, level)}{p_text}{corrected}{tested}. On "
+        f"the gain is {describe_gain(gain.points, ends, alpha)}{p_text}{corrected}{tested}. On "
         f"{counted(n, 'held-out question')} alone, {together.strategy.name} scores {accuracy:.1f} points, and "
         f"{together.best_single}, the best single model, {alone:.1f}.{notes}"
     )

@@ -6,7 +6,7 @@ becomes certain at its end.
 
     For a candidate c and each other candidate o, the race bets against the claim "o is at most the gap ahead of c",
     with every question's difference of scores. If the claim is true, the wealth of a bet does not grow on average, so
-    it reaches 1 / level with a probability of at most ``level``, however often one looks (Ville's inequality). If c
+    it reaches 1 / alpha with a probability of at most ``alpha``, however often one looks (Ville's inequality). If c
     fits the final best candidate, then it is at most the gap behind *every* other one: all claims are true, and the
     mean of the wealths keeps the same bound. So the race need not know the final best candidate.
 
@@ -33,7 +33,7 @@ from advisor.pool.fingerprint import Fingerprint
 from advisor.profile.profiler import Profiler
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import LEVEL, TOLERANCE, Decision, Limits, Profile, Selection
+from advisor.records import ALPHA, TOLERANCE, Decision, Limits, Profile, Selection
 from advisor.statistics import Floats
 from advisor.tasks.task import Task
 from ensemble.errors import UniteError
@@ -164,12 +164,12 @@ def race_order(task: Task) -> list[int]:
 
 
 def _run_race(
-    config: RunConfig, level: float, names: Sequence[str], profiler: Profiler, progress: Progress
+    config: RunConfig, alpha: float, names: Sequence[str], profiler: Profiler, progress: Progress
 ) -> ProfiledPool | None:
     """Profile candidates in rounds; None if one of them fails."""
     order, total = race_order(config.dev), len(config.dev.examples)
     ordered = tuple(config.dev.examples[place] for place in order)
-    race = Race(len(names), total, config.rules.max_gap, level)
+    race = Race(len(names), total, config.rules.max_gap, alpha)
     profiles: dict[str, Profile] = {}
     reasons: dict[str, str] = {}
     while places := race.next_round:
@@ -183,7 +183,7 @@ def _run_race(
             for model in race.running
         }
         for drop in race.record(new):
-            reasons = {names[drop.model]: _reason(drop, total, config.rules, level), **reasons}
+            reasons = {names[drop.model]: _reason(drop, total, config.rules, alpha), **reasons}
             progress.say(f"{names[drop.model]}: {reasons[names[drop.model]]}")
     if not reasons:
         progress.say(
@@ -204,7 +204,7 @@ def _in_task_order(profile: Profile, places: Mapping[str, int]) -> Profile:
     return replace(profile, answers=tuple(sorted(profile.answers, key=lambda answer: places[answer.id])))
 
 
-def _reason(drop: Drop, total: int, rules: Limits, level: float) -> str:
+def _reason(drop: Drop, total: int, rules: Limits, alpha: float) -> str:
     """Like the rules' own reasons, it contains the word "gap" and names no model."""
     # Cut, not rounded: a rounded bound could claim more than was shown.
     bound = int(10 * drop.bound) / 10
@@ -212,7 +212,7 @@ def _reason(drop: Drop, total: int, rules: Limits, level: float) -> str:
     return (
         f"dropped from the race after {drop.questions} of {total} questions: its gap to the best of them was "
         f"{drop.gap:.1f} points, over the limit of {rules.max_gap:g}, and on all questions it is {more}, with "
-        f"{100 * (1 - level):g}% confidence"
+        f"{100 * (1 - alpha):g}% confidence"
     )
 
 
@@ -240,7 +240,7 @@ class Race:
         models: The number of candidates, at least 1.
         questions: The number of questions, at least 1.
         max_gap: The largest gap between a member and the best candidate, in points, 0 to 100.
-        level: The accepted probability that a candidate is dropped although it is within the gap on all questions,
+        alpha: The accepted probability that a candidate is dropped although it is within the gap on all questions,
             between 0 and 1.
 
     Attributes:
@@ -248,11 +248,11 @@ class Race:
         drops: The candidates that left it, in that order.
     """
 
-    def __init__(self, models: int, questions: int, max_gap: float, level: float = LEVEL) -> None:
+    def __init__(self, models: int, questions: int, max_gap: float, alpha: float = ALPHA) -> None:
         self._scores = np.full((models, questions), math.nan)
         self._limit = (max_gap + TOLERANCE) / 100
-        # The level is shared among the candidates, because each of them may be dropped wrongly.
-        self._threshold = models / level
+        # Alpha is shared among the candidates, because each of them may be dropped wrongly.
+        self._threshold = models / alpha
         self._asked = 0
         self.running: tuple[int, ...] = tuple(range(models))
         self.drops: tuple[Drop, ...] = ()

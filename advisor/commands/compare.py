@@ -71,9 +71,9 @@ def compare(
     table = read_columns(config, models or ()) if logs else read_runs(config)
     for note in table.notes:
         progress.say(note)
-    pairs = compare_pairs(table, level=level, margin=margin, seed=seed)
-    gate = [] if fail_if_worse is None else check_gate(table, fail_if_worse, level=level, seed=seed)
-    comparison = comparison_of(table, pairs, gate, config, margin=margin, points=fail_if_worse)
+    pairs = compare_pairs(table, alpha=level / 2, margin=margin, seed=seed)
+    gate = [] if fail_if_worse is None else check_gate(table, fail_if_worse, alpha=level, seed=seed)
+    comparison = comparison_of(table, pairs, gate, config, confidence=1 - level, margin=margin, points=fail_if_worse)
     if html is not None:
         from reports.comparison import write_comparison
 

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from advisor.compare.score_table import ScoreTable
-from advisor.records import LEVEL, TOLERANCE
+from advisor.records import ALPHA, FIGURE_ALPHA, TOLERANCE
 from advisor.statistics import (
     EXACT_FLIPS,
     Floats,
@@ -78,7 +78,7 @@ class PairedDifference:
         gained: Questions on which ``b`` scores more.
         lost: Questions on which ``b`` scores less.
         discordance: Mean squared difference of the scores, 0 to 1.
-        margin_ci: The interval with the confidence 1 - 2 * level, for two one-sided tests.
+        margin_ci: The interval for two one-sided tests, each with the confidence of the other interval.
         equivalent: Whether this interval is within the margin: the models are shown to be equally good.
         smallest_shown: The smallest true difference that these questions show with a probability of 80%, after the
             correction for all pairs.
@@ -121,7 +121,7 @@ class GateResult:
         outcome: ``worse``: it is shown to be worse by more than the allowed points. ``pass``: it is shown not to be.
             ``unsure``: the questions are too few to show one of the two.
         delta: Its accuracy minus that of the baseline, in points.
-        delta_ci: The limits that decide, in points: each is one-sided, at the level divided by the number of models.
+        delta_ci: The limits that decide, in points: each is one-sided, and all together have the confidence.
         smallest_shown: The smallest true loss that the gate finds with a probability of 80%, in points.
     """
 
@@ -150,21 +150,21 @@ class PairedScores:
         """The scores of column `b` minus those of column `a`."""
         return self.scores[:, b] - self.scores[:, a]
 
-    def accuracy_interval(self, model: int, level: float = LEVEL) -> Interval:
+    def accuracy_interval(self, model: int, alpha: float = FIGURE_ALPHA) -> Interval:
         """Interval of the accuracy of one column, in points."""
         values = self.scores[:, model]
         if self.clusters is not None:
-            return cluster_interval(values, self.clusters, level, (0.0, 1.0))
-        return wilson(values, level) if is_binary(values) else percentile_interval(self._means[:, model], level)
+            return cluster_interval(values, self.clusters, alpha, (0.0, 1.0))
+        return wilson(values, alpha) if is_binary(values) else percentile_interval(self._means[:, model], alpha)
 
-    def interval(self, a: int, b: int, level: float = LEVEL) -> tuple[Interval, str]:
+    def interval(self, a: int, b: int, alpha: float = FIGURE_ALPHA) -> tuple[Interval, str]:
         """Interval of the difference, in points, and its method."""
         differences = self.differences(a, b)
         if self.clusters is not None:
-            return cluster_interval(differences, self.clusters, level), "cluster-robust"
+            return cluster_interval(differences, self.clusters, alpha), "cluster-robust"
         if is_plain(differences):
-            return bonett_price(differences, level), "Bonett-Price"
-        return percentile_interval(self._means[:, b] - self._means[:, a], level), "paired bootstrap"
+            return bonett_price(differences, alpha), "Bonett-Price"
+        return percentile_interval(self._means[:, b] - self._means[:, a], alpha), "paired bootstrap"
 
     def p_value(self, a: int, b: int) -> tuple[float, str]:
         """Two-sided p-value of no difference, and its test."""
@@ -207,51 +207,55 @@ class PairedScores:
 
 
 def compare_pairs(
-    table: ScoreTable, *, level: float = LEVEL, margin: float = MARGIN, seed: int = 0
+    table: ScoreTable, *, alpha: float = FIGURE_ALPHA, margin: float = MARGIN, seed: int = 0
 ) -> list[PairedDifference]:
     """Compare each pair of models of a table, in its order.
 
     Args:
         table: The scores.
-        level: 1 minus the confidence of the intervals, and the accepted probability of a false alarm, 0 to 0.5.
+        alpha: The probability beyond one end of an interval, 0 to 0.25; a false alarm in any direction has twice that.
         margin: Points within which two models count as equally good, above 0.
         seed: Of the resampling, which only graded scores need.
     """
     paired = PairedScores(table.scores, table.clusters, seed)
     parts = _parts(table, seed)
     numbers = list(combinations(range(len(table.models)), 2))
-    pairs = [_difference(table, paired, parts, pair, (level, level / len(numbers)), margin) for pair in numbers]
+    pairs = [_difference(table, paired, parts, pair, (alpha, alpha / len(numbers)), margin) for pair in numbers]
     adjusted = holm([pair.p_value for pair in pairs])
     return [replace(pair, p_adjusted=value) for pair, value in zip(pairs, adjusted, strict=True)]
 
 
-def check_gate(table: ScoreTable, points: float, *, level: float = LEVEL, seed: int = 0) -> list[GateResult]:
+def check_gate(table: ScoreTable, points: float, *, alpha: float = ALPHA, seed: int = 0) -> list[GateResult]:
     """Check that no model is worse than the first of the table by more than some points.
 
     Args:
         table: The scores; its first model is the baseline.
         points: The loss that is allowed, 0 to 100.
-        level: The accepted probability of ``worse`` for a model that loses no more than these points, all models
+        alpha: The accepted probability of ``worse`` for a model that loses no more than these points, all models
             together; also that of ``pass`` for one that loses more. 0 to 0.5.
         seed: Of the resampling, which only graded scores need.
     """
     paired = PairedScores(table.scores, table.clusters, seed)
     # Bonferroni: with ten new models one false alarm must not be ten times as likely.
-    level /= len(table.models) - 1
+    alpha /= len(table.models) - 1
     results = []
     for number, model in enumerate(table.models[1:], start=1):
-        # Twice the level, because each end is used as a one-sided limit.
-        (low, high), _ = paired.interval(0, number, 2 * level)
+        (low, high), _ = paired.interval(0, number, alpha)
         outcome: GateOutcome = "worse" if high < -points else "pass" if low >= -points else "unsure"
         differences = paired.differences(0, number)
         design = paired.design_effect(0, number)
-        shown = points + smallest_shown(differences, 2 * level, design=design, units=paired.units)
+        shown = points + smallest_shown(differences, alpha, design=design, units=paired.units)
         results.append(GateResult(model, outcome, 100 * float(differences.mean()), (low, high), min(100.0, shown)))
     return results
 
 
 def smallest_shown(
-    differences: Floats, level: float = LEVEL, power: float = POWER, *, design: float = 1.0, units: int | None = None
+    differences: Floats,
+    alpha: float = FIGURE_ALPHA,
+    power: float = POWER,
+    *,
+    design: float = 1.0,
+    units: int | None = None,
 ) -> float:
     """The smallest true difference that so many questions show, in points, at most 100.
 
@@ -259,18 +263,18 @@ def smallest_shown(
 
     Args:
         differences: One value for each question, between -1 and 1.
-        level: The probability of a false alarm, two-sided, between 0 and 1.
+        alpha: The probability of a false alarm in one direction, between 0 and 0.5.
         power: The probability to show the difference, between 0 and 1.
         design: How many times clusters enlarge the variance, at least 1.
         units: The number of clusters; None if questions are independent.
     """
-    fewest = _fewest(level)
+    fewest = _fewest(alpha)
     if (len(differences) if units is None else units) < fewest:
         return 100.0
     n = len(differences) / design
     # Connor's formula, solved for the difference. As in the interval, one question more is gained and one lost.
     discordance = (float((differences**2).sum()) + 2) / (len(differences) + 2)
-    alarm, miss = float(stats.norm.isf(level / 2)), float(stats.norm.isf(1 - power))
+    alarm, miss = float(stats.norm.isf(alpha)), float(stats.norm.isf(1 - power))
     spread = math.sqrt(max(n + miss**2 - alarm**2, 0.0))
     share = math.sqrt(discordance) * (alarm * math.sqrt(n) + miss * spread) / (n + miss**2)
     # The exact test is stricter than the formula by about one question, and it needs a few changed questions at all.
@@ -295,18 +299,18 @@ def _difference(
     paired: PairedScores,
     parts: dict[str, PairedScores],
     pair: tuple[int, int],
-    levels: tuple[float, float],
+    alphas: tuple[float, float],
     margin: float,
 ) -> PairedDifference:
-    # The second level is that of all pairs together: the strictest one that Holm's correction asks of a pair.
-    level, strict = levels
+    # The second one is that of all pairs together: the strictest one that Holm's correction asks of a pair.
+    alpha, strict = alphas
     differences = paired.differences(*pair)
     delta, discordance = 100 * float(differences.mean()), float((differences**2).mean())
-    (interval, method), (p_value, test) = paired.interval(*pair, level), paired.p_value(*pair)
-    # Two one-sided tests at the level are the interval with twice the level.
-    low, high = paired.interval(*pair, 2 * level)[0]
+    (interval, method), (p_value, test) = paired.interval(*pair, alpha), paired.p_value(*pair)
+    # Two one-sided tests, each with the error probability of the two-sided one.
+    low, high = paired.interval(*pair, 2 * alpha)[0]
     design = paired.design_effect(*pair)
-    groups = tuple(_group(name, part, pair, delta, level) for name, part in parts.items())
+    groups = tuple(_group(name, part, pair, delta, alpha) for name, part in parts.items())
     # The standard error. A rounding error can make the variance negative.
     error = 100 * math.sqrt(design * max(discordance - (delta / 100) ** 2, 0.0) / len(differences))
     least = abs(delta) - float(stats.norm.isf(1 - POWER)) * error
@@ -342,12 +346,12 @@ def _difference(
     )
 
 
-def _group(name: str, part: PairedScores, pair: tuple[int, int], total: float, level: float) -> GroupDifference:
+def _group(name: str, part: PairedScores, pair: tuple[int, int], total: float, alpha: float) -> GroupDifference:
     delta = 100 * float(part.differences(*pair).mean())
     opposite = delta * total < 0 and min(abs(delta), abs(total)) > TOLERANCE
-    return GroupDifference(name, len(part.scores), delta, part.interval(*pair, level)[0], opposite)
+    return GroupDifference(name, len(part.scores), delta, part.interval(*pair, alpha)[0], opposite)
 
 
-def _fewest(level: float) -> int:
-    """The fewest questions or clusters that can show anything: if all go the same way, p is 2 * 0.5**n."""
-    return math.ceil(1 + math.log2(1 / level))
+def _fewest(alpha: float) -> int:
+    """The fewest questions or clusters that can show anything: if all go the same way, its one-sided p is 0.5**n."""
+    return math.ceil(1 + math.log2(1 / (2 * alpha)))

@@ -39,7 +39,7 @@ from advisor.pool.pool_file import PoolEntry
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import LEVEL, Limits, Profile, signed
+from advisor.records import ALPHA, Limits, Profile, signed
 from advisor.runs.chosen_set import (
     can_decode,
     candidates_of_run,
@@ -120,10 +120,10 @@ def check_run(run: Path, options: Mapping[str, Any], command: str, progress: Pro
             used; or no question is fresh.
         MemberError: A model failed.
     """
-    level, min_gain, seed = options.get("level", LEVEL), options.get("min_gain"), options.get("seed") or 0
+    level, min_gain, seed = options.get("level", ALPHA), options.get("min_gain"), options.get("seed") or 0
     # Written as ranges, so that NaN fails them, too.
     if not 0 < level < 0.5:
-        raise InputError(f"--level {level:g}: give a probability above 0 and below 0.5, for example {LEVEL:g}")
+        raise InputError(f"--level {level:g}: give a probability above 0 and below 0.5, for example {ALPHA:g}")
     if min_gain is not None and not 0 <= min_gain <= 100:
         raise InputError(f"--min-gain {min_gain:g}: give points from 0 to 100")
     if options.get("limit") is not None and options["limit"] < 1:
@@ -372,15 +372,15 @@ def _responses(logs: JoinedLogs, strategy: Strategy) -> Sequence[Profile]:
     return draws[: strategy.draws]
 
 
-def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, seed: int) -> dict[str, Any]:
+def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, seed: int) -> dict[str, Any]:
     profile, n = fresh.strategy, len(fresh.strategy.answers)
-    accuracy, accuracy_ci = profile.accuracy, _accuracy_interval(fresh, level, seed)
+    accuracy, accuracy_ci = profile.accuracy, _accuracy_interval(fresh, alpha, seed)
     gain: Gain | None = None
     if promise.is_baseline:
         found = judge_accuracy(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci, n)
     else:
         gain = paired_gain(scores(profile), scores(fresh.single), fresh.clusters)
-        found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain, level=level)
+        found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain, alpha=alpha)
     strategy = promise.strategy
     return {
         "task": fresh.task,
@@ -392,10 +392,10 @@ def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, see
         "expected_gain": None if gain is None else promise.gain,
         "expected_gain_ci": None if gain is None else list(promise.gain_ci),
         "gain": None if gain is None else gain.points,
-        "gain_ci": None if gain is None else list(gain.interval(level)),
+        "gain_ci": None if gain is None else list(gain.interval(alpha)),
         "p_worse": None if gain is None else gain.p_worse,
         "min_gain": min_gain,
-        "level": level,
+        "confidence": round(1 - 2 * alpha, 12),
         "outcome": found.outcome,
         "questions_needed": found.questions,
         "accuracy": accuracy,
@@ -406,14 +406,14 @@ def _result(promise: _Promise, fresh: _Fresh, level: float, min_gain: float, see
         "errors": profile.errors,
         "best_single": fresh.single.accuracy,
         "best_single_model": promise.best_single,
-        "text": _text(promise, fresh, found, gain, accuracy, level),
+        "text": _text(promise, fresh, found, gain, accuracy, alpha),
     }
 
 
-def _accuracy_interval(fresh: _Fresh, level: float, seed: int) -> Interval:
+def _accuracy_interval(fresh: _Fresh, alpha: float, seed: int) -> Interval:
     if fresh.clusters is None:
-        return accuracy_interval(fresh.strategy, 2 * level, seed)
-    return cluster_interval(scores(fresh.strategy), fresh.clusters, 2 * level, (0.0, 1.0))
+        return accuracy_interval(fresh.strategy, alpha, seed)
+    return cluster_interval(scores(fresh.strategy), fresh.clusters, alpha, (0.0, 1.0))
 
 
 _BEGINNINGS = {
@@ -423,7 +423,7 @@ _BEGINNINGS = {
 }
 
 
-def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float, level: float) -> str:
+def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float, alpha: float) -> str:
     strategy = promise.strategy
     n = len(fresh.strategy.answers)
     what = words_of(strategy.name, strategy.members, strategy.draws)
@@ -432,7 +432,7 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"
     else:
         figures = (
-            f"{scored}, {describe_gain(gain.points, gain.interval(level), level)} against {promise.best_single} alone; "
+            f"{scored}, {describe_gain(gain.points, gain.interval(alpha), alpha)} against {promise.best_single} alone; "
             f"the run expected {signed(promise.gain)}"
         )
     parts = [_BEGINNINGS[found.outcome], f"{figures}; {found.reason}."]

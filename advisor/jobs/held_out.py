@@ -106,13 +106,13 @@ class ChosenSet:
     tried: tuple[PredictedSet, ...] = ()
     note: str | None = None
 
-    def as_dict(self, choose: str, results: Sequence[StrategyResult], level: float) -> dict[str, Any] | None:
+    def as_dict(self, choose: str, results: Sequence[StrategyResult], alpha: float) -> dict[str, Any] | None:
         """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
 
         Args:
             choose: The value of ``--choose``.
             results: The strategies on the held-out questions.
-            level: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
+            alpha: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
         """
         if not self.sets:
             return None
@@ -122,7 +122,7 @@ class ChosenSet:
             tried.get(each.models, each).as_dict(
                 decoded=each.models in gains or each.models in tried,
                 gain=gains.get(each.models),
-                level=level,
+                alpha=alpha,
             )
             for n, each in enumerate(self.sets)
             if n < _MOST_LISTED or each.rules or each.models in gains or each.models in tried

@@ -57,7 +57,7 @@ from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import Decision, Limits, Profile, signed
+from advisor.records import Decision, Limits, Profile, alpha_of, signed
 from advisor.response_cache import ResponseCache
 from advisor.runs import provenance
 from advisor.runs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
@@ -192,13 +192,13 @@ def run(
         intervals=intervals,
         margins=margins,
         race=config.race,
-        prediction=chosen.as_dict(config.choose, compared.results, config.level),
+        prediction=chosen.as_dict(config.choose, compared.results, alpha_of(config.confidence)),
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
         strategies=compared.results,
         prices=_prices(config),
-        level=config.level,
+        confidence=config.confidence,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         looks=with_earlier(looks, earlier),
         provenance=provenance.of_run(config, profiler.identities, judges=judge.identities if judge else {}),
@@ -249,7 +249,7 @@ def _verify(
 
     how = strategy.name if config.weights == EQUAL else f"{strategy.name}, weights {config.weights}"
     blank = Look(questions_id(whole), strategy.members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
-    looks = look_until_sure(verify, blank, earlier, config.level)
+    looks = look_until_sure(verify, blank, earlier, alpha_of(config.confidence))
     part, chosen, _ = asked[max(asked)]
     return part, chosen, _strategies(part, chosen, looks[-1]), looks
 
@@ -278,7 +278,7 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
         # A search chose by these answers; without one, the rules never saw them.
         tries=sum(each.accuracy is not None for each in chosen.tried) or 1,
         look=look,
-        level=config.level,
+        alpha=alpha_of(config.confidence),
         seed=config.seed,
     )
 
@@ -319,7 +319,7 @@ def _advise(
         models = chosen.verified[0].models if chosen.verified else ()
         strategy = Strategy(config.method, models)
         together = next((each for each in compared.results if each.strategy == strategy), None)
-        advice = advise(chosen.selection, together, level=config.level)
+        advice = advise(chosen.selection, together, alpha=alpha_of(config.confidence))
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
     only = once if chosen.tried and chosen.verified else None
@@ -344,11 +344,11 @@ def _with_recommendation(
     judged: Mapping[str, Any] | None = None,
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
-    recommendation = recommend(compared.results, config.level, config.rules.min_gain)
+    recommendation = recommend(compared.results, alpha_of(config.confidence), config.rules.min_gain)
     if recommendation is not None:
         recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
     told = [each for each in compared.results if recommendation and each.strategy == recommendation.strategy]
-    groups = [text for each in told for text in group_warnings(each.groups, config.level)]
+    groups = [text for each in told for text in group_warnings(each.groups, alpha_of(config.confidence))]
     warnings = (*notes, moved_warning(compared.moved), *groups)
     return replace(advice, recommendation=recommendation, warnings=tuple(each for each in warnings if each))
 
@@ -388,7 +388,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         can_vote=logs.can_vote,
         draws=draws,
         rules=config.rules,
-        level=config.level,
+        alpha=alpha_of(config.confidence),
         seed=config.seed,
     )
     margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
@@ -410,7 +410,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         held_out=held_out.task,
         alone=tuple(held_out.profiles[profile.model] for profile in profiles),
         strategies=compared.results,
-        level=config.level,
+        confidence=config.confidence,
         provenance=provenance.of_logs(config, logs),
     )
 

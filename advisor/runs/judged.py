@@ -8,7 +8,7 @@ from typing import Any, cast
 from advisor.judge.judge import Judge
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
 from advisor.judge.verdicts import Grade, Match, name_of_set
-from advisor.records import LEVEL, Profile
+from advisor.records import FIGURE_CONFIDENCE, Profile
 from advisor.tasks.task import Task, clusters_of
 from advisor.jobs.held_out import Verified
 from advisor.advice.recommendation import Recommendation
@@ -86,7 +86,7 @@ def direct_comparison(section: Mapping[str, Any] | None, recommendation: Recomme
             low, high = each["win_rate_ci"]
             return (
                 f" Compared directly by the judge, its responses win {each['win_rate']:.1f}% against those of "
-                f"{each['rival']} ({interval_name(LEVEL / 2)} {low:.1f} to {high:.1f}, "
+                f"{each['rival']} ({interval_name(FIGURE_CONFIDENCE)} {low:.1f} to {high:.1f}, "
                 f"{counted(each['questions'], 'question')}; a tie is half a win)."
             )
     return ""

@@ -16,7 +16,7 @@ from advisor.compare.pairs import Pair
 from advisor.pool.prices import Price
 from advisor.pool.weights import PERPLEXITY
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
-from advisor.records import LEVEL, Answer, Cost, Decision, Profile, Limits, Selection, Standing
+from advisor.records import CONFIDENCE, Answer, Cost, Decision, Profile, Limits, Selection, Standing, alpha_of
 from advisor.statistics import Interval, accuracy_interval
 from advisor.tasks.task import Task
 from advisor.advice.verdict import Advice, Margin
@@ -57,14 +57,14 @@ class Outcome:
         dropped: The answers of candidates that left a race, to the questions before they left, and of copies.
         intervals: The interval of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
-        race: The level of the race; None without a race.
+        race: Accepted probability that the race changes the selection; None without a race.
         prediction: ``prediction`` of ``result.json``; None where no two candidates can decode together.
         verified: The set on held-out questions; None if it was not run there.
         held_out: The held-out questions; None if no model was asked them.
         alone: Single models' answers to them: the set's members, and the models that it is compared with.
         strategies: All strategies on the held-out questions, the best first.
         prices: What the tokens of models cost, by name; models without a known price are left out.
-        level: The probability that a true gain is beyond one end of its interval.
+        confidence: Two-sided, of the intervals of gains.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.jobs.traces`.
         looks: The looks at held-out questions, of this run and of earlier ones in the same folder.
         judge: ``judge`` of ``result.json``; None for a task without a judge.
@@ -90,7 +90,7 @@ class Outcome:
     alone: tuple[Profile, ...] = ()
     strategies: tuple[StrategyResult, ...] = ()
     prices: Mapping[str, Price] = field(default_factory=dict)
-    level: float = LEVEL
+    confidence: float = CONFIDENCE
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
     judge: Mapping[str, Any] | None = None
@@ -137,7 +137,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "alone": [_alone(profile, outcome.prices.get(profile.model)) for profile in outcome.alone],
         "advice": {
             **asdict(outcome.advice),
-            "level": outcome.level,
+            "confidence": outcome.confidence,
             "recommendation": _recommendation(outcome.advice.recommendation),
         },
         "looks": [asdict(look) for look in outcome.looks],
@@ -270,11 +270,11 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
     }
 
 
-def _race(level: float, profiles: Collection[Profile]) -> dict[str, Any]:
+def _race(alpha: float, profiles: Collection[Profile]) -> dict[str, Any]:
     """The number of responses in a race, and without one."""
     # The candidates that stayed in the race answered all questions, so the largest count is that of all.
     counts = [len(profile.answers) for profile in profiles]
-    return {"level": level, "responses": sum(counts), "of": len(counts) * max(counts)}
+    return {"confidence": 1 - alpha, "responses": sum(counts), "of": len(counts) * max(counts)}
 
 
 def corpus_figures(profile: Profile | None, task: Task) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def _ensemble(verified: Verified, outcome: Outcome) -> dict[str, Any]:
         "test": comparison.test,
         "gained": comparison.gained,
         "lost": comparison.lost,
-        **_gain(together, outcome.level),
+        **_gain(together, alpha_of(outcome.confidence)),
         "gain_p": together.p_adjusted if together else None,
         "mean_length": verified.ensemble.mean_length,
         "truncated": verified.ensemble.truncated,
@@ -382,7 +382,7 @@ def _result(result: StrategyResult, outcome: Outcome) -> dict[str, Any]:
         "accuracy_ci": list(result.accuracy_ci),
         "best_single": result.best_single_accuracy,
         "best_single_model": result.best_single,
-        **_gain(result, outcome.level),
+        **_gain(result, alpha_of(outcome.confidence)),
         "p_value": result.gain.p_better,
         "p_adjusted": result.p_adjusted,
         "shown": result.shown,
@@ -420,18 +420,18 @@ def _group(gain: GroupGain) -> dict[str, Any]:
     }
 
 
-def _gain(result: StrategyResult | None, level: float) -> dict[str, Any]:
+def _gain(result: StrategyResult | None, alpha: float) -> dict[str, Any]:
     """The estimate of a gain, and the questions that it comes from."""
     if result is None:
         return dict.fromkeys(_GAIN)
     gain = result.gain
     return {
         "gain": gain.points,
-        "gain_ci": list(gain.interval(level)),
+        "gain_ci": list(gain.interval(alpha)),
         "expected_gain": result.expected_gain,
-        "expected_gain_ci": list(result.expected_interval(level)),
+        "expected_gain_ci": list(result.expected_interval(alpha)),
         "predicted_gain": None if result.predicted is None else result.predicted.points,
-        "predicted_gain_ci": None if result.predicted is None else list(result.predicted.interval(level)),
+        "predicted_gain_ci": None if result.predicted is None else list(result.predicted.interval(alpha)),
         "questions": gain.questions,
         "answered": gain.answered,
     }

@@ -11,7 +11,7 @@ import numpy as np
 from advisor.compare.paired import MARGIN, compare_pairs
 from advisor.compare.score_table import ScoreTable
 from advisor.terminal.comparison import pair_json
-from advisor.records import LEVEL, TOLERANCE
+from advisor.records import FIGURE_ALPHA, FIGURE_CONFIDENCE, TOLERANCE
 from ensemble.errors import InputError
 from ensemble.common import text
 from advisor.runs.read import read_run
@@ -75,7 +75,7 @@ def run_difference(a: Path, b: Path) -> dict[str, Any]:
         "task": results[1].task,
         "metric": results[1].metric,
         "n": len(common),
-        "level": LEVEL,
+        "confidence": FIGURE_CONFIDENCE,
         "runs": [
             {
                 "path": names[n],
@@ -86,7 +86,7 @@ def run_difference(a: Path, b: Path) -> dict[str, Any]:
             for n in (0, 1)
         ],
         "same_decision": _key(chosen[0].row) == _key(chosen[1].row),
-        "pair": pair_json(pair, LEVEL, MARGIN),
+        "pair": pair_json(pair, FIGURE_ALPHA, MARGIN),
         "fixed": _examples(common, answers, changes > TOLERANCE),
         "broken": _examples(common, answers, changes < -TOLERANCE),
         "candidates": _candidates(results),

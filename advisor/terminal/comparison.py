@@ -15,6 +15,7 @@ from rich.text import Text
 from advisor.compare.paired import GateResult, PairedDifference, PairedScores
 from advisor.compare.score_table import ScoreTable
 from advisor.config import LogsConfig
+from advisor.records import alpha_of
 from ensemble.common import text
 
 SCHEMA_VERSION = 1
@@ -28,6 +29,7 @@ def comparison_of(
     gate: Sequence[GateResult],
     config: LogsConfig,
     *,
+    confidence: float,
     margin: float,
     points: float | None,
 ) -> dict[str, Any]:
@@ -37,17 +39,18 @@ def comparison_of(
         table: The scores; the first model is the baseline.
         pairs: Every pair of its models.
         gate: The gate's results; empty without a gate.
-        config: The level, the seed, the field of the clusters and the command.
+        config: The seed, the field of the clusters and the command.
+        confidence: Two-sided, of the intervals.
         margin: Points within which two models count as equally good.
         points: The loss that the gate allows; None without a gate.
     """
-    level, cluster = config.level, config.options.cluster
+    cluster, alpha = config.options.cluster, alpha_of(confidence)
     paired = PairedScores(table.scores, table.clusters, config.seed)
     models = [
         {
             "model": model,
             "accuracy": 100 * float(table.scores[:, number].mean()),
-            "accuracy_ci": list(paired.accuracy_interval(number, level)),
+            "accuracy_ci": list(paired.accuracy_interval(number, alpha)),
             "accuracy_macro": _macro(table, number),
         }
         for number, model in enumerate(table.models)
@@ -58,11 +61,11 @@ def comparison_of(
         "metric": table.metric,
         "n": len(table.scores),
         "clusters": None if table.clusters is None else {"field": cluster or "cluster", "n": len(set(table.clusters))},
-        "level": level,
+        "confidence": confidence,
         "margin": margin,
         "baseline": table.models[0],
         "models": models,
-        "pairs": [pair_json(pair, level, margin) for pair in pairs],
+        "pairs": [pair_json(pair, alpha, margin) for pair in pairs],
         "gate": None,
         "notes": list(table.notes),
         "provenance": {"command": config.command, "seed": config.seed},
@@ -152,10 +155,10 @@ def _groups_table(pair: Mapping[str, Any]) -> Table:
     return table
 
 
-def pair_json(pair: PairedDifference, level: float, margin: float) -> dict[str, Any]:
+def pair_json(pair: PairedDifference, alpha: float, margin: float) -> dict[str, Any]:
     """A pair with its verdict, in the form of `--json`."""
     verdict, says = ("equal", f"equal within {margin:g}") if pair.equivalent else ("unsure", "cannot tell")
-    if pair.p_adjusted <= level and pair.delta:
+    if pair.p_adjusted <= 2 * alpha and pair.delta:
         verdict, says = ("better", "better") if pair.delta > 0 else ("worse", "worse")
         # A large test set can show a difference that does not matter.
         says += f", by less than {margin:g}" if pair.equivalent else ""
@@ -230,7 +233,7 @@ def _of_clusters(comparison: Mapping[str, Any]) -> str:
 
 
 def _confidence(comparison: Mapping[str, Any]) -> str:
-    return f"{100 * (1 - comparison['level']):g}% interval"
+    return text.interval_name(comparison["confidence"])
 
 
 def _table(title: str) -> Table:

@@ -76,7 +76,7 @@ def print_tables(result: Mapping[str, Any]) -> None:
     # A table with the set of the rules alone would say nothing new.
     if (prediction := result["prediction"]) and (prediction["choose"] != "rules" or not prediction["sets"][0]["rules"]):
         console.print()
-        console.print(predicted(prediction, result["advice"]["level"]))
+        console.print(predicted(prediction, result["advice"]["confidence"]))
     if result["ensemble"]:
         console.print()
         console.print(held_out(result["ensemble"]))
@@ -215,14 +215,14 @@ def strategies(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def predicted(prediction: Mapping[str, Any], level: float) -> Table:
+def predicted(prediction: Mapping[str, Any], confidence: float) -> Table:
     """The sets that were decoded, that of the rules, and the most promising one, with their predicted gains.
 
-    `level` is that of the run: the probability that the true gain is beyond one end of an interval.
+    `confidence` is that of the run.
     """
     table = Table(title="Predicted gains", title_justify="left", box=box.SIMPLE)
     table.add_column("set", overflow="fold")
-    for column in ("predicted", interval_name(level), "dev points", "measured"):
+    for column in ("predicted", interval_name(confidence), "dev points", "measured"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
     for n, each in enumerate(prediction["sets"]):

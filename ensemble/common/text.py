@@ -101,10 +101,15 @@ def difference_interval(ends: tuple[float, float] | None) -> str:
     return UNKNOWN if ends is None else f"{difference(ends[0])} to {difference(ends[1])}"
 
 
-def interval_name(level: float | None) -> str:
-    """Return what an interval is called whose two ends are limits at a level: ``90% interval``."""
-    # 1 - 2 * 0.1 is 0.8 only with fewer digits.
-    return "interval" if level is None else f"{round(100 * (1 - 2 * level), 6):g}% interval"
+def percent(confidence: float) -> str:
+    """Return a confidence in percent: ``90%``."""
+    # 100 * (1 - 2 * 0.1) is 80 only with fewer digits.
+    return f"{round(100 * confidence, 6):g}%"
+
+
+def interval_name(confidence: float) -> str:
+    """Return what an interval with a two-sided confidence is called: ``90% interval``."""
+    return f"{percent(confidence)} interval"
 
 
 def of_thousand(gain: float, ends: tuple[float, float] | None) -> str:

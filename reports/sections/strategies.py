@@ -29,7 +29,7 @@ def values(result: Result) -> dict[str, Any] | None:
         "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
         # A column that is empty for every strategy is left out.
         "columns": {name for name in _OPTIONAL if any(getattr(row, name) is not None for row in rows)},
-        "interval": text.interval_name(result.level),
+        "interval": text.interval_name(result.confidence),
         "figure": both_widths(lambda width: _draw(result, width)),
     }
 
@@ -55,7 +55,7 @@ def groups(result: Result) -> dict[str, Any] | None:
         "rows": rows,
         "total": len(every),
         "hurt": any(each.shown == "no" for each in every),
-        "interval": text.interval_name(result.level),
+        "interval": text.interval_name(result.confidence),
         "figure": both_widths(lambda width: draw_differences(drawn, width, "gain, points", label)),
     }
 

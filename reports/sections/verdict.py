@@ -31,7 +31,7 @@ def values(result: Result) -> dict[str, Any]:
         "of_thousand": of_thousand(result),
         "printed": PRINTED_WARNINGS,
         "unchecked": _unchecked(result),
-        "interval": text.interval_name(result.level) if recommended else _interval_of_set(result),
+        "interval": text.interval_name(result.confidence) if recommended else _interval_of_set(result),
         "baseline": result.best_single.name if result.best_single else "the best single model",
         "shown": _shown(result, recommended) if recommended else "",
         "notes": strategy_certainty(result, recommended) if recommended else "",
@@ -124,7 +124,7 @@ def _unchecked(result: Result) -> str:
 def _interval_of_set(result: Result) -> str:
     is_estimated = result.ensemble is not None and result.ensemble.gain is not None
     # Older versions have a plain difference, whose interval has a confidence of 95%.
-    return text.interval_name(result.level if is_estimated else 0.025)
+    return text.interval_name(result.confidence if is_estimated else 0.95)
 
 
 def _measured(result: Result) -> tuple[float | None, Interval | None, float | None]:

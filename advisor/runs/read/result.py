@@ -87,7 +87,7 @@ class Result:
         selected: The chosen set, the primary first.
         pairs: By two candidates' indices, the measures of the pair that are known.
         strategies: What could run in production, compared on the held-out questions, and the recommended one.
-        level: The probability that a true gain is beyond one end of its interval; None in results of older versions.
+        confidence: Two-sided, of the intervals of gains.
         warnings: What the reader must know besides the advice, each a sentence.
         questions_needed: How many held-out questions, in all, show the gain of the set that decodes together, from few
             to many; None in place of the second one if there may be no gain.
@@ -118,7 +118,7 @@ class Result:
     strategies: Strategies
     verdict: Verdict
     advice: str
-    level: float | None
+    confidence: float
     warnings: tuple[str, ...]
     questions_needed: tuple[int, int | None] | None
     predictions: tuple[PredictedRow, ...]
@@ -204,7 +204,7 @@ def read_result(path: Path) -> Result:
         strategies=read_strategies(root),
         verdict=cast(Verdict, advice.word("verdict", get_args(Verdict), "cannot_tell")),
         advice=advice.line("text"),
-        level=_level(advice),
+        confidence=_confidence(advice),
         warnings=advice.texts("warnings")[:_MOST_WARNINGS],
         questions_needed=_questions_needed(advice),
         predictions=read_predictions(root),
@@ -238,11 +238,11 @@ def _candidate(index: int, fields: Fields, n: int) -> CandidateRow:
     )
 
 
-def _level(advice: Fields) -> float | None:
-    level = advice.number("level")
-    if level is not None and not 0 < level < 0.5:
-        advice.refuse("level", "above 0 and below 0.5")
-    return level
+def _confidence(advice: Fields) -> float:
+    confidence = advice.number("confidence")
+    if confidence is None or not 0 < confidence < 1:
+        advice.refuse("confidence", "above 0 and below 1")
+    return confidence
 
 
 def _questions_needed(advice: Fields) -> tuple[int, int | None] | None:
