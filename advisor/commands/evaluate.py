@@ -57,15 +57,18 @@ def evaluate(
     progress = Progress(quiet=quiet)
     progress.starting()
     from advisor.jobs.evaluate import evaluate_run
+    from advisor.runs.run import Run
     from advisor.runs.run_folder import write_json
     from advisor.terminal.tables import print_methods
+    from ensemble.common.schema import written
     from reports import write_report
 
-    result = evaluate_run(run, context.params, opt.command_line(), progress)
+    evaluation = evaluate_run(Run.open(run), context.params, opt.command_line(), progress)
+    content = written(evaluation)
     # Before the report, which reads it.
-    write_json(run / "evaluation.json", result)
+    write_json(run / "evaluation.json", content)
     write_report(run)
     if as_json:
-        opt.print_json(result)
+        opt.print_json(content)
     else:
-        print_methods(result)
+        print_methods(content)

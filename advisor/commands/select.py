@@ -83,6 +83,7 @@ def select(
     progress.starting()
     from advisor.jobs.select import run_folder, select_run
     from advisor.terminal.tables import print_conclusion, print_tables
+    from ensemble.common.schema import written
 
     if dry_run:
         if profiles is not None or logs:
@@ -90,9 +91,10 @@ def select(
         print_dry_run(context.params, as_json=as_json, check_folder=partial(run_folder, context.params))
         return
     folder, result = select_run(context.params, opt.command_line(), progress)
+    content = written(result)
     if not quiet:
-        print_tables(result)
+        print_tables(content)
     if as_json:
-        opt.print_json(result)
+        opt.print_json(content)
     else:
-        print_conclusion(result, folder / "report.html")
+        print_conclusion(content, folder / "report.html")

@@ -33,14 +33,15 @@ from advisor.runs import provenance
 from advisor.runs.chosen_set import candidates_of_run, deterministic_as, entries_as, judges_beside
 from advisor.runs.evaluation_json import evaluation_of
 from advisor.runs.judged import judge_section
-from advisor.runs.result_json import read_result
+from advisor.runs.run import Run
+from advisor.runs.schema.evaluation import Evaluation
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, list_methods, make_options, plugins
 from ensemble.servers.address import ServerAddress
 
 
-def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: Progress) -> dict[str, Any]:
+def evaluate_run(run: Run, options: Mapping[str, Any], command: str, progress: Progress) -> Evaluation:
     """Score methods, and every member alone, on the same questions.
 
     Args:
@@ -71,16 +72,16 @@ def evaluate_run(run: Path, options: Mapping[str, Any], command: str, progress: 
     judge = evaluator.judge
     task = judge.sign(evaluator.task) if judge else evaluator.task
     recorded = provenance.of_run(config, evaluator.identities, methods, judge.identities if judge else {})
-    evaluation = evaluation_of(profiles, results, config, task, recorded)
+    judged = None
     if judge:
         names = [profile.model for profile in profiles]
         sets = {name_of_set(each.method, names): each.profile for each in results if each.profile is not None}
         responses = {**dict(zip(names, profiles, strict=True)), **sets}
-        evaluation["judge"] = judge_section(judge, [(task, responses)], names, seed=config.seed)
-    return evaluation
+        judged = judge_section(judge, [(task, responses)], names, seed=config.seed)
+    return evaluation_of(profiles, results, config, task, recorded, judged)
 
 
-def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> RunConfig:
+def evaluation_config(run: Run, options: Mapping[str, Any], command: str) -> RunConfig:
     """Read the options of ``advisor evaluate``, by parameter name; see :meth:`advisor.config.RunConfig.from_options`.
 
     ``held_out`` has the questions to evaluate on, and ``dev`` those that a router learns from.
@@ -104,7 +105,7 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
     candidates = entries_as(candidates_of_run(run, members), options)
     if len(candidates) < 2:
         raise InputError(
-            f"{run}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "
+            f"{run.folder}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "
             "candidates with --members"
         )
     # A run folder may come from other people: it must not decide where questions and keys are sent.
@@ -139,19 +140,12 @@ def evaluation_config(run: Path, options: Mapping[str, Any], command: str) -> Ru
     )
 
 
-def learned_options(run: Path, methods: Sequence[str], config: RunConfig) -> dict[str, dict[str, Any]]:
+def learned_options(run: Run, methods: Sequence[str], config: RunConfig) -> dict[str, dict[str, Any]]:
     """Options of methods that the run has found out: DeePEn-Adapt weighs members by their accuracy on dev."""
     if "deepen-adapt" not in methods:
         return {}
-    try:
-        by_name = {candidate["model"]: candidate["accuracy"] for candidate in read_result(run)["candidates"]}
-        accuracies = [by_name.get(member.name) for member in config.candidates]
-        # math.isfinite raises TypeError for what is no number, and OverflowError for 400 digits.
-        is_odd = not all(accuracy is None or math.isfinite(accuracy) for accuracy in accuracies)
-    except (KeyError, TypeError, OverflowError):
-        is_odd = True
-    if is_odd:
-        raise InputError(f"{run / 'result.json'}: candidates has no accuracies; run `advisor select` again")
+    by_name = {candidate.model: candidate.accuracy for candidate in run.result.candidates}
+    accuracies = [by_name.get(member.name) for member in config.candidates]
     # A candidate that failed in the run has no accuracy; the method then says that it lacks them.
     return {} if None in accuracies else {"deepen-adapt": {"accuracies": accuracies}}
 

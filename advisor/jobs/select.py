@@ -15,7 +15,6 @@ from advisor.advice.sequential import (
     first_questions,
     look_until_sure,
     looks_in_words,
-    looks_or_note,
     planned_looks,
     questions_id,
     with_earlier,
@@ -60,8 +59,10 @@ from advisor.progress import Progress
 from advisor.records import Decision, Limits, Profile, alpha_of, signed
 from advisor.response_cache import ResponseCache
 from advisor.runs import provenance
+from advisor.runs.earlier_looks import looks_or_note
 from advisor.runs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
 from advisor.runs.result_json import Outcome, result_of, samples_of, task_info
+from advisor.runs.schema.result import Result, TaskInfo
 from advisor.runs.run_folder import check_out, check_settings, folder_name, write_run
 from advisor.statistics import accuracy_interval
 from advisor.strategies.responses import can_vote
@@ -78,7 +79,7 @@ _NOT_SETTINGS = frozenset(
 """Options that change no figure of the result: where it goes, where and how fast models run, and what is allowed."""
 
 
-def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> tuple[Path, dict[str, Any]]:
+def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> tuple[Path, Result]:
     """Do the whole job, and write the run folder with its report.
 
     Args:
@@ -100,7 +101,7 @@ def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> 
         outcome = run_on_numbers(numbers, rules_for_numbers(options), command)
     elif options.get("logs"):
         outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
-        folder = _folder(options, outcome.task_info["name"], settings)
+        folder = _folder(options, outcome.task_info.name, settings)
     else:
         config = with_devices(RunConfig.from_options(options, command), progress)
         # Before the hours of work, not after them.
@@ -108,8 +109,7 @@ def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> 
         with open_session(config, progress) as (cache, engine):
             say_judging(config, progress)
             outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
-    result = result_of(outcome)
-    result["provenance"]["settings"] = settings
+    result = result_of(outcome, settings)
     write_run(folder, result, samples_of(outcome))
     write_report(folder)
     return folder, result
@@ -426,7 +426,7 @@ def run_on_numbers(path: Path, rules: Limits, command: str) -> Outcome:
     # The report shows pairs in the order of the leaderboard.
     order = {decision.model: n for n, decision in enumerate(selection.decisions)}
     return Outcome(
-        task_info={**dict.fromkeys(("metric", "split", "n", "fingerprint")), "name": task, "signature": str(path)},
+        task_info=TaskInfo(name=task, signature=str(path)),
         rules=rules,
         standings=standings,
         selection=selection,

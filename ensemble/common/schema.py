@@ -25,10 +25,12 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    SerializerFunctionWrapHandler,
     Strict,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
+    model_serializer,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
@@ -47,6 +49,14 @@ class Schema(BaseModel):
     """Base of the classes that state a file's shape."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class SparseSchema(Schema):
+    """Base of the classes of which a file has only the keys that were given; of the others it has all."""
+
+    @model_serializer(mode="wrap")
+    def _given(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if name in self.model_fields_set}
 
 
 def wrong(expected: str) -> PydanticCustomError:
@@ -248,8 +258,8 @@ def parsed(text: str, place: str, way_out: str) -> dict[str, Any]:
 
 
 def written(model: Schema) -> dict[str, Any]:
-    """Return a model as JSON holds it: the keys that were given, in the order of the class."""
-    return model.model_dump(mode="json", exclude_unset=True)
+    """Return a model as JSON holds it."""
+    return model.model_dump(mode="json")
 
 
 def json_schema(model: type[Schema]) -> dict[str, Any]:
