@@ -16,18 +16,15 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from scipy import optimize, stats
 
 from advisor.advice.gain import Gain
-from advisor.progress import Progress
 from advisor.records import ALPHA
 from advisor.statistics import Floats, Interval
 from advisor.tasks.task import Task, sha256
 from ensemble.common.text import counted
-from ensemble.errors import InputError
 
 FIRST_LOOK = 100
 """Questions before the first look: with fewer, the estimate's distribution is too far from Student's."""

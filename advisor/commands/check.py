@@ -64,9 +64,10 @@ def check(
     progress = Progress(quiet=quiet)
     progress.starting()
     from advisor.jobs.check import check_run
+    from advisor.runs.run import Run
     from ensemble.common.text import visible
 
-    found = check_run(run, context.params, opt.command_line(), progress)
+    found = check_run(Run.open(run), context.params, opt.command_line(), progress)
     if as_json:
         opt.print_json(found)
     else:

@@ -48,10 +48,10 @@ def _write_report(run: Path, form: str) -> None:
     if form == "html":
         print(write_report(run))
         return
-    from advisor.runs.read import read_run
+    from advisor.runs.run import Run
     from reports.formats import leaderboard_csv, markdown
 
-    print((markdown if form == "md" else leaderboard_csv)(read_run(run)), end="")
+    print((markdown if form == "md" else leaderboard_csv)(Run.open(run).result), end="")
 
 
 def _write_index(folder: Path, form: str) -> None:
@@ -69,10 +69,11 @@ def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
         raise InputError("--format csv: a difference is a page or Markdown; give html or md")
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
         raise InputError(f"--out {out}: give the name of a file in a folder that exists")
+    from advisor.runs.run import Run
     from advisor.runs.run_difference import run_difference
     from reports.run_difference import difference_markdown, headline, write_difference
 
-    difference = run_difference(a, b)
+    difference = run_difference(Run.open(a), Run.open(b))
     if form == "md":
         print(difference_markdown(difference), end="")
     else:
@@ -102,8 +103,9 @@ def export(
     if (allow_server or allow_key_env) and not compose:
         raise InputError("--allow-server and --allow-key-env need --compose; an export contacts no server")
     from advisor.jobs.export import export as write
+    from advisor.runs.run import Run
 
-    print(write(run, folder, push, context.params, private=not public))
+    print(write(Run.open(run), folder, push, context.params, private=not public))
     if compose:
         from advisor.jobs.compose import wheel
 

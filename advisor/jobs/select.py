@@ -62,8 +62,8 @@ from advisor.runs import provenance
 from advisor.runs.earlier_looks import looks_or_note
 from advisor.runs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
 from advisor.runs.result_json import Outcome, result_of, samples_of, task_info
-from advisor.runs.schema.result import Result, TaskInfo
 from advisor.runs.run_folder import check_out, check_settings, folder_name, write_run
+from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import accuracy_interval
 from advisor.strategies.responses import can_vote
 from ensemble.common.text import counted, p_value

@@ -6,7 +6,7 @@ ask their models one by one: they are a :class:`StrategyPlan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from advisor.runs.run import Run
 from advisor.runs.schema.result import Result, StrategyFigures
 from advisor.runs.schema.samples import Sample
 from advisor.strategies.answers import AnswerReader
-from advisor.strategies.plan import ALONE, DevScores, StrategyPlan, is_score
+from advisor.strategies.plan import ALONE, DevScores, StrategyPlan
 from advisor.strategies.strategy_file import read_folder
 from advisor.strategies.strategy_json import find_strategy, label, strategy_of
 from ensemble.common.files import exists
@@ -36,7 +36,6 @@ from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.saved.folder import STRATEGY_FILE, is_saved
 from ensemble.servers.address import ServerAddress
-
 
 
 def plan_by_options(options: Mapping[str, Any], say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.runs.read.fields import Interval
+from advisor.statistics import Interval
 from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.rows import COLUMN, NARROW, WIDE, axis, row_name

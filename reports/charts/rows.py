@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from advisor.runs.read.measurements import Measurements
+from advisor.runs.schema.measured import Accuracy
 from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.scales import Scale, points_scale
@@ -29,7 +29,7 @@ def axis(canvas: Canvas, x: Scale, bottom: float, label: str, most: int) -> None
     canvas.text(x.end, 8, f"{label} →", size=11.5, colour="muted", align="right")
 
 
-def interval_mark(canvas: Canvas, row: Measurements, shape: str, x: Scale, y: float) -> None:
+def interval_mark(canvas: Canvas, row: Accuracy, shape: str, x: Scale, y: float) -> None:
     """Draw a row's accuracy and its interval, as far as they are known."""
     if row.accuracy is None:
         return
@@ -50,7 +50,7 @@ def row_name(canvas: Canvas, name: str, x: Scale, y: float, above: float, *, bol
 
 
 def accuracy_and_cost(
-    rows: Sequence[tuple[str, Measurements, str, bool, float | None]],
+    rows: Sequence[tuple[str, Accuracy, str, bool, float | None]],
     width: int,
     best_single: float | None,
     cost: str,
@@ -68,7 +68,7 @@ def accuracy_and_cost(
         cost: What the cost is, in words.
         written: A cost as text, with its unit.
         log: Whether the costs have a logarithmic scale; one that is not begins at 0.
-        measure: What the points are; see :attr:`advisor.runs.read.result.Result.measure`.
+        measure: What the points are; see :attr:`advisor.runs.schema.result.Result.measure`.
     """
     known = [row for row in rows if row[1].accuracy is not None]
     if not known:

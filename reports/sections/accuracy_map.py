@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from advisor.runs.read.result import CandidateRow, Result
+from advisor.runs.schema.result import Candidate, Result
 from ensemble.common import text
 from reports.charts.canvas import Canvas, Point, part
 from reports.charts.labels import Box, write_names
 from reports.charts.rows import NARROW, WIDE, both_widths
 from reports.charts.scales import Scale, length_scale, points_scale
+from reports.report_data import ReportData
 
 LEFT, RIGHT, TOP, BOTTOM = 34, 12, 30, 46
 _NAME_SIZE = 12.5
 MOST_NAMES = 24  # beside the chosen ones: more would cover the map, and a point shows its name on hover
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None if no candidate's length is known."""
+    result = report.result
     figure = both_widths(lambda width: _draw(result, width))
     return figure and {"figure": figure}
 
@@ -52,11 +54,11 @@ def _scales(result: Result, lengths: list[float], accuracies: list[float], canva
     if primary and primary.mean_length is not None:
         lengths = [
             *lengths,
-            primary.mean_length * result.max_length_ratio,
-            primary.mean_length / result.max_length_ratio,
+            primary.mean_length * result.rules.max_length_ratio,
+            primary.mean_length / result.rules.max_length_ratio,
         ]
     if primary and primary.accuracy is not None:
-        accuracies = [*accuracies, max(primary.accuracy - result.max_gap, 0.0)]
+        accuracies = [*accuracies, max(primary.accuracy - result.rules.max_gap, 0.0)]
     x = length_scale(lengths, LEFT, canvas.width - RIGHT)
     return x, points_scale(accuracies, BOTTOM, canvas.height - TOP)
 
@@ -66,9 +68,9 @@ def _draw_region(canvas: Canvas, result: Result, x: Scale, y: Scale) -> list[Box
     primary = result.primary
     if primary is None or primary.accuracy is None:
         return []
-    bottom, left, right = y(primary.accuracy - result.max_gap), x.start, x.end
+    bottom, left, right = y(primary.accuracy - result.rules.max_gap), x.start, x.end
     if primary.mean_length:
-        ratio = result.max_length_ratio
+        ratio = result.rules.max_length_ratio
         left, right = x(primary.mean_length / ratio), x(primary.mean_length * ratio)
     corners = [(left, bottom), (right, bottom), (right, y.end), (left, y.end)]
     canvas.area(corners, "band", edge="band-edge", width=1.2, name=part(region=1))
@@ -88,7 +90,7 @@ def _draw_frame(canvas: Canvas, x: Scale, y: Scale, measure: str) -> None:
     canvas.text(x.end, 9, "mean response length, characters (log scale) →", size=11.5, colour="muted", align="right")
 
 
-def _draw_whisker(canvas: Canvas, candidate: CandidateRow, x: float, y: Scale) -> Box:
+def _draw_whisker(canvas: Canvas, candidate: Candidate, x: float, y: Scale) -> Box:
     low, high = candidate.accuracy_ci or (0.0, 0.0)
     canvas.line((x, y(low)), (x, y(high)), "muted", width=1.0)
     return Box(x - 2, y(low), x + 2, y(high))
@@ -97,7 +99,7 @@ def _draw_whisker(canvas: Canvas, candidate: CandidateRow, x: float, y: Scale) -
 def _draw_names(
     canvas: Canvas,
     short_names: Mapping[str, str],
-    points: Sequence[tuple[CandidateRow, Point]],
+    points: Sequence[tuple[Candidate, Point]],
     soft: Sequence[Box],
     bounds: Box,
 ) -> None:
@@ -110,12 +112,12 @@ def _draw_names(
     write_names(canvas, labels, _NAME_SIZE, [at for _, at in points], soft, bounds)
 
 
-def _draw_marks(canvas: Canvas, candidate: CandidateRow, at: Point) -> None:
+def _draw_marks(canvas: Canvas, candidate: Candidate, at: Point) -> None:
     """Draw the marks of all statuses on one another. The page shows the one that its limits give the candidate."""
     accuracy, length = text.points(candidate.accuracy), text.length(candidate.mean_length)
     title = f"{candidate.name}: {accuracy} points, {length} characters"
     for shape in ("primary", "selected", "rejected"):
-        name = part(point=candidate.index, shape=shape, shown=int(shape == candidate.status))
+        name = part(point=index, shape=shape, shown=int(shape == candidate.status))
         canvas.mark(*at, shape, name=name, title=title)
 
 

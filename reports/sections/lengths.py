@@ -6,24 +6,26 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from advisor.runs.read.result import CandidateRow, Result
+from advisor.runs.schema.result import Candidate, Result
 from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, row_name
 from reports.charts.scales import Scale, length_scale
+from reports.report_data import ReportData
 
 MOST_CANDIDATES = 40  # with more, the page would show little else
 _HEIGHT = 26.0
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None if no length is known."""
+    result = report.result
     figure = both_widths(lambda width: _draw(result, width))
     return figure and {"figure": figure}
 
 
 def _draw(result: Result, width: int) -> str | None:
-    lengths_of = result.samples.lengths if result.samples else [()] * len(result.candidates)
+    lengths_of = report.samples.lengths if report.samples else [()] * len(result.candidates)
     rows = [(each, lengths) for each, lengths in zip(result.candidates, lengths_of, strict=True) if lengths]
     if not rows:
         return None
@@ -34,7 +36,7 @@ def _draw(result: Result, width: int) -> str | None:
     x = length_scale([float(length) for _, lengths in rows for length in lengths] + means, start, width - 12, pad=1.12)
     primary = result.primary
     if primary and primary.mean_length:
-        ratio = result.max_length_ratio
+        ratio = result.rules.max_length_ratio
         canvas.box(x(primary.mean_length / ratio), foot, x(primary.mean_length * ratio), canvas.height, "band")
     axis(canvas, x, foot, "response length, characters (log scale)", 5 if width == NARROW else 10)
     for index, (candidate, lengths) in enumerate(rows):
@@ -61,7 +63,7 @@ def _histogram(canvas: Canvas, lengths: Sequence[int], x: Scale, base: float) ->
     canvas.line((x.start, base), (x.end, base), "rule")
 
 
-def _mean(canvas: Canvas, candidate: CandidateRow, x: Scale, base: float) -> None:
+def _mean(canvas: Canvas, candidate: Candidate, x: Scale, base: float) -> None:
     if candidate.mean_length is not None:
         title = f"{candidate.name}: mean {text.length(candidate.mean_length)} characters"
         canvas.mark(x(candidate.mean_length), base, candidate.status, title=title)

@@ -6,14 +6,15 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from advisor.runs.read.result import Result
-from advisor.runs.read.strategies import StrategyRow
+from advisor.runs.schema.result import Result, StrategyFigures
 from ensemble.common import text
 from reports.charts.canvas import Canvas, Point
 from reports.charts.differences import shape_of
 from reports.charts.labels import Box, write_names
 from reports.charts.rows import NARROW, WIDE, both_widths
 from reports.charts.scales import Scale, points_scale
+from reports.report_data import ReportData
+from reports.sections.strategies import MOST_STRATEGIES
 
 LEFT, RIGHT, TOP, BOTTOM = 34, 12, 12, 46
 _NAME_SIZE = 12.5
@@ -21,9 +22,9 @@ _MOST_NAMES = 20
 _LONGEST = {WIDE: 30, NARROW: 20}
 # The attribute, what it is, and how a value is written; the first one that all strategies have is the axis.
 _COSTS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
-    ("price", "price of 1,000 questions", text.price),
-    ("seconds_each", "time of a question", text.duration),
-    ("calls", "calls a question", text.decimals),
+    ("price_per_1000", "price of 1,000 questions", text.price),
+    ("seconds_per_question", "time of a question", text.duration),
+    ("calls_per_question", "calls a question", text.decimals),
 )
 # A single model that is so many points worse than the best strategy would press the others together in the drawing.
 _FARTHEST = 15
@@ -31,9 +32,10 @@ _FARTHEST = 15
 _LOG_FROM = 10
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None if fewer than two strategies have an accuracy and a cost."""
-    rows = result.strategies.rows
+    result = report.result
+    rows = result.strategies[:MOST_STRATEGIES]
     found = next((cost for cost in _COSTS if rows and all(getattr(row, cost[0]) is not None for row in rows)), None)
     if found is None:
         return None
@@ -44,8 +46,7 @@ def values(result: Result) -> dict[str, Any] | None:
         return None
     known.sort(key=lambda each: (-(each[0].accuracy or 0.0), each[1]))
     front = {id(row) for row in front_of(known)}
-    recommended = result.strategies.recommended
-    chosen = recommended.row if recommended else None
+    chosen = result.recommended
     points = [(row, cost, id(row) in front, row is chosen) for row, cost in known]
     best = known[0][0].accuracy or 0.0
     drawn = [each for each in points if each[0] in rows or each[2] or (each[0].accuracy or 0.0) >= best - _FARTHEST]
@@ -60,32 +61,45 @@ def values(result: Result) -> dict[str, Any] | None:
     }
 
 
-def front_of(rows: Sequence[tuple[StrategyRow, float]]) -> list[StrategyRow]:
+def front_of(rows: Sequence[tuple[StrategyFigures, float]]) -> list[StrategyFigures]:
     """Return the strategies that are more accurate than all that cost the same or less, the cheapest first.
 
     Args:
         rows: Strategies with their costs.
     """
-    front: list[StrategyRow] = []
+    front: list[StrategyFigures] = []
     for row, _ in sorted(rows, key=lambda each: (each[1], -(each[0].accuracy or 0.0))):
         if not front or (row.accuracy or 0.0) > (front[-1].accuracy or 0.0):
             front.append(row)
     return front
 
 
-def _every(result: Result) -> list[StrategyRow]:
+def _every(result: Result) -> list[StrategyFigures]:
     """All strategies, and the single models that the comparison has no row for."""
-    singles = {row.members for row in result.strategies.rows if row.is_single}
-    return [*result.strategies.rows, *(row for row in result.strategies.alone if row.members not in singles)]
+    rows = result.strategies[:MOST_STRATEGIES]
+    singles = {row.members for row in rows if row.is_single}
+    alone = (
+        StrategyFigures(
+            strategy="single",
+            members=(each.model,),
+            n=each.n,
+            accuracy=each.accuracy,
+            calls_per_question=1,
+            seconds_per_question=each.seconds_per_question,
+            price_per_1000=each.price_per_1000,
+        )
+        for each in result.single_models[:MOST_STRATEGIES]
+    )
+    return [*rows, *(row for row in alone if row.members not in singles)]
 
 
-def _name(row: StrategyRow) -> str:
-    return text.strategy(row.name, row.members, row.draws)
+def _name(row: StrategyFigures) -> str:
+    return text.strategy(*row.key)
 
 
 def _draw(
     result: Result,
-    points: Sequence[tuple[StrategyRow, float, bool, bool]],
+    points: Sequence[tuple[StrategyFigures, float, bool, bool]],
     what: str,
     written: Callable[[float | None], str],
     width: int,
@@ -101,9 +115,13 @@ def _draw(
     bounds = Box(x.start + 2, BOTTOM + 2, width - 2, canvas.height)
     _write_names(canvas, result, places, edges, bounds)
     for (at, row, _, best), (_, cost, *_) in reversed(list(zip(places, points, strict=True))):
-        gain = "" if row.delta is None or row.is_single else f", {text.difference(row.delta)} points measured"
+        gain = (
+            ""
+            if row.measured_gain is None or row.is_single
+            else f", {text.difference(row.measured_gain)} points measured"
+        )
         title = f"{_name(row)}: {text.points(row.accuracy)} points{gain}, {what} {written(cost)}"
-        colour = "selected" if row.is_single else shape_of(row.delta or 0.0)
+        colour = "selected" if row.is_single else shape_of(row.measured_gain or 0.0)
         canvas.mark(*at, "primary" if best else colour, colour=colour, title=title)
     return canvas.markup(f"{measure.capitalize()} against the {what} of {len(points)} strategies; the table has both.")
 
@@ -146,7 +164,7 @@ def _draw_front(canvas: Canvas, front: Sequence[Point], end: float) -> list[Box]
 def _write_names(
     canvas: Canvas,
     result: Result,
-    places: Sequence[tuple[Point, StrategyRow, bool, bool]],
+    places: Sequence[tuple[Point, StrategyFigures, bool, bool]],
     edges: Sequence[Box],
     bounds: Box,
 ) -> None:
@@ -155,7 +173,7 @@ def _write_names(
     for number, (at, row, on_front, best) in enumerate(places, start=1):
         # Dozens of single models may share one cost: then most have their names only on hover, and in the table.
         if number <= _MOST_NAMES or on_front or best:
-            short = text.strategy(row.name, [result.short_names.get(name, name) for name in row.members], row.draws)
+            short = text.strategy(row.strategy, [result.short_names.get(name, name) for name in row.members], row.draws)
             named.append((at, text.shortened(short, longest), f"no. {number}", on_front or best, best))
     # The recommended one gets the best place, then the front.
     named.sort(key=lambda each: (not each[4], not each[3]))
