@@ -138,7 +138,7 @@ def _single(trained: Sequence[Trained], task: str) -> Iterator[Figure]:
         for member in each.table["members"]:
             low, high = member["accuracy_ci"]
             yield Figure(f"{_key(member['model'])}_seed{n}", member["accuracy"], low, high, note="alone")
-        yield Figure(f"best_single_seed{n}", 100 * float(each.best.mean()), note=each.table["best_single"])
+        yield Figure(f"best_single_seed{n}", 100 * float(each.best.mean()), note=each.table["best_single_model"])
     yield _points("best_single_accuracy", [each.best for each in trained], task)
     for draws in sorted(set.intersection(*({*each.majorities} for each in trained))):
         key, drawn = f"majority{draws}", [each.majorities[draws] for each in trained]

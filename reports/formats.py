@@ -18,7 +18,6 @@ _COLUMNS = ("model", "status", "points", "points_low", "points_high", "mean_leng
 
 def markdown(result: Result) -> str:
     """Return the decision as Markdown, in which no name or text of a model or a file is markup."""
-    recommended = result.recommended
     recommendation = result.advice.recommendation
     said = result.advice.text if recommendation is None else recommendation.text
     figures = [(escaped(name), escaped(value)) for name, value in _figures(result)]

@@ -294,7 +294,7 @@ def _load_whole(run: Run, split: str, options: Mapping[str, Any], progress: Prog
     """All questions of a split, with the demonstrations and the dev questions of the run."""
     task = run.result.task
     # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
-    match = _SIGNATURE.search(task.signature or "")
+    match = _SIGNATURE.search(task.signature)
     shots, seed, prompt = match.groups() if match else (None, "0", None)
     if options.get("shots") is not None:
         shots = options["shots"]

@@ -103,8 +103,8 @@ def evaluation_config(run: Run, options: Mapping[str, Any], command: str) -> Run
     candidates = entries_as(candidates_of_run(run, members), options)
     if len(candidates) < 2:
         raise InputError(
-            f"{run.folder}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "
-            "candidates with --members"
+            f"{run.folder}: the set has one model, {candidates[0].name}, and methods join at least two; name some of "
+            "its candidates with --members"
         )
     # A run folder may come from other people: it must not decide where questions and keys are sent.
     for entry in candidates:

@@ -319,6 +319,10 @@ def _entry(name: str, source: ModelSource, place: str) -> PoolEntry:
         return PoolEntry(name, remote, place, chat_template=source.chat_template)
     model = source.path_or_id or ""
     _check_path(model, f"{place}: {name}")
+    if not model or source.device is None or source.dtype is None or source.chat_template is None:
+        raise InputError(
+            f"{place}: provenance.models.{name} should have path_or_id, device, dtype and chat_template; {RUN_AGAIN}"
+        )
     sides = Sides(source.source, source.target, source.reads)
     checkpoint = Checkpoint(model, source.revision, sides=sides, gguf_file=source.gguf_file)
     return PoolEntry(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from advisor.config import RunConfig
 from advisor.runs.result_json import corpus_figures
@@ -63,7 +63,7 @@ def _method(result: MethodResult, task: Task) -> EvaluatedMethod:
     comparison = result.comparison
     return EvaluatedMethod(
         method=result.method,
-        level=result.level,
+        level=cast(Any, result.level),
         left_out=result.left_out,
         note=result.note,
         accuracy=comparison.accuracy if comparison else None,

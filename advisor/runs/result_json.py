@@ -43,7 +43,7 @@ from advisor.runs.schema.result import (
     StrategyFigures,
     TaskInfo,
 )
-from advisor.runs.schema.samples import EnsembleResponse, RecommendedAnswer, Sample, SampleResponse
+from advisor.runs.schema.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
 
 _MOST_INTERVALS = 100
 _VERDICTS: Mapping[str, Any] = {"ensemble": "better", "single": "worse", "cannot_tell": "unclear"}
@@ -412,7 +412,7 @@ def _samples(
         yield Sample(
             id=example.id,
             prompt=example.prompt,
-            reference=example.reference,
+            reference=(example.reference,) if isinstance(example.reference, str) else example.reference,
             split=split,
             # Only where it is so: most questions share nothing.
             **({} if example.cluster is None else {"cluster": example.cluster}),
@@ -423,9 +423,13 @@ def _samples(
             },
             ensemble=None
             if ensemble is None
-            else EnsembleResponse(**_answer(ensemble.answers[n]), trace=traces.get(n)),
+            else EnsembleResponse(**_answer(ensemble.answers[n]), trace=_trace(traces.get(n))),
             recommended=None if recommended is None else _taken(recommended, n),
         )
+
+
+def _trace(trace: Mapping[str, Any] | None) -> ResponseTrace | None:
+    return None if trace is None else ResponseTrace.model_validate(trace)
 
 
 def _recommended(outcome: Outcome) -> StrategyResult | None:

@@ -16,7 +16,7 @@ from ensemble.common import text
 from advisor.runs.provenance_facts import facts_of
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result, StrategyFigures
-from advisor.runs.schema.samples import RIGHT, Sample, SampleResponse
+from advisor.runs.schema.samples import RIGHT, RecommendedAnswer, Sample, SampleResponse
 
 MOST_EXAMPLES = 25
 """Of the questions that were fixed, and of those that were broken; the others are counted."""
@@ -127,6 +127,7 @@ def _answer(sample: Sample, strategy: StrategyFigures) -> dict[str, Any] | None:
     """The response of a strategy to a question; None without a score."""
     taken = sample.recommended
     response: SampleResponse | None
+    scored: SampleResponse | RecommendedAnswer | None
     if strategy.is_decoded:
         response = scored = sample.ensemble
     elif strategy.is_single:

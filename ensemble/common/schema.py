@@ -2,8 +2,8 @@
 
 A module of models derives each class from :class:`Schema`, and its fields from the types below. Built in this process,
 a model holds what it was given. Read from a file (:func:`read_object`, :func:`read_lines`, :func:`validated`), its
-strings are cleaned with :func:`ensemble.common.text.visible`, except those of :data:`Exact`, which programs use as they
-are. A run folder may come from a stranger, so numbers are strict and finite, and a flag is no number.
+strings are cleaned with :func:`ensemble.common.text.visible`, except those of :data:`Exact` and :data:`Raw`, which
+programs use as they are. A run folder may come from a stranger, so numbers are strict and finite, and a flag is no number.
 
 Keys that a class does not state are ignored; a class whose format keeps them says ``extra="allow"``, and one whose file
 people write by hand says ``extra="forbid"``, so that a misspelt key is found.
@@ -87,6 +87,12 @@ def _prose(value: Any, info: ValidationInfo) -> str:
     return visible(value, keep_lines=True) if info.context else value
 
 
+def _raw(value: Any) -> str:
+    if not isinstance(value, str):
+        raise wrong("a text")
+    return value
+
+
 def _exact(value: Any) -> str:
     # JSON may have halves of surrogate pairs, which no file name and no prompt can hold.
     if not isinstance(value, str) or "\0" in value or not _is_unicode(value):
@@ -138,6 +144,8 @@ Prose = Annotated[str, PlainValidator(_prose), WithJsonSchema({"type": "string"}
 """A text that keeps its line breaks."""
 Exact = Annotated[str, PlainValidator(_exact), WithJsonSchema({"type": "string"})]
 """A text that a program uses as it is, for example a path: it is not cleaned, and has no null character."""
+Raw = Annotated[str, PlainValidator(_raw), WithJsonSchema({"type": "string"})]
+"""A text as it is in the file, with any characters; what shows it cleans it, and what uses it checks it."""
 Name = Annotated[Exact, must(lambda value: bool(value.strip()) and value.isprintable(), "a printable name")]
 """The name of a model: printable, so that it needs no cleaning."""
 Names = Annotated[

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from advisor.statistics import Interval
 from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.rows import COLUMN, NARROW, WIDE, axis, row_name
 from reports.charts.scales import Scale
+
+if TYPE_CHECKING:
+    from advisor.statistics import Interval
 
 _GAINS = ("ensemble", "rejected")
 

@@ -29,7 +29,7 @@ def axis(canvas: Canvas, x: Scale, bottom: float, label: str, most: int) -> None
     canvas.text(x.end, 8, f"{label} →", size=11.5, colour="muted", align="right")
 
 
-def interval_mark(canvas: Canvas, row: Accuracy, shape: str, x: Scale, y: float) -> None:
+def interval_mark(canvas: Canvas, name: str, row: Accuracy, shape: str, x: Scale, y: float) -> None:
     """Draw a row's accuracy and its interval, as far as they are known."""
     if row.accuracy is None:
         return
@@ -37,7 +37,7 @@ def interval_mark(canvas: Canvas, row: Accuracy, shape: str, x: Scale, y: float)
         low, high = row.accuracy_ci
         canvas.line((x(low), y), (x(high), y), shape, width=3 if shape == "ensemble" else 2)
     # The drawing has no room for numbers beside the marks, so they are shown on hover.
-    title = f"{row.name}: {text.points(row.accuracy)} points, interval {text.interval(row.accuracy_ci)}"
+    title = f"{name}: {text.points(row.accuracy)} points, interval {text.interval(row.accuracy_ci)}"
     canvas.mark(x(row.accuracy), y, shape, title=title)
 
 
@@ -89,7 +89,7 @@ def accuracy_and_cost(
     for index, (name, row, shape, bold, own) in enumerate(known):
         y = canvas.height - step * index - (step / 2 if wide else 29)
         row_name(canvas, name, x, y, 16, bold=bold)
-        interval_mark(canvas, row, shape, x, y)
+        interval_mark(canvas, name, row, shape, x, y)
         if scale is not None and own is not None and own > 0:
             canvas.mark(scale(own), y, shape, title=f"{name}: {written(own)}")
     what = f"{measure.capitalize()} with intervals and {cost}"

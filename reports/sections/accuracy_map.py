@@ -39,11 +39,14 @@ def _draw(result: Result, width: int) -> str | None:
     edges = _draw_region(canvas, result, x, y)
     _draw_frame(canvas, x, y, result.measure)
     points = [(candidate, (x(length), y(accuracy))) for candidate, length, accuracy in known]
+    places = {candidate.model: place for place, candidate in enumerate(result.candidates)}
     whiskers = [_draw_whisker(canvas, candidate, at[0], y) for candidate, at in points if candidate.accuracy_ci]
     bounds = Box(x.start + 2, y.start + 2, width - 2, y.end)
-    _draw_names(canvas, result.short_names, points, [*edges, *whiskers], bounds)
+    _draw_names(canvas, result.short_names, places, points, [*edges, *whiskers], bounds)
     for candidate, at in reversed(points):
-        _draw_marks(canvas, candidate, at)  # the best candidates last, so that their marks lie above the others
+        _draw_marks(
+            canvas, candidate, places[candidate.model], at
+        )  # the best candidates last, so that their marks lie above the others
     label = f"Accuracy against mean response length of {len(points)} candidates; the leaderboard has the same numbers."
     return canvas.markup(label, _geometry(x, y, canvas.height))
 
@@ -99,6 +102,7 @@ def _draw_whisker(canvas: Canvas, candidate: Candidate, x: float, y: Scale) -> B
 def _draw_names(
     canvas: Canvas,
     short_names: Mapping[str, str],
+    places: Mapping[str, int],
     points: Sequence[tuple[Candidate, Point]],
     soft: Sequence[Box],
     bounds: Box,
@@ -106,18 +110,23 @@ def _draw_names(
     longest = 18 if canvas.width == NARROW else 28
     named = [point for place, point in enumerate(points) if place < MOST_NAMES or point[0].status == "selected"]
     labels = [
-        (at, text.shortened(short_names[each.name], longest), f"no. {each.index + 1}", each.status != "rejected")
+        (
+            at,
+            text.shortened(short_names[each.name], longest),
+            f"no. {places[each.model] + 1}",
+            each.status != "rejected",
+        )
         for each, at in named
     ]
     write_names(canvas, labels, _NAME_SIZE, [at for _, at in points], soft, bounds)
 
 
-def _draw_marks(canvas: Canvas, candidate: Candidate, at: Point) -> None:
+def _draw_marks(canvas: Canvas, candidate: Candidate, place: int, at: Point) -> None:
     """Draw the marks of all statuses on one another. The page shows the one that its limits give the candidate."""
     accuracy, length = text.points(candidate.accuracy), text.length(candidate.mean_length)
     title = f"{candidate.name}: {accuracy} points, {length} characters"
     for shape in ("primary", "selected", "rejected"):
-        name = part(point=index, shape=shape, shown=int(shape == candidate.status))
+        name = part(point=place, shape=shape, shown=int(shape == candidate.status))
         canvas.mark(*at, shape, name=name, title=title)
 
 

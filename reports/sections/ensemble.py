@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from advisor.runs.schema.measured import Accuracy
 from advisor.runs.schema.result import EnsembleResult, LookRecord, PredictedFigures, Result
-from advisor.statistics import Interval
 from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.differences import Mark, draw_differences, shape_of
 from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, interval_mark, row_name
 from reports.charts.scales import points_scale
 from reports.report_data import ReportData
+
+if TYPE_CHECKING:
+    from advisor.statistics import Interval
 
 _MOST_PREDICTED = 20
 _MOST_NAMES = 6
@@ -82,22 +85,22 @@ def _draw(run: EnsembleResult, result: Result, width: int) -> str | None:
         return None
     # Full hub ids would not fit beside the rows.
     short_names, measure = result.short_names, result.measure
-    members = [replace(each, name=short_names.get(each.name, each.name)) for each in run.members]
-    rows = [replace(run, name=f"{run.name} ensemble"), *(each for each in members if each.accuracy is not None)]
+    rows: list[tuple[str, Accuracy]] = [(f"{run.method} ensemble", run)]
+    rows += [(short_names.get(each.model, each.model), each) for each in run.members if each.accuracy is not None]
     start, step, foot = (COLUMN, 38, 44) if width == WIDE else (8, 46, 44)
     canvas = Canvas(width, step * len(rows) + foot)
     # The scale has room for the intervals and not for the accuracies only.
-    ends = [end for row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
+    ends = [end for _, row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
     x = points_scale(ends, start, width - 52, pad=1.5)
     axis(canvas, x, foot, f"{measure}, points", 5 if width == NARROW else 10)
     if run.best_single_accuracy is not None:
         # The line is what the ensemble has to pass.
         at = x(run.best_single_accuracy)
         canvas.line((at, foot), (at, canvas.height), "muted", dash=(3, 3))
-    for index, row in enumerate(rows):
+    for index, (name, row) in enumerate(rows):
         y = canvas.height - step * index - (step / 2 if width == WIDE else 31)
-        row_name(canvas, row.name, x, y, 17, bold=index == 0)
-        interval_mark(canvas, row, "selected" if index else shape_of(_gain(run)), x, y)
+        row_name(canvas, name, x, y, 17, bold=index == 0)
+        interval_mark(canvas, name, row, "selected" if index else shape_of(_gain(run)), x, y)
         canvas.text(canvas.width - 4, y, text.points(row.accuracy), size=13, bold=index == 0, align="right")
     return canvas.markup(
         f"{measure.capitalize()} of the ensemble and of its {len(rows) - 1} members, with intervals; the table has the "

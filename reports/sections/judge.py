@@ -64,15 +64,15 @@ def _draw(
         return None
     start, step, foot = (COLUMN, 30, 44) if width == WIDE else (8, 46, 44)
     canvas = Canvas(width, step * len(rows) + foot)
-    ends = [end for row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
+    ends = [end for _, points in rows for end in (points.accuracy or 0.0, *(points.accuracy_ci or ()))]
     x = points_scale(ends, start, width - 12, pad=1.5)
     axis(canvas, x, foot, f"{measure}, points", 5 if width == NARROW else 10)
     # An average candidate wins half of its comparisons; grades have no middle of this kind.
     if measure == MEASURES["pairwise"]:
         canvas.line((x(50), foot), (x(50), canvas.height), "muted", dash=(3, 3))
-    for index, row in enumerate(rows):
+    for index, (name, points) in enumerate(rows):
         y = canvas.height - step * index - (step / 2 if width == WIDE else 31)
-        is_set = row.name not in candidates
-        row_name(canvas, short_names.get(row.name, row.name), x, y, 17, bold=is_set)
-        interval_mark(canvas, row, "ensemble" if is_set else "selected", x, y)
+        is_set = name not in candidates
+        row_name(canvas, short_names.get(name, name), x, y, 17, bold=is_set)
+        interval_mark(canvas, name, points, "ensemble" if is_set else "selected", x, y)
     return canvas.markup(f"The {measure} of {len(rows)} models with intervals; the table has the numbers.")

@@ -20,12 +20,12 @@ _HEIGHT = 26.0
 def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None if no length is known."""
     result = report.result
-    figure = both_widths(lambda width: _draw(result, width))
+    lengths = report.samples.lengths if report.samples else [()] * len(result.candidates)
+    figure = both_widths(lambda width: _draw(result, lengths, width))
     return figure and {"figure": figure}
 
 
-def _draw(result: Result, width: int) -> str | None:
-    lengths_of = report.samples.lengths if report.samples else [()] * len(result.candidates)
+def _draw(result: Result, lengths_of: Sequence[Sequence[int]], width: int) -> str | None:
     rows = [(each, lengths) for each, lengths in zip(result.candidates, lengths_of, strict=True) if lengths]
     if not rows:
         return None

@@ -25,6 +25,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
     evaluation = report.evaluation
     if evaluation is None:
         return None
+    every: list[EvaluatedModel | EvaluatedMethod] = [*evaluation.members, *evaluation.methods]
     # The run may have chosen another set since its methods were evaluated.
     current = [each.model for each in evaluation.members] == [candidate.model for candidate in result.chosen]
     return {
@@ -34,8 +35,8 @@ def values(report: ReportData) -> dict[str, Any] | None:
             *((each, _JOINS[each.level], each, each.p) for each in evaluation.methods),
         ],
         "current": current,
-        "known_corpus": any(row.corpus_score is not None for row in (*evaluation.members, *evaluation.methods)),
-        "known_memory": any(row.peak_memory is not None for row in (*evaluation.members, *evaluation.methods)),
+        "known_corpus": any(row.corpus_score is not None for row in every),
+        "known_memory": any(row.peak_memory is not None for row in every),
         "figure": both_widths(lambda width: _draw(evaluation, result.measure, width)) if current else None,
     }
 

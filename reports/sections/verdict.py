@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advisor.runs.schema.result import Result, StrategyFigures
-from advisor.statistics import Interval
 from ensemble.common import text
 from reports.charts.differences import draw_difference
 from reports.report_data import ReportData
+
+if TYPE_CHECKING:
+    from advisor.statistics import Interval
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others
@@ -114,8 +116,8 @@ def _unchecked(result: Result) -> str:
     unpinned = sum(not model.files for model in result.provenance.models.values())
     missing = (
         "" if result.held_out else "held-out questions",
-        "the time" if recommended and recommended.seconds_each is None else "",
-        "the price" if recommended and recommended.price is None else "",
+        "the time" if recommended and recommended.seconds_per_question is None else "",
+        "the price" if recommended and recommended.price_per_1000 is None else "",
         f"the version of {text.counted(unpinned, 'model')}" if unpinned else "",
         "other tasks and other wordings of the prompt",
     )
@@ -123,7 +125,7 @@ def _unchecked(result: Result) -> str:
 
 
 def _interval_of_set(result: Result) -> str:
-    is_estimated = result.ensemble is not None and result.ensemble.gain is not None
+    is_estimated = result.ensemble is not None and result.ensemble.measured_gain is not None
     # Older versions have a plain difference, whose interval has a confidence of 95%.
     return text.interval_name(result.advice.confidence if is_estimated else 0.95)
 
