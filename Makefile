@@ -3,8 +3,9 @@
 # The interpreter that .venv is made with: make venv PYTHON=python3.12 (delete .venv first to change it).
 PYTHON ?= python3
 # How many processes the tests run in, with one thread each: make test PROCESSES=4. One more than the cores of a small
-# machine, because a third of their time the tests wait for servers and clusters.
+# machine, because a part of their time the tests wait for servers and clusters.
 PROCESSES ?= 3
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 # The oldest and the newest Python, for `make test-versions`, and the tests that need nothing but the core.
 PYTHONS ?= python3.10 python3.13
 QUICK := abe advice api bradley_terry \
@@ -17,10 +18,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TYPED := advisor ensemble reports $(wildcard benchmarks)
-BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py,$(wildcard benchmarks/*.py))))
+BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-versions test-vllm check format docs package fuzz bench lock clean
+.PHONY: help venv demo test test-slow test-versions test-vllm check format docs package fuzz bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -30,8 +31,11 @@ venv: $(STAMP)  ## set up .venv with the exact versions of requirements.lock; no
 demo: venv  ## set up, then choose among the bundled models, and write runs/demo/report.html
 	$(BIN)/advisor select --pool demo --task word_problems --out runs/demo
 
-test: venv check  ## set up, then run all checks and tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+test: venv check  ## set up, then run all checks and the first lane of the tests
+	$(PYTEST) -m "not second_lane"
+
+test-slow: venv  ## run the second lane: examples, notebooks, benchmarks, clusters, browsers; tests/conftest.py has the list
+	$(PYTEST) -m second_lane
 
 test-versions:  ## run the quick part of the tests on other versions of Python, where they are installed; see PYTHONS
 	@set -e; for python in $(PYTHONS); do \
@@ -73,7 +77,7 @@ package: venv  ## build the sdist and the wheel into dist, and run the demo in a
 fuzz: venv  ## change real files and messages, and read them, for five minutes; make fuzz SECONDS=3600 goes on longer
 	$(BIN)/python -m benchmarks.fuzz --seconds $(SECONDS)
 
-bench: venv  ## run every benchmark but that of test-vllm, one after the other
+bench: venv  ## run every benchmark but those of test-vllm and of mutations, one after the other
 	@$(if $(BENCHMARKS),,echo "There is no benchmark yet.")
 	@set -e; for name in $(BENCHMARKS); do echo "benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name; done
 

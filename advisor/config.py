@@ -10,7 +10,7 @@ from typing import Any, Literal
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
-from advisor.pool.pool_file import PoolEntry, entries_named, read_line, read_pool
+from advisor.pool.pool_file import entries_named, read_line, read_pool
 from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import EQUAL, check_weights
 from advisor.records import ALPHA, CONFIDENCE, MOST_QUESTIONS, TRIES, Limits, alpha_of
@@ -19,8 +19,7 @@ from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, check_greedy, list_methods, plugins
-from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
-from ensemble.servers.address import ServerAddress
+from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate, ModelSpec
 
 EngineName = Literal["local", "ray"]
 ENGINES = ("local", "ray")
@@ -108,7 +107,7 @@ class RunConfig:
         judges: The judge of a task with a rubric, and the second one if there are two; empty for other tasks.
     """
 
-    candidates: tuple[PoolEntry, ...]
+    candidates: tuple[ModelSpec, ...]
     dev: Task
     held_out: Task | None
     rules: Limits
@@ -125,7 +124,7 @@ class RunConfig:
     weights: str = EQUAL
     verify_on: VerifyOn = "held_out"
     until_sure: bool = False
-    judges: tuple[PoolEntry, ...] = ()
+    judges: tuple[ModelSpec, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("--verify-on", self.verify_on, VERIFY_ON)
@@ -355,14 +354,14 @@ def load_split(options: Mapping[str, Any], split: str) -> Task:
     return load_task(options["task"], split=split, data_dir=options.get("data"), **_given(options, *names))
 
 
-def check_keys(candidates: Sequence[PoolEntry], options: Mapping[str, Any]) -> None:
+def check_keys(candidates: Sequence[ModelSpec], options: Mapping[str, Any]) -> None:
     """Raise InputError if a server's key is in a variable that may hold another secret; see ``--allow-key-env``."""
     for entry in candidates:
-        if isinstance(entry.checkpoint, ServerAddress):
+        if entry.checkpoint.is_remote:
             entry.checkpoint.check_key_name(options.get("allow_key_env") or (), f"{entry.place}: {entry.name}")
 
 
-def read_judges(options: Mapping[str, Any], candidates: Sequence[PoolEntry], task: Task) -> tuple[PoolEntry, ...]:
+def read_judges(options: Mapping[str, Any], candidates: Sequence[ModelSpec], task: Task) -> tuple[ModelSpec, ...]:
     """The judges that the options name: none, one, or the one that scores and a second one.
 
     Args:
@@ -393,7 +392,7 @@ def read_judges(options: Mapping[str, Any], candidates: Sequence[PoolEntry], tas
     return judges
 
 
-def _read_judge(option: str, line: str, candidates: Sequence[PoolEntry]) -> PoolEntry:
+def _read_judge(option: str, line: str, candidates: Sequence[ModelSpec]) -> ModelSpec:
     for candidate in candidates:
         if candidate.name == line.strip():
             return candidate

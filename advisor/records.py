@@ -12,7 +12,7 @@ from ensemble.errors import InputError
 
 FinishReason = Literal["eos", "stop", "length", "error", "unknown"]
 Status = Literal["primary", "selected", "rejected", "failed"]
-Verdict = Literal["ensemble", "single", "cannot_tell"]
+Verdict = Literal["better", "worse", "equal", "unclear"]
 Shown = Literal["yes", "not_yet", "no"]
 
 CONFIDENCE = 0.9

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,48 +28,52 @@ EXACT_FLIPS = 13  # up to so many graded differences all signs are tried, over 4
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """The ensemble against its members on the same held-out questions.
+class Difference:
+    """The difference of two systems on the same questions: the mean score of one minus that of the other, in points.
 
     Attributes:
-        method: Name of the ensemble's profile.
-        members: The set, in order.
+        of: The name of the system that is compared.
+        over: The name of the one that it is compared with; above 0, ``of`` is better.
         n: Questions.
-        accuracy: The ensemble's, in points.
-        accuracy_ci: Its interval, in points.
-        best_single: The member with the best accuracy on these questions.
-        best_single_accuracy: In points.
-        delta: The ensemble's accuracy minus the best single one, in points; above 0 is a gain.
-        delta_ci: Its interval, in points.
-        delta_method: The method of the interval.
-        p_value: Two-sided, of no difference.
-        test: The test of the p-value.
-        gained: Questions on which the ensemble scores more than the best single model.
+        estimate: The difference.
+        interval: Its interval.
+        interval_method: The method of the interval.
+        p_two_sided: Of no difference; None where it was not tested.
+        test: The test of the p-value; None without one.
+        gained: Questions on which ``of`` scores more.
         lost: Questions on which it scores less.
         discordance: Mean squared difference of the scores, 0 to 1; for scores of 0 and 1, the share of questions that
             were gained or lost.
-        alpha: The probability beyond one end of the intervals.
     """
 
-    method: str
-    members: tuple[str, ...]
+    of: str
+    over: str
     n: int
-    accuracy: float
-    accuracy_ci: Interval
-    best_single: str
-    best_single_accuracy: float
-    delta: float
-    delta_ci: Interval
-    delta_method: str
-    p_value: float
-    test: str
+    estimate: float
+    interval: Interval
+    interval_method: str
+    p_two_sided: float | None
+    test: str | None
     gained: int
     lost: int
     discordance: float
-    alpha: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures for JSON, without the names."""
+        return {
+            "n": self.n,
+            "difference": self.estimate,
+            "difference_ci": list(self.interval),
+            "difference_method": self.interval_method,
+            "p_two_sided": self.p_two_sided,
+            "test": self.test,
+            "gained": self.gained,
+            "lost": self.lost,
+            "discordance": self.discordance,
+        }
 
 
-def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, alpha: float = FIGURE_ALPHA) -> Comparison:
+def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, alpha: float = FIGURE_ALPHA) -> Difference:
     """Compare the ensemble with its best member, question by question.
 
     The best member is the one with the best accuracy on these same questions, not on dev. Luck on these questions
@@ -91,28 +96,47 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, alpha:
         raise UniteError(
             f"{ensemble.model}: no held-out question was answered, so nothing can be compared: raise --limit"
         )
-    # Rounded, so that a rounding error does not break a tie; `max` takes the first, as the set's order does.
-    best = max(members, key=lambda member: round(member.accuracy, 9))
+    best = most_accurate(members)
     differences = scores(ensemble) - scores(best)
     plain = is_plain(differences)
-    return Comparison(
-        method=ensemble.model,
-        members=tuple(member.model for member in members),
-        n=len(differences),
-        accuracy=ensemble.accuracy,
-        accuracy_ci=accuracy_interval(ensemble, alpha, seed),
-        best_single=best.model,
-        best_single_accuracy=best.accuracy,
-        delta=100 * float(differences.mean()),
-        delta_ci=bonett_price(differences, alpha) if plain else mean_interval(100 * differences, alpha, seed),
-        delta_method="Bonett-Price" if plain else "paired bootstrap",
-        p_value=mcnemar(differences) if plain else sign_flip(differences, seed),
-        test="exact McNemar" if plain else "sign-flip permutation",
-        gained=int((differences > 0).sum()),
-        lost=int((differences < 0).sum()),
-        discordance=float((differences**2).mean()),
-        alpha=alpha,
+    return difference_of(
+        (ensemble.model, best.model),
+        differences,
+        bonett_price(differences, alpha) if plain else mean_interval(100 * differences, alpha, seed),
+        "Bonett-Price" if plain else "paired bootstrap",
+        mcnemar(differences) if plain else sign_flip(differences, seed),
+        "exact McNemar" if plain else "sign-flip permutation",
     )
+
+
+def difference_of(
+    names: tuple[str, str],
+    differences: Floats,
+    interval: Interval,
+    interval_method: str,
+    p_two_sided: float | None = None,
+    test: str | None = None,
+) -> Difference:
+    """The difference of two systems from that on each question, between -1 and 1, and what was computed from it."""
+    return Difference(
+        of=names[0],
+        over=names[1],
+        n=len(differences),
+        estimate=100 * float(differences.mean()),
+        interval=interval,
+        interval_method=interval_method,
+        p_two_sided=p_two_sided,
+        test=test,
+        gained=int((differences > TOLERANCE).sum()),
+        lost=int((differences < -TOLERANCE).sum()),
+        discordance=float((differences**2).mean()),
+    )
+
+
+def most_accurate(profiles: Sequence[Profile]) -> Profile:
+    """The profile with the best accuracy; the first of equal ones."""
+    # Rounded, so that a rounding error does not break a tie; `max` takes the first.
+    return max(profiles, key=lambda profile: round(profile.accuracy, 9))
 
 
 def accuracy_interval(profile: Profile, alpha: float = FIGURE_ALPHA, seed: int = 0) -> Interval:
@@ -375,7 +399,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def questions_needed(delta: float, discordance: float, alpha: float = FIGURE_ALPHA, power: float = 0.8) -> int | None:
+def questions_needed(
+    difference: float, discordance: float, alpha: float = FIGURE_ALPHA, power: float = 0.8
+) -> int | None:
     """The number of questions, in all, that show a difference like the observed one, if it is really that large.
 
     Connor's formula for McNemar's test (1987, Biometrics 43(1)); with the mean squared difference as the share of
@@ -383,7 +409,7 @@ def questions_needed(delta: float, discordance: float, alpha: float = FIGURE_ALP
     exact test can show anything.
 
     Args:
-        delta: The difference, in points, -100 to 100.
+        difference: In points, -100 to 100.
         discordance: Mean squared difference of the scores, 0 to 1.
         alpha: The probability of a false alarm in one direction, between 0 and 0.5.
         power: The probability to show the difference, between 0 and 1.
@@ -391,7 +417,7 @@ def questions_needed(delta: float, discordance: float, alpha: float = FIGURE_ALP
     Returns:
         The number; None if no difference was observed.
     """
-    share = abs(delta) / 100
+    share = abs(difference) / 100
     if share < 1e-9:
         return None
     # Rounding can make it a little negative.

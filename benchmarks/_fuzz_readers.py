@@ -368,12 +368,12 @@ def _load(folder: Path, name: str, data: bytes) -> None:
 
 
 def _load_checkpoint(place: str) -> None:
-    from advisor.pool.checks import check_models
+    from advisor.pool.checks import check_set
     from ensemble.models.load import load_member
     from ensemble.models.spec import Checkpoint, ModelSpec
 
     spec = ModelSpec(Checkpoint(place), "m")
-    check_models([spec])
+    check_set([spec])
     member = load_member(spec)
     member.encode_prompt("1 + 1 =")
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks import _fuzz_readers as readers
-from benchmarks._mutations import mutated_bytes, mutated_json, mutated_lines, mutated_words
+from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines, mutated_words
 from ensemble.errors import UniteError
 
 ROOT = Path(__file__).resolve().parents[1]

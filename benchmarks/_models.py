@@ -23,7 +23,7 @@ from advisor.pool.pool_file import read_pool
 from benchmarks._measure import ROOT
 from ensemble.models.load import load_member, member_of
 from ensemble.models.member import Member
-from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.models.spec import ModelSpec
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ SEVEN_BILLION = Shape(4096, 32, 32, 11008)
 
 def demo_members(pool: str) -> list[Member]:
     """The pool's models that are there, in its order; none of them where they have not been trained."""
-    local = [(c.name, c.checkpoint) for c in read_pool(pool) if isinstance(c.checkpoint, Checkpoint)]
+    local = [(c.name, c.checkpoint) for c in read_pool(pool) if not c.checkpoint.is_remote]
     there = [(name, checkpoint) for name, checkpoint in local if (Path(checkpoint.location) / "config.json").is_file()]
     return [
         load_member(ModelSpec(checkpoint, name, dtype="float32", chat_template="never")) for name, checkpoint in there

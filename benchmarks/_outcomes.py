@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from advisor.choose.rules import select
 from advisor.config import InferenceConfig, RunConfig
-from advisor.pool.pool_file import PoolEntry
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile
@@ -32,7 +31,7 @@ from advisor.statistics import Floats, scores
 from advisor.tasks import Task, load_task
 from benchmarks._measure import RESULTS, progress
 from benchmarks._plans import plain_plan
-from ensemble.models.spec import Checkpoint
+from ensemble.models.spec import Checkpoint, ModelSpec
 
 KEPT = RESULTS / "zoo.json"
 _WRONG, _NONE = 1, 15
@@ -154,9 +153,7 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
 
 def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> RunConfig:
     # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
-    candidates = tuple(
-        PoolEntry(name, Checkpoint(str(folder)), str(folder), dtype="float32") for name, folder in folders.items()
-    )
+    candidates = tuple(ModelSpec(Checkpoint(str(folder)), name, dtype="float32") for name, folder in folders.items())
     return plain_plan(
         candidates, dev, cache_dir, "python -m benchmarks.advice --decode", InferenceConfig(batch_size=_ROWS)
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig, RunConfig
-from advisor.pool.pool_file import PoolEntry
 from advisor.profile.engine import LocalEngine
 from advisor.profile.generate import answers
 from advisor.profile.job import Job
@@ -17,14 +16,14 @@ from advisor.records import Limits, Profile
 from advisor.response_cache import ResponseCache
 from advisor.tasks import Task
 from ensemble.errors import MemberError
-from ensemble.models.spec import EnsembleSpec
+from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble import Ensemble
 
 
 def plain_plan(
-    candidates: tuple[PoolEntry, ...],
+    candidates: tuple[ModelSpec, ...],
     dev: Task,
     cache_dir: Path,
     command: str,

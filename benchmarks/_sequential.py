@@ -128,9 +128,9 @@ def power_figures(count: int) -> Iterator[Figure]:
     shown: dict[str, list[bool]] = {"": [], "_dev": [], "_paired": []}
     for _ in range(count):
         members, together = case.draw(n, chance)
-        shown[""].append(case.judge(members, together, n).p_better <= ALPHA)
+        shown[""].append(case.judge(members, together, n).p_no_gain <= ALPHA)
         everywhere = estimate_gain(members, together, np.ones(DEV + n, dtype=bool))
-        shown["_dev"].append(everywhere.p_better <= ALPHA)
+        shown["_dev"].append(everywhere.p_no_gain <= ALPHA)
         own = members[:, DEV:]
         differences = together[DEV:] - own[own.mean(axis=1).argmax()]
         shown["_paired"].append(mcnemar(differences) <= ALPHA and bool(differences.mean() > 0))
@@ -151,13 +151,13 @@ def sequential_figures(count: int) -> Iterator[Figure]:
         count: Runs of each kind, at least 1.
     """
     looks = _run(Case(SPREAD, gain=5.0), count)
-    shown = [look.p_value <= look.limit for look in looks]
+    shown = [look.p_no_gain <= look.limit for look in looks]
     what = f"runs with --until-sure, at most {MOST_QUESTIONS} held-out questions, gain 5, spread members"
     yield Figure("sequential_power_gain5", statistics.mean(shown), limit="at least 0.94", note=f"of {count} {what}")
     asked = statistics.mean(look.n for look in looks)
     yield Figure("sequential_questions_gain5", asked, limit="at most 500", note=f"held-out questions, mean of {what}")
     cases = [Case(accuracies, size=size) for size in (1, CLUSTER) for accuracies in (TIED, NEAR, SPREAD)]
-    sizes = [statistics.mean(look.p_value <= look.limit for look in _run(case, count)) for case in cases]
+    sizes = [statistics.mean(look.p_no_gain <= look.limit for look in _run(case, count)) for case in cases]
     note = (
         f"false `ensemble`: the worst of tied, near and spread members, clusters of 1 and {CLUSTER}, {count} runs each"
     )
@@ -177,7 +177,7 @@ def _last(case: Case, scores: tuple[Floats, Floats], blank: Look) -> Look:
 
 
 def _coverage(count: int) -> Figure:
-    """How often `questions_needed` has the right number, by the true gain, where the verdict is cannot_tell."""
+    """How often `questions_needed` has the right number, by the true gain, where the verdict is unclear."""
     rates = []
     for gain in _GAINS:
         covered: list[bool] = []
@@ -186,10 +186,10 @@ def _coverage(count: int) -> Figure:
             right = case.needs(chance, draws=max(5, min(100, count // 10)))
             for questions in (100, 300):
                 found = [case.estimate(questions, chance) for _ in range(max(5, count // 10))]
-                covered += [_has(right, each) for each in found if min(each.p_better, each.p_worse) > ALPHA]
+                covered += [_has(right, each) for each in found if min(each.p_no_gain, each.p_no_loss) > ALPHA]
         rates.append(statistics.mean(covered))
     note = (
-        f"`questions_needed` has the right number, where the verdict is cannot_tell: the mean of true gains of "
+        f"`questions_needed` has the right number, where the verdict is unclear: the mean of true gains of "
         f"{', '.join(f'{gain:g}' for gain in _GAINS)} points, and the worst and the best of them"
     )
     return Figure("needed_coverage", statistics.mean(rates), min(rates), max(rates), "at least 0.80", note)

@@ -66,13 +66,13 @@ class Drawn:
 
     Attributes:
         p_values: One-sided p-values of no gain where the true gain is 0.
-        p_worse: One-sided p-values of no loss, likewise.
+        p_no_loss: One-sided p-values of no loss, likewise.
         covered: Whether the 95% interval has the true gain, with a gain of 0 and of 5 points.
         covered_90: Whether the 90% interval has it.
     """
 
     p_values: Floats
-    p_worse: Floats
+    p_no_loss: Floats
     covered: NDArray[np.bool_]
     covered_90: NDArray[np.bool_]
 
@@ -90,7 +90,7 @@ def draw_cell(cell: Cell, count: int, seed: int) -> Drawn:
     chance = np.random.default_rng(seed)
     answered = np.arange(2 * cell.n) >= cell.n
     clusters = np.arange(2 * cell.n) // cell.size if cell.size > 1 else None
-    p_values, p_worse, covered, covered_90 = [], [], [], []
+    p_values, p_no_loss, covered, covered_90 = [], [], [], []
     for turn in range(count):
         best = chance.uniform(*_LEAST[cell.graded])
         means = best - np.array(KINDS[cell.kind][: 3 + turn % 2]) / 100
@@ -103,9 +103,9 @@ def draw_cell(cell: Cell, count: int, seed: int) -> Drawn:
             covered.append(_covers(found, gain, 0.025))
             covered_90.append(_covers(found, gain, 0.05))
             if not gain:
-                p_values.append(found.p_better)
-                p_worse.append(found.p_worse)
-    return Drawn(np.array(p_values), np.array(p_worse), np.array(covered), np.array(covered_90))
+                p_values.append(found.p_no_gain)
+                p_no_loss.append(found.p_no_loss)
+    return Drawn(np.array(p_values), np.array(p_no_loss), np.array(covered), np.array(covered_90))
 
 
 def draw_power(count: int, seed: int) -> dict[str, Floats]:
@@ -124,8 +124,8 @@ def draw_power(count: int, seed: int) -> dict[str, Floats]:
         numbers = _numbers(len(means), 2 * n, agreement, chance)
         singles = _scores(numbers.of_models(), means)
         strategy = _scores(_together(numbers, borrowed, chance)[None], np.array([best + GAIN / 100]))[0]
-        found["held_out"].append(estimate_gain(singles, strategy[held_out], held_out).p_better)
-        found["dev"].append(estimate_gain(singles, strategy, everywhere).p_better)
+        found["held_out"].append(estimate_gain(singles, strategy[held_out], held_out).p_no_gain)
+        found["dev"].append(estimate_gain(singles, strategy, everywhere).p_no_gain)
         own = singles[:, held_out]
         differences = strategy[held_out] - own[own.mean(axis=1).argmax()]
         gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
@@ -154,7 +154,7 @@ def draw_chosen(n: int, others: Sequence[float], count: int, seed: int) -> Float
         chosen, rest = ranks[:CHOSEN], ranks[CHOSEN:]
         together = _together(numbers.only(chosen), chance.uniform(0, 0.8), chance)
         strategy = _scores(together[None, held_out], np.array([best]))[0]
-        found.append(estimate_gain(scores[chosen], strategy, held_out, passed_over=scores[rest, :n]).p_better)
+        found.append(estimate_gain(scores[chosen], strategy, held_out, passed_over=scores[rest, :n]).p_no_gain)
     return np.array(found)
 
 
@@ -176,7 +176,7 @@ def draw_votes(n: int, count: int, seed: int, *, passed_over: bool = True) -> Fl
         tied = chance.uniform(0.55, 0.75)
         scores = ranked(voters(POOL, 2 * n, tied, chance, alike=chance.uniform(0, 0.5)), n)
         rest = scores[CHOSEN:, :n] if passed_over else None
-        found.append(estimate_gain(scores[:CHOSEN], majority(scores), everywhere, passed_over=rest).p_better)
+        found.append(estimate_gain(scores[:CHOSEN], majority(scores), everywhere, passed_over=rest).p_no_gain)
     return np.array(found)
 
 
@@ -190,7 +190,7 @@ def draw_limited(n: int, count: int, seed: int) -> Floats:
         # What would just fit: the gap's limit behind the most accurate model.
         limit = scores[:1, :n] - (ahead(tied) - tied)
         if scores[-1, :n].mean() >= limit.mean():
-            found.append(estimate_gain(scores, majority(scores), everywhere, passed_over=limit).p_better)
+            found.append(estimate_gain(scores, majority(scores), everywhere, passed_over=limit).p_no_gain)
     return np.array(found)
 
 
@@ -288,9 +288,9 @@ def _tries(n: int, sets: int, count: int, seed: int, *, by_dev: bool = False) ->
         scores = _scores(together, np.full(sets, best))
         if by_dev:
             scores = scores[[int(scores[:, :n].mean(axis=1).argmax())]]
-            yield np.array([estimate_gain(singles, scores[0], np.ones(2 * n, bool)).p_better])
+            yield np.array([estimate_gain(singles, scores[0], np.ones(2 * n, bool)).p_no_gain])
         else:
-            yield np.array([estimate_gain(singles, each[held_out], held_out).p_better for each in scores])
+            yield np.array([estimate_gain(singles, each[held_out], held_out).p_no_gain for each in scores])
 
 
 @dataclass(frozen=True, slots=True)

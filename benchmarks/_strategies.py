@@ -38,7 +38,7 @@ from ensemble.methods._votes import vote
 
 Places = Sequence[int]
 METHOD = "unite"
-_VERDICTS: Mapping[Shown, Verdict] = {"yes": "ensemble", "no": "single", "not_yet": "cannot_tell"}
+_VERDICTS: Mapping[Shown, Verdict] = {"yes": "better", "no": "worse", "not_yet": "unclear"}
 
 
 class Way(NamedTuple):
@@ -48,7 +48,7 @@ class Way(NamedTuple):
         worth: The accuracy of what it chose on test, in points.
         decoded: How many sets were decoded on held-out questions.
         verdict: What the advice says about the set of the rules; None without a set.
-        right: Whether that is true on test; None where the verdict is ``cannot_tell``, or none.
+        right: Whether that is true on test; None where the verdict is ``unclear``, or none.
     """
 
     worth: float
@@ -163,7 +163,7 @@ def always_rules(ground: Ground) -> Way:
     (result,) = (each for each in ground.compare({models: None}).results if each.strategy.name == METHOD)
     verdict = _VERDICTS[result.shown]
     gains = worth > max(profile.accuracy for profile in test.values())
-    right: Mapping[Verdict, bool | None] = {"ensemble": gains, "single": not gains, "cannot_tell": None}
+    right: Mapping[Verdict, bool | None] = {"better": gains, "worse": not gains, "unclear": None}
     return Way(worth, 1, verdict, right[verdict])
 
 

@@ -151,10 +151,10 @@ def strategy_figures(outcomes: Outcomes, trials: int) -> Iterator[Figure]:
         if name != "single":
             yield _mean(f"decoded_{name}", [float(one.decoded) for one in tried], note="sets on held-out questions")
     telling = [one for one in found["rules"] if one.right is not None]
-    for verdict in ("ensemble", "single"):
+    for verdict in ("better", "worse"):
         those = [bool(one.right) for one in telling if one.verdict == verdict]
         yield _share(f"right_{verdict}_rules", those, note=f"verdicts {verdict} on the rules' set, on test")
-    doubtful = [one.verdict == "cannot_tell" for one in found["rules"] if one.verdict is not None]
+    doubtful = [one.verdict == "unclear" for one in found["rules"] if one.verdict is not None]
     yield _share("cannot_tell_rules", doubtful, note="verdicts on the rules' set")
 
 
@@ -206,9 +206,9 @@ def _cells(cells: Sequence[_simulated.Cell], count: int, run: Callable[..., list
     false = max(range(len(cells)), key=lambda n: drawn[n].false)
     what = f"the worst of {len(cells)} settings, {len(doubtful)} drawn again: {cells[false]}"
     yield _share("false_ensemble", (drawn[false].p_values <= ALPHA).tolist(), "at most 0.05", what)
-    loss = max(range(len(cells)), key=lambda n: float((drawn[n].p_worse <= ALPHA).mean()))
+    loss = max(range(len(cells)), key=lambda n: float((drawn[n].p_no_loss <= ALPHA).mean()))
     what = f"verdicts single where nothing is gained or lost, the worst setting: {cells[loss]}"
-    yield _share("false_single", (drawn[loss].p_worse <= ALPHA).tolist(), note=what)
+    yield _share("false_single", (drawn[loss].p_no_loss <= ALPHA).tolist(), note=what)
     for suffix, confidence in (("", "95%"), ("_90", "90%")):
         held = [each.covered_90 if suffix else each.covered for each in drawn]
         bar = "" if suffix else f"{_BAR[0]} to {_BAR[1]}"

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from advisor.config import RunConfig
-from advisor.pool.pool_file import PoolEntry, read_pool
-from advisor.pool.resources import Resources
+from advisor.pool.pool_file import read_pool
 from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.loader import hush
 from advisor.profile.profiler import Profiler
@@ -35,6 +34,7 @@ from advisor.tasks import load_task
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._plans import plain_plan
 from ensemble.distributed.ray_cluster import cluster
+from ensemble.models.spec import ModelSpec, Resources
 
 if TYPE_CHECKING:
     from ensemble.models.spec import Checkpoint
@@ -167,7 +167,7 @@ def make_plan(folder: Path, questions: int | None, models: int | None) -> RunCon
     return plain_plan(candidates, task, folder / "cache", "python -m benchmarks.cluster")
 
 
-def _line(candidate: PoolEntry) -> str:
+def _line(candidate: ModelSpec) -> str:
     """A candidate of the demo's pool in a pool file."""
     place = cast("Checkpoint", candidate.checkpoint).location
     return f"{place} dtype={candidate.dtype} num_cpus={candidate.resources.num_cpus}\n"

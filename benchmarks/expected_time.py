@@ -17,12 +17,12 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from advisor.jobs.planning.speed import measure_speed
-from advisor.pool.fit import need_of_entry
-from advisor.pool.pool_file import DEMO, PoolEntry, read_pool
+from advisor.pool.fit import need_of_model
+from advisor.pool.pool_file import DEMO, read_pool
 from advisor.profile.loader import hush
 from benchmarks._measure import Figure, Timer, arguments, spread, tell
 from ensemble import Ensemble
-from ensemble.models.spec import Checkpoint
+from ensemble.models.spec import Checkpoint, ModelSpec
 
 KEYS = ("expected_over_measured_demo", "expected_over_measured_large")
 """What is always in the JSON object."""
@@ -43,9 +43,9 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     yield spread("expected_over_measured_large", found, "", "weights that no cache of a processor holds; 1 is exact")
 
 
-def _ratios(entry: PoolEntry, rounds: int, new: int, clock: str) -> Iterator[float]:
-    need = need_of_entry(entry, "float32")
-    if need is None or not isinstance(entry.checkpoint, Checkpoint):
+def _ratios(entry: ModelSpec, rounds: int, new: int, clock: str) -> Iterator[float]:
+    need = need_of_model(entry, "float32")
+    if need is None or entry.checkpoint.is_remote:
         return
     ensemble = Ensemble.from_pretrained([entry.checkpoint], dtype="float32", device="cpu")
     prompts = [f"{n}. {_PROMPT}" for n in range(_ROWS)]
@@ -64,7 +64,7 @@ def _ratios(entry: PoolEntry, rounds: int, new: int, clock: str) -> Iterator[flo
         yield speed.seconds(need, _ROWS, tokens, written, _ROWS) / (measured * written)
 
 
-def _large(folder: Path, *, hidden: int) -> PoolEntry:
+def _large(folder: Path, *, hidden: int) -> ModelSpec:
     """A model of random weights, with the tokenizer of a demo model."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO.parent / "models" / "terse-llama")
     torch.manual_seed(0)
@@ -78,7 +78,7 @@ def _large(folder: Path, *, hidden: int) -> PoolEntry:
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return PoolEntry("large", Checkpoint(str(folder)), "large")
+    return ModelSpec(Checkpoint(str(folder)), "large")
 
 
 def main(given: Sequence[str] | None = None) -> int:

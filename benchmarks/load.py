@@ -35,7 +35,6 @@ from advisor.pool.pool_file import read_pool
 from benchmarks._measure import Figure, arguments, progress, spread, tell
 from benchmarks._models import QUESTIONS, demo_prompts
 from benchmarks.serving import KEY, SETS, server
-from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
     import httpx2
@@ -81,7 +80,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=20261122, help="of the arrivals")
     options = parser.parse_args(given)
     pool = read_pool("demo") if QUESTIONS.is_file() else []
-    there = {c.name: c.checkpoint.location for c in pool if isinstance(c.checkpoint, Checkpoint)}
+    there = {c.name: c.checkpoint.location for c in pool if not c.checkpoint.is_remote}
     folders = [there.get(name, "") for name in SETS[""]]
     if all((Path(folder) / "config.json").is_file() for folder in folders):
         with server(folders, options, texts=_WAITING) as (_, url):

@@ -29,7 +29,7 @@ from advisor.config import InferenceConfig
 from advisor.demo.questions import Problem, make_problem
 from advisor.jobs.select import run
 from advisor.pool.fingerprint import identify
-from advisor.pool.pool_file import PoolEntry, read_pool
+from advisor.pool.pool_file import read_pool
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import result_of, samples_of
@@ -40,6 +40,7 @@ from benchmarks._models import made_up_tokenizer
 from benchmarks._plans import plain_plan, profile
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
+from ensemble.models.spec import ModelSpec
 from reports import write_report
 
 SIZES = (2, 10, 25, 50, 100)
@@ -132,7 +133,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make_pool(folder: Path, size: int, questions: int, tokens: int) -> tuple[tuple[PoolEntry, ...], Task]:
+def make_pool(folder: Path, size: int, questions: int, tokens: int) -> tuple[tuple[ModelSpec, ...], Task]:
     """Write candidates, a task, and a store that has all their responses."""
     chance = random.Random(0)
     problems = list(
@@ -170,7 +171,7 @@ def _make_folder(folder: Path, tokenizer: Path, number: int, tokens: int) -> Non
     save_file({"unused": torch.zeros(1)}, folder / "model.safetensors")
 
 
-def measure(folder: Path, candidates: tuple[PoolEntry, ...], task: Task, timer: Timer) -> dict[str, float]:
+def measure(folder: Path, candidates: tuple[ModelSpec, ...], task: Task, timer: Timer) -> dict[str, float]:
     """The whole job on some candidates: seconds in all and of its last part, and the most memory so far."""
     plan = plain_plan(candidates, task, folder / "cache", "python -m benchmarks.pool")
     start = timer.now()

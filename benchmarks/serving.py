@@ -28,7 +28,6 @@ from urllib.parse import urlsplit
 from advisor.pool.pool_file import read_pool
 from benchmarks._measure import Figure, arguments, progress, spread, tell
 from benchmarks._models import QUESTIONS, demo_prompts
-from ensemble.models.spec import Checkpoint
 
 CLIENTS = 64
 LIMIT = "at least 4"
@@ -94,7 +93,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=("usual", "hostile"), default="usual", help="which clients ask")
     options = parser.parse_args(given)
     pool = read_pool(options.pool) if QUESTIONS.is_file() else []
-    there = {c.name: c.checkpoint.location for c in pool if isinstance(c.checkpoint, Checkpoint)}
+    there = {c.name: c.checkpoint.location for c in pool if not c.checkpoint.is_remote}
     figures: list[Figure] = []
     for suffix, names in SETS.items():
         folders = [there.get(name, "") for name in names]

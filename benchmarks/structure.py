@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from benchmarks._parameters import never_passed, parsed
+
 PACKAGES = ("ensemble", "advisor", "reports")
 ODD_PHRASES = re.compile(
     # "is none" in lower case only: Python's own "is None" is code.
@@ -37,6 +39,14 @@ CONCEPTS = {
     "a_verdict": ("Verdict", "Held", "GateOutcome"),
 }
 """Types and functions that state a concept, by the concept: the names of any version of the code."""
+PASSED_FROM_OUTSIDE = (
+    "advisor.commands.",
+    "advisor.cli.",
+    "advisor.api.",
+    "advisor.demo.train.",
+    "advisor.lm_eval.model.",
+)
+"""Modules whose functions are called by users, the command line or lm-eval."""
 TARGETS = {
     "lines": 48_500,
     "repeated_class_names": 0,
@@ -44,6 +54,7 @@ TARGETS = {
     "untyped_options": 0,
     "folders_that_dispatch_on_strategies": 1,
     **{f"homes_of_{concept}": 1 for concept in CONCEPTS},
+    "parameters_that_no_code_passes": 0,
     "odd_phrases": 0,
 }
 """At most so many."""
@@ -172,6 +183,41 @@ def definitions(tree: ast.Module) -> Counter[str]:
     return found
 
 
+def needless_parameters(root: Path) -> list[str]:
+    """Optional parameters that no product code passes, of functions that users do not call themselves."""
+    public = {f"{package}.{name}" for package in PACKAGES for name in _public(root, package)}
+    templates = "".join(path.read_text(encoding="utf-8") for path in sorted(root.glob("reports/templates/**/*.j2")))
+    found = never_passed(parsed(dict(modules(root))), templates)
+    return [
+        each
+        for each in found
+        if not each.startswith(PASSED_FROM_OUTSIDE) and not any(_is_part(each, package) for package in public)
+    ]
+
+
+def _public(root: Path, package: str) -> list[str]:
+    """The classes and functions of a package's ``__all__``."""
+    for node in ast.parse((root / package / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def _is_part(function: str, public: str) -> bool:
+    """Whether a function is one of the public ones, or a method of a public class."""
+    package, name = public.split(".")
+    return function.startswith(f"{package}.") and re.search(rf"\.{name}(\.[a-z]\w*)?\(", function) is not None
+
+
+def odd_phrases(root: Path) -> list[str]:
+    """The phrases that are hard to read, each with its file."""
+    return [
+        f"{path.relative_to(root)}: {match[0]}"
+        for _, path in modules(root)
+        for match in ODD_PHRASES.finditer(path.read_text(encoding="utf-8"))
+    ]
+
+
 def measure(root: Path) -> dict[str, float]:
     """The figures, by name."""
     files = [path for _, path in modules(root)]
@@ -195,7 +241,8 @@ def measure(root: Path) -> dict[str, float]:
         "files_that_dispatch_on_strategies": len(dispatching),
         "folders_that_dispatch_on_strategies": len({path.parent for path in dispatching}),
         **{f"homes_of_{concept}": sum(defined[name] for name in names) for concept, names in CONCEPTS.items()},
-        "odd_phrases": sum(len(ODD_PHRASES.findall(text)) for text in texts),
+        "parameters_that_no_code_passes": len(needless_parameters(root)),
+        "odd_phrases": len(odd_phrases(root)),
     }
 
 
@@ -204,7 +251,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Count files, lines, types and phrases of the packages.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help="another checkout")
+    parser.add_argument("--parameters", action="store_true", help="list the parameters that no product code passes")
     given = parser.parse_args()
+    if given.parameters:
+        print("\n".join(needless_parameters(given.root)))
+        return
     figures = measure(given.root)
     if given.json:
         print(json.dumps(figures))

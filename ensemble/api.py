@@ -164,7 +164,7 @@ class Ensemble:
         check_engine(engine, spec.method, spec.members)
         specs = _on_devices(spec.members, device)
         if dtype is None and not is_saved:
-            specs = [replace(each, dtype=_usual_dtype(each.device, engine)) for each in specs]
+            specs = [replace(each, dtype=_usual_dtype(each.device or "auto", engine)) for each in specs]
         # Every model's files are checked before the first is loaded: loading takes minutes.
         check_models(specs, engine)
         members = load_members(specs, engine)

@@ -15,7 +15,7 @@ from reports.charts.scales import Scale
 from reports.page import content_hash, contents, make_environment, write_html
 
 _STYLES = ("style.css", "figures.css")
-_SHAPES = {"better": "ensemble", "worse": "rejected", "equal": "selected", "unsure": "selected"}
+_SHAPES = {"better": "ensemble", "worse": "rejected", "equal": "selected", "unclear": "selected"}
 
 
 def write_comparison(path: Path, comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Path:
@@ -55,13 +55,7 @@ def _headline(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]])
     if len(pairs) > 1:
         return f"{len(comparison['models'])} models on the same {comparison['n']:,} questions"
     (pair,) = pairs
-    a, b = pair["a"], pair["b"]
-    return {
-        "better": f"{b} is better than {a}",
-        "worse": f"{b} is worse than {a}",
-        "equal": f"{b} and {a} are equal within {comparison['margin']:g} points",
-        "unsure": f"Cannot tell {b} from {a}",
-    }[pair["verdict"]]
+    return text.verdict(pair["verdict"], pair["b"], pair["a"], comparison["margin"])
 
 
 def _with_baseline(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> bool:
@@ -76,7 +70,7 @@ def _draw(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]], wid
     start, step, foot = (COLUMN, 30, 44) if beside else (8, 46, 44)
     canvas = Canvas(width, step * len(pairs) + foot)
     margin = comparison["margin"]
-    ends = [end for pair in pairs for end in pair["delta_ci"]] + [-margin, margin]
+    ends = [end for pair in pairs for end in pair["difference_ci"]] + [-margin, margin]
     pad = 0.04 * (max(ends) - min(ends))
     x = Scale(min(ends) - pad, max(ends) + pad, start, width - 62)
     canvas.box(x(-margin), foot, x(margin), canvas.height, "band")
@@ -88,9 +82,9 @@ def _draw(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]], wid
         canvas.text(
             0 if beside else x.start, y + (0 if beside else 17), text.shortened(name, 24 if beside else width // 9)
         )
-        low, high = pair["delta_ci"]
+        low, high = pair["difference_ci"]
         canvas.line((x(low), y), (x(high), y), shape, width=2)
-        title = f"{name}: {text.difference(pair['delta'])} points, {text.difference_interval((low, high))}"
-        canvas.mark(x(pair["delta"]), y, shape, title=title)
-        canvas.text(width - 4, y, text.difference(pair["delta"]), size=12.5, align="right")
+        title = f"{name}: {text.difference(pair['difference'])} points, {text.difference_interval((low, high))}"
+        canvas.mark(x(pair["difference"]), y, shape, title=title)
+        canvas.text(width - 4, y, text.difference(pair["difference"]), size=12.5, align="right")
     return canvas.markup(f"Differences of {len(pairs)} pairs with intervals, in points; the table has the numbers.")

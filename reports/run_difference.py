@@ -49,8 +49,8 @@ def difference_markdown(difference: Mapping[str, Any]) -> str:
     parts = [
         f"## {escaped(headline(difference))}",
         escaped(_decision(difference)),
-        f"- B minus A: {text.difference(pair['delta'])} points "
-        f"({text.difference_interval(pair['delta_ci'])}, p {text.p_value(pair['p_value'])})\n"
+        f"- B minus A: {text.difference(pair['difference'])} points "
+        f"({text.difference_interval(pair['difference_ci'])}, p {text.p_value(pair['p_two_sided'])})\n"
         f"- {text.counted(pair['gained'], 'question')} fixed, {pair['lost']:,} broken, of {difference['n']:,}",
         markdown_table(("", "A", "B"), known),
         "### Models",
@@ -68,12 +68,7 @@ def headline(difference: Mapping[str, Any]) -> str:
     # A verdict of "equal" would say less than that.
     if not pair["gained"] and not pair["lost"]:
         return "A and B score the same on every question"
-    return {
-        "better": "B is better than A",
-        "worse": "B is worse than A",
-        "equal": "A and B are equally good",
-        "unsure": "Cannot tell A from B",
-    }[pair["verdict"]]
+    return text.verdict(pair["verdict"], "B", "A")
 
 
 def _decision(difference: Mapping[str, Any]) -> str:

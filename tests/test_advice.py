@@ -55,12 +55,12 @@ def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, alpha
 def test_a_significant_gain_is_advised_with_its_figures() -> None:
     result = together(gained=60, lost=34, both=361, n=500)
     advice = advise(FITTING, result)
-    assert advice.verdict == "ensemble"
+    assert advice.verdict == "better"
     low, high = result.gain.interval()
     assert advice.text == (
         "Decoded together, a and b are better than one model alone: the gain is "
         f"{result.gain.points:+.1f} points (90% interval {low:+.1f} to {high:+.1f}); one-sided p = "
-        f"{result.gain.p_better:.3f}. On 500 held-out questions alone, unite scores 84.2 points, and a, the best "
+        f"{result.gain.p_no_gain:.3f}. On 500 held-out questions alone, unite scores 84.2 points, and a, the best "
         "single model, 79.0."
     )
     assert advice.questions_needed is None
@@ -68,14 +68,14 @@ def test_a_significant_gain_is_advised_with_its_figures() -> None:
 
 def test_a_significant_loss_is_a_reason_to_use_the_best_single_model() -> None:
     advice = advise(FITTING, together(gained=10, lost=40, both=300, n=500))
-    assert advice.verdict == "single"
+    assert advice.verdict == "worse"
     assert advice.text.startswith("Decoded together, a and b are worse than a alone: the gain is -")
     assert "unite scores 62.0 points, and a, the best single model, 68.0" in advice.text
 
 
 def test_a_gain_that_may_be_chance_is_not_advised() -> None:
     advice = advise(FITTING, together(gained=20, lost=15, both=300, n=500))
-    assert advice.verdict == "cannot_tell"
+    assert advice.verdict == "unclear"
     assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone:")
 
 
@@ -100,8 +100,8 @@ def test_dev_questions_that_the_set_answered_are_no_held_out_questions() -> None
 def test_a_search_on_the_same_questions_asks_for_more_evidence() -> None:
     result = together(gained=60, lost=40, both=361, n=500, tries=30)
     advice = advise(FITTING, result)
-    assert advice.verdict == "cannot_tell"
-    assert f"one-sided p {p_value(30 * result.gain.p_better)} after correction for all tests" in advice.text
+    assert advice.verdict == "unclear"
+    assert f"one-sided p {p_value(30 * result.gain.p_no_gain)} after correction for all tests" in advice.text
 
 
 def test_an_interval_that_leaves_out_zero_without_correction_is_explained() -> None:
@@ -113,9 +113,9 @@ def test_an_interval_that_leaves_out_zero_without_correction_is_explained() -> N
 
 def test_the_confidence_is_an_option() -> None:
     figures = {"gained": 60, "lost": 34, "both": 361, "n": 500}
-    assert advise(FITTING, together(**figures, alpha=0.001), alpha=0.001).verdict == "cannot_tell"
+    assert advise(FITTING, together(**figures, alpha=0.001), alpha=0.001).verdict == "unclear"
     advice = advise(FITTING, together(**figures, alpha=0.02), alpha=0.02)
-    assert advice.verdict == "ensemble"
+    assert advice.verdict == "better"
     assert "tested with 96% confidence." in advice.text
     assert "96% interval" in advice.text
     assert "alpha" not in advise(FITTING, together(**figures)).text
@@ -126,7 +126,7 @@ def test_the_confidence_is_an_option() -> None:
 def test_the_verdict_and_the_interval_never_contradict_each_other(gained: int, lost: int, both: int) -> None:
     result = together(gained, lost, both, gained + lost + both + 10)
     low, high = result.gain.interval()
-    expected = "ensemble" if low > 0 else "single" if high < 0 else "cannot_tell"
+    expected = "better" if low > 0 else "worse" if high < 0 else "unclear"
     assert advise(FITTING, result).verdict == expected
 
 
@@ -135,7 +135,7 @@ def test_the_verdict_and_the_interval_never_contradict_each_other(gained: int, l
 
 def test_a_set_that_was_not_run_is_not_judged_and_says_how_to_verify() -> None:
     advice = advise(FITTING)
-    assert advice.verdict == "cannot_tell"
+    assert advice.verdict == "unclear"
     assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone")
     assert "without --no-verify" in advice.text
 
@@ -148,7 +148,7 @@ def test_on_logs_no_option_is_named_that_the_user_did_not_give() -> None:
 
 def test_where_nothing_fits_the_rules_no_model_is_advised() -> None:
     advice = advise(ALONE)
-    assert advice.verdict == "single"
+    assert advice.verdict == "worse"
     assert advice.text == (
         "By the rules no set can decode together: the other candidate does not fit a. "
         "The next best, b: its gap to the primary is 20.00 points, over the limit of 10. No set was run, so this is "
@@ -166,7 +166,7 @@ def test_one_candidate_is_used_alone() -> None:
     assert advise(only).text == "Use a alone: it is the only candidate."
     failed = Selection((*only.decisions, Decision("b", "failed", "could not be loaded")), only.selected)
     assert advise(failed).text == "Use a alone: it is the only candidate that could be run."
-    assert advise(failed).verdict == "single"
+    assert advise(failed).verdict == "worse"
 
 
 # --- Notes ---
@@ -286,5 +286,5 @@ def test_where_all_are_always_right_or_always_wrong_nothing_breaks_and_it_is_sai
     [first, *_] = all_pairs(profiles)
     assert (first.gap, first.kappa, first.oracle) == (0, None, right / 2)
     advice = advise(selection, together(0, 0, right, 200))
-    assert advice.verdict == "cannot_tell"
+    assert advice.verdict == "unclear"
     assert says in advice.text

@@ -40,31 +40,31 @@ def gain(points: float, error: float, questions: int = 100) -> Gain:
 
 
 @pytest.mark.parametrize(
-    ("points", "error", "expected", "half", "outcome"),
+    ("points", "error", "expected", "half", "verdict"),
     [
-        (-5, 2, 5, 3, "no_longer"),  # worse than the single model
-        (-2, 2, 5, 3, "no_longer"),  # less than expected, and perhaps nothing
-        (-2, 2, 5, 9, "unsure"),  # the run was not sure of its 5 points
-        (5, 2, 5, 3, "holds"),
-        (5, 2, 20, 3, "holds"),  # less than expected, and above 0
-        (5, 4, 5, 3, "unsure"),
-        (-1, 2, 0, 3, "holds"),  # nothing was expected, and no large loss is possible
-        (-1, 8, 0, 3, "unsure"),
+        (-5, 2, 5, 3, "worse"),  # worse than the single model
+        (-2, 2, 5, 3, "worse"),  # less than expected, and perhaps nothing
+        (-2, 2, 5, 9, "unclear"),  # the run was not sure of its 5 points
+        (5, 2, 5, 3, "better"),
+        (5, 2, 20, 3, "better"),  # less than expected, and above 0
+        (5, 4, 5, 3, "unclear"),
+        (-1, 2, 0, 3, "equal"),  # nothing was expected, and no large loss is possible
+        (-1, 8, 0, 3, "unclear"),
     ],
 )
-def test_a_gain_is_judged_by_the_rules(points: float, error: float, expected: float, half: float, outcome: str) -> None:
+def test_a_gain_is_judged_by_the_rules(points: float, error: float, expected: float, half: float, verdict: str) -> None:
     found = judge_gain(gain(points, error), expected, (expected - half, expected + half))
-    assert found.outcome == outcome
-    assert (found.questions is not None) == (outcome == "unsure")
+    assert found.verdict == verdict
+    assert (found.questions is not None) == (verdict == "unclear")
 
 
 def test_a_gain_that_does_not_pay_fails_only_if_it_is_less_than_expected() -> None:
     less, as_expected = gain(6, 2), gain(20, 10)
-    assert judge_gain(less, 20, (17, 23), min_gain=4).outcome == "no_longer"
-    assert judge_gain(less, 20, (17, 23)).outcome == "holds"
-    assert judge_gain(as_expected, 20, (17, 23), min_gain=4).outcome == "holds"
+    assert judge_gain(less, 20, (17, 23), min_gain=4).verdict == "worse"
+    assert judge_gain(less, 20, (17, 23)).verdict == "better"
+    assert judge_gain(as_expected, 20, (17, 23), min_gain=4).verdict == "better"
     # Whatever was expected, a gain that is too small does not pay.
-    assert judge_gain(less, 6, (3, 9), min_gain=30).outcome == "no_longer"
+    assert judge_gain(less, 6, (3, 9), min_gain=30).verdict == "worse"
 
 
 def test_the_expected_gain_is_shown_with_as_many_questions_as_the_check_names() -> None:
@@ -76,24 +76,24 @@ def test_the_expected_gain_is_shown_with_as_many_questions_as_the_check_names() 
         return paired_gain((gained + 1) / 2, np.full(questions, 0.5))
 
     expected = 5.0  # of half points
-    few = next(found for found in map(drawn, [40] * 50) if judge_gain(found, expected, (2, 8)).outcome == "unsure")
+    few = next(found for found in map(drawn, [40] * 50) if judge_gain(found, expected, (2, 8)).verdict == "unclear")
     needed = judge_gain(few, expected, (2, 8)).questions
     assert needed is not None
-    shown = np.mean([judge_gain(drawn(needed), expected, (2, 8)).outcome == "holds" for _ in range(300)])
+    shown = np.mean([judge_gain(drawn(needed), expected, (2, 8)).verdict == "better" for _ in range(300)])
     assert 0.6 < shown < 0.95
 
 
 @pytest.mark.parametrize(
-    ("now", "outcome"), [((60, 50, 69), "no_longer"), ((80, 76, 84), "holds"), ((75, 60, 85), "unsure")]
+    ("now", "verdict"), [((60, 50, 69), "worse"), ((80, 76, 84), "equal"), ((75, 60, 85), "unclear")]
 )
-def test_a_single_model_is_judged_by_its_accuracy_in_the_run(now: tuple[float, float, float], outcome: str) -> None:
+def test_a_single_model_is_judged_by_its_accuracy_in_the_run(now: tuple[float, float, float], verdict: str) -> None:
     found = judge_accuracy(now[0], now[1:], 80, (75, 84), 100)
-    assert found.outcome == outcome
+    assert found.verdict == verdict
 
 
 def test_no_number_of_questions_makes_up_for_a_run_that_had_few() -> None:
     found = judge_accuracy(80, (78, 82), 80, (60, 95), 5000)
-    assert (found.outcome, found.questions) == ("unsure", None)
+    assert (found.verdict, found.questions) == ("unclear", None)
 
 
 def test_the_interval_of_a_change_is_newcombes() -> None:
@@ -108,15 +108,15 @@ def test_a_strategy_that_is_no_worse_seldom_fails(clusters: int | None) -> None:
     chance = np.random.default_rng(1)
     labels = None if clusters is None else [str(n % clusters) for n in range(100)]
 
-    def p_worse() -> float:
+    def p_no_loss() -> float:
         strategy, single = (chance.random((2, 100)) < 0.6).astype(float)
         if clusters is not None:
             # The questions of a cluster are gained or lost together.
             sign = np.tile(chance.choice([0.0, 1.0], clusters), 5)
             strategy, single = np.where(chance.random(100) < 0.5, (sign, 1 - sign), (strategy, strategy))
-        return paired_gain(strategy, single, labels).p_worse
+        return paired_gain(strategy, single, labels).p_no_loss
 
-    assert np.mean([p_worse() <= 0.05 for _ in range(1000)]) < 0.07
+    assert np.mean([p_no_loss() <= 0.05 for _ in range(1000)]) < 0.07
 
 
 def test_a_check_takes_the_answers_that_the_comparison_took(place: Place) -> None:
@@ -203,20 +203,20 @@ def check(place: Place, *options: str) -> tuple[int, dict[str, Any]]:
 def test_a_vote_that_still_gains_holds(vote: Place) -> None:
     write_log(vote, "new.jsonl", dict.fromkeys(MODELS, 0.7), range(1000, 1300))
     status, found = check(vote, "--logs", "new.jsonl")
-    assert (status, found["outcome"], found["n"], found["left_out"]) == (0, "holds", 300, 0)
+    assert (status, found["verdict"], found["n"], found["left_out"]) == (0, "better", 300, 0)
     told = recommendation(vote)
     assert (found["strategy"], found["members"]) == (told["strategy"], told["members"])
     assert (found["expected_gain"], found["expected_gain_ci"]) == (told["expected_gain"], told["expected_gain_ci"])
-    assert found["gain"] == pytest.approx(found["accuracy"] - found["best_single"])
-    assert found["gain_ci"][0] > 0
+    assert found["measured_gain"] == pytest.approx(found["accuracy"] - found["best_single_accuracy"])
+    assert found["measured_gain_ci"][0] > 0
 
 
 def test_a_vote_whose_members_got_worse_together_ends_with_status_3(vote: Place) -> None:
     rates = {name: 0.8 if name == best_single(vote) else 0.2 for name in MODELS}
     write_log(vote, "new.jsonl", rates, range(1000, 1200), copy=True)
     status, found = check(vote, "--logs", "new.jsonl")
-    assert (status, found["outcome"]) == (3, "no_longer")
-    assert found["p_worse"] < 0.05
+    assert (status, found["verdict"]) == (3, "worse")
+    assert found["p_no_loss"] < 0.05
     ran = vote.advisor("check", "run", "--logs", "new.jsonl", "--quiet")
     assert (ran.status, ran.err) == (3, "")
     assert ran.out.startswith("The recommendation no longer holds.") and ran.out.count("\n") == 1
@@ -233,7 +233,7 @@ def test_another_strategy_of_the_run_is_checked_against_its_own_expected_gain(vo
 def test_a_few_questions_are_unsure_and_name_how_many_would_tell(vote: Place) -> None:
     write_log(vote, "new.jsonl", dict.fromkeys(MODELS, 0.7), range(1000, 1008))
     status, found = check(vote, "--logs", "new.jsonl")
-    assert (status, found["outcome"]) == (0, "unsure")
+    assert (status, found["verdict"]) == (0, "unclear")
     assert found["questions_needed"] > 8
     assert f"About {found['questions_needed']:,} fresh ones would tell." in found["text"]
 
@@ -246,11 +246,15 @@ def test_questions_of_the_run_are_left_out(vote: Place) -> None:
 
 
 def test_a_single_model_is_checked_against_its_accuracy_in_the_run(vote: Place) -> None:
-    for rate, wanted in ((0.7, (0, "holds")), (0.4, (3, "no_longer"))):
+    for rate, wanted in ((0.7, (0, "equal")), (0.4, (3, "worse"))):
         write_log(vote, "new.jsonl", dict.fromkeys(MODELS, rate), range(1000, 1300))
         status, found = check(vote, "--logs", "new.jsonl", "--strategy", "single")
-        assert (status, found["outcome"]) == wanted
-        assert (found["gain"], found["p_worse"], found["best_single_model"]) == (None, None, best_single(vote))
+        assert (status, found["verdict"]) == wanted
+        assert (found["measured_gain"], found["p_no_loss"], found["best_single_model"]) == (
+            None,
+            None,
+            best_single(vote),
+        )
         assert found["change"] == pytest.approx(found["accuracy"] - found["accuracy_in_run"])
 
 
@@ -281,7 +285,7 @@ def test_clusters_widen_the_interval(vote: Place) -> None:
         )
     vote.write("new.jsonl", "\n".join(lines) + "\n")
     plain, clustered = (
-        check(vote, "--logs", "new.jsonl", *more)[1]["gain_ci"] for more in ((), ("--cluster", "group"))
+        check(vote, "--logs", "new.jsonl", *more)[1]["measured_gain_ci"] for more in ((), ("--cluster", "group"))
     )
     assert plain[0] > clustered[0] and plain[1] <= clustered[1]
 
@@ -402,7 +406,7 @@ def test_models_are_asked_fresh_questions_only_and_score_as_in_evaluate(
         assert found["members"] == members
         assert (found["n"], found["left_out"]) == (8, 2)
         assert found["accuracy"] == accuracies[method]
-        assert found["best_single"] == alone[found["best_single_model"]]
+        assert found["best_single_accuracy"] == alone[found["best_single_model"]]
 
 
 def test_the_recommendation_is_checked_with_progress_on_standard_error(

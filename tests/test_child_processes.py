@@ -1,4 +1,4 @@
-"""No process that the product starts imports from the folder that the user happens to be in."""
+"""Child processes: none imports from the working folder, and native parsers read strangers' files in one."""
 
 from __future__ import annotations
 
@@ -112,3 +112,49 @@ def test_what_benchmarks_start_is_isolated() -> None:
             if parts[:1] == ["sys.executable"] and parts[1:] != ["'-I'"]:
                 open_ones.append(f"{path.name}:{node.lineno}")
     assert open_ones == []
+
+
+# --- Parsers in C, C++ and Rust ---
+
+NATIVE = {
+    *("ijson", "pyarrow", "datasets", "python_calamine", "openpyxl", "lxml", "orjson", "simdjson", "ujson", "msgpack"),
+    *("yajl", "zstandard", "safetensors", "sqlite3", "h5py", "xml", "pandas", "PIL", "polars", "gguf"),
+}
+"""Libraries that parse files in native code: a crafted file may crash them, or take minutes and gigabytes."""
+PARSERS = {
+    ("advisor/api.py", "pandas"): "makes tables of our own numbers",
+    ("advisor/draft/data.py", "datasets"): "asks the hub for names of splits",
+    ("advisor/response_cache.py", "sqlite3"): "the user's own store",
+    ("advisor/tables/libraries.py", "datasets"): "in the child process with limits",
+    ("advisor/tables/libraries.py", "pyarrow"): "in the child process with limits",
+    ("advisor/tables/libraries.py", "python_calamine"): "in the child process with limits",
+    ("advisor/tables/libraries.py", "xml"): "in the child process with limits",
+    ("advisor/tasks/data_sources.py", "datasets"): "data sets of the hub, which the library downloads and converts",
+    ("ensemble/methods/_token_mapping.py", "safetensors"): "the user's own store",
+    ("ensemble/models/model_files.py", "safetensors"): "a header, in safe Rust",
+    ("ensemble/vocabulary/joint.py", "safetensors"): "the user's own store",
+    ("reports/charts/canvas.py", "xml"): "our own figures",
+}
+
+
+def test_every_native_parser_is_known() -> None:
+    found = set()
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+                tops = {name.partition(".")[0] for name in names}
+                found |= {(str(path.relative_to(ROOT)), top) for top in tops & NATIVE}
+    # The charts are drawn without parsing where the library can do that.
+    assert found | {("reports/charts/canvas.py", "xml")} == set(PARSERS)
+
+
+def test_the_readers_of_tables_run_in_the_child_process_alone() -> None:
+    importers = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "advisor").rglob("*.py")
+        if "advisor.tables.libraries" in path.read_text(encoding="utf-8")
+    }
+    # They take its limits, and call it by name.
+    assert importers == {"advisor/tables/rows.py", "advisor/tables/saved_data_set.py"}

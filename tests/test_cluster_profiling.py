@@ -23,8 +23,7 @@ import pytest
 import torch
 
 from advisor.config import InferenceConfig
-from advisor.pool.pool_file import PoolEntry
-from advisor.pool.resources import Resources, combined, devices, read_resources, resources_of
+from advisor.pool.resources import combined, devices, read_resources, resources_of
 from advisor.profile.engine import LocalEngine
 from advisor.profile.generate import answers
 from advisor.profile.job import Job
@@ -37,7 +36,7 @@ from advisor.tasks import Task, load_task
 from benchmarks import cluster as benchmark
 from ensemble.distributed.ray_cluster import cluster
 from ensemble.errors import InputError
-from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Resources
 
 if TYPE_CHECKING:
     from pools import Place
@@ -148,13 +147,20 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
     return found
 
 
-def job_of(models: Path, name: str, task: Task, cache: Path, setting: InferenceConfig | None = None) -> Watched:
+def job_of(
+    models: Path,
+    name: str,
+    task: Task,
+    cache: Path,
+    setting: InferenceConfig | None = None,
+    resources: Resources = Resources(),
+) -> Watched:
     """A job whose responses are kept nowhere else."""
-    spec = EnsembleSpec((ModelSpec(Checkpoint(str(models / name)), name),))
+    spec = EnsembleSpec((ModelSpec(Checkpoint(str(models / name)), name, resources=resources),))
     answer = partial(answers, name, partial(load_ensemble, spec, cache))
     store: Any = SimpleNamespace(get=lambda _: {}, put=lambda *_: None, keep=lambda *_: None, value=lambda *_: None)
     progress = Progress(quiet=True)
-    options = {"key": {}, "cache": store, "progress": progress, "spec": spec, "resources": (Resources(),)}
+    options = {"key": {}, "cache": store, "progress": progress, "spec": spec}
     return Watched(name, task, setting or InferenceConfig(), answer, **options)
 
 
@@ -265,9 +271,8 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
     import ray
 
     # There is room for one at a time.
-    alone = (Resources(num_cpus=ray.cluster_resources()["CPU"]),)  # type: ignore[no-untyped-call]  # Ray types few
-    first, second = (job_of(models, name, many, place.cache) for name in ("alpha", "gamma"))
-    first.resources = second.resources = alone
+    alone = Resources(num_cpus=ray.cluster_resources()["CPU"])  # type: ignore[no-untyped-call]  # Ray types few
+    first, second = (job_of(models, name, many, place.cache, resources=alone) for name in ("alpha", "gamma"))
     over = threading.Event()
 
     def kill_all() -> None:
@@ -294,7 +299,7 @@ def test_workers_are_there_before_the_first_stage_and_stay_to_the_last(
 ) -> None:
     few = replace(many, examples=many.examples[:2])
     jobs = [job_of(models, name, few, place.cache) for name in ("alpha", "gamma")]
-    pool = [PoolEntry("alpha", Checkpoint(str(models / "alpha")), "models.txt:1")]
+    pool = [ModelSpec(Checkpoint(str(models / "alpha")), "alpha", place="models.txt:1")]
     # The worker of the test before may still be about to end.
     wait_for(lambda: not workers())
     with RayEngine(place.cache, pytest.fail) as engine:

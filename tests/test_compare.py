@@ -147,19 +147,25 @@ def test_the_interval_of_an_accuracy_covers_it_with_clusters() -> None:
 
 def test_a_pair_has_the_figures_of_a_table_counted_by_hand() -> None:
     (pair,) = compare_pairs(table(*changed(15, 5, 100)))
-    assert (pair.a, pair.b, pair.n, pair.gained, pair.lost) == ("a", "b", 100, 15, 5)
-    assert pair.delta == pytest.approx(10)
-    assert pair.discordance == pytest.approx(0.2)
-    assert pair.p_value == pytest.approx(stats.binomtest(15, 20).pvalue)
-    assert pair.delta_ci == bonett_price(np.array([1.0] * 15 + [-1.0] * 5 + [0.0] * 80))
-    assert (pair.test, pair.delta_method) == ("exact McNemar", "Bonett-Price")
+    assert (
+        pair.difference.over,
+        pair.difference.of,
+        pair.difference.n,
+        pair.difference.gained,
+        pair.difference.lost,
+    ) == ("a", "b", 100, 15, 5)
+    assert pair.difference.estimate == pytest.approx(10)
+    assert pair.difference.discordance == pytest.approx(0.2)
+    assert pair.difference.p_two_sided == pytest.approx(stats.binomtest(15, 20).pvalue)
+    assert pair.difference.interval == bonett_price(np.array([1.0] * 15 + [-1.0] * 5 + [0.0] * 80))
+    assert (pair.difference.test, pair.difference.interval_method) == ("exact McNemar", "Bonett-Price")
 
 
 def test_p_values_are_corrected_for_all_pairs() -> None:
     generator = np.random.default_rng(2)
     pairs = compare_pairs(table(*(generator.random(200) < share for share in (0.5, 0.6, 0.7, 0.75))))
     assert len(pairs) == 6
-    assert [pair.p_adjusted for pair in pairs] == holm([pair.p_value for pair in pairs])
+    assert [pair.p_adjusted for pair in pairs] == holm([pair.difference.p_two_sided for pair in pairs])
 
 
 def test_graded_scores_have_the_intervals_of_the_paired_bootstrap() -> None:
@@ -167,7 +173,7 @@ def test_graded_scores_have_the_intervals_of_the_paired_bootstrap() -> None:
     a, b, c = generator.random((3, 50))
     pairs = compare_pairs(table(a, b, c), seed=7)
     for pair, differences in zip(pairs, (b - a, c - a, c - b), strict=True):
-        assert pair.delta_ci == pytest.approx(mean_interval(100 * differences, seed=7))
+        assert pair.difference.interval == pytest.approx(mean_interval(100 * differences, seed=7))
 
 
 def test_graded_scores_have_the_p_values_of_the_permutation_test() -> None:
@@ -175,8 +181,8 @@ def test_graded_scores_have_the_p_values_of_the_permutation_test() -> None:
     a = generator.random(80)
     b = np.clip(a + generator.normal(0.04, 0.2, 80), 0, 1)
     (pair,) = compare_pairs(table(a, b))
-    assert pair.p_value == pytest.approx(sign_flip(b - a), abs=0.02)
-    assert pair.test == "sign-flip permutation"
+    assert pair.difference.p_two_sided == pytest.approx(sign_flip(b - a), abs=0.02)
+    assert pair.difference.test == "sign-flip permutation"
 
 
 def test_graded_scores_in_clusters_keep_the_level() -> None:
@@ -185,14 +191,21 @@ def test_graded_scores_in_clusters_keep_the_level() -> None:
         labels = np.repeat(np.arange(25), 4)
         a, b = (generator.normal(size=(25, 2))[labels] + generator.normal(size=(100, 2))).T
         squash = [1 / (1 + np.exp(-column)) for column in (a, b)]
-        false += PairedScores(np.column_stack(squash), [str(n) for n in labels], repetition).p_value(0, 1)[0] <= 0.05
+        false += (
+            PairedScores(np.column_stack(squash), [str(n) for n in labels], repetition).p_two_sided(0, 1)[0] <= 0.05
+        )
     assert false / 200 <= 0.09
 
 
 def test_the_same_answers_are_no_difference() -> None:
     (pair,) = compare_pairs(table([1, 0, 1, 1] * 10, [1, 0, 1, 1] * 10))
-    assert (pair.delta, pair.p_value, pair.questions_needed, pair.questions_safe) == (0, 1, None, None)
-    assert pair.delta_ci[0] < 0 < pair.delta_ci[1]
+    assert (pair.difference.estimate, pair.difference.p_two_sided, pair.questions_needed, pair.questions_safe) == (
+        0,
+        1,
+        None,
+        None,
+    )
+    assert pair.difference.interval[0] < 0 < pair.difference.interval[1]
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
@@ -203,9 +216,9 @@ def test_few_questions_have_finite_figures(n: int, size: int, scores: list[float
     clusters, groups = [str(row // size) for row in range(n)], [str(row % 3) for row in range(n)]
     for labels in (clusters, ()):
         for pair in compare_pairs(table(*columns, groups=groups, clusters=labels)):
-            assert 0 < pair.p_value <= 1
+            assert 0 < pair.difference.p_two_sided <= 1
             assert 0 < pair.smallest_shown <= 100
-            assert all(-100 <= end <= 100 for end in (*pair.delta_ci, *pair.margin_ci))
+            assert all(-100 <= end <= 100 for end in (*pair.difference.interval, *pair.margin_ci))
 
 
 # --- Equivalence and power ---
@@ -254,7 +267,7 @@ def test_clusters_make_the_smallest_difference_larger() -> None:
 def test_too_few_clusters_show_no_difference() -> None:
     a, b = changed(60, 0, 60)
     pairs = [compare_pairs(table(a, b, clusters=[str(n % count) for n in range(60)]))[0] for count in (5, 6)]
-    assert [pair.p_value <= 0.05 for pair in pairs] == [False, True]
+    assert [pair.difference.p_two_sided <= 0.05 for pair in pairs] == [False, True]
     assert [pair.smallest_shown == 100 for pair in pairs] == [True, False]
     assert pairs[0].questions_needed == 72  # six clusters of twelve
 
@@ -290,7 +303,7 @@ def test_the_safe_number_of_questions_keeps_its_promise_although_the_difference_
     needed, safe = [], []
     for _ in range(150):
         pair = compare_pairs(table(*draw(generator, 150, gain, discordance)))[0]
-        if pair.delta > 0 and pair.p_value > 0.05:
+        if pair.difference.estimate > 0 and pair.difference.p_two_sided > 0.05:
             needed.append(min(pair.questions_needed or 0, 4000))
             safe += [] if pair.questions_safe is None else [min(pair.questions_safe, 4000)]
     known = {n: power(n, gain, discordance) for n in {100 * round(n / 100) for n in needed + safe} if n}
@@ -308,22 +321,22 @@ def test_a_large_group_does_not_hide_small_ones() -> None:
     old = [0.0] * 60 + [1.0] * 340 + [1.0] * 90
     new = [1.0] * 400 + ([0.0] * 4 + [1.0] * 6) * 9
     (pair,) = compare_pairs(table(old, new, groups=groups))
-    assert pair.delta > 0
-    assert pair.macro_delta is not None
-    assert pair.macro_delta < -30
-    assert [group.group for group in pair.groups if group.opposite] == [f"small{n}" for n in range(9)]
+    assert pair.difference.estimate > 0
+    assert pair.macro is not None
+    assert pair.macro < -30
+    assert [name for name, group in pair.groups.items() if pair.is_opposite(group)] == [f"small{n}" for n in range(9)]
 
 
 def test_a_group_has_the_interval_of_its_questions() -> None:
     old, new = changed(8, 2, 40)
     (pair,) = compare_pairs(table(old * 2, new * 2, groups=["x"] * 40 + ["y"] * 40))
-    assert [(group.group, group.n) for group in pair.groups] == [("x", 40), ("y", 40)]
-    assert pair.groups[0].delta_ci == bonett_price(np.array([1.0] * 8 + [-1.0] * 2 + [0.0] * 30))
+    assert [(name, group.n) for name, group in pair.groups.items()] == [("x", 40), ("y", 40)]
+    assert pair.groups["x"].interval == bonett_price(np.array([1.0] * 8 + [-1.0] * 2 + [0.0] * 30))
 
 
 def test_one_group_is_not_compared_with_itself() -> None:
     (pair,) = compare_pairs(table(*changed(8, 2, 40), groups=["x"] * 40))
-    assert (pair.groups, pair.macro_delta) == ((), None)
+    assert (pair.groups, pair.macro) == ({}, None)
 
 
 # --- The gate ---
@@ -332,8 +345,8 @@ def test_one_group_is_not_compared_with_itself() -> None:
 def outcomes(seed: int, n: int, gain: float, *, repetitions: int = 400, points: float = 1.0) -> dict[str, float]:
     """How often the gate has each outcome, for a true gain and 15% of questions that change."""
     generator = np.random.default_rng(seed)
-    found = [check_gate(table(*draw(generator, n, gain, 0.15)), points)[0].outcome for _ in range(repetitions)]
-    return {outcome: found.count(outcome) / repetitions for outcome in ("pass", "worse", "unsure")}
+    found = [check_gate(table(*draw(generator, n, gain, 0.15)), points)[0].verdict for _ in range(repetitions)]
+    return {outcome: found.count(outcome) / repetitions for outcome in ("better", "equal", "worse", "unclear")}
 
 
 @pytest.mark.parametrize("n", [100, 1000])
@@ -343,7 +356,8 @@ def test_the_gate_rarely_fails_a_model_that_loses_no_more_than_is_allowed(n: int
 
 
 def test_the_gate_rarely_passes_a_model_that_loses_more_than_is_allowed() -> None:
-    assert outcomes(3, 1000, -0.01)["pass"] <= 0.075
+    found = outcomes(3, 1000, -0.01)
+    assert found["better"] + found["equal"] <= 0.075
 
 
 def test_the_gate_finds_the_loss_that_it_says_it_finds() -> None:
@@ -353,14 +367,14 @@ def test_the_gate_finds_the_loss_that_it_says_it_finds() -> None:
 
 def test_the_gate_never_fails_the_same_answers() -> None:
     result = check_gate(table([1, 0] * 5, [1, 0] * 5), 0)[0]
-    assert result.outcome == "unsure"  # ten questions cannot show that nothing was lost
+    assert result.verdict == "unclear"  # ten questions cannot show that nothing was lost
 
 
 def test_the_gate_fails_no_more_often_with_many_models() -> None:
     generator, failed = np.random.default_rng(12), 0
     for _ in range(200):
         base, *new = (generator.random(300) < 0.6 for _ in range(9))
-        failed += any(result.outcome == "worse" for result in check_gate(table(base, *new), 0))
+        failed += any(result.verdict == "worse" for result in check_gate(table(base, *new), 0))
     assert failed / 200 <= 0.08
 
 
@@ -421,9 +435,9 @@ def test_two_logs_are_compared_on_their_common_questions(logs: Place) -> None:
 def test_the_difference_is_the_second_minus_the_first(logs: Place) -> None:
     (pair,) = compared(logs, "old.jsonl", "new.jsonl")["pairs"]
     assert (pair["a"], pair["b"], pair["verdict"]) == ("base", "tuned", "worse")
-    assert pair["delta"] == pytest.approx(-25)
+    assert pair["difference"] == pytest.approx(-25)
     (pair,) = compared(logs, "new.jsonl", "old.jsonl")["pairs"]
-    assert (pair["delta"], pair["verdict"]) == (pytest.approx(25), "better")
+    assert (pair["difference"], pair["verdict"]) == (pytest.approx(25), "better")
 
 
 def test_the_columns_of_one_log_are_compared_with_the_best_if_none_is_named(place: Place) -> None:
@@ -473,8 +487,8 @@ def test_clusters_come_from_a_field(place: Place) -> None:
     write_log(place.folder / "log.jsonl", {"a": a.tolist(), "b": b.tolist()}, group=lambda n: labels[n])
     found = compared(place, "log.jsonl#a", "log.jsonl#b", "--cluster", "group")
     assert found["clusters"] == {"field": "group", "n": 30}
-    assert found["pairs"][0]["p_value"] == pytest.approx(cluster_sign_flip(b - a, labels))
-    assert found["pairs"][0]["delta_ci"] == pytest.approx(cluster_interval(b - a, labels))
+    assert found["pairs"][0]["p_two_sided"] == pytest.approx(cluster_sign_flip(b - a, labels))
+    assert found["pairs"][0]["difference_ci"] == pytest.approx(cluster_interval(b - a, labels))
 
 
 def test_the_table_has_the_models_and_their_difference(logs: Place) -> None:
@@ -543,7 +557,7 @@ def test_too_few_questions_fail_the_gate_only_on_request(place: Place) -> None:
 def test_json_of_a_failed_gate_is_still_one_object(logs: Place) -> None:
     ran = logs.advisor("compare", "old.jsonl", "new.jsonl", "--fail-if-worse", "1", "--json")
     assert ran.status == 3
-    assert [result["outcome"] for result in json.loads(ran.out)["gate"]["results"]] == ["worse"]
+    assert [result["verdict"] for result in json.loads(ran.out)["gate"]["results"]] == ["worse"]
     assert "Gate failed" in ran.err
 
 

@@ -14,8 +14,7 @@ from tiny import save_member, tiny_model, unigram_tokenizer
 
 from advisor.config import InferenceConfig
 from advisor.pool.fingerprint import Fingerprint, identify
-from advisor.pool.pool_file import PoolEntry
-from advisor.pool.resources import Resources
+from advisor.pool.resources import device_of
 from advisor.response_cache import ResponseCache
 from advisor.runs.chosen_set import entries_as, loaded_as
 from advisor.runs.provenance import of_run
@@ -23,7 +22,7 @@ from advisor.terminal.tables import print_tables
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.models.load import load_member, parse_device, usable_dtype
-from ensemble.models.spec import Checkpoint, ModelSpec, resolve_device
+from ensemble.models.spec import Checkpoint, ModelSpec, Resources, resolve_device
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,7 @@ def test_auto_is_cuda_then_mps_then_the_cpu(monkeypatch: pytest.MonkeyPatch, cud
 
 
 def test_auto_is_the_default_of_every_way_to_load():
-    assert ModelSpec(Checkpoint("x"), "x").device == InferenceConfig().device == "auto"
+    assert InferenceConfig().device == "auto" and ModelSpec(Checkpoint("x"), "x").device is None
 
 
 def test_a_member_knows_its_device_and_the_type_of_its_weights(folder: Path):
@@ -106,7 +105,7 @@ def test_a_type_that_mps_lacks_becomes_float32_unless_it_is_requested(monkeypatc
 
 
 def test_responses_of_a_gpu_are_not_those_of_the_cpu(folder: Path, tmp_path: Path):
-    entry = PoolEntry("half", Checkpoint(str(folder)), "models.txt:1")
+    entry = ModelSpec(Checkpoint(str(folder)), "half", place="models.txt:1")
     with ResponseCache(tmp_path, print) as store:
         keys = [identify(entry, "auto", "auto", store, device).key() for device in ("cpu", "cuda", "cuda:1")]
     # The same as before there was a choice, so that responses of older versions are found again.
@@ -124,15 +123,15 @@ def test_a_line_of_the_pool_file_comes_before_the_option(
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert PoolEntry("x", Checkpoint("x"), "models.txt:1", device=own).placed(of_run, "local") == placed
+    assert device_of(ModelSpec(Checkpoint("x"), "x", device=own), of_run, "local") == placed
 
 
 def test_on_a_cluster_auto_is_a_gpu_only_where_one_is_requested(monkeypatch: pytest.MonkeyPatch):
     # The GPU of this machine is not in the cluster.
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    entry = PoolEntry("x", Checkpoint("x"), "models.txt:1")
-    assert entry.placed("auto", "ray") == "cpu"
-    assert replace(entry, resources=Resources(num_gpus=0.5)).placed("auto", "ray") == "cuda"
+    entry = ModelSpec(Checkpoint("x"), "x")
+    assert device_of(entry, "auto", "ray") == "cpu"
+    assert device_of(replace(entry, resources=Resources(num_gpus=0.5)), "auto", "ray") == "cuda"
 
 
 def config_of(inference: InferenceConfig, entries: list[Any]) -> Any:
@@ -144,9 +143,7 @@ def config_of(inference: InferenceConfig, entries: list[Any]) -> Any:
 def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.MonkeyPatch, sees_cuda: bool, device: str):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: sees_cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    entries = [
-        PoolEntry(name, Checkpoint(name), "models.txt:1", device=own) for name, own in (("a", None), ("b", "mps"))
-    ]
+    entries = [ModelSpec(Checkpoint(name), name, device=own) for name, own in (("a", None), ("b", "mps"))]
     config = config_of(InferenceConfig(), entries)
     found = of_run(
         config,
@@ -188,16 +185,15 @@ AS_IN_THE_RUN = {"device": None, "dtype": None, "chat_template": None}
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_run_of_a_gpu_is_refused_without_one_in_a_line_that_names_the_option(folder: Path):
     place = "runs/x/result.json"
-    entry = PoolEntry("half", Checkpoint(str(folder)), place, "bfloat16", "cuda", "never")
-    spec = ModelSpec(Checkpoint(str(folder)), "half", "cuda", "bfloat16", "never")
+    spec = ModelSpec(Checkpoint(str(folder)), "half", "cuda", "bfloat16", "never", place=place)
     message = (
         "half ran on another device, which --device replaces: device cuda: not on this machine; use one of cpu, or"
     )
     with pytest.raises(InputError, match=f"^{place}: {message}"):
-        entries_as([entry], AS_IN_THE_RUN)
+        entries_as([spec], AS_IN_THE_RUN)
     with pytest.raises(InputError, match=f"^{message}"):
         loaded_as([spec], AS_IN_THE_RUN)
-    (changed,) = entries_as([entry], {**AS_IN_THE_RUN, "device": "auto"})
+    (changed,) = entries_as([spec], {**AS_IN_THE_RUN, "device": "auto"})
     assert (changed.device, changed.dtype) == ("auto", "bfloat16")
     assert loaded_as([spec], {**AS_IN_THE_RUN, "device": "auto"}) == (replace(spec, device="cpu"),)
     # The devices of a cluster are on other machines.

@@ -221,7 +221,7 @@ def test_what_cannot_be_told_needs_more_questions_than_there_were(gained: int, l
 
 
 @given(st.floats(0.5, 20), st.floats(0.2, 1))
-def test_a_stricter_level_needs_more_questions(delta: float, discordance: float) -> None:
+def test_a_higher_confidence_needs_more_questions(delta: float, discordance: float) -> None:
     lax, strict = questions_needed(delta, discordance, 0.025), questions_needed(delta, discordance, 0.005)
     assert lax is not None
     assert strict is not None
@@ -235,29 +235,27 @@ def test_the_comparison_has_the_figures_of_a_table_counted_by_hand() -> None:
     ensemble = profile("unite", [1] * 80 + [0] * 20)
     best = profile("b", [0] * 15 + [1] * 70 + [0] * 15)  # 15 gained, 5 lost
     found = compare(ensemble, [profile("a", [1] * 60 + [0] * 40), best])
-    assert (found.method, found.members, found.n) == ("unite", ("a", "b"), 100)
-    assert (found.accuracy, found.best_single, found.best_single_accuracy) == (80, "b", 70)
+    assert (found.of, found.over, found.n) == ("unite", "b", 100)
     assert (found.gained, found.lost) == (15, 5)
-    assert found.delta == pytest.approx(10)
+    assert found.estimate == pytest.approx(10)
     assert found.discordance == pytest.approx(0.2)
-    assert found.p_value == pytest.approx(stats.binomtest(15, 20).pvalue)
-    assert found.delta_ci == bonett_price(differences(15, 5, 100))
-    assert found.accuracy_ci == accuracy_interval(ensemble)
-    assert (found.test, found.delta_method) == ("exact McNemar", "Bonett-Price")
+    assert found.p_two_sided == pytest.approx(stats.binomtest(15, 20).pvalue)
+    assert found.interval == bonett_price(differences(15, 5, 100))
+    assert (found.test, found.interval_method) == ("exact McNemar", "Bonett-Price")
 
 
 def test_the_best_single_is_the_best_on_these_questions_and_the_first_of_equals() -> None:
     members = [profile("weak", [0, 0, 1, 0]), profile("first", [1, 1, 0, 0]), profile("second", [0, 0, 1, 1])]
-    assert compare(profile("unite", [1, 1, 1, 0]), members).best_single == "first"
+    assert compare(profile("unite", [1, 1, 1, 0]), members).over == "first"
 
 
 def test_graded_scores_are_compared_by_resampling() -> None:
     generator = np.random.default_rng(0)
     single = generator.random(80)
     found = compare(profile("unite", np.clip(single + 0.1, 0, 1)), [profile("a", single)])
-    assert (found.test, found.delta_method) == ("sign-flip permutation", "paired bootstrap")
-    assert found.p_value < 0.01
-    assert found.delta_ci[0] < found.delta < found.delta_ci[1]
+    assert (found.test, found.interval_method) == ("sign-flip permutation", "paired bootstrap")
+    assert found.p_two_sided < 0.01
+    assert found.interval[0] < found.estimate < found.interval[1]
 
 
 def test_other_questions_are_an_error_that_names_both() -> None:

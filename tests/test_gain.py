@@ -48,7 +48,7 @@ def test_a_strategy_that_equals_the_best_model_gains_nothing() -> None:
     assert abs(found.points) < 1
     low, high = found.interval()
     assert low < 0 < high
-    assert found.p_better > 0.3
+    assert found.p_no_gain > 0.3
 
 
 def test_graded_scores_are_estimated_by_regression() -> None:
@@ -77,7 +77,7 @@ def test_the_level_and_the_coverage_hold(size: int, questions: int) -> None:
         found = estimate_gain(scores[1:], scores[0][answered], answered, clusters)
         low, high = found.interval(0.025)
         covered += low <= 100 * gain <= high
-        false += not gain and found.p_better <= 0.05
+        false += not gain and found.p_no_gain <= 0.05
     assert false / 200 <= 0.085
     assert covered / 400 >= 0.915
 
@@ -87,7 +87,7 @@ def test_patterns_show_a_gain_more_often_than_the_paired_test() -> None:
     for seed in range(200):
         scores = drawn([0.66, 0.6, 0.55, 0.52], 600, seed)
         answered = np.arange(600) >= 300
-        by_patterns += estimate_gain(scores[1:], scores[0][answered], answered).p_better <= 0.05
+        by_patterns += estimate_gain(scores[1:], scores[0][answered], answered).p_no_gain <= 0.05
         differences = (scores[0] - scores[1])[answered]
         gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
         by_pairs += stats.binomtest(gained, gained + lost).pvalue <= 0.05 and gained > lost
@@ -100,8 +100,8 @@ def test_the_interval_leaves_out_zero_exactly_where_a_one_sided_test_does(alpha:
         scores = drawn([0.66 - 0.001 * seed, 0.6, 0.6], 200, seed)
         found = estimate_gain(scores[1:], scores[0], np.ones(200, bool))
         low, high = found.interval(alpha)
-        assert (low > 0) == (found.p_better < alpha)
-        assert (high < 0) == (found.p_worse < alpha)
+        assert (low > 0) == (found.p_no_gain < alpha)
+        assert (high < 0) == (found.p_no_loss < alpha)
 
 
 def test_hindsight_is_corrected_in_part_where_models_are_tied() -> None:
@@ -140,8 +140,8 @@ def test_members_that_were_lucky_on_dev_do_not_break_the_level() -> None:
     for seed in range(600):
         voters, vote, passed_over = chosen_voters(seed)
         everywhere = np.ones(600, bool)
-        unaware += estimate_gain(voters, vote, everywhere).p_better <= 0.05
-        aware += estimate_gain(voters, vote, everywhere, passed_over=passed_over).p_better <= 0.05
+        unaware += estimate_gain(voters, vote, everywhere).p_no_gain <= 0.05
+        aware += estimate_gain(voters, vote, everywhere, passed_over=passed_over).p_no_gain <= 0.05
     assert unaware / 600 > 0.1
     assert aware / 600 <= 0.075
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from advisor.logs.record import LogOptions
 from advisor.logs.sources import find_sources, get_format
-from benchmarks._mutations import mutated_bytes, mutated_json, mutated_lines
+from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
 from tests import test_logs_every_eval_ever, test_logs_helm, test_logs_inspect, test_logs_lm_eval
 from tests.logs import REAL, recognise

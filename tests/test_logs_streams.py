@@ -11,11 +11,17 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from advisor.tables import streams
 from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
 
 LINES = b'{"a": 1}\n{"a": 2}\n'
 
@@ -205,3 +211,23 @@ def test_what_is_no_json_gets_one_line(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(InputError, match=r"log\.jsonl: ") as error:
         list(streams.json_items(write(tmp_path, content)))
     assert "\n" not in str(error.value)
+
+
+LONG = b'{"eval": {"task": "a"}, "id": ' + b"9" * 5_000
+
+
+@pytest.mark.parametrize("content", [LONG, LONG + b"}", b"[" + LONG + b"}]", LONG + b"}\n" * 2])
+@pytest.mark.parametrize("arguments", [("compare", "--logs", "i.json"), ("select", "--logs", "i.json")])
+def test_a_long_integer_gets_one_line(place: Place, content: bytes, arguments: tuple[str, ...]) -> None:
+    (place.folder / "i.json").write_bytes(content)
+    ran = place.advisor(*arguments)
+    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+
+
+def test_the_keys_of_a_head_that_is_cut_off_are_found() -> None:
+    assert streams.outline(LONG) == {"eval", "eval.task", "id"}
+    assert streams.outline(b'[{"a": {"b": {"c": 1}}, "d": [{"e": 2}]}, {"f": "un') == {
+        *("item.a", "item.a.b", "item.d", "item.f"),
+    }
+    assert streams.outline(b'{"a": 1}\n{"b": "\xff"}') == {"a"}
+    assert streams.outline(b"no JSON") == set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import datetime
 import gzip
-import io
 import json
 import zipfile
 from collections.abc import Sequence
@@ -18,14 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openpyxl import Workbook
 
 from advisor.logs import table
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
-from advisor.tables import rows
-from benchmarks._mutations import mutated_bytes, mutated_json, mutated_lines
+from advisor.tables import libraries, rows
+from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
+from tests.excel import replace_in, write_book
 
 KINDS = ("csv", "json", "jsonl", "parquet", "xlsx")
 ROWS: list[dict[str, Any]] = [
@@ -47,14 +46,8 @@ def write_csv(path: Path, items: Sequence[dict[str, Any]], delimiter: str = ",",
 
 
 def write_excel(path: Path, items: Sequence[dict[str, Any]], *more: str) -> Path:
-    book = Workbook()
-    sheet = book.active
-    for row in [list(items[0]), *(list(item.values()) for item in items)]:
-        sheet.append(row)
-    for name in more:
-        book.create_sheet(name).append(["other"])
-    book.save(path)
-    return path
+    rows = [list(items[0]), *(list(item.values()) for item in items)]
+    return write_book(path, {"Sheet": rows, **{name: [["other"]] for name in more}})
 
 
 def write(path: Path, items: Sequence[dict[str, Any]]) -> Path:
@@ -377,9 +370,9 @@ def test_elements_that_are_no_objects_are_counted(tmp_path: Path) -> None:
 
 
 def test_large_row_groups_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "LARGEST_ROW_GROUP", 100)
+    monkeypatch.setattr(libraries, "LARGEST_ROW_GROUP", 100)
     with pytest.raises(InputError, match="row group 0 has over"):
-        records(write(tmp_path / "a.parquet", ROWS))
+        libraries.columns("parquet", str(write(tmp_path / "a.parquet", ROWS)))
 
 
 def test_a_text_that_a_parquet_file_repeats_is_kept_once(tmp_path: Path) -> None:
@@ -436,12 +429,14 @@ def test_an_excel_file_that_expands_too_far_is_not_opened(tmp_path: Path) -> Non
         records(path)
 
 
-def test_a_row_with_a_huge_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MOST_SHEET_ROWS", 1000)
+@pytest.mark.parametrize("number", [b"999999999999", b"1048576"])
+def test_a_cell_far_from_the_others_gets_one_line_or_costs_little(tmp_path: Path, number: bytes) -> None:
     path = write_excel(tmp_path / "a.xlsx", ROWS)
-    replace_in(path, "xl/worksheets/sheet1.xml", b'<row r="3">', b'<row r="999999999999">')
-    with pytest.raises(InputError, match="it has over 1,000 rows"):
+    replace_in(path, "xl/worksheets/sheet1.xml", b'<c r="F3"', b'<c r="XFD' + number + b'"')
+    replace_in(path, "xl/worksheets/sheet1.xml", b'<row r="3"', b'<row r="' + number + b'"')
+    with pytest.raises(InputError, match=r"a\.xlsx: ") as error:
         records(path)
+    assert "\n" not in str(error.value)
 
 
 def test_a_size_that_a_sheet_claims_does_not_matter(tmp_path: Path) -> None:
@@ -464,18 +459,6 @@ def test_ids_that_repeat_without_a_column_for_the_model_are_refused(tmp_path: Pa
     path = write(tmp_path / "a.jsonl", rows)
     with pytest.raises(InputError, match=r"a.jsonl:3: the id '1' occurs a second time.*--column model=NAME"):
         records(path)
-
-
-def replace_in(path: Path, member: str, old: bytes, new: bytes) -> None:
-    with zipfile.ZipFile(path) as archive:
-        contents = {name: archive.read(name) for name in archive.namelist()}
-    assert old in contents[member] or old.replace(b"></v>", b"/>") in contents[member], contents[member]
-    contents[member] = contents[member].replace(old, new).replace(old.replace(b"<v></v>", b"<v/>"), new)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, content in contents.items():
-            archive.writestr(name, content)
-    path.write_bytes(buffer.getvalue())
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.logs.record import LogOptions
 from advisor.logs.sources import LogFile, get_format
-from benchmarks._mutations import mutated_json, mutated_lines
+from benchmarks._fuzz_changes import mutated_json, mutated_lines
 from ensemble.errors import InputError
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"

@@ -16,13 +16,13 @@ import torch
 from tiny import byte_tokenizer
 from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
-from advisor.pool.checks import check_models
+from advisor.pool.checks import check_set
 from advisor.pool.fingerprint import identify, model_of
-from advisor.pool.fit import check_candidates, check_together, need_of_entry, too_large
+from advisor.pool.fit import check_candidates, check_together, need_of_model, too_large
 from advisor.pool.placement import place as placed_of
-from advisor.pool.placement import place_entries
-from advisor.pool.pool_file import PoolEntry, read_pool
-from advisor.pool.quantization import check_quantization, quantization_config, with_quantization
+from advisor.pool.placement import place_models
+from advisor.pool.pool_file import read_pool
+from advisor.pool.quantization import check_quantization, kind_of, quantization_config, with_quantization
 from advisor.response_cache import ResponseCache
 from ensemble.errors import InputError
 from ensemble.models.hub import weights_on_hub
@@ -55,8 +55,8 @@ def save(folder: Path, hidden: int, layers: int) -> Path:
     return folder
 
 
-def entry(folder: Path, **values: Any) -> PoolEntry:
-    return PoolEntry(folder.name, Checkpoint(str(folder)), "models.txt:1", **values)
+def entry(folder: Path, **values: Any) -> ModelSpec:
+    return ModelSpec(Checkpoint(str(folder)), folder.name, place="models.txt:1", **values)
 
 
 MEASURE = """
@@ -81,7 +81,7 @@ def test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes(tmp_
     small, large = save(tmp_path / "small", 64, 2), save(tmp_path / "large", 512, 8)
     # In a new process: this one has memory of earlier tests, which the model would take instead of new one.
     done = subprocess.run([sys.executable, "-c", MEASURE, small, large], capture_output=True, text=True, check=True)
-    need = need_of_entry(entry(large), "float32")
+    need = need_of_model(entry(large), "float32")
     assert need is not None
     assert 1 / 1.5 < need.total(8, 256) / int(done.stdout) < 1.5, (need.total(8, 256), done.stdout)
 
@@ -89,7 +89,7 @@ def test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes(tmp_
 def test_weights_are_counted_exactly(tmp_path: Path) -> None:
     folder = save(tmp_path / "a", 64, 2)
     parameters = sum(each.numel() for each in LlamaForCausalLM.from_pretrained(folder).parameters())
-    found = {dtype: need_of_entry(entry(folder), dtype) for dtype in ("float32", "bfloat16")}
+    found = {dtype: need_of_model(entry(folder), dtype) for dtype in ("float32", "bfloat16")}
     assert {dtype: need and (need.parameters, need.weights) for dtype, need in found.items()} == {
         "float32": (parameters, 4 * parameters),
         "bfloat16": (parameters, 2 * parameters),
@@ -100,7 +100,7 @@ def test_a_models_keys_and_values_are_those_of_its_cache(tmp_path: Path) -> None
     folder = save(tmp_path / "a", 64, 2)
     model = LlamaForCausalLM.from_pretrained(folder)
     layers = model(torch.zeros(1, 10, dtype=torch.long)).past_key_values.layers
-    need = need_of_entry(entry(folder), "float32")
+    need = need_of_model(entry(folder), "float32")
     assert need is not None
     assert 10 * need.per_token == sum(part.nbytes for layer in layers for part in (layer.keys, layer.values))
 
@@ -162,7 +162,7 @@ def test_a_model_that_is_stored_quantised_says_so(tmp_path: Path) -> None:
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     size = (folder / "model.safetensors").stat().st_size
-    needs = [need_of_entry(entry(folder), dtype) for dtype in ("auto", "float16")]
+    needs = [need_of_model(entry(folder), dtype) for dtype in ("auto", "float16")]
     assert [need and (need.kind, need.weights) for need in needs] == [("gptq", size)] * 2
 
 
@@ -197,7 +197,7 @@ def test_methods_whose_members_are_stored_need_no_memory(
 
 def test_one_model_that_does_not_fit_is_a_note_and_so_is_a_pair(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [entry(models / name) for name in ("alpha", "beta")]
-    sizes = sorted(need.weights for each in entries if (need := need_of_entry(each, "auto")) is not None)
+    sizes = sorted(need.weights for each in entries if (need := need_of_model(each, "auto")) is not None)
     monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: sum(sizes) - 1)
     (note,) = check_candidates(entries, "cpu", "auto", decode_together=True)
     assert note.startswith("no two models fit on cpu together")
@@ -250,14 +250,14 @@ def test_of_a_gguf_repository_only_the_named_file_counts(
 
 def test_gguf_weights_that_are_still_on_the_hub_are_counted_as_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("advisor.pool.fit.weights_on_hub", lambda _: (7, 4))
-    there = PoolEntry("a", Checkpoint("org/nowhere", gguf_file="q4.gguf"), "models.txt:1")
-    needs = [need_of_entry(there, dtype) for dtype in ("auto", "bfloat16")]
+    there = ModelSpec(Checkpoint("org/nowhere", gguf_file="q4.gguf"), "a", place="models.txt:1")
+    needs = [need_of_model(there, dtype) for dtype in ("auto", "bfloat16")]
     assert [need and (need.parameters, need.weights, need.quantization) for need in needs] == [
         (7, 28, "gguf"),
         (7, 14, "gguf"),
     ]
     monkeypatch.setattr("advisor.pool.fit.weights_on_hub", lambda _: (None, 4))
-    assert need_of_entry(there, "auto") is None
+    assert need_of_model(there, "auto") is None
 
 
 # --- Several GPUs ---
@@ -275,13 +275,13 @@ def test_a_device_that_a_line_names_is_kept_and_takes_its_room() -> None:
 
 def test_candidates_are_placed_on_several_gpus_only(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [entry(models / "alpha"), entry(models / "beta"), entry(models / "gamma", device="cpu")]
-    assert place_entries(entries, "auto", "auto") == (tuple(entries), None)
+    assert place_models(entries, "auto", "auto") == (tuple(entries), None)
     monkeypatch.setattr("advisor.pool.placement._gpus", lambda: {"cuda:0": 10**9, "cuda:1": 10**9})
-    placed, said = place_entries(entries, "auto", "auto")
+    placed, said = place_models(entries, "auto", "auto")
     assert [each.device for each in placed] in (["cuda:0", "cuda:1", "cpu"], ["cuda:1", "cuda:0", "cpu"])
     assert said is not None
     assert "cuda:0: " in said
-    assert place_entries(entries, "cpu", "auto") == (tuple(entries), None)
+    assert place_models(entries, "cpu", "auto") == (tuple(entries), None)
 
 
 # --- Quantisation ---
@@ -303,7 +303,7 @@ def test_a_line_goes_before_the_command_and_gguf_files_and_servers_stay(tmp_path
     pool = tmp_path / "models.txt"
     pool.write_text("a quantization=8bit\nb\nm.gguf\nopenai:http://127.0.0.1:1/v1#x\n", encoding="utf-8")
     found = with_quantization(read_pool(str(pool)), "4bit")
-    assert [each.quantization for each in found] == ["8bit", "4bit", None, None]
+    assert [kind_of(each.quantization) for each in found] == ["8bit", "4bit", None, None]
     with pytest.raises(InputError, match="--quantization 3bit: not one of 4bit, 8bit"):
         with_quantization((), "3bit")
     pool.write_text("m.gguf quantization=4bit\n", encoding="utf-8")
@@ -316,7 +316,7 @@ def test_without_a_gpu_quantisation_is_refused_before_anything_is_loaded(place: 
     line = place.refused("select", "--pool", "models.txt", "--task", "task.yaml", "--quantization", "4bit")
     assert "alpha: quantization=4bit needs a CUDA GPU, and it runs on cpu" in line
     with pytest.raises(InputError, match="needs a CUDA GPU"):
-        check_models([ModelSpec(Checkpoint(str(models / "alpha")), "a", quantization=quantization_config("8bit"))])
+        check_set([ModelSpec(Checkpoint(str(models / "alpha")), "a", quantization=quantization_config("8bit"))])
 
 
 def test_a_missing_package_is_named(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +328,7 @@ def test_a_missing_package_is_named(models: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_quantisation_is_part_of_the_cache_key_and_of_what_is_loaded(models: Path, tmp_path: Path) -> None:
     with ResponseCache(tmp_path) as cache:
         plain = entry(models / "alpha")
-        rounded = replace(plain, quantization="4bit")
+        rounded = replace(plain, quantization=quantization_config("4bit"))
         found = [identify(each, "auto", "auto", cache) for each in (plain, rounded)]
     assert "quantization" not in found[0].key()
     assert found[1].key() == {**found[0].key(), "quantization": "4bit"}

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.methods import get_module, make_options
+from ensemble.methods import _token_mapping, get_module, make_options
 from ensemble.methods._token_mapping import TokenMapping, common_and_foreign, load_or_make
 from ensemble.methods.eva import Options, alignment, faithful
 from ensemble.methods.mined import nearest
@@ -388,21 +388,24 @@ def test_the_alignment_recovers_a_rotation() -> None:
     assert torch.allclose(other @ first.T, rotation, atol=1e-10)
 
 
-def test_a_mapping_is_made_once_and_again_where_the_file_is_damaged(tmp_path: Path) -> None:
+def test_a_mapping_is_made_once_and_again_where_the_file_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_token_mapping, "default_cache_dir", lambda: tmp_path)
     made: list[int] = []
 
     def make() -> TokenMapping:
         made.append(1)
         return TokenMapping(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([1.0, 0.5]))
 
-    first, again = load_or_make("key", make, tmp_path), load_or_make("key", make, tmp_path)
+    first, again = load_or_make("key", make), load_or_make("key", make)
     assert again.share.tolist() == first.share.tolist()
     assert len(made) == 1
-    load_or_make("another key", make, tmp_path)
+    load_or_make("another key", make)
     assert len(made) == 2
-    for path in tmp_path.glob("*.safetensors"):
+    for path in tmp_path.glob("mappings/*.safetensors"):
         path.write_bytes(b"damaged")
-    load_or_make("key", make, tmp_path)
+    load_or_make("key", make)
     assert len(made) == 3
 
 

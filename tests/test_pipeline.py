@@ -104,9 +104,9 @@ def without_nan(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_the_level_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) -> None:
+def test_the_confidence_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) -> None:
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), confidence=0.4)
-    assert "tested at the level 0.3." in run(plan).advice.text
+    assert "tested with 40% confidence." in run(plan).advice.text
 
 
 @pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta")])
@@ -198,7 +198,7 @@ def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
     spoil_loading(monkeypatch, fail_together)
     result = result_of(run(plan_of(place, models, "alpha", "beta")))
     assert result["ensemble"] is None
-    assert result["advice"]["verdict"] == "cannot_tell"
+    assert result["advice"]["verdict"] == "unclear"
     assert "alpha: not enough memory beside the others" in result["advice"]["text"]
 
 
@@ -506,7 +506,7 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
     result = without_nan(json.dumps(result_of(run_on_numbers(path, Limits(), "advisor select"))))
     assert result["selected"] == ["Mistral", "OpenChat"]
     assert result["task"]["name"] == "triviaqa"
-    assert (result["ensemble"], result["advice"]["verdict"]) == (None, "cannot_tell")
+    assert (result["ensemble"], result["advice"]["verdict"]) == (None, "unclear")
     reasons = {each["model"]: each["reason"] for each in result["candidates"]}
     assert "length rule was not checked" in reasons["OpenChat"]
     assert "gap" in reasons["DeepSeek"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from advisor.pool.pool_file import DEMO, PoolEntry, entries_named, read_pool
-from advisor.records import Cost
+from advisor.pool.pool_file import DEMO, entries_named, read_pool
 from ensemble.errors import InputError
+from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pools
 
 
-def read(folder: Path, *lines: str, end: str = "\n", start: str = "") -> tuple[PoolEntry, ...]:
+def read(folder: Path, *lines: str, end: str = "\n", start: str = "") -> tuple[ModelSpec, ...]:
     path = folder / "models.txt"
     path.write_bytes((start + "".join(f"{line}{end}" for line in lines)).encode())
     return read_pool(str(path))
@@ -45,7 +45,7 @@ def refusal(folder: Path, *lines: str) -> str:
     return message
 
 
-def names(candidates: tuple[PoolEntry, ...]) -> list[str]:
+def names(candidates: tuple[ModelSpec, ...]) -> list[str]:
     return [candidate.name for candidate in candidates]
 
 
@@ -213,8 +213,8 @@ def test_prices_are_dollars_per_million_tokens(tmp_path: Path) -> None:
     (tmp_path / "pool.txt").write_text("openai:http://h:1/v1#m price_in=0.5 price_out=2\norg/free\n", encoding="utf-8")
     paid, free = read_pool(str(tmp_path / "pool.txt"))
     assert paid.price is not None
-    assert paid.price.of(Cost(1.0, tokens=100, prompt_tokens=1000)) == pytest.approx((0.5 * 1000 + 2 * 100) / 1e6)
-    assert paid.price.of(Cost(1.0, tokens=100)) is None
+    assert paid.price.of(prompt_tokens=1000, tokens=100) == pytest.approx((0.5 * 1000 + 2 * 100) / 1e6)
+    assert paid.price.of(prompt_tokens=0, tokens=100) is None
     assert free.price is None
 
 
@@ -240,14 +240,14 @@ SERVER = "openai:http://host/v1#m"
 @pytest.mark.parametrize("written", ["alpha", "./alpha", "'./with space'"])
 def test_a_tokenizers_folder_is_relative_to_the_pool_file(folder: Path, written: str) -> None:
     (candidate,) = read(folder, f"{SERVER} tokenizer={written}")
-    assert isinstance(candidate.checkpoint, ServerAddress)
+    assert candidate.checkpoint.is_remote
     assert candidate.checkpoint.tokenizer == str(folder / written.strip("'"))
 
 
 @pytest.mark.parametrize("written", ["org/name", "org/name@main"])
 def test_a_tokenizer_can_be_an_id_on_the_hub(folder: Path, written: str) -> None:
     (candidate,) = read(folder, f"{SERVER} tokenizer={written}")
-    assert isinstance(candidate.checkpoint, ServerAddress)
+    assert candidate.checkpoint.is_remote
     assert candidate.checkpoint.tokenizer == written
 
 
@@ -269,5 +269,5 @@ def test_a_tokenizer_that_is_nowhere_is_refused_with_its_line(folder: Path, writ
 
 def test_an_address_with_its_tokenizer_is_read_back_from_its_values(folder: Path) -> None:
     (candidate,) = read(folder, f"{SERVER} tokenizer='./with space' revision=r1")
-    assert isinstance(candidate.checkpoint, ServerAddress)
+    assert candidate.checkpoint.is_remote
     assert ServerAddress.from_dict(candidate.checkpoint.as_dict(), "result.json") == candidate.checkpoint

@@ -17,7 +17,6 @@ from sharing import demo_cache
 
 from advisor import cli
 from advisor.jobs.methods import TEMPERATURE
-from advisor.pool.pool_file import PoolEntry
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
 from advisor.strategies.answerer import Answered, Answerer, answer_prompt
@@ -103,7 +102,7 @@ def planned(run: Path, **options: Any) -> StrategyPlan:
 
 def answered(plan: StrategyPlan, prompts: list[str], group: str | None = None) -> list[Answered]:
     """The answers of a strategy, with every model loaded once."""
-    local = [member for member in plan.members if isinstance(member, ModelSpec)]
+    local = [member for member in plan.members if not member.is_remote]
     models = [LOADED.setdefault(member.name, LocalModel(member, LocalModels())) for member in local]
     answerer = Answerer(plan, models)
     settings = Settings(plan.max_new_tokens or 256, plan.stop)
@@ -496,7 +495,7 @@ def test_a_pattern_that_finds_nothing_gives_no_vote() -> None:
 def test_entries_of_servers_are_the_members_that_are_not_loaded(run: Path, raw: Raw) -> None:
     name = move_to_server(run, raw.url, 1)
     plan = planned(run, allow_server=[raw.url])
-    assert [member.name for member in plan.members if isinstance(member, PoolEntry)] == [name]
+    assert [member.name for member in plan.members if member.is_remote] == [name]
 
 
 def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

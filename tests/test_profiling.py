@@ -18,7 +18,6 @@ from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
 from advisor.config import InferenceConfig
 from advisor.pool.fingerprint import Fingerprint, identify
-from advisor.pool.pool_file import PoolEntry
 from advisor.profile import generate as answering
 from advisor.profile.engine import LocalEngine
 from advisor.profile.generate import answers
@@ -30,7 +29,7 @@ from advisor.tasks.task import Scoring
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import member_of
-from ensemble.models.spec import Checkpoint, EnsembleSpec, Sides
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides
 
 if TYPE_CHECKING:
     from pools import Place
@@ -213,6 +212,22 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
     assert len(keys) == 9 + len(others)
 
 
+def test_stored_responses_keep_their_keys() -> None:
+    every = Fingerprint(
+        "org/model", "0" * 40, (("a.json", "1"),), "bfloat16", "never", Sides("eng", "deu", "prompt"), "q4.gguf"
+    )
+    every = dataclasses.replace(every, device="cuda", quantization="4bit")
+    assert json.dumps(every.key()) == (
+        '{"hub_id": "org/model", "revision": "0000000000000000000000000000000000000000", "files": {"a.json": "1"}, '
+        '"dtype": "bfloat16", "chat_template": "never", "encoder": {"source": "eng", "target": "deu", "reads": '
+        '"prompt"}, "gguf_file": "q4.gguf", "device": "cuda", "quantization": "4bit"}'
+    )
+    assert json.dumps(Fingerprint(None, None, (("model.safetensors", "0"),), "float32", "auto").key()) == (
+        '{"hub_id": null, "revision": null, "files": {"model.safetensors": "0"}, "dtype": "float32", '
+        '"chat_template": "auto"}'
+    )
+
+
 def test_a_source_is_part_of_the_key_of_what_reads_it_alone(task: Task) -> None:
     identity = Fingerprint(None, None, (("model.safetensors", "0"),), "float32", "auto")
     example = task.examples[0]
@@ -247,7 +262,7 @@ def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:
 
 def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: ResponseCache, tmp_path: Path) -> None:
     def identity(folder: Path) -> Fingerprint:
-        return identify(PoolEntry("name", Checkpoint(str(folder)), "models.txt:1"), "auto", "auto", store)
+        return identify(ModelSpec(Checkpoint(str(folder)), "name", place="models.txt:1"), "auto", "auto", store)
 
     copy = shutil.copytree(models / "alpha", tmp_path / "copy")
     assert identity(copy) == identity(models / "alpha") != identity(models / "gamma")
@@ -263,7 +278,7 @@ def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: Resp
 def test_the_numeric_type_is_the_lines_then_the_runs_then_the_checkpoints(
     models: Path, store: ResponseCache, own: str | None, of_run: str, found: str
 ) -> None:
-    candidate = PoolEntry("alpha", Checkpoint(str(models / "alpha")), "models.txt:1", dtype=own)
+    candidate = ModelSpec(Checkpoint(str(models / "alpha")), "alpha", dtype=own, place="models.txt:1")
     assert identify(candidate, of_run, "auto", store).dtype == found
 
 

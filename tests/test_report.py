@@ -378,14 +378,6 @@ def test_bad_input_is_one_line_with_place_and_way_out(
     assert not (folder / "report.html").exists()
 
 
-def test_what_the_first_version_wrote_is_one_line(tmp_path: Path) -> None:
-    first = Path(__file__).parent / "data" / "first-version"
-    for name in ("result.json", "samples.jsonl"):
-        (tmp_path / name).write_bytes((first / name).read_bytes())
-    with pytest.raises(InputError, match=r"an older version wrote it; run `advisor select` again"):
-        write_report(tmp_path)
-
-
 def test_calibration_groups_and_memory_are_shown_where_they_are_known(page: str) -> None:
     text = text_of(page)
     assert "0.062" in text and "three steps 180 70.0 70.0 70.0 70.0 70.0 two steps 120 81.5" in text

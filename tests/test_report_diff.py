@@ -66,15 +66,15 @@ def test_fixed_and_broken_questions_and_the_p_value_are_those_of_a_plain_count(t
     assert found["n"] == 80
     assert (found["pair"]["gained"], found["pair"]["lost"]) == (fixed, broken)
     assert (len(found["fixed"]), len(found["broken"])) == (min(fixed, MOST_EXAMPLES), min(broken, MOST_EXAMPLES))
-    assert found["pair"]["p_value"] == pytest.approx(binomtest(fixed, fixed + broken).pvalue)
-    assert found["pair"]["delta"] == pytest.approx(100 * (fixed - broken) / 80)
+    assert found["pair"]["p_two_sided"] == pytest.approx(binomtest(fixed, fixed + broken).pvalue)
+    assert found["pair"]["difference"] == pytest.approx(100 * (fixed - broken) / 80)
     assert headline(found) == "B is worse than A"
 
 
 def test_the_same_run_twice_has_no_difference(tmp_path: Path) -> None:
     run = write(tmp_path / "a")
     found = run_difference(run, run)
-    assert (found["pair"]["gained"], found["pair"]["lost"], found["pair"]["p_value"]) == (0, 0, 1.0)
+    assert (found["pair"]["gained"], found["pair"]["lost"], found["pair"]["p_two_sided"]) == (0, 0, 1.0)
     assert found["same_decision"] and found["settings"] == []
     assert headline(found) == "A and B score the same on every question"
 
@@ -106,8 +106,8 @@ def test_turns_of_a_conversation_are_one_cluster(tmp_path: Path) -> None:
     plain = run_difference(single(tmp_path / "a", "terse-bytes"), single(tmp_path / "b", "terse-unigram", weaken))
     a, b = single(tmp_path / "c", "terse-bytes", pair_up), single(tmp_path / "d", "terse-unigram", both)
     found = run_difference(a, b)["pair"]
-    assert found["delta"] == plain["pair"]["delta"]
-    assert found["test"] != plain["pair"]["test"] and "cluster" in found["delta_method"]
+    assert found["difference"] == plain["pair"]["difference"]
+    assert found["test"] != plain["pair"]["test"] and "cluster" in found["difference_method"]
 
 
 def test_runs_with_different_scores_are_refused(tmp_path: Path) -> None:

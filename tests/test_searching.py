@@ -17,7 +17,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Standing
 from advisor.response_cache import ResponseCache
-from advisor.runs.result_json import result_of
+from advisor.runs.result_json import result_of, samples_of
 from advisor.tasks import load_task
 from ensemble.errors import MemberError
 
@@ -134,7 +134,8 @@ def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, m
     assert [member["model"] for member in result["ensemble"]["members"]] == list(wanted)
     assert outcome.verified is not None
     best = next(one["models"] for one in result["prediction"]["sets"] if one["rules"])[0]
-    assert {*outcome.verified.comparison.members} == {*wanted, best}, "the best candidate is held against the set too"
+    lines = [line for line in samples_of(outcome) if line["split"] == "held_out"]
+    assert {*lines[0]["responses"]} == {*wanted, best}, "the best candidate is compared with the set, too"
     assert "A search found this set, the best of 4" in result["advice"]["text"]
     assert "No other set was compared on held-out questions" in result["advice"]["text"]
 

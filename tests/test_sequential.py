@@ -193,8 +193,8 @@ def test_a_folder_without_looks_has_none(tmp_path: Path, text: str | None) -> No
         ("members", "a"),
         ("members", ["a\x1b[2J"]),
         ("method", "x" * 5000),
-        ("p_value", 2),
-        ("p_value", float("nan")),
+        ("p_no_gain", 2),
+        ("p_no_gain", float("nan")),
         ("limit", None),
         ("test", 0),
     ],
@@ -250,12 +250,12 @@ def test_the_range_covers_the_right_number_where_the_test_shows_nothing() -> Non
     # The true gain is 3 points; with 1,190 held-out questions the test shows it in 80% of all draws.
     case = Case((75, 68, 61), gain=3.0)
     chance = np.random.default_rng(0)
-    powerful = [case.estimate(1190, chance).p_better <= 0.05 for _ in range(200)]
+    powerful = [case.estimate(1190, chance).p_no_gain <= 0.05 for _ in range(200)]
     assert 0.72 < np.mean(powerful) < 0.88
     covered = []
     while len(covered) < 120:
         gain = case.estimate(300, chance)
-        if min(gain.p_better, gain.p_worse) > 0.05:
+        if min(gain.p_no_gain, gain.p_no_loss) > 0.05:
             low, high = questions_range(gain) or (math.inf, None)
             covered.append(low <= 1190 and (high is None or high >= 1190))
     assert np.mean(covered) >= 0.8
@@ -267,7 +267,7 @@ def test_questions_until_sure_find_a_gain_with_fewer_questions() -> None:
     for _ in range(60):
         scores = case.draw(800, chance)
         ends.append(look_until_sure(lambda n, scores=scores: case.judge(*scores, n), replace(BLANK, plan=plan))[-1])
-    assert np.mean([look.p_value <= look.limit for look in ends]) > 0.85
+    assert np.mean([look.p_no_gain <= look.limit for look in ends]) > 0.85
     assert np.mean([look.n for look in ends]) < 550
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -406,9 +407,10 @@ def _not_debugging() -> Iterator[None]:
     logger.setLevel(before)
 
 
-def test_log_lines_are_few_and_short() -> None:
+def test_log_lines_are_few_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    limit = LogLimit(lambda: now[0])
+    monkeypatch.setattr("advisor.serving.server.time", SimpleNamespace(monotonic=lambda: now[0]))
+    limit = LogLimit()
 
     def written(text: str) -> list[str]:
         record = logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, text, (), None)

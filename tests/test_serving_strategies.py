@@ -19,7 +19,6 @@ from test_ensemble_api import member, writer
 
 from advisor.advice.strategies import Strategy
 from advisor.config import InferenceConfig
-from advisor.pool.pool_file import PoolEntry
 from advisor.response_cache import Response
 from advisor.serving import starting
 from advisor.serving.engine import ServingEngine
@@ -80,7 +79,7 @@ def plan_of(name: str, models: Sequence[Any], **fields: Any) -> StrategyPlan:
     reader = None if name in ("single", "router", "group_router") else READER
     names = tuple(model.name for model in models)
     # The engine gets the models themselves, so that their places play no part.
-    entries = tuple(PoolEntry(each, ServerAddress("http://127.0.0.1:1", "m"), "x") for each in names)
+    entries = tuple(ModelSpec(ServerAddress("http://127.0.0.1:1", "m"), each, place="x") for each in names)
     return StrategyPlan(Strategy(name, names, **fields), entries, reader=reader)
 
 

@@ -232,7 +232,7 @@ def test_a_cascade_answers_as_its_vote_with_no_more_calls(answers: list[str]) ->
 
 def test_all_are_compared_with_the_best_model_on_all_questions() -> None:
     results = compared({"a": "12", "b": "1", "c": "12"}, {"a": "1", "b": "1112", "c": "12"})
-    assert {each.best_single for each in results} == {"b"}
+    assert {each.best_single_model for each in results} == {"b"}
     assert {each.best_single_accuracy for each in results} == {75}
     baseline = by_name(results)["single b"]
     assert (baseline.gain.points, baseline.shown) == (0, "not_yet")
@@ -257,11 +257,11 @@ def test_the_cascade_of_all_voters_is_tested_first_and_the_others_are_corrected(
     results = compared(answers, answers)
     tested = {f"{each.strategy.name}/{len(each.strategy.members)}": each for each in results}
     first = tested["cascade/4"]
-    assert first.p_adjusted == first.gain.p_better
+    assert first.p_adjusted == first.gain.p_no_gain
     # A vote of the same models is the same hypothesis.
     assert tested["vote/4"].p_adjusted == first.p_adjusted
     others = [tested["cascade/3"], tested["weighted_vote/4"], tested["router/4"]]
-    adjusted = holm([each.gain.p_better for each in others])
+    adjusted = holm([each.gain.p_no_gain for each in others])
     for each, value in zip(others, adjusted, strict=True):
         assert each.p_adjusted == max(first.p_adjusted, value)
     assert all(each.p_adjusted is None for each in results if each.strategy.name == "single")
@@ -281,7 +281,7 @@ def test_sets_that_decode_together_are_corrected_by_themselves_and_for_a_search(
     judged = dataclasses.replace(held_out, sets=sets)
     found = compare_strategies(dev, judged, ["a", "b"], can_vote=True).results
     own = [each for each in found if each.strategy in sets]
-    assert [each.p_adjusted for each in own] == holm([each.gain.p_better for each in own])
+    assert [each.p_adjusted for each in own] == holm([each.gain.p_no_gain for each in own])
     one = dict([next(iter(sets.items()))])
     learned = {strategy: profile("unite", dev.task, "1112") for strategy in one}
     searched = compare_strategies(
@@ -289,7 +289,7 @@ def test_sets_that_decode_together_are_corrected_by_themselves_and_for_a_search(
     )
     (unite,) = (each for each in searched.results if each.strategy in one)
     assert unite.gain.answered == 2 * N
-    assert unite.p_adjusted == 4 * unite.gain.p_better
+    assert unite.p_adjusted == 4 * unite.gain.p_no_gain
 
 
 def test_costs_are_those_of_the_models_that_are_asked() -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from openpyxl import Workbook
 
-from advisor.tables.arrow import arrow_rows
+from advisor.tables.rows import LeftOut, columns_of, rows_of
+from advisor.tables.saved_data_set import saved_rows
 from advisor.tasks import Task, data_files, load_task
 from ensemble.errors import InputError
+from tests.excel import replace_in, write_book
 
 ROWS = [{"id": "007", "question": "one, or\ntwo?", "answer": 1}, {"id": "008", "question": 'say "é"', "answer": 2}]
 
@@ -63,10 +65,7 @@ def write(path: Path) -> None:
     elif path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(ROWS), path)
     else:
-        book = Workbook()
-        for row in (list(ROWS[0]), *(list(row.values()) for row in ROWS)):
-            book.active.append(row)
-        book.save(path)
+        write_book(path, {"Sheet": [list(ROWS[0]), *(list(row.values()) for row in ROWS)]})
 
 
 @pytest.mark.parametrize(
@@ -131,15 +130,32 @@ def test_numbers_that_a_library_made_floats_are_whole_again(tmp_path: Path) -> N
 
 
 def test_an_excel_formula_without_its_value_is_refused_and_other_sheets_are_said(tmp_path: Path) -> None:
-    book = Workbook()
-    for row in (["question", "answer"], ["a", 1], ["b", 2]):
-        book.active.append(row)
-    book.create_sheet("more")
-    book.save(tmp_path / "d.xlsx")
+    rows = [["question", "answer"], ["a", 1], ["b", 2]]
+    write_book(tmp_path / "d.xlsx", {"Sheet": rows, "more": []})
     assert "of its 2 sheets only Sheet was read" in load(tmp_path, "d.xlsx").notes[0]
-    book.active["B3"] = "=1+1"
-    book.save(tmp_path / "d.xlsx")
+    write_book(tmp_path / "d.xlsx", {"Sheet": [*rows[:2], ["b", "=1+1"]]})
     assert "cell B3 has a formula without its value" in refusal(tmp_path, "d.xlsx")
+
+
+def test_cells_of_excel_have_the_types_that_the_sheet_shows(tmp_path: Path) -> None:
+    moment = datetime(2024, 1, 2, 12, 30)
+    cells = ["a", 7, 7.0, 0.5, True, moment.date(), moment, None, " x "]
+    path = write_book(tmp_path / "d.xlsx", {"Sheet": [list("abcdefghi"), cells, [None] * 9, ["b", *[None] * 8]]})
+    first, last = (row for row in rows_of(path, columns_of(path), []) if not isinstance(row, LeftOut))
+    shown = ["a", 7, 7, 0.5, True, "2024-01-02T00:00:00", "2024-01-02T12:30:00", None, " x "]
+    assert (list(first[0].values()), first[1]) == (shown, f"{path} (row 2)")
+    assert last == (dict(zip("abcdefghi", ["b", *[None] * 8], strict=True)), f"{path} (row 4)")
+
+
+def test_merged_cells_have_their_value_in_the_first(tmp_path: Path) -> None:
+    path = write_book(tmp_path / "d.xlsx", {"Sheet": [["a", "b"], ["x", None], [None, "y"]]})
+    replace_in(
+        path,
+        "xl/worksheets/sheet1.xml",
+        b"</sheetData>",
+        b'</sheetData><mergeCells><mergeCell ref="A2:A3"/></mergeCells>',
+    )
+    assert [row[0] for row in rows_of(path, ["a", "b"], [])] == [{"a": "x", "b": None}, {"a": None, "b": "y"}]
 
 
 # --- datasets.save_to_disk ---
@@ -192,6 +208,13 @@ def test_a_saved_data_set_names_no_file_elsewhere(saved: Path) -> None:
     assert "`_data_files` is not a list of file names" in message
 
 
+def overwritten(saved: Path, data: bytes) -> Path:
+    """A split whose only Arrow file has this content."""
+    folder = saved / "exported" / "test"
+    (folder / "data-00000-of-00001.arrow").write_bytes(data)
+    return folder
+
+
 def arrow(table: pa.Table, **options: Any) -> bytes:
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
@@ -200,25 +223,39 @@ def arrow(table: pa.Table, **options: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (arrow(pa.table({"a": ["x" * 999] * 999}), compression="zstd"), "it is compressed"),
-        (arrow(pa.table({"a": pa.array(["x"] * 9).dictionary_encode()})), "has the type dictionary"),
-        (arrow(pa.table({"a": pa.array(["x"] * 9).cast(pa.string_view())})), "has the type string_view"),
-        (arrow(pa.table({"a": ["x"]}))[:200], "the file is damaged"),
-        (b"", "the file is damaged"),
-    ],
+    "data", [arrow(pa.table({"question": ["x"], "answer": [["1"]]}))[:200], b"", b"\xff\xff\xff\xff" * 99]
 )
-def test_arrow_that_could_expand_or_is_damaged_is_refused(data: bytes, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        list(arrow_rows(Path("a.arrow"), data))
+def test_a_damaged_saved_data_set_is_refused_in_one_line(saved: Path, data: bytes) -> None:
+    with pytest.raises(InputError, match="exported/test: the file is damaged"):
+        list(saved_rows(overwritten(saved, data)))
 
 
-def test_offsets_that_lead_out_of_a_buffer_are_refused() -> None:
-    data = arrow(pa.table({"a": ["x", "yy"]}))
+def test_what_a_saved_data_set_expands_to_is_limited(saved: Path) -> None:
+    # 64 GB of texts in 16 MB.
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 2**12, pa.int32()), pa.array(["x" * 2**24]))
+    answers = pa.nulls(2**12, pa.list_(pa.string()))
+    folder = overwritten(saved, arrow(pa.table({"question": repeated, "answer": answers})))
+    with pytest.raises(InputError, match="exported/test: "):
+        list(saved_rows(folder))
+
+
+def test_offsets_that_lead_out_of_a_buffer_are_refused(saved: Path) -> None:
+    data = arrow(pa.table({"question": ["x", "yy"], "answer": pa.nulls(2, pa.list_(pa.string()))}))
     broken = data.replace(
         b"\x00\x00\x00\x00\x01\x00\x00\x00\x03\x00\x00\x00", b"\x00\x00\x00\x00\x01\x00\x00\x00\xff\xff\xff\x0f"
     )
     assert broken != data
     with pytest.raises(InputError, match="the file is damaged"):
-        list(arrow_rows(Path("a.arrow"), broken))
+        list(saved_rows(overwritten(saved, broken)))
+
+
+def test_a_saved_data_set_runs_no_code_and_opens_nothing_that_its_rows_name(saved: Path) -> None:
+    folder = saved / "exported" / "test"
+    (folder / "test.py").write_text("raise SystemExit", encoding="utf-8")
+    info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
+    info["features"]["question"] = {"_type": "Image"}
+    (folder / "dataset_info.json").write_text(json.dumps(info), encoding="utf-8")
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    path = pa.array([{"bytes": None, "path": "/etc/hostname"}], kind)
+    overwritten(saved, arrow(pa.table({"question": path, "answer": pa.nulls(1, pa.list_(pa.string()))})))
+    assert [values["question"] for values, _ in saved_rows(folder)] == [{"bytes": None, "path": "/etc/hostname"}]

@@ -1,32 +1,34 @@
 """Whether a recommendation still holds on fresh questions: the answers of its strategy, and the judgement.
 
 A strategy that should gain something is compared with the best single model of the run, question by question. The
-limits are one-sided: each holds with the probability 1 - alpha.
+limits are one-sided: each holds with the probability 1 - alpha. The recommendation holds unless the verdict is
+``worse`` or ``unclear``.
 
-- ``no_longer``: the strategy is shown to be worse than the single model, or to gain less than the user wants; or its
+- ``worse``: the strategy is shown to be worse than the single model, or to gain less than the user wants; or its
   gain is shown to be smaller than the run expected, and the interval has values at or below what the user wants.
-- ``holds``: the gain is shown to be above 0. If the run expected no gain, a loss of more than 10 points is ruled out.
-- ``unsure``: else. The interval has 0 in it, and the questions are too few to tell.
+- ``better``: the gain is shown to be above 0.
+- ``equal``: the run expected no gain, and a loss of more than 10 points is ruled out.
+- ``unclear``: else. The interval has 0 in it, and the questions are too few to tell.
 
 A single model has no gain. Its accuracy is compared with that in the run, on other questions:
 
-- ``no_longer``: it is shown to be lower.
-- ``holds``: a loss of more than 10 points is ruled out.
-- ``unsure``: else.
+- ``worse``: it is shown to be lower.
+- ``equal``: a loss of more than 10 points is ruled out.
+- ``unclear``: else.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from advisor.advice.gain import Gain
 from advisor.advice.strategies import Strategy, picked_answers
-from advisor.records import ALPHA, Profile
+from advisor.records import ALPHA, Profile, Verdict
 from advisor.statistics import Floats, Interval, cluster_totals
 from advisor.strategies.plan import DevScores
 from advisor.strategies.votes import codes_of
@@ -41,20 +43,18 @@ _POWER = 0.8
 _SMALLEST = 0.05
 """Points of a gain that is not shown as 0.0; to tell a smaller one from none takes millions of questions."""
 
-Held = Literal["holds", "no_longer", "unsure"]
-
 
 class Judgement(NamedTuple):
     """Whether a recommendation holds.
 
     Attributes:
-        outcome: ``holds``, ``no_longer`` or ``unsure``.
+        verdict: ``worse`` where the recommendation no longer holds; see the module's text.
         reason: The end of a sentence that begins with the figures.
-        questions: For ``unsure``: about how many fresh questions, in all, would tell; None if no number would. A gain
+        questions: For ``unclear``: about how many fresh questions, in all, would tell; None if no number would. A gain
             of the expected size is then shown 4 times out of 5.
     """
 
-    outcome: Held
+    verdict: Verdict
     reason: str
     questions: int | None = None
 
@@ -139,18 +139,16 @@ def judge_gain(
         alpha: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
     """
     interval = gain.interval(alpha)
-    if gain.p_worse <= alpha:
-        return Judgement("no_longer", "the test shows that it is worse than the single model")
+    if gain.p_no_loss <= alpha:
+        return Judgement("worse", "the test shows that it is worse than the single model")
     if interval[1] < min_gain:
-        return Judgement("no_longer", f"the gain is shown to be less than {min_gain:g} points")
+        return Judgement("worse", f"the gain is shown to be less than {min_gain:g} points")
     is_less = change_interval(gain.points, interval, expected, expected_ci)[1] < 0
     if is_less and interval[0] <= min_gain:
-        return Judgement(
-            "no_longer", f"this is shown to be less than expected, and it may be {min_gain:g} points or less"
-        )
+        return Judgement("worse", f"this is shown to be less than expected, and it may be {min_gain:g} points or less")
     if interval[0] > 0:
         less = ", although it is shown to be less than expected" if is_less else ""
-        return Judgement("holds", f"the test shows the gain{less}")
+        return Judgement("better", f"the test shows the gain{less}")
     if expected < _SMALLEST:
         return _without_loss(gain.points, gain.points - interval[0], 0.0, gain.questions)
     quantiles = float(stats.norm.isf(alpha) + stats.norm.isf(1 - _POWER))
@@ -158,7 +156,7 @@ def judge_gain(
     sizes = [size for size in (expected, abs(gain.points)) if size >= _SMALLEST]
     counts = [math.ceil(gain.questions * (quantiles * gain.error / size) ** 2) for size in sizes]
     more = next((count for count in counts if count > gain.questions), None)
-    return Judgement("unsure", "the questions are too few to tell", more)
+    return Judgement("unclear", "the questions are too few to tell", more)
 
 
 def judge_accuracy(now: float, now_ci: Interval, before: float, before_ci: Interval, questions: int) -> Judgement:
@@ -172,7 +170,7 @@ def judge_accuracy(now: float, now_ci: Interval, before: float, before_ci: Inter
         questions: Fresh questions, at least 1.
     """
     if change_interval(now, now_ci, before, before_ci)[1] < 0:
-        return Judgement("no_longer", "this is shown to be less than in the run")
+        return Judgement("worse", "this is shown to be less than in the run")
     return _without_loss(now - before, now - now_ci[0], before_ci[1] - before, questions)
 
 
@@ -182,9 +180,9 @@ def _without_loss(change: float, half: float, fixed: float, questions: int) -> J
     More fresh questions shrink ``half`` of its interval; the part ``fixed`` comes from the run.
     """
     if change - math.hypot(half, fixed) >= -LARGE_LOSS:
-        return Judgement("holds", f"a loss of more than {LARGE_LOSS:g} points is ruled out")
+        return Judgement("equal", f"a loss of more than {LARGE_LOSS:g} points is ruled out")
     # With a change like this one, more questions rule out the large loss, or they show that it is a loss.
     distance = max(LARGE_LOSS + min(change, 0.0), -change)
     room = distance**2 - fixed**2
     more = max(math.ceil(questions * half**2 / room), questions + 1) if room > 1 else None
-    return Judgement("unsure", f"a loss of more than {LARGE_LOSS:g} points is not ruled out", more)
+    return Judgement("unclear", f"a loss of more than {LARGE_LOSS:g} points is not ruled out", more)

@@ -57,12 +57,12 @@ class Gain:
     stretch: float = 1.0
 
     @property
-    def p_better(self) -> float:
+    def p_no_gain(self) -> float:
         """One-sided p-value of no gain."""
         return float(special.stdtr(self.freedom, -self.observed / self.error))
 
     @property
-    def p_worse(self) -> float:
+    def p_no_loss(self) -> float:
         """One-sided p-value of no loss."""
         return float(special.stdtr(self.freedom, self._at_most / self.error))
 
@@ -77,8 +77,8 @@ class Gain:
     def interval(self, alpha: float = ALPHA) -> Interval:
         """The interval of the gain. Each end is a one-sided limit, so its confidence is 1 - 2 * alpha.
 
-        It lies above 0 exactly if `p_better` is at most `alpha`, and below 0 exactly if `p_worse` is; if the data was
-        looked at before, exactly if the p-value that is corrected for that is.
+        It lies above 0 exactly if `p_no_gain` is at most `alpha`, and below 0 exactly if `p_no_loss` is; if the data
+        was looked at before, exactly if the p-value that is corrected for that is.
 
         Args:
             alpha: The probability that the true gain is beyond one end, between 0 and 0.5.

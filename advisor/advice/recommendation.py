@@ -77,7 +77,7 @@ def recommend(results: Sequence[StrategyResult], alpha: float = ALPHA, min_gain:
                 worth[each.strategy] -= SWITCH
     # The results are in order, and `max` takes the first of several largest values.
     best = max(results, key=lambda each: round(worth[each.strategy], 9))
-    is_baseline = best.strategy.members == (best.best_single,) and best.strategy.name == "single"
+    is_baseline = best.strategy.members == (best.best_single_model,) and best.strategy.name == "single"
     return Recommendation(
         strategy=best.strategy,
         expected_gain=0.0 if is_baseline else best.expected_gain,
@@ -158,7 +158,7 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], alpha: float,
         "prediction."
     )
     return (
-        f"{describe(best.strategy)}: over {best.best_single}, the best single model, the expected gain is "
+        f"{describe(best.strategy)}: over {best.best_single_model}, the best single model, the expected gain is "
         f"{expected}.{opposite if is_opposite else ''}{few}"
     )
 

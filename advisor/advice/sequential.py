@@ -54,8 +54,8 @@ class Look:
         k: Candidates that each member brings to the union.
         plan: The numbers of questions at which a look was planned, ascending; one for a run without batches.
         n: Questions of this look, one of the plan.
-        p_value: One-sided, of no gain, without any correction.
-        p_worse: One-sided, of no loss, likewise.
+        p_no_gain: One-sided, of no gain, without any correction.
+        p_no_loss: One-sided, of no loss, likewise.
         limit: A p-value up to this limit ends the test.
         test: The number of the test among all on these questions, from 1; the looks of one plan are one test. There is
             no time, so that a run that is repeated writes the same bytes.
@@ -67,20 +67,20 @@ class Look:
     k: int
     plan: tuple[int, ...]
     n: int
-    p_value: float
-    p_worse: float
+    p_no_gain: float
+    p_no_loss: float
     limit: float
     test: int
 
     @property
     def is_sure(self) -> bool:
         """Whether the test ends with this look, because it shows that the set is better, or worse."""
-        return min(self.p_value, self.p_worse) <= self.limit
+        return min(self.p_no_gain, self.p_no_loss) <= self.limit
 
     @property
     def inputs(self) -> tuple[object, ...]:
         """What a run with the same inputs has, too: without the limit, which depends on alpha."""
-        return self.questions, self.members, self.method, self.k, self.plan, self.n, self.p_value, self.p_worse
+        return self.questions, self.members, self.method, self.k, self.plan, self.n, self.p_no_gain, self.p_no_loss
 
     def corrected(self, p_value: float) -> float:
         """A p-value on the questions of this look, corrected for all looks of the plan and for earlier tests.
@@ -235,7 +235,7 @@ def look_until_sure(
     for place, n in enumerate(blank.plan):
         if (gain := verify(n)) is None:
             break
-        look = replace(blank, n=n, p_value=gain.p_better, p_worse=gain.p_worse)
+        look = replace(blank, n=n, p_no_gain=gain.p_no_gain, p_no_loss=gain.p_no_loss)
         known = seen.get(look.inputs)
         if not looks:
             test = known.test if known else 1 + max((each.test for each in same), default=0)

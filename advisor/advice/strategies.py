@@ -22,7 +22,6 @@ from advisor.advice.groups import GroupGain, group_gains
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
 from advisor.choose.rules import rank
-from advisor.pool.prices import Price
 from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.strategies.responses import dev_scores
@@ -31,6 +30,7 @@ from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
 from ensemble.methods._votes import vote
+from ensemble.models.spec import Price
 
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
@@ -101,7 +101,7 @@ class StrategyResult:
         gain: Its gain over the best single model, from all questions.
         predicted: What the dev answers of single models predicted its gain to be; None without a prediction.
         updated: The prediction from all answers of single models, updated by `gain`; None without a prediction.
-        best_single: The single model that gains are measured against: the best one on all questions.
+        best_single_model: The single model that gains are measured against: the best one on all questions.
         best_single_accuracy: Its accuracy on the held-out questions, in points.
         gained: Held-out questions on which it scores more than that model.
         lost: Held-out questions on which it scores less.
@@ -122,7 +122,7 @@ class StrategyResult:
     gain: Gain
     predicted: Prediction | None
     updated: Prediction | None
-    best_single: str
+    best_single_model: str
     best_single_accuracy: float
     gained: int
     lost: int
@@ -219,20 +219,20 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     if look is not None:
         gains = [replace(gain, stretch=look.stretch(alpha, gain.freedom)) for gain in gains]
     factors = list(zip(gains, uses_tries, strict=True))
-    better = _adjusted(answers, [corrected(min(1.0, gain.p_better * n)) for gain, n in factors], has_gate=True)
-    worse = _adjusted(answers, [corrected(min(1.0, gain.p_worse * n)) for gain, n in factors], has_gate=False)
+    better = _adjusted(answers, [corrected(min(1.0, gain.p_no_gain * n)) for gain, n in factors], has_gate=True)
+    worse = _adjusted(answers, [corrected(min(1.0, gain.p_no_loss * n)) for gain, n in factors], has_gate=False)
     results = []
-    for each, gain, p_better, p_worse in zip(answers, gains, better, worse, strict=True):
+    for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
-        if p_better is not None and p_worse is not None:
-            shown = "yes" if p_better <= alpha else "no" if p_worse <= alpha else "not_yet"
+        if p_no_gain is not None and p_no_loss is not None:
+            shown = "yes" if p_no_gain <= alpha else "no" if p_no_loss <= alpha else "not_yet"
         groups = evidence.groups(each, alpha)
         prior = predictions.get(each.strategy) or evidence.prior(each.strategy)
         # Equal scores are no gain, whatever other sets gain.
         updated = None
         if prior is not None and not evidence.is_equal(each):
             updated = prior.updated(gain.points, gain.error)
-        result = _result(each, gain, p_better, shown, groups, held_out, evidence.best, seed)
+        result = _result(each, gain, p_no_gain, shown, groups, held_out, evidence.best, seed)
         results.append(replace(result, predicted=evidence.predict(each.strategy), updated=updated))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
@@ -429,7 +429,11 @@ def _result(
     if profile.cost.tokens:
         # Decoded together: all members write all tokens, in the time of the whole set.
         costs = {name: replace(cost, tokens=profile.cost.tokens, seconds=0.0) for name, cost in costs.items()}
-    prices = {name: price.of(costs[name]) for name in asked if (price := held_out.prices.get(name)) is not None}
+    prices = {
+        name: price.of(costs[name].prompt_tokens, costs[name].tokens)
+        for name in asked
+        if (price := held_out.prices.get(name)) is not None
+    }
     known = {name: price for name, price in prices.items() if price is not None}
     seconds = profile.cost.seconds / n if profile.cost.tokens else _mean_of(asked, costs, n, "seconds")
     return StrategyResult(
@@ -441,7 +445,7 @@ def _result(
         # Replaced by the caller, who knows the predictions.
         predicted=None,
         updated=None,
-        best_single=best,
+        best_single_model=best,
         best_single_accuracy=held_out.profiles[best].accuracy,
         gained=int((differences > 0).sum()),
         lost=int((differences < 0).sum()),

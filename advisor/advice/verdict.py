@@ -35,10 +35,10 @@ class Advice:
     """What is proven about the set that decodes together, in plain sentences, and what to run.
 
     Attributes:
-        verdict: ``ensemble`` for a set that is shown to be better than the best single model, ``single`` for one that
-            is shown to be worse, or if no set can decode together.
+        verdict: ``better`` for a set that is shown to be better than the best single model, ``worse`` for one that is
+            shown to be worse, or if no set can decode together.
         text: The set, its figures and their uncertainty.
-        questions_needed: If the verdict is ``cannot_tell`` although the set was run: how many held-out questions, in
+        questions_needed: If the verdict is ``unclear`` although the set was run: how many held-out questions, in
             all, would show its gain, from the 10% to the 90% quantile; None without an upper end if no number may be
             enough. None if no gain is expected.
         recommendation: What to run; None if nothing was compared on held-out questions.
@@ -89,18 +89,22 @@ def advise(
     """
     if together is None:
         if len(selection.selected) < 2:
-            return Advice("single", _nothing_fits(selection))
-        return Advice("cannot_tell", _not_verified(selection.selected, on_logs=on_logs))
+            return Advice("worse", _nothing_fits(selection))
+        return Advice("unclear", _not_verified(selection.selected, on_logs=on_logs))
     names, figures = join(together.strategy.members), _figures(together, alpha)
     if together.shown == "yes":
-        return Advice("ensemble", f"Decoded together, {names} are better than one model alone: {figures}")
+        return Advice("better", f"Decoded together, {names} are better than one model alone: {figures}")
     if together.shown == "no":
-        return Advice("single", f"Decoded together, {names} are worse than {together.best_single} alone: {figures}")
+        return Advice(
+            "worse", f"Decoded together, {names} are worse than {together.best_single_model} alone: {figures}"
+        )
     # Dev questions that the set answered, too, are not held out.
     others = together.gain.answered - len(together.profile.answers)
     needed = questions_range(together.gain, alpha, others)
-    text = f"Cannot tell whether {names}, decoded together, are better than {together.best_single} alone: {figures}"
-    return Advice("cannot_tell", f"{text} {_more(needed)}", needed)
+    text = (
+        f"Cannot tell whether {names}, decoded together, are better than {together.best_single_model} alone: {figures}"
+    )
+    return Advice("unclear", f"{text} {_more(needed)}", needed)
 
 
 def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
@@ -114,12 +118,12 @@ def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
     if not others:
         left = len(selection.decisions) - 1
         if not left:
-            return Advice("single", f"Use {best} alone: it is the only candidate that could be run.")
-        return Advice("single", f"By the rules no set can decode together: no other candidate fits {best}.")
+            return Advice("worse", f"Use {best} alone: it is the only candidate that could be run.")
+        return Advice("worse", f"By the rules no set can decode together: no other candidate fits {best}.")
     on_server = [name for name in selection.selected if name in remote]
     them = "them" if len(on_server) > 1 else "it"
     return Advice(
-        "single",
+        "worse",
         f"No set can decode together: by the rules {join(selection.selected)} fit, but {join(on_server)} "
         f"{_are(on_server)} behind a server, which gives whole texts only, so no ensemble with {them} can be decoded "
         "token by token. With tokenizer= on its line, a model behind vLLM, SGLang or llama.cpp can.",
@@ -262,7 +266,7 @@ def _margin(
 def _figures(together: StrategyResult, alpha: float) -> str:
     gain, n, accuracy = together.gain, len(together.profile.answers), together.profile.accuracy
     p_text = "" if together.p_adjusted is None else f"; one-sided p {p_value(together.p_adjusted)}"
-    corrected = "" if together.p_adjusted in (None, gain.p_better) else " after correction for all tests"
+    corrected = "" if together.p_adjusted in (None, gain.p_no_gain) else " after correction for all tests"
     tested = f", tested with {percent(1 - 2 * alpha)} confidence" if alpha != ALPHA else ""
     alone = together.best_single_accuracy
     ends = gain.interval(alpha)
@@ -277,7 +281,7 @@ def _figures(together: StrategyResult, alpha: float) -> str:
     return (
         f"the gain is {describe_gain(gain.points, ends, alpha)}{p_text}{corrected}{tested}. On "
         f"{counted(n, 'held-out question')} alone, {together.strategy.name} scores {accuracy:.1f} points, and "
-        f"{together.best_single}, the best single model, {alone:.1f}.{notes}"
+        f"{together.best_single_model}, the best single model, {alone:.1f}.{notes}"
     )
 
 

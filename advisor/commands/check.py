@@ -72,5 +72,5 @@ def check(
         opt.print_json(found)
     else:
         print(visible(found["text"]))
-    if found["outcome"] == "no_longer":
+    if found["verdict"] == "worse":
         raise typer.Exit(GATE_FAILED)

@@ -86,8 +86,8 @@ def compare(
         print_comparison(comparison)
         if html is not None:
             print(f"Page: {visible(str(html))}")
-    failing = {"worse", "unsure"} if fail_if_unsure else {"worse"}
-    if any(result.outcome in failing for result in gate):
+    failing = {"worse", "unclear"} if fail_if_unsure else {"worse"}
+    if any(result.verdict in failing for result in gate):
         raise typer.Exit(GATE_FAILED)
 
 

@@ -33,7 +33,7 @@ def doctor(
     from advisor.config import InferenceConfig, load_split
     from advisor.jobs.planning import machine, words
     from advisor.jobs.planning.plan import expected_seconds, plan_model, plan_together, problem_of, tokens_written
-    from advisor.pool.placement import place_entries
+    from advisor.pool.placement import place_models
     from advisor.pool.pool_file import read_pool
     from advisor.pool.quantization import with_quantization
     from advisor.profile.loader import hush
@@ -53,7 +53,7 @@ def doctor(
         "hub": machine.hub(),
         "cache": machine.cache_folder(cache_dir or default_cache_dir()),
     }
-    entries, placed = place_entries(entries, device, dtype)
+    entries, placed = place_models(entries, device, dtype)
     # A token has about four characters; `--dry-run` counts them with each model's tokenizer.
     asked = [] if questions is None else [len(example.prompt) / 4 for example in questions.examples]
     prompt = int(sum(asked) / len(asked)) + 1 if asked else 512

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from advisor.compare.score_table import ScoreTable
-from advisor.records import ALPHA, FIGURE_ALPHA, TOLERANCE
+from advisor.records import ALPHA, FIGURE_ALPHA, TOLERANCE, Verdict
 from advisor.statistics import (
     EXACT_FLIPS,
+    Difference,
     Floats,
     Interval,
     Labels,
@@ -23,6 +24,7 @@ from advisor.statistics import (
     cluster_interval,
     cluster_sign_flip,
     cluster_totals,
+    difference_of,
     flip_p_value,
     flipped_sums,
     holm,
@@ -34,52 +36,24 @@ from advisor.statistics import (
     resampled_means,
     wilson,
 )
+from ensemble.common.text import verdict_in_table
 
 MARGIN = 1.0
 """Points within which two models count as equally good by default."""
 POWER = 0.8
 """The probability to show a difference, for the figures that say how large a test set must be."""
-GateOutcome = Literal["pass", "worse", "unsure"]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDifference:
-    """The difference of two models on the questions of one group.
+class ComparedPair:
+    """Two models of a table on the same questions; differences are those of the later one minus the earlier one.
 
     Attributes:
-        group: The part of the task.
-        n: Its questions.
-        delta: In points.
-        delta_ci: Its interval, in points.
-        opposite: Whether the difference has another sign than that of all questions.
-    """
-
-    group: str
-    n: int
-    delta: float
-    delta_ci: Interval
-    opposite: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PairedDifference:
-    """Two models on the same questions. Differences are those of ``b`` minus those of ``a``, in points.
-
-    Attributes:
-        a: The model that comes first in the table.
-        b: The other model.
-        n: Questions.
-        delta: Accuracy of ``b`` minus that of ``a``; above 0, ``b`` is better.
-        delta_ci: Its interval.
-        delta_method: The method of the interval.
-        p_value: Two-sided, of no difference.
-        p_adjusted: The same after Holm's correction for all pairs of the table.
-        test: The test of the p-value.
-        gained: Questions on which ``b`` scores more.
-        lost: Questions on which ``b`` scores less.
-        discordance: Mean squared difference of the scores, 0 to 1.
+        difference: Of all questions.
+        verdict: ``equal`` where the models are shown to be equally good, and not shown to differ.
+        p_adjusted: The two-sided p-value after Holm's correction for all pairs of the table.
         margin_ci: The interval for two one-sided tests, each with the confidence of the other interval.
-        equivalent: Whether this interval is within the margin: the models are shown to be equally good.
+        equivalent: Whether this interval is within the margin.
         smallest_shown: The smallest true difference that these questions show with a probability of 80%, after the
             correction for all pairs.
         questions_needed: Questions, in all, that show a true difference of this size with a probability of 80%; None if
@@ -87,29 +61,49 @@ class PairedDifference:
         questions_safe: The same for the least difference that is likely (the lower end of the one-sided 80% interval);
             None if this is not above 0. The observed difference is often too large by luck, and then
             ``questions_needed`` is too small.
-        macro_delta: Mean of the groups' differences; None with fewer than two groups.
-        groups: The difference on each group, sorted by name; empty with fewer than two groups.
+        groups: The difference on each group of questions, by its name, sorted; empty with fewer than two groups.
     """
 
-    a: str
-    b: str
-    n: int
-    delta: float
-    delta_ci: Interval
-    delta_method: str
-    p_value: float
+    difference: Difference
+    verdict: Verdict
     p_adjusted: float
-    test: str
-    gained: int
-    lost: int
-    discordance: float
     margin_ci: Interval
     equivalent: bool
     smallest_shown: float
     questions_needed: int | None
     questions_safe: int | None
-    macro_delta: float | None
-    groups: tuple[GroupDifference, ...]
+    groups: Mapping[str, Difference]
+
+    @property
+    def macro(self) -> float | None:
+        """The mean of the groups' differences; None with fewer than two groups."""
+        return float(np.mean([group.estimate for group in self.groups.values()])) if self.groups else None
+
+    def as_dict(self, margin: float) -> dict[str, Any]:
+        """The pair for JSON, with its verdict in words; `margin` is in points."""
+        return {
+            "a": self.difference.over,
+            "b": self.difference.of,
+            **self.difference.as_dict(),
+            "p_adjusted": self.p_adjusted,
+            "margin_ci": list(self.margin_ci),
+            "equivalent": self.equivalent,
+            "smallest_shown": self.smallest_shown,
+            "questions_needed": self.questions_needed,
+            "questions_safe": self.questions_safe,
+            "macro_difference": self.macro,
+            "groups": [
+                {"group": name, **group.as_dict(), "opposite": self.is_opposite(group)}
+                for name, group in self.groups.items()
+            ],
+            "verdict": self.verdict,
+            "says": verdict_in_table(self.verdict, margin, is_within=self.equivalent),
+        }
+
+    def is_opposite(self, group: Difference) -> bool:
+        """Whether the difference of a group has another sign than that of all questions."""
+        here, total = group.estimate, self.difference.estimate
+        return here * total < 0 and min(abs(here), abs(total)) > TOLERANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +111,15 @@ class GateResult:
     """What the gate says about one model.
 
     Attributes:
-        model: The model that is compared with the baseline.
-        outcome: ``worse``: it is shown to be worse by more than the allowed points. ``pass``: it is shown not to be.
-            ``unsure``: the questions are too few to show one of the two.
-        delta: Its accuracy minus that of the baseline, in points.
-        delta_ci: The limits that decide, in points: each is one-sided, and all together have the confidence.
+        difference: From the baseline. The ends of its interval decide: each is a one-sided limit, and all together have
+            the confidence.
+        verdict: ``worse``: shown to be worse by more than the allowed points. ``better``: shown to be better.
+            ``equal``: shown to lose no more than these points. ``unclear``: the questions are too few to tell.
         smallest_shown: The smallest true loss that the gate finds with a probability of 80%, in points.
     """
 
-    model: str
-    outcome: GateOutcome
-    delta: float
-    delta_ci: Interval
+    difference: Difference
+    verdict: Verdict
     smallest_shown: float
 
 
@@ -166,7 +157,15 @@ class PairedScores:
             return bonett_price(differences, alpha), "Bonett-Price"
         return percentile_interval(self._means[:, b] - self._means[:, a], alpha), "paired bootstrap"
 
-    def p_value(self, a: int, b: int) -> tuple[float, str]:
+    def difference(
+        self, names: Sequence[str], pair: tuple[int, int], alpha: float = FIGURE_ALPHA, *, is_tested: bool = True
+    ) -> Difference:
+        """The difference of column ``b`` of a pair ``(a, b)`` from column ``a``; `names` are those of all columns."""
+        test = self.p_two_sided(*pair) if is_tested else ()
+        a, b = pair
+        return difference_of((names[b], names[a]), self.differences(a, b), *self.interval(a, b, alpha), *test)
+
+    def p_two_sided(self, a: int, b: int) -> tuple[float, str]:
         """Two-sided p-value of no difference, and its test."""
         differences = self.differences(a, b)
         changed = np.abs(differences) > TOLERANCE
@@ -208,7 +207,7 @@ class PairedScores:
 
 def compare_pairs(
     table: ScoreTable, *, alpha: float = FIGURE_ALPHA, margin: float = MARGIN, seed: int = 0
-) -> list[PairedDifference]:
+) -> list[ComparedPair]:
     """Compare each pair of models of a table, in its order.
 
     Args:
@@ -220,9 +219,12 @@ def compare_pairs(
     paired = PairedScores(table.scores, table.clusters, seed)
     parts = _parts(table, seed)
     numbers = list(combinations(range(len(table.models)), 2))
-    pairs = [_difference(table, paired, parts, pair, (alpha, alpha / len(numbers)), margin) for pair in numbers]
-    adjusted = holm([pair.p_value for pair in pairs])
-    return [replace(pair, p_adjusted=value) for pair, value in zip(pairs, adjusted, strict=True)]
+    differences = [paired.difference(table.models, pair, alpha) for pair in numbers]
+    adjusted = holm([each.p_two_sided for each in differences if each.p_two_sided is not None])
+    return [
+        _compared(table.models, paired, parts, pair, difference, (alpha, alpha / len(numbers)), (p_adjusted, margin))
+        for pair, difference, p_adjusted in zip(numbers, differences, adjusted, strict=True)
+    ]
 
 
 def check_gate(table: ScoreTable, points: float, *, alpha: float = ALPHA, seed: int = 0) -> list[GateResult]:
@@ -232,20 +234,21 @@ def check_gate(table: ScoreTable, points: float, *, alpha: float = ALPHA, seed: 
         table: The scores; its first model is the baseline.
         points: The loss that is allowed, 0 to 100.
         alpha: The accepted probability of ``worse`` for a model that loses no more than these points, all models
-            together; also that of ``pass`` for one that loses more. 0 to 0.5.
+            together; also that of ``better`` or ``equal`` for one that loses more. 0 to 0.5.
         seed: Of the resampling, which only graded scores need.
     """
     paired = PairedScores(table.scores, table.clusters, seed)
     # Bonferroni: with ten new models one false alarm must not be ten times as likely.
     alpha /= len(table.models) - 1
     results = []
-    for number, model in enumerate(table.models[1:], start=1):
-        (low, high), _ = paired.interval(0, number, alpha)
-        outcome: GateOutcome = "worse" if high < -points else "pass" if low >= -points else "unsure"
-        differences = paired.differences(0, number)
-        design = paired.design_effect(0, number)
+    for number in range(1, len(table.models)):
+        difference = paired.difference(table.models, (0, number), alpha, is_tested=False)
+        low, high = difference.interval
+        no_worse: Verdict = "better" if low > 0 else "equal"
+        verdict: Verdict = "worse" if high < -points else no_worse if low >= -points else "unclear"
+        differences, design = paired.differences(0, number), paired.design_effect(0, number)
         shown = points + smallest_shown(differences, alpha, design=design, units=paired.units)
-        results.append(GateResult(model, outcome, 100 * float(differences.mean()), (low, high), min(100.0, shown)))
+        results.append(GateResult(difference, verdict, min(100.0, shown)))
     return results
 
 
@@ -294,62 +297,46 @@ def _parts(table: ScoreTable, seed: int) -> dict[str, PairedScores]:
     return parts
 
 
-def _difference(
-    table: ScoreTable,
+def _compared(
+    names: Sequence[str],
     paired: PairedScores,
-    parts: dict[str, PairedScores],
+    parts: Mapping[str, PairedScores],
     pair: tuple[int, int],
+    difference: Difference,
     alphas: tuple[float, float],
-    margin: float,
-) -> PairedDifference:
+    limits: tuple[float, float],
+) -> ComparedPair:
     # The second one is that of all pairs together: the strictest one that Holm's correction asks of a pair.
-    alpha, strict = alphas
-    differences = paired.differences(*pair)
-    delta, discordance = 100 * float(differences.mean()), float((differences**2).mean())
-    (interval, method), (p_value, test) = paired.interval(*pair, alpha), paired.p_value(*pair)
+    (alpha, strict), (p_adjusted, margin) = alphas, limits
     # Two one-sided tests, each with the error probability of the two-sided one.
     low, high = paired.interval(*pair, 2 * alpha)[0]
-    design = paired.design_effect(*pair)
-    groups = tuple(_group(name, part, pair, delta, alpha) for name, part in parts.items())
+    design, estimate = paired.design_effect(*pair), difference.estimate
     # The standard error. A rounding error can make the variance negative.
-    error = 100 * math.sqrt(design * max(discordance - (delta / 100) ** 2, 0.0) / len(differences))
-    least = abs(delta) - float(stats.norm.isf(1 - POWER)) * error
+    error = 100 * math.sqrt(design * max(difference.discordance - (estimate / 100) ** 2, 0.0) / difference.n)
+    least = abs(estimate) - float(stats.norm.isf(1 - POWER)) * error
 
     def needed(true: float) -> int | None:
-        found = questions_needed(true, discordance, strict)
+        questions = questions_needed(true, difference.discordance, strict)
         # One question of a difference more: the exact test is stricter than the formula. Without it, the power is 76%
         # to 79% in place of 80%. Clusters of the same size must be enough for their test, too.
-        fewest = _fewest(strict) * len(differences) / paired.units
-        return None if found is None else math.ceil(max(design * (found + 100 / true), fewest))
+        fewest = _fewest(strict) * difference.n / paired.units
+        return None if questions is None else math.ceil(max(design * (questions + 100 / true), fewest))
 
-    return PairedDifference(
-        a=table.models[pair[0]],
-        b=table.models[pair[1]],
-        n=len(differences),
-        delta=delta,
-        delta_ci=interval,
-        delta_method=method,
-        p_value=p_value,
-        # Replaced when the p-values of all pairs are known.
-        p_adjusted=p_value,
-        test=test,
-        gained=int((differences > TOLERANCE).sum()),
-        lost=int((differences < -TOLERANCE).sum()),
-        discordance=discordance,
+    equivalent = -margin < low and high < margin
+    verdict: Verdict = "equal" if equivalent else "unclear"
+    if p_adjusted <= 2 * alpha and estimate:
+        verdict = "better" if estimate > 0 else "worse"
+    return ComparedPair(
+        difference=difference,
+        verdict=verdict,
+        p_adjusted=p_adjusted,
         margin_ci=(low, high),
-        equivalent=-margin < low and high < margin,
-        smallest_shown=smallest_shown(differences, strict, design=design, units=paired.units),
-        questions_needed=needed(abs(delta)),
+        equivalent=equivalent,
+        smallest_shown=smallest_shown(paired.differences(*pair), strict, design=design, units=paired.units),
+        questions_needed=needed(abs(estimate)),
         questions_safe=needed(least) if least > 0 else None,
-        macro_delta=float(np.mean([group.delta for group in groups])) if groups else None,
-        groups=groups,
+        groups={name: part.difference(names, pair, alpha, is_tested=False) for name, part in parts.items()},
     )
-
-
-def _group(name: str, part: PairedScores, pair: tuple[int, int], total: float, alpha: float) -> GroupDifference:
-    delta = 100 * float(part.differences(*pair).mean())
-    opposite = delta * total < 0 and min(abs(delta), abs(total)) > TOLERANCE
-    return GroupDifference(name, len(part.scores), delta, part.interval(*pair, alpha)[0], opposite)
 
 
 def _fewest(alpha: float) -> int:

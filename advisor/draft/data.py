@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from advisor.tables.arrow import is_saved, saved_splits
 from advisor.tables.rows import stem_of
+from advisor.tables.saved_data_set import is_saved, saved_splits
 from advisor.tasks.data_files import TABLES, Record, data_suffix
 from advisor.tasks.data_sources import DataSpec, FileSource, HubSource
 from ensemble.common.files import exists

@@ -34,13 +34,11 @@ from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session
 from advisor.judge.judged_profiler import open_profiler
 from advisor.logs.join import JoinedLogs
-from advisor.pool.pool_file import PoolEntry
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import ALPHA, Limits, Profile, signed
 from advisor.runs.chosen_set import (
-    can_decode,
     candidates_of_run,
     check_servers,
     deterministic_as,
@@ -62,6 +60,7 @@ from ensemble.common.text import counted
 from ensemble.common.text import strategy as words_of
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT
+from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import why_not_decodable
 
 LIMIT = 100
@@ -78,18 +77,18 @@ class _Promise(NamedTuple):
     gain_ci: Interval
     accuracy: float
     accuracy_ci: Interval
-    best_single: str
+    best_single_model: str
     min_gain: float
 
     @property
     def is_baseline(self) -> bool:
         """Whether it is the best single model, which gains nothing over itself."""
-        return self.strategy.name == "single" and self.strategy.members[0] == self.best_single
+        return self.strategy.name == "single" and self.strategy.members[0] == self.best_single_model
 
     @property
     def models(self) -> tuple[str, ...]:
         """The members, and the best single model."""
-        return tuple(dict.fromkeys((*self.strategy.members, self.best_single)))
+        return tuple(dict.fromkeys((*self.strategy.members, self.best_single_model)))
 
 
 class _Fresh(NamedTuple):
@@ -202,7 +201,7 @@ def _draw_fresh(
     return drawn, len(firsts) - len(fresh)
 
 
-def _weights(measured: EnsembleResult | None, strategy: Strategy, entries: Sequence[PoolEntry]) -> str:
+def _weights(measured: EnsembleResult | None, strategy: Strategy, entries: Sequence[ModelSpec]) -> str:
     """The weights of the set that the run measured, as ``--weights`` has them; equal ones for another set."""
     if measured is None or measured.weights is None:
         return EQUAL
@@ -232,7 +231,7 @@ def _from_models(
     entries = entries_as(candidates_of_run(run, promise.models, options.get("pool")), options)
     for entry in entries:
         # Before anything is contacted.
-        if decodes and entry.name in strategy.members and not can_decode(entry):
+        if decodes and entry.name in strategy.members and not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
     check_servers(entries, options)
     split = options.get("split") or "held_out"
@@ -275,7 +274,7 @@ def _from_models(
         say_judging(config, progress, {config.dev.split: 1})
         profiler, _ = open_profiler(config, cache, progress)
         # A set that decodes together needs no answers of its members alone.
-        asked = (promise.best_single,) if decodes or strategy.name == "self_consistency" else promise.models
+        asked = (promise.best_single_model,) if decodes or strategy.name == "self_consistency" else promise.models
         alone = profiler.alone(asked, task)
         for name, reason in profiler.failures.items():
             raise MemberError(f"{name}: {reason}")
@@ -287,7 +286,7 @@ def _from_models(
                 draws = range(strategy.draws)
                 responses = [profiler.drawn(strategy.members[0], task, TEMPERATURE, seed + n) for n in draws]
             answers = answers_of(strategy, responses, task.examples, learned)
-    return _Fresh(split, task.name, left_out, answers, alone[promise.best_single], clusters_of(task))
+    return _Fresh(split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
 
 
 def _load_whole(run: Run, split: str, options: Mapping[str, Any], progress: Progress) -> Task:
@@ -337,7 +336,7 @@ def _from_logs(
     numbers, left_out = _draw_fresh(logs.examples, known, options.get("limit"), config.seed, "--logs")
     responses = [profile.part(numbers) for profile in _responses(logs, strategy)]
     answers = answers_of(strategy, responses, [logs.examples[n] for n in numbers], learned)
-    single = logs.profiles[promise.best_single].part(numbers)
+    single = logs.profiles[promise.best_single_model].part(numbers)
     clusters = None if logs.clusters is None else [logs.clusters[n] for n in numbers]
     return _Fresh("logs", logs.name, left_out, answers, single, clusters)
 
@@ -382,12 +381,12 @@ def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, see
         "members": list(strategy.members),
         "expected_gain": None if gain is None else promise.gain,
         "expected_gain_ci": None if gain is None else list(promise.gain_ci),
-        "gain": None if gain is None else gain.points,
-        "gain_ci": None if gain is None else list(gain.interval(alpha)),
-        "p_worse": None if gain is None else gain.p_worse,
+        "measured_gain": None if gain is None else gain.points,
+        "measured_gain_ci": None if gain is None else list(gain.interval(alpha)),
+        "p_no_loss": None if gain is None else gain.p_no_loss,
         "min_gain": min_gain,
         "confidence": round(1 - 2 * alpha, 12),
-        "outcome": found.outcome,
+        "verdict": found.verdict,
         "questions_needed": found.questions,
         "accuracy": accuracy,
         "accuracy_ci": list(accuracy_ci),
@@ -395,8 +394,8 @@ def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, see
         "change": accuracy - promise.accuracy,
         "change_ci": list(change_interval(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci)),
         "errors": profile.errors,
-        "best_single": fresh.single.accuracy,
-        "best_single_model": promise.best_single,
+        "best_single_accuracy": fresh.single.accuracy,
+        "best_single_model": promise.best_single_model,
         "text": _text(promise, fresh, found, gain, accuracy, alpha),
     }
 
@@ -408,9 +407,10 @@ def _accuracy_interval(fresh: _Fresh, alpha: float, seed: int) -> Interval:
 
 
 _BEGINNINGS = {
-    "holds": "The recommendation holds.",
-    "no_longer": "The recommendation no longer holds.",
-    "unsure": "It is not sure whether the recommendation holds.",
+    "better": "The recommendation holds.",
+    "equal": "The recommendation holds.",
+    "worse": "The recommendation no longer holds.",
+    "unclear": "It is not sure whether the recommendation holds.",
 }
 
 
@@ -423,13 +423,13 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"
     else:
         figures = (
-            f"{scored}, {describe_gain(gain.points, gain.interval(alpha), alpha)} against {promise.best_single} alone; "
-            f"the run expected {signed(promise.gain)}"
+            f"{scored}, {describe_gain(gain.points, gain.interval(alpha), alpha)} against "
+            f"{promise.best_single_model} alone; the run expected {signed(promise.gain)}"
         )
-    parts = [_BEGINNINGS[found.outcome], f"{figures}; {found.reason}."]
-    if found.outcome == "no_longer":
+    parts = [_BEGINNINGS[found.verdict], f"{figures}; {found.reason}."]
+    if found.verdict == "worse":
         parts.append("Run `advisor select` again.")
-    if found.outcome == "unsure":
+    if found.verdict == "unclear":
         more = "No number of fresh questions" if found.questions is None else f"About {found.questions:,} fresh ones"
         parts.append(f"{more} would tell.")
     if errors := fresh.strategy.errors:

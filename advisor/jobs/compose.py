@@ -12,18 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 
-from advisor.pool.pool_file import PoolEntry
 from advisor.runs.chosen_set import check_servers
 from ensemble.errors import InputError, UniteError
-from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, ModelSpec, absolute
+from ensemble.models.spec import COMMIT, HUB_ID, ModelSpec, absolute
 from ensemble.servers.address import ServerAddress
 
-M = TypeVar("M", ModelSpec, ModelSpec | PoolEntry)
 COMPOSE, DOCKERFILE, PROMETHEUS = "compose.yaml", "Dockerfile", "prometheus.yml"
 _VLLM = "vllm/vllm-openai:v0.32.0"
 _PROMETHEUS_IMAGE = "prom/prometheus:v3.14.0"
@@ -48,7 +46,9 @@ ENTRYPOINT ["advisor"]
 """
 
 
-def compose(members: Sequence[M], file: Path, options: Mapping[str, Any]) -> tuple[tuple[M, ...], dict[str, str]]:
+def compose(
+    members: Sequence[ModelSpec], file: Path, options: Mapping[str, Any]
+) -> tuple[tuple[ModelSpec, ...], dict[str, str]]:
     """Give members behind vLLM a service each, and write what starts all of it.
 
     A member is taken for one behind vLLM if its address is ``http://`` and its model has the form of a hub id,
@@ -70,7 +70,7 @@ def compose(members: Sequence[M], file: Path, options: Mapping[str, Any]) -> tup
     vllm: dict[tuple[str, str], tuple[str, ServerAddress]] = {}
     for member in members:
         address = member.checkpoint
-        if not isinstance(address, ServerAddress):
+        if not address.is_remote:
             placed.append(member)
         elif _is_vllm(address):
             # Its prompts go to a container of this set-up, so only the variable of its key needs consent.
@@ -149,7 +149,7 @@ def _check_unchanged(folder: Path, content: Mapping[str, str]) -> None:
             raise InputError(f"{folder / name}: is another file than --compose writes; remove it, or give a new folder")
 
 
-def _compose(members: Sequence[ModelSpec | PoolEntry], vllm: Mapping[str, ServerAddress], file: Path) -> Any:
+def _compose(members: Sequence[ModelSpec], vllm: Mapping[str, ServerAddress], file: Path) -> Any:
     services = {
         "advisor": _server(members, vllm, file),
         **{name: _vllm(address, gpu) for gpu, (name, address) in enumerate(vllm.items())},
@@ -164,11 +164,11 @@ def _compose(members: Sequence[ModelSpec | PoolEntry], vllm: Mapping[str, Server
     return {"services": services, "volumes": {"cache": None, **weights, "figures": None}}
 
 
-def _server(members: Sequence[ModelSpec | PoolEntry], vllm: Mapping[str, ServerAddress], file: Path) -> Any:
+def _server(members: Sequence[ModelSpec], vllm: Mapping[str, ServerAddress], file: Path) -> Any:
     """The service of ``advisor serve``."""
     paths = _local_paths(members)
-    addresses = [member.checkpoint for member in members if isinstance(member.checkpoint, ServerAddress)]
-    checkpoints = [member.checkpoint for member in members if isinstance(member.checkpoint, Checkpoint)]
+    addresses = [member.checkpoint for member in members if member.checkpoint.is_remote]
+    checkpoints = [member.checkpoint for member in members if not member.checkpoint.is_remote]
     folder = absolute(file.parent)
     # The export has paths relative to itself for models beside it, so with local models it keeps its place.
     place = str(folder) if paths else "/ensemble"
@@ -245,23 +245,18 @@ def _scraped(vllm: Mapping[str, ServerAddress]) -> Any:
     return {"global": {"scrape_interval": "15s"}, "scrape_configs": jobs}
 
 
-def _local_paths(members: Sequence[ModelSpec | PoolEntry]) -> list[str]:
+def _local_paths(members: Sequence[ModelSpec]) -> list[str]:
     """Local models, and local tokenizers of models behind servers."""
     found: dict[str, None] = {}
     for member in members:
-        checkpoint = member.checkpoint
-        if isinstance(checkpoint, ServerAddress):
-            if checkpoint.tokenizer is None:
-                continue
-            checkpoint = Checkpoint(checkpoint.tokenizer)
-        if checkpoint.is_local:
-            found[checkpoint.absolute.path_or_id] = None
+        if member.can_decode and member.tokenizer.is_local:
+            found[member.tokenizer.absolute.path_or_id] = None
     return list(found)
 
 
-def _extras(members: Sequence[ModelSpec | PoolEntry]) -> list[str]:
-    remote = any(isinstance(member.checkpoint, ServerAddress) for member in members)
-    gguf = any(isinstance(c := member.checkpoint, Checkpoint) and c.gguf is not None for member in members)
+def _extras(members: Sequence[ModelSpec]) -> list[str]:
+    remote = any(member.is_remote for member in members)
+    gguf = any(not member.is_remote and member.weights.gguf for member in members)
     return ["serve", "otel", *(["openai"] if remote else []), *(["gguf"] if gguf else [])]
 
 

@@ -36,7 +36,6 @@ from advisor.runs.schema.evaluation import Evaluation
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, list_methods, make_options, plugins
-from ensemble.servers.address import ServerAddress
 
 
 def evaluate_run(run: Run, options: Mapping[str, Any], command: str, progress: Progress) -> Evaluation:
@@ -108,7 +107,7 @@ def evaluation_config(run: Run, options: Mapping[str, Any], command: str) -> Run
         )
     # A run folder may come from other people: it must not decide where questions and keys are sent.
     for entry in candidates:
-        if isinstance(entry.checkpoint, ServerAddress):
+        if entry.checkpoint.is_remote:
             entry.checkpoint.check_consent(options.get("allow_server") or (), f"{entry.place}: {entry.name}")
     check_keys(candidates, options)
     evaluated = load_split(options, options.get("split") or "held_out")

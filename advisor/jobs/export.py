@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from advisor.advice.recommendation import describe
 from advisor.advice.strategies import Strategy
 from advisor.jobs.compose import compose, write_compose
-from advisor.pool.pool_file import PoolEntry
 from advisor.progress import Progress
 from advisor.runs.run import Run
 from advisor.runs.schema.result import ModelSource, Result
@@ -19,13 +18,11 @@ from advisor.strategies.plan import StrategyPlan
 from advisor.strategies.strategy_file import to_json
 from advisor.strategies.strategy_json import strategy_of
 from ensemble.common.text import shown
-from ensemble.errors import InputError
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.hub import commit_of, push_files
 from ensemble.models.spec import COMMIT, EnsembleSpec, ModelSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.model_card import MARKER, escaped, model_card
-from ensemble.servers.address import ServerAddress
 from reports.sections.card import evidence
 
 if TYPE_CHECKING:
@@ -60,15 +57,14 @@ def export(run: Run, folder: Path, push: str | None, options: Mapping[str, Any],
     # With a pool file the models are where it says, and the run's hashes may be those of other files.
     result = run.result
     sources = result.provenance.models if options["pool"] is None else {}
-    local = [member for member in chosen.members if isinstance(member, ModelSpec)]
-    pinned = {member.name: _pinned(member, sources.get(member.name)) for member in local}
+    pinned = tuple(_pinned(member, sources.get(member.name)) for member in chosen.members)
     # Checked before the card is made: everything that can be refused is refused before a file is written.
     savedfolder.check_target(folder)
     if push is not None:
-        savedfolder.check_pushable(list(pinned.values()))
+        savedfolder.check_pushable(pinned)
     services: Mapping[str, str] = {}
     if isinstance(chosen, EnsembleSpec):
-        spec = replace(chosen, members=tuple(pinned.values()))
+        spec = replace(chosen, members=pinned)
         if options["compose"]:
             placed, services = compose(spec.members, folder / savedfolder.FILE, options)
             spec = replace(spec, members=placed)
@@ -76,11 +72,7 @@ def export(run: Run, folder: Path, push: str | None, options: Mapping[str, Any],
         saved = savedfolder.save(spec, folder, push, private=private, card=card)
         write_compose(folder, services)
         return saved or str(folder)
-    plan = replace(chosen, members=tuple(pinned.get(member.name, member) for member in chosen.members))
-    if push is not None and any(isinstance(member, PoolEntry) for member in plan.members):
-        raise InputError(
-            "--push: a model behind a server is part of this strategy, and others cannot reach it; leave out --push"
-        )
+    plan = replace(chosen, members=pinned)
     if options["compose"]:
         members, services = compose(plan.members, folder / savedfolder.STRATEGY_FILE, options)
         plan = replace(plan, members=members)
@@ -100,9 +92,9 @@ def _pinned(member: ModelSpec, source: ModelSource | None) -> ModelSpec:
         member: The member.
         source: What the run knows of it; None for a model of a pool file.
     """
-    if isinstance(member.checkpoint, ServerAddress):
-        return member
     checkpoint = member.checkpoint
+    if checkpoint.is_remote:
+        return member
     if not checkpoint.is_local:
         # The run has the commit; a pool file may have a branch, which moves.
         commit = checkpoint.revision or ""
@@ -164,12 +156,12 @@ def _card(plan: StrategyPlan, result: Result, place: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _place(member: ModelSpec | PoolEntry) -> str:
+def _place(member: ModelSpec) -> str:
     checkpoint = member.checkpoint
-    if isinstance(member, PoolEntry):
+    if checkpoint.is_remote:
         return f"a server: {escaped(checkpoint.path_or_id)}"
     revision = f", revision `{checkpoint.revision}`" if checkpoint.revision else ""
-    return f"a path, dtype {member.dtype}" if not revision else f"{escaped(checkpoint.path_or_id)}{revision}"
+    return f"a path, dtype {member.dtype or 'auto'}" if not revision else f"{escaped(checkpoint.path_or_id)}{revision}"
 
 
 def _evidence(strategy: Strategy, result: Result, place: str) -> str:

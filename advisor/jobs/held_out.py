@@ -34,7 +34,7 @@ from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, Selection
-from advisor.statistics import Comparison, Interval, accuracy_interval, compare, scores
+from advisor.statistics import Difference, Interval, accuracy_interval, compare, scores
 from advisor.strategies.responses import can_vote
 from advisor.tasks.task import Task
 from ensemble.errors import MemberError
@@ -51,8 +51,9 @@ class Verified:
         ensemble: The set's answers.
         members: Each member's answers alone, in the set's order.
         single: The answers of the best single model, which may be outside of the set.
-        comparison: The set against the best single model.
-        intervals: The interval of each member's accuracy, in points.
+        difference: The set against the best single model.
+        accuracy_ci: The interval of the set's accuracy, in points.
+        intervals: That of each member's accuracy.
         method: The method of the set.
         k: Candidates that each member brings to the union.
         dev: The set's answers to the dev questions; None if it was not run there.
@@ -64,7 +65,8 @@ class Verified:
     ensemble: Profile
     members: tuple[Profile, ...]
     single: Profile
-    comparison: Comparison
+    difference: Difference
+    accuracy_ci: Interval
     intervals: tuple[Interval, ...]
     method: str
     k: int
@@ -200,13 +202,14 @@ def _verify(
 ) -> Verified:
     models, alone = predicted.models, chosen.alone
     members = tuple(alone[model] for model in models)
-    comparison = compare(together, list(alone.values()), config.seed)
+    difference = compare(together, list(alone.values()), config.seed)
     return Verified(
         task=held_out,
         ensemble=together,
         members=members,
-        single=alone[comparison.best_single],
-        comparison=comparison,
+        single=alone[difference.over],
+        difference=difference,
+        accuracy_ci=accuracy_interval(together, seed=config.seed),
         intervals=tuple(accuracy_interval(member, seed=config.seed) for member in members),
         method=config.method,
         k=config.k,

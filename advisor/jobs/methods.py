@@ -16,7 +16,7 @@ from advisor.judge.judged_profiler import open_profiler
 from advisor.progress import Progress
 from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache
-from advisor.statistics import Comparison, compare, holm
+from advisor.statistics import Difference, compare, holm
 from advisor.strategies.responses import (
     StoredChoices,
     answered,
@@ -50,8 +50,8 @@ class MethodResult:
         left_out: Why the method was not run; None if it was.
         note: What to know about the figures; None if nothing.
         profile: Its answers; None if it was not run.
-        comparison: The method against the best single model.
-        p_adjusted: The comparison's p-value after Holm's correction for all methods that are compared together.
+        difference: The method against the best single model.
+        p_adjusted: The two-sided p-value after Holm's correction for all methods that are compared together.
         ms_per_token: Milliseconds of a token; if all members answer, of all of them together.
         seconds: Seconds of a question, likewise.
         ensembled: Share of the steps in which several members took part, 0 to 1; None if nothing was decoded.
@@ -65,7 +65,7 @@ class MethodResult:
     left_out: str | None = None
     note: str | None = None
     profile: Profile | None = None
-    comparison: Comparison | None = None
+    difference: Difference | None = None
     p_adjusted: float | None = None
     ms_per_token: float | None = None
     seconds: float | None = None
@@ -294,7 +294,7 @@ class Evaluator:
             level=level,
             members=tuple(self._names),
             profile=profile,
-            comparison=compare(profile, alone, self._config.seed),
+            difference=compare(profile, alone, self._config.seed),
             ms_per_token=speed[0] or None,
             seconds=speed[1] / len(self.task.examples),
             ensembled=cost.combined / cost.steps if cost and decoded else None,
@@ -320,7 +320,7 @@ def _speed(cost: Cost) -> tuple[float, float]:
 
 def _adjusted(results: Sequence[MethodResult]) -> list[MethodResult]:
     """The results with Holm's correction for all methods; the control is no method, and has no corrected p-value."""
-    tested = {n: result.comparison for n, result in enumerate(results) if result.level != "control"}
-    p_values = {n: comparison.p_value for n, comparison in tested.items() if comparison is not None}
+    tested = {n: result.difference for n, result in enumerate(results) if result.level != "control"}
+    p_values = {n: each.p_two_sided for n, each in tested.items() if each is not None and each.p_two_sided is not None}
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     return [replace(result, p_adjusted=adjusted.get(n)) for n, result in enumerate(results)]

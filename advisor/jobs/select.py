@@ -49,7 +49,7 @@ from advisor.jobs.session import open_session, with_devices
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
-from advisor.pool.prices import Price
+from advisor.pool.quantization import kind_of
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.engine import Engine
@@ -67,6 +67,7 @@ from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import accuracy_interval
 from advisor.strategies.responses import can_vote
 from ensemble.common.text import counted, p_value
+from ensemble.models.spec import Price
 from reports import write_report
 
 _NOT_SETTINGS = frozenset(
@@ -125,7 +126,9 @@ def run_folder(options: Mapping[str, Any], config: RunConfig) -> tuple[Path, dic
         **_settings(options),
         # The pool file, the task file and the data may have changed since.
         "models": [
-            " ".join(each for each in (entry.name, entry.dtype, entry.quantization, entry.chat_template) if each)
+            " ".join(
+                each for each in (entry.name, entry.dtype, kind_of(entry.quantization), entry.chat_template) if each
+            )
             for entry in config.candidates
         ],
         "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],
@@ -244,7 +247,9 @@ def _verify(
             return None
         if config.until_sure:
             gain = found.gain
-            progress.say(f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_better)}")
+            progress.say(
+                f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_no_gain)}"
+            )
         return found.gain
 
     how = strategy.name if config.weights == EQUAL else f"{strategy.name}, weights {config.weights}"

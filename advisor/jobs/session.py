@@ -11,7 +11,7 @@ from functools import partial
 from advisor.config import RunConfig
 from advisor.pool.checks import check_pool
 from advisor.pool.fit import check_candidates
-from advisor.pool.placement import place_entries
+from advisor.pool.placement import place_models
 from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.loader import hush
 from advisor.profile.stored import is_profiled
@@ -24,7 +24,7 @@ def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
     inference = config.inference
     if inference.engine != "local":
         return config
-    candidates, said = place_entries(config.candidates, inference.device, inference.dtype)
+    candidates, said = place_models(config.candidates, inference.device, inference.dtype)
     if said is not None:
         progress.say(said)
     return replace(config, candidates=candidates)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from advisor.config import check_loading, check_method
-from advisor.pool.checks import check_models
+from advisor.pool.checks import check_set
 from advisor.runs.chosen_set import chosen_by_folder, chosen_by_hand
 from ensemble.errors import InputError
 from ensemble.methods import make_options, option_fields
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec
-from ensemble.servers.address import ServerAddress
 
 NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_template", "max_gen_toks", "seed")
 """The model's own arguments; the method's settings come in addition."""
@@ -41,14 +40,14 @@ def chosen(
         raise InputError(f"lm-eval: the model needs either a run folder or models; give {_EXAMPLE}")
     found = chosen_by_hand(_listed("models", models)) if run is None else chosen_by_folder(Path(str(run)))
     # A run folder may come from other people, and the harness has no option for the user's consent to its servers.
-    if remote := next((each.name for each in found.members if isinstance(each.checkpoint, ServerAddress)), None):
+    if remote := next((each.name for each in found.members if each.is_remote), None):
         raise InputError(f"lm-eval: {remote} is behind a server; the models of the harness are loaded in this process")
     check_loading("auto" if dtype is None else str(dtype), str(chat_template))
     found = found.with_loading(
         dtype=None if dtype is None else str(dtype), chat_template=cast("ChatTemplate", str(chat_template))
     )
     members = _placed(found.members, device)
-    check_models(members)
+    check_set(members)
     return _decoding(found, members, given)
 
 

@@ -28,6 +28,8 @@ DEV_SIZE = 300
 """Questions of the dev split by default; at most half of all."""
 _FEWEST_SHARED = 0.75
 """A model that would reduce the common questions below this share is left out, if others remain."""
+_LISTED = 5
+"""How many models or evaluations a message names."""
 _NAMELESS = "no name"
 """The evaluation of records that name none."""
 _LONGEST_VOTE = 200
@@ -467,9 +469,9 @@ def _shown(number: str) -> str:
     return repr(number if len(number) <= 40 else f"{number[:40]}…")
 
 
-def _some(counts: Mapping[str, int], most: int = 5) -> str:
-    listed = ", ".join(f"{name} ({count:,})" for name, count in list(counts.items())[:most])
-    return listed + (f" and {len(counts) - most} more" if len(counts) > most else "")
+def _some(counts: Mapping[str, int]) -> str:
+    listed = ", ".join(f"{name} ({count:,})" for name, count in list(counts.items())[:_LISTED])
+    return listed + (f" and {len(counts) - _LISTED} more" if len(counts) > _LISTED else "")
 
 
 def _name(sources: Sequence[LogSource]) -> str:

@@ -6,19 +6,18 @@ import os
 from collections.abc import Sequence
 
 from advisor.pool.fit import check_together, need_of_model
-from advisor.pool.pool_file import PoolEntry
 from advisor.pool.quantization import check_quantization, kind_of
+from advisor.pool.resources import device_of
 from advisor.servers.identity import identify_server
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check, check_tokenizer
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import check_on_hub
-from ensemble.models.spec import ChatTemplate, Checkpoint, ModelSpec, resolve_device, tokenizer_of
-from ensemble.servers.address import ServerAddress
+from ensemble.models.spec import ChatTemplate, Checkpoint, ModelSpec, resolve_device
 
 
 def check_pool(
-    entries: Sequence[PoolEntry], device: str, chat_template: ChatTemplate, *, on_this_machine: bool
+    entries: Sequence[ModelSpec], device: str, chat_template: ChatTemplate, *, on_this_machine: bool
 ) -> None:
     """Check that the run can use every candidate. A server gets a request for its models and one for a few tokens.
 
@@ -38,17 +37,17 @@ def check_pool(
         if on_this_machine and entry.device is not None:
             check_device(f"{entry.place}: device", entry.device)
         try:
-            if isinstance(entry.checkpoint, ServerAddress):
+            if entry.checkpoint.is_remote:
                 identify_server(entry.checkpoint, entry.name, entry.chat_template or chat_template)
             else:
                 if on_this_machine:
-                    check_quantization(entry.name, entry.quantization, entry.placed(device, "local"))
+                    check_quantization(entry.name, kind_of(entry.quantization), device_of(entry, device, "local"))
                 _check_checkpoint(entry.checkpoint)
         except InputError as error:
             raise InputError(f"{entry.place}: {error}") from error
 
 
-def check_models(models: Sequence[ModelSpec], *, on_this_machine: bool = True, of_run: bool = False) -> None:
+def check_set(models: Sequence[ModelSpec], *, on_this_machine: bool = True, of_run: bool = False) -> None:
     """Check that every model of a set can be loaded on its device.
 
     Args:
@@ -60,17 +59,18 @@ def check_models(models: Sequence[ModelSpec], *, on_this_machine: bool = True, o
         InputError: A model cannot be loaded.
     """
     for model in models:
-        if isinstance(model.checkpoint, ServerAddress):
-            check_tokenizer(tokenizer_of(model.checkpoint, model.name))
+        if model.checkpoint.is_remote:
+            check_tokenizer(model.tokenizer)
             continue
         if on_this_machine:
+            device = model.device or "auto"
             check_device(
-                f"{model.name} ran on another device, which --device replaces" if of_run else "--device", model.device
+                f"{model.name} ran on another device, which --device replaces" if of_run else "--device", device
             )
-            check_quantization(model.name, kind_of(model.quantization), resolve_device(model.device))
+            check_quantization(model.name, kind_of(model.quantization), resolve_device(device))
         _check_checkpoint(model.checkpoint)
     if on_this_machine:
-        check_together({model.name: (model.device, need_of_model(model)) for model in models})
+        check_together({model.name: (model.device or "auto", need_of_model(model)) for model in models})
 
 
 def check_device(option: str, device: str) -> None:

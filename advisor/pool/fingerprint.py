@@ -6,16 +6,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.pool.pool_file import PoolEntry
-from advisor.pool.quantization import quantization_config
+from advisor.pool.quantization import kind_of
 from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity, identify_server
 from ensemble.errors import InputError
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
-from ensemble.models.spec import ChatTemplate, ModelSpec, Sides, tokenizer_of
-from ensemble.servers.address import ServerAddress, why_not_decodable
+from ensemble.models.spec import ChatTemplate, ModelSpec, Sides
+from ensemble.servers.address import why_not_decodable
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 """How the names of files with weights end."""
@@ -77,7 +76,7 @@ class Fingerprint:
 
 
 def identify(
-    entry: PoolEntry, dtype: str, chat_template: ChatTemplate, cache: ResponseCache, device: str = "cpu"
+    entry: ModelSpec, dtype: str, chat_template: ChatTemplate, cache: ResponseCache, device: str = "cpu"
 ) -> Fingerprint | ServerIdentity:
     """Find out what decides a candidate's responses. Weights are only read to hash them.
 
@@ -94,7 +93,7 @@ def identify(
     template = entry.chat_template or chat_template
     checkpoint = entry.checkpoint
     try:
-        if isinstance(checkpoint, ServerAddress):
+        if checkpoint.is_remote:
             identity = identify_server(checkpoint, entry.name, template)
             return dataclasses.replace(identity, tokenizer=_tokenizer_files(identity, cache))
         config = check(checkpoint)
@@ -110,7 +109,7 @@ def identify(
     # "auto" is no type: responses in float32 must not be found again after the files changed to bfloat16.
     if dtype == "auto":
         dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    sides, rounded = checkpoint.sides if is_encoder_decoder(config) else None, entry.quantization
+    sides, rounded = checkpoint.sides if is_encoder_decoder(config) else None, kind_of(entry.quantization)
     if commit is None:
         return Fingerprint(None, None, files, dtype, template, sides, device=kind, quantization=rounded)
     # The commit decides the files of a hub model, so the key does not need their hashes.
@@ -121,29 +120,25 @@ def _tokenizer_files(identity: ServerIdentity, cache: ResponseCache) -> dict[str
     """The hashes of a local tokenizer's files, by name; its folder may also have weights, which do not count."""
     if not identity.decodes:
         return {}
-    files = files_of(tokenizer_of(identity.address, ""))
+    files = files_of(ModelSpec(identity.address, "").tokenizer)
     return {path.name: cache.sha256(path) for path in files if path.suffix not in WEIGHTS}
 
 
 def model_of(
-    entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, device: str, dtype: str, chat_template: ChatTemplate
+    entry: ModelSpec, fingerprint: Fingerprint | ServerIdentity, device: str, dtype: str, chat_template: ChatTemplate
 ) -> ModelSpec:
     """A candidate as a model to load: on a device, and with the entry's own values, or else with those of the run.
 
     Raises:
         InputError: The model is behind a server that gives whole texts only.
     """
-    if isinstance(entry.checkpoint, ServerAddress) or isinstance(fingerprint, ServerIdentity):
+    checkpoint, template = entry.checkpoint, entry.chat_template or chat_template
+    if checkpoint.is_remote or isinstance(fingerprint, ServerIdentity):
         if not isinstance(fingerprint, ServerIdentity) or not fingerprint.decodes:
             raise InputError(getattr(fingerprint, "lacks", None) or why_not_decodable(entry.name))
-        return ModelSpec(fingerprint.address, entry.name, chat_template=fingerprint.chat_template)
+        return dataclasses.replace(entry, checkpoint=fingerprint.address, chat_template=fingerprint.chat_template)
     # The commit from the start of the run, because a branch may move while other candidates run.
-    revision = fingerprint.revision or entry.checkpoint.revision
-    return ModelSpec(
-        dataclasses.replace(entry.checkpoint, revision=revision),
-        entry.name,
-        device,
-        entry.dtype or dtype,
-        entry.chat_template or chat_template,
-        None if entry.quantization is None else quantization_config(entry.quantization),
+    checkpoint = dataclasses.replace(checkpoint, revision=fingerprint.revision or checkpoint.revision)
+    return dataclasses.replace(
+        entry, checkpoint=checkpoint, device=device, dtype=entry.dtype or dtype, chat_template=template
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from advisor.pool.pool_file import PoolEntry
 from advisor.pool.quantization import kind_of
+from advisor.pool.resources import device_of
 from ensemble.errors import InputError, UniteError
 from ensemble.models.hub import cached_file, weights_on_hub
 from ensemble.models.model_files import stored_weights
 from ensemble.models.spec import Checkpoint, ModelSpec, resolve_device
-from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from ensemble.models.memory import MemoryNeed
@@ -20,33 +19,23 @@ Placed = tuple[str, "MemoryNeed | None"]
 """A model's device, and what it needs there; None if that is not known."""
 
 
-def need_of_entry(entry: PoolEntry, dtype: str) -> MemoryNeed | None:
-    """What a candidate needs; None for a model behind a server, and for files that do not tell.
+def need_of_model(model: ModelSpec, dtype: str = "auto") -> MemoryNeed | None:
+    """What a model needs; None for a model behind a server, and for files that do not tell.
 
     Args:
-        entry: The candidate.
-        dtype: The numeric type of candidates that name none.
+        model: The model.
+        dtype: The numeric type of models that name none.
     """
-    if isinstance(entry.checkpoint, ServerAddress):
+    checkpoint, dtype = model.checkpoint, model.dtype or dtype
+    if checkpoint.is_remote:
         return None
-    return _need(entry.name, entry.checkpoint, entry.dtype or dtype, entry.quantization)
-
-
-def need_of_model(model: ModelSpec) -> MemoryNeed | None:
-    """What a model of a set needs; see :func:`need_of_entry`."""
-    if isinstance(model.checkpoint, ServerAddress):
-        return None
-    return _need(model.name, model.checkpoint, model.dtype, kind_of(model.quantization))
-
-
-def _need(name: str, checkpoint: Checkpoint, dtype: str, quantization: str | None) -> MemoryNeed | None:
     from transformers import PretrainedConfig
 
     from ensemble.models.check import check
     from ensemble.models.memory import need_of
 
     try:
-        here = weights_here(name, checkpoint)
+        here = weights_here(model.name, checkpoint)
         found = weights_on_hub(checkpoint) if here is None and not checkpoint.is_local else here
         if found is None:
             return None
@@ -60,7 +49,7 @@ def _need(name: str, checkpoint: Checkpoint, dtype: str, quantization: str | Non
         config = check(checkpoint)
         # Where the hub counts no weights, their type tells how many are in the bytes.
         half = "16" in str(getattr(config, "dtype", ""))
-        return need_of(count or stored // (2 if half else 4), stored, config, dtype, quantization)
+        return need_of(count or stored // (2 if half else 4), stored, config, dtype, kind_of(model.quantization))
     except UniteError:
         return None  # the check of the model, or the library that loads it, reports the problem
 
@@ -110,12 +99,12 @@ def check_together(models: Mapping[str, Placed]) -> None:
 
 
 def check_candidates(
-    entries: Sequence[PoolEntry],
+    entries: Sequence[ModelSpec],
     device: str,
     dtype: str,
     *,
     decode_together: bool,
-    is_stored: Callable[[PoolEntry], bool] = lambda _: False,
+    is_stored: Callable[[ModelSpec], bool] = lambda _: False,
 ) -> list[str]:
     """Check that candidates fit, each alone as they are profiled, and two of them together.
 
@@ -136,11 +125,11 @@ def check_candidates(
     from ensemble.models.memory import gigabytes, in_words
 
     fitting: dict[str, list[tuple[int, str, MemoryNeed]]] = {}
-    refused: list[tuple[PoolEntry, str]] = []
+    refused: list[tuple[ModelSpec, str]] = []
     unknown = False
     for entry in entries:
-        place = entry.placed(device, "local") if isinstance(entry.checkpoint, Checkpoint) else ""
-        need = need_of_entry(entry, dtype)
+        place = "" if entry.is_remote else device_of(entry, device, "local")
+        need = need_of_model(entry, dtype)
         free = free_on(place) if need is not None else None
         if need is None or free is None:
             unknown = True

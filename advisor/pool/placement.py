@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from advisor.pool.fit import free_on, need_of_entry, need_of_model
-from advisor.pool.pool_file import PoolEntry
+from advisor.pool.fit import free_on, need_of_model
 from ensemble.models.spec import ModelSpec
-from ensemble.servers.address import ServerAddress
 
 
 def place(needs: Mapping[str, int], free: Mapping[str, int], fixed: Mapping[str, str]) -> dict[str, str]:
@@ -33,36 +31,26 @@ def place(needs: Mapping[str, int], free: Mapping[str, int], fixed: Mapping[str,
     return {name: placed[name] for name in needs}
 
 
-def place_entries(entries: Sequence[PoolEntry], device: str, dtype: str) -> tuple[tuple[PoolEntry, ...], str | None]:
-    """Place candidates that name no device, if the machine has several GPUs and ``--device`` is ``auto``.
+def place_models(
+    models: Sequence[ModelSpec], device: str = "auto", dtype: str = "auto"
+) -> tuple[tuple[ModelSpec, ...], str | None]:
+    """Place models that name no device, if the machine has several GPUs and ``--device`` is ``auto``.
 
     Args:
-        entries: The pool.
-        device: The device of candidates that name none.
-        dtype: The numeric type of candidates that name none.
+        models: The pool, or a set.
+        device: The device of models that name none.
+        dtype: The numeric type of models that name none.
 
     Returns:
-        The candidates, and what was placed where, in one line; None if nothing was placed.
+        The models, and what was placed where, in one line; None if nothing was placed.
     """
     # A server has placed its model already.
-    here = [entry for entry in entries if not isinstance(entry.checkpoint, ServerAddress)]
-    wanted = {entry.name: entry.device or device for entry in here}
+    here = [model for model in models if not model.is_remote]
+    wanted = {model.name: model.device or device for model in here}
     if "auto" not in wanted.values() or not (free := _gpus()):
-        return tuple(entries), None
-    fixed = {name: each for name, each in wanted.items() if each != "auto"}
-    needs = {entry.name: need.weights if (need := need_of_entry(entry, dtype)) else 0 for entry in here}
-    placed = place(needs, free, fixed)
-    changed = tuple(replace(entry, device=placed.get(entry.name, entry.device)) for entry in entries)
-    return changed, _in_words(placed)
-
-
-def place_models(models: Sequence[ModelSpec]) -> tuple[tuple[ModelSpec, ...], str | None]:
-    """Place the models of a set whose device is ``auto``; see :func:`place_entries`."""
-    here = [model for model in models if not isinstance(model.checkpoint, ServerAddress)]
-    if all(model.device != "auto" for model in here) or not (free := _gpus()):
         return tuple(models), None
-    fixed = {model.name: model.device for model in here if model.device != "auto"}
-    needs = {model.name: need.weights if (need := need_of_model(model)) else 0 for model in here}
+    fixed = {name: each for name, each in wanted.items() if each != "auto"}
+    needs = {model.name: need.weights if (need := need_of_model(model, dtype)) else 0 for model in here}
     placed = place(needs, free, fixed)
     return tuple(replace(model, device=placed.get(model.name, model.device)) for model in models), _in_words(placed)
 

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from advisor.pool import prices, resources
-from advisor.pool.prices import Price, read_price
-from advisor.pool.resources import Resources, read_resources
+from advisor.pool.prices import read_price
+from advisor.pool.quantization import quantization_config
+from advisor.pool.resources import read_resources
 from advisor.records import fits
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
@@ -36,11 +37,11 @@ from ensemble.models.spec import (
     READS,
     ChatTemplate,
     Checkpoint,
+    ModelSpec,
     Reads,
     Sides,
-    resolve_device,
 )
-from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
+from ensemble.servers.address import PREFIX, read_server_line
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
 _DATA = {".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"}
@@ -53,46 +54,7 @@ _OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PoolEntry:
-    """A candidate: a line of the pool file. The options of the run decide each value that is None.
-
-    Attributes:
-        name: Unique within the pool.
-        checkpoint: The place of the model: files, or a server.
-        place: File and line, for messages.
-        dtype: The numeric type, one of DTYPES.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-        chat_template: The use of chat templates, one of CHAT_TEMPLATES.
-        resources: What it needs on a node of a cluster.
-        price: What its tokens cost; None if the line does not say it.
-        quantization: How its weights are rounded, one of QUANTIZATIONS.
-    """
-
-    name: str
-    checkpoint: Checkpoint | ServerAddress
-    place: str
-    dtype: str | None = None
-    device: str | None = None
-    chat_template: ChatTemplate | None = None
-    resources: Resources = field(default_factory=Resources)
-    price: Price | None = None
-    quantization: str | None = None
-
-    def placed(self, device: str, engine: str) -> str:
-        """The device that it runs on.
-
-        Args:
-            device: The device of candidates that name none; ``auto`` to choose one.
-            engine: Where models run, one of ENGINES of :mod:`advisor.config`.
-        """
-        wanted = self.device or device
-        if wanted == "auto" and engine == "ray":
-            return "cuda" if resources.resources_of(self.resources, wanted, self.place).num_gpus else "cpu"
-        return resolve_device(wanted)
-
-
-def read_pool(pool: str) -> tuple[PoolEntry, ...]:
+def read_pool(pool: str) -> tuple[ModelSpec, ...]:
     """Read a pool file, or the bundled pool if ``pool`` is ``demo`` and no file has this name.
 
     Raises:
@@ -123,7 +85,7 @@ def read_pool(pool: str) -> tuple[PoolEntry, ...]:
     return entries
 
 
-def entries_named(entries: tuple[PoolEntry, ...], globs: Sequence[str], pool: str) -> tuple[PoolEntry, ...]:
+def entries_named(entries: tuple[ModelSpec, ...], globs: Sequence[str], pool: str) -> tuple[ModelSpec, ...]:
     """The candidates whose names fit one of the globs, in the order of the pool; all without a glob.
 
     Raises:
@@ -136,7 +98,7 @@ def entries_named(entries: tuple[PoolEntry, ...], globs: Sequence[str], pool: st
     return tuple(entry for entry in entries if not globs or any(fits(entry.name, glob) for glob in globs))
 
 
-def _entries(text: str, path: Path) -> Iterator[PoolEntry]:
+def _entries(text: str, path: Path) -> Iterator[ModelSpec]:
     places: dict[str, str] = {}
     # Not splitlines(), which also splits at \v, \f and U+2028: the numbers must be those of the user's editor.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -154,7 +116,7 @@ def _entries(text: str, path: Path) -> Iterator[PoolEntry]:
         yield entry
 
 
-def read_line(line: str, place: str) -> PoolEntry:
+def read_line(line: str, place: str) -> ModelSpec:
     """Read one line as a pool file has it, from a command line: paths are relative to the current folder.
 
     Raises:
@@ -178,13 +140,13 @@ def _words(line: str) -> list[str]:
     return [address, *shlex.split(options, comments=True)]
 
 
-def _entry(words: list[str], place: str, folder: Path) -> PoolEntry:
+def _entry(words: list[str], place: str, folder: Path) -> ModelSpec:
     if words[0].startswith(PREFIX):
         remote, options = read_server_line(words, place)
         remote = replace(remote, tokenizer=_tokenizer(remote.tokenizer, place, folder))
         name = _name(options, remote.model.rstrip("/").rsplit("/", 1)[-1], place)
         template, price = _template(options, place), read_price(options, place)
-        return PoolEntry(name, remote, place, chat_template=template, price=price)
+        return ModelSpec(remote, name, chat_template=template, price=price, place=place)
     options = dict(_option(word, place) for word in words[1:])
     # A dict keeps the last of two equal names, so their number tells.
     if len(options) < len(words) - 1:
@@ -194,24 +156,24 @@ def _entry(words: list[str], place: str, folder: Path) -> PoolEntry:
     reads = cast("Reads | None", _choice(options, "reads", READS, place))
     sides = Sides(options.get("source"), options.get("target"), reads)
     checkpoint = replace(_checkpoint(words[0], place, folder, trust), sides=sides, gguf_file=_gguf_file(options, place))
-    return PoolEntry(
-        name=_name(options, checkpoint.name, place),
-        checkpoint=checkpoint,
-        place=place,
+    return ModelSpec(
+        checkpoint,
+        _name(options, checkpoint.name, place),
         dtype=_choice(options, "dtype", DTYPES, place),
         device=options.get("device"),
         chat_template=_template(options, place),
         resources=read_resources(options, place),
         price=read_price(options, place),
         quantization=_quantization(options, checkpoint, place),
+        place=place,
     )
 
 
-def _quantization(options: dict[str, str], checkpoint: Checkpoint, place: str) -> str | None:
+def _quantization(options: dict[str, str], checkpoint: Checkpoint, place: str) -> object | None:
     kind = _choice(options, "quantization", QUANTIZATIONS, place)
     if kind is not None and checkpoint.gguf is not None:
         raise InputError(f"{place}: quantization={kind}: a GGUF file defines its own quantization; leave it out")
-    return kind
+    return None if kind is None else quantization_config(kind)
 
 
 def _name(options: dict[str, str], default: str, place: str) -> str:

@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from advisor.records import Cost
 from ensemble.errors import InputError
+from ensemble.models.spec import Price
 
 OPTIONS = ("price_in", "price_out")
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What a model's tokens cost, in dollars per million, at least 0.
-
-    Attributes:
-        price_in: Tokens of prompts.
-        price_out: Generated tokens.
-    """
-
-    price_in: float
-    price_out: float
-
-    def of(self, cost: Cost) -> float | None:
-        """Dollars of some responses; None if the tokens of their prompts are not known."""
-        if not cost.prompt_tokens:
-            return None
-        return (self.price_in * cost.prompt_tokens + self.price_out * cost.tokens) / 1e6
 
 
 def read_price(options: dict[str, str], place: str) -> Price | None:

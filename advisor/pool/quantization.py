@@ -10,15 +10,14 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from advisor.pool.pool_file import PoolEntry
 from ensemble.errors import InputError
-from ensemble.models.spec import QUANTIZATIONS, Checkpoint
+from ensemble.models.spec import QUANTIZATIONS, ModelSpec
 
 ROUNDING = ("bitsandbytes", "accelerate")
 """The packages that it needs besides a GPU."""
 
 
-def with_quantization(entries: Sequence[PoolEntry], quantization: str | None) -> tuple[PoolEntry, ...]:
+def with_quantization(entries: Sequence[ModelSpec], quantization: str | None) -> tuple[ModelSpec, ...]:
     """The candidates, with the quantisation of the command line for those that set none.
 
     Args:
@@ -33,9 +32,9 @@ def with_quantization(entries: Sequence[PoolEntry], quantization: str | None) ->
     if quantization not in QUANTIZATIONS:
         raise InputError(f"--quantization {quantization}: not one of {', '.join(QUANTIZATIONS)}")
     return tuple(
-        replace(entry, quantization=entry.quantization or quantization)
-        if isinstance(entry.checkpoint, Checkpoint) and entry.checkpoint.gguf is None
-        else entry
+        entry
+        if entry.quantization is not None or entry.checkpoint.is_remote or entry.checkpoint.gguf is not None
+        else replace(entry, quantization=quantization_config(quantization))
         for entry in entries
     )
 

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ensemble.errors import InputError
+from ensemble.models.spec import ModelSpec, Resources, resolve_device
 
 OPTIONS = ("num_cpus", "num_gpus")
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What a line of the pool file requests. A value of None follows from the model's device.
-
-    Attributes:
-        num_cpus: Cores, and threads that the model computes with: a whole number, 1 if None.
-        num_gpus: GPUs: a whole number, or a part of one GPU. If None, 1 for a model on ``cuda``, else 0.
-    """
-
-    num_cpus: float | None = None
-    num_gpus: float | None = None
 
 
 def read_resources(options: Mapping[str, str], place: str) -> Resources:
@@ -65,6 +52,20 @@ def resources_of(requested: Resources, device: str, place: str) -> Resources:
         way_out = "give it more" if cuda else "add device=cuda, or leave out num_gpus"
         raise InputError(f"{place}: num_gpus={gpus:g} for a model on {device}; {way_out}")
     return Resources(requested.num_cpus or 1, gpus)
+
+
+def device_of(model: ModelSpec, device: str, engine: str) -> str:
+    """The device that a model of the pool runs on.
+
+    Args:
+        model: The model.
+        device: The device of models that name none; ``auto`` to choose one.
+        engine: Where models run, one of ENGINES of :mod:`advisor.config`.
+    """
+    wanted = model.device or device
+    if wanted == "auto" and engine == "ray":
+        return "cuda" if resources_of(model.resources, wanted, model.place).num_gpus else "cpu"
+    return resolve_device(wanted)
 
 
 def combined(resources: Sequence[Resources]) -> Resources:

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from advisor.config import InferenceConfig
-from advisor.pool.resources import Resources
 from advisor.progress import Progress
 from advisor.records import Answer, Cost, Profile
 from advisor.response_cache import Response, ResponseCache, key_of
@@ -44,7 +43,6 @@ class Job:
         stage: The label of the progress; the name if it is empty.
         spec: The models, for an engine that loads them in other processes; None if a server answers.
         server: The URL of the server that answers; empty for models that decode here.
-        resources: The resources that each model requests from a node of a cluster.
 
     Attributes:
         questions: The questions without a stored response, by number.
@@ -70,12 +68,11 @@ class Job:
         stage: str = "",
         spec: EnsembleSpec | None = None,
         server: str = "",
-        resources: Sequence[Resources] = (),
     ) -> None:
         # Again, although commands check it: programs that models wrote must not run through any other path.
         task.check_allowed()
         self.name, self.task, self.inference, self.answer = name, task, inference, answer
-        self.spec, self.server, self.resources = spec, server, tuple(resources)
+        self.spec, self.server = spec, server
         self._cache, self._progress, self._stage = cache, progress, stage or name
         # All keys now: hashing is quick, and the stored responses are found with a few queries.
         self._keys = [question_key(key, example, task, inference) for example in task.examples]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
+from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -45,7 +45,7 @@ def load_ensemble(
 def _load(models: Sequence[ModelSpec]) -> Sequence[Member]:
     from ensemble.distributed.engine import load_members
 
-    if any(isinstance(model.checkpoint, Checkpoint) and model.checkpoint.gguf for model in models):
+    if any(not model.is_remote and model.weights.gguf for model in models):
         _hush_gguf()
     return load_members(models, "local")
 

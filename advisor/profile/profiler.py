@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.fingerprint import identify, model_of
-from advisor.pool.pool_file import PoolEntry
+from advisor.pool.resources import device_of
 from advisor.pool.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weights_from_dev
 from advisor.profile.calibration import calibration_error
 from advisor.profile.engine import Engine, LocalEngine
@@ -31,7 +31,6 @@ from advisor.tasks.task import Task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_method, plugins
 from ensemble.models.spec import EnsembleSpec, ModelSpec
-from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -226,7 +225,7 @@ class Profiler:
         return self._load(replace(self.decoding(names, method, options), members=tuple(map(self.model, names))))
 
     def _load(self, spec: EnsembleSpec) -> Ensemble:
-        behind_servers = any(isinstance(model.checkpoint, ServerAddress) for model in spec.members)
+        behind_servers = any(model.is_remote for model in spec.members)
         if behind_servers and self._config.inference.engine == "ray":
             # The others run on the cluster, each on its node; a set without servers runs on one node, see RayEngine.
             return load_ensemble(spec, self._config.cache_dir, engine="ray")
@@ -239,9 +238,9 @@ class Profiler:
             self._loaded |= {name: member for name, member in loaded.items() if not member.is_here}
         return ensemble
 
-    def _device(self, candidate: PoolEntry) -> str:
+    def _device(self, candidate: ModelSpec) -> str:
         """The device that a candidate runs on."""
-        return candidate.placed(self._config.inference.device, self._config.inference.engine)
+        return device_of(candidate, self._config.inference.device, self._config.inference.engine)
 
     def _server_member(self, name: str) -> Member:
         (member,) = self._load(EnsembleSpec((self.model(name),))).members
@@ -320,7 +319,6 @@ class Profiler:
             stage=f"{stage or name} on {task.split}{_turn(task)}",
             spec=spec,
             server=server,
-            resources=[self._candidates[member].resources for member in members],
         )
 
     def key(self, members: Sequence[str], decoding: EnsembleSpec | None) -> dict[str, Any]:

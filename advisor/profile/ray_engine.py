@@ -17,21 +17,20 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from advisor.pool.resources import Resources, combined, resources_of
+from advisor.pool.resources import combined, device_of, resources_of
 from advisor.profile.engine import LocalEngine
 from advisor.profile.job import Job
 from advisor.profile.ray_worker import Reply, Worker, pack
 from advisor.response_cache import Response
 from ensemble.errors import InputError, first_line
-from ensemble.models.spec import EnsembleSpec
-from ensemble.servers.address import ServerAddress
+from ensemble.models.spec import EnsembleSpec, Resources
 
 if TYPE_CHECKING:
     from ray import ObjectRef, ObjectRefGenerator
     from ray.actor import ActorHandle
 
-    from advisor.pool.pool_file import PoolEntry
     from advisor.tasks.task import Example
+    from ensemble.models.spec import ModelSpec
 
 RESTARTS = 2
 """How often Ray restarts a worker that crashes on the same job."""
@@ -84,7 +83,7 @@ class RayEngine:
     def __exit__(self, *_: object) -> None:
         self._pool.close()
 
-    def prepare(self, candidates: Sequence[PoolEntry], device: str) -> None:
+    def prepare(self, candidates: Sequence[ModelSpec], device: str) -> None:
         """Check that a node of the cluster has the resources of each candidate, and start workers.
 
         Args:
@@ -96,9 +95,9 @@ class RayEngine:
         """
         requests = []
         for candidate in candidates:
-            if isinstance(candidate.checkpoint, ServerAddress):
+            if candidate.is_remote:
                 continue
-            requests.append(resources_of(candidate.resources, candidate.placed(device, "ray"), candidate.place))
+            requests.append(resources_of(candidate.resources, device_of(candidate, device, "ray"), candidate.place))
             if reason := missing_resources(requests[-1]):
                 raise InputError(f"{candidate.place}: {reason}")
         self._pool.prepare(requests)
@@ -319,12 +318,12 @@ def _nodes() -> list[dict[str, float]]:
 
 
 def _is_behind_server(spec: EnsembleSpec) -> bool:
-    return any(isinstance(model.checkpoint, ServerAddress) for model in spec.members)
+    return any(model.is_remote for model in spec.members)
 
 
 def _needs_of_models(job: Job) -> list[Resources]:
     models = job.spec.members if job.spec is not None else ()
-    return [resources_of(needs, model.device, model.name) for needs, model in zip(job.resources, models, strict=True)]
+    return [resources_of(model.resources, model.device or "auto", model.name) for model in models]
 
 
 def _start_job(worker: _WorkerState) -> None:

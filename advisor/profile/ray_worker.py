@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from advisor.config import InferenceConfig
-from advisor.pool.resources import Resources, devices
+from advisor.pool.resources import devices
 from advisor.profile.generate import answers, free_memory, peak_memory, reset_peak_memory
 from advisor.profile.job import Job
 from advisor.profile.loader import hush, load_ensemble
 from advisor.response_cache import Response
 from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
-from ensemble.models.spec import EnsembleSpec
+from ensemble.models.spec import EnsembleSpec, Resources
 
 JobArguments: TypeAlias = tuple[str, EnsembleSpec, Mapping[int, Example], Task, InferenceConfig, Path]
 """The arguments of :meth:`Worker.run`: everything that determines the responses."""

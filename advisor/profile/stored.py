@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.config import RunConfig
-from advisor.pool.pool_file import PoolEntry
 from advisor.pool.weights import EQUAL
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.tasks.task import Task
 from ensemble.errors import UniteError
-from ensemble.servers.address import ServerAddress
+from ensemble.models.spec import ModelSpec
 
 Said = dict[str, str | None]
 """Responses by the ids of their questions; None for one that failed."""
 
 
-def stored_responses(config: RunConfig, entries: Sequence[PoolEntry]) -> dict[str, tuple[Said, ...]]:
+def stored_responses(config: RunConfig, entries: Sequence[ModelSpec]) -> dict[str, tuple[Said, ...]]:
     """The responses of candidates that the cache has, by name: those to the dev questions, and to the held-out ones.
 
     Args:
@@ -27,7 +26,7 @@ def stored_responses(config: RunConfig, entries: Sequence[PoolEntry]) -> dict[st
         entries: The candidates; those behind servers are left out, because what is stored of them depends on what the
             server says today, and it gets no request here.
     """
-    here = [entry for entry in entries if not isinstance(entry.checkpoint, ServerAddress)]
+    here = [entry for entry in entries if not entry.is_remote]
     if not here or not (config.cache_dir / "responses.sqlite").is_file():
         return {}
     found: dict[str, tuple[Said, ...]] = {}
@@ -45,7 +44,7 @@ def stored_responses(config: RunConfig, entries: Sequence[PoolEntry]) -> dict[st
     return found
 
 
-def is_profiled(config: RunConfig, entry: PoolEntry) -> bool:
+def is_profiled(config: RunConfig, entry: ModelSpec) -> bool:
     """Whether the cache has all responses of a candidate to the dev questions, so that a run can go on without it."""
     stored = stored_responses(config, [entry]).get(entry.name)
     return stored is not None and unanswered(config.dev, stored[0]) == 0

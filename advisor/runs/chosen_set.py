@@ -10,9 +10,9 @@ from typing import Any
 from advisor.config import InferenceConfig, check_choice, check_method, read_judges
 from advisor.runs.run import Run
 from advisor.runs.schema.result import ModelSource
-from advisor.pool.checks import check_device, check_models
+from advisor.pool.checks import check_device, check_set
 from advisor.pool.placement import place_models
-from advisor.pool.pool_file import PoolEntry, read_line, read_pool
+from advisor.pool.pool_file import read_line, read_pool
 from advisor.pool.quantization import quantization_config
 from advisor.profile.loader import hush, load_ensemble
 from advisor.progress import Progress
@@ -91,13 +91,13 @@ def loaded_as(models: Sequence[ModelSpec], options: Mapping[str, Any]) -> tuple[
         changed, said = place_models(changed)
         if said is not None and not options.get("quiet"):
             Progress().say(said)
-        changed = tuple(replace(model, device=resolve_device(model.device)) for model in changed)
+        changed = tuple(replace(model, device=resolve_device(model.device or "auto")) for model in changed)
     # With the options applied: a device of the run may be absent here, and --device replaces it.
-    check_models(changed, on_this_machine=is_here, of_run=loading["device"] is None)
+    check_set(changed, on_this_machine=is_here, of_run=loading["device"] is None)
     return changed
 
 
-def entries_as(entries: Sequence[PoolEntry], options: Mapping[str, Any]) -> tuple[PoolEntry, ...]:
+def entries_as(entries: Sequence[ModelSpec], options: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
     """The candidates of a run as the options ``device``, ``dtype`` and ``chat_template`` load them.
 
     Raises:
@@ -165,9 +165,9 @@ def chosen_by_run(
     members = []
     for entry in candidates_of_run(run, names, pool):
         # Before anything is contacted.
-        if not can_decode(entry):
+        if not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
-        members.append(model_spec(entry))
+        members.append(entry)
     measured = run.result.ensemble
     max_new_tokens, stop = limits_of_run(run)
     decodes = method or (measured.method if measured else DEFAULT)
@@ -203,19 +203,7 @@ def limits_of_run(run: Run) -> tuple[int | None, tuple[str, ...]]:
     return task.max_new_tokens, task.stop
 
 
-def model_spec(entry: PoolEntry) -> ModelSpec:
-    """A candidate as a model to load; values that it does not set have their defaults."""
-    device, dtype, template = entry.device or "auto", entry.dtype or "auto", entry.chat_template or "auto"
-    rounded = None if entry.quantization is None else quantization_config(entry.quantization)
-    return ModelSpec(entry.checkpoint, entry.name, device, dtype, template, rounded)
-
-
-def can_decode(entry: PoolEntry) -> bool:
-    """Whether a candidate can be decoded token by token: its model or its tokenizer is loaded here."""
-    return not isinstance(entry.checkpoint, ServerAddress) or entry.checkpoint.tokenizer is not None
-
-
-def judges_beside(run: Run, options: Mapping[str, Any], task: Task) -> tuple[PoolEntry, ...]:
+def judges_beside(run: Run, options: Mapping[str, Any], task: Task) -> tuple[ModelSpec, ...]:
     """The judges that the options name: candidates of a run, or other models by lines as in a pool file.
 
     Args:
@@ -234,7 +222,7 @@ def judges_beside(run: Run, options: Mapping[str, Any], task: Task) -> tuple[Poo
     return read_judges(options, of_run, task)
 
 
-def check_servers(models: Sequence[PoolEntry | ModelSpec], options: Mapping[str, Any]) -> None:
+def check_servers(models: Sequence[ModelSpec], options: Mapping[str, Any]) -> None:
     """Check that the user allows the servers that a folder names, and the variables of their keys.
 
     Args:
@@ -245,10 +233,10 @@ def check_servers(models: Sequence[PoolEntry | ModelSpec], options: Mapping[str,
         InputError: A server, or the variable of its key, is not allowed.
     """
     for model in models:
-        if not isinstance(model.checkpoint, ServerAddress):
+        if not model.checkpoint.is_remote:
             continue
         source = "--models" if options.get("models") else str(options.get("run"))
-        place = f"{model.place if isinstance(model, PoolEntry) else source}: {model.name}"
+        place = f"{model.place or source}: {model.name}"
         # The user wrote the pool file and the command line, but a folder may come from other people: it must not decide
         # where prompts and keys are sent.
         if options["pool"] is None and not options.get("models"):
@@ -282,7 +270,7 @@ def chosen_by_folder(
     )
 
 
-def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = None) -> tuple[PoolEntry, ...]:
+def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = None) -> tuple[ModelSpec, ...]:
     """Candidates of a run folder, with the values that the run used.
 
     Args:
@@ -313,10 +301,10 @@ def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = No
     return tuple(_entry(name, sources[name], place) for name in names or run.result.selected)
 
 
-def _entry(name: str, source: ModelSource, place: str) -> PoolEntry:
+def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
     if source.remote is not None:
         remote = ServerAddress.from_dict(source.remote, f"{place}: {name}")
-        return PoolEntry(name, remote, place, chat_template=source.chat_template)
+        return ModelSpec(remote, name, chat_template=source.chat_template, place=place)
     model = source.path_or_id or ""
     _check_path(model, f"{place}: {name}")
     if not model or source.device is None or source.dtype is None or source.chat_template is None:
@@ -325,8 +313,9 @@ def _entry(name: str, source: ModelSource, place: str) -> PoolEntry:
         )
     sides = Sides(source.source, source.target, source.reads)
     checkpoint = Checkpoint(model, source.revision, sides=sides, gguf_file=source.gguf_file)
-    return PoolEntry(
-        name, checkpoint, place, source.dtype, source.device, source.chat_template, quantization=source.quantization
+    quantization = None if source.quantization is None else quantization_config(source.quantization)
+    return ModelSpec(
+        checkpoint, name, source.device, source.dtype, source.chat_template, quantization, place=place
     )
 
 
@@ -347,9 +336,9 @@ def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
     for model in models:
         if model.startswith(PREFIX):
             entry = read_line(model, "--models")
-            if not can_decode(entry):
+            if not entry.can_decode:
                 raise InputError(why_not_decodable(entry.name))
-            members.append(model_spec(entry))
+            members.append(entry)
             continue
         _check_path(model, "--models")
         # The path of a folder may contain an @.

@@ -38,7 +38,7 @@ def evaluation_of(
         weights=config.weights,
         best_single_model=best.model,
         members=tuple(_member(member, task, config.seed) for member in members),
-        methods=tuple(_method(result, task) for result in methods),
+        methods=tuple(_method(result, task, config.seed) for result in methods),
         judge=None if judge is None else JudgeSection.model_validate(judge),
         provenance=Provenance(**provenance),
     )
@@ -59,23 +59,23 @@ def _member(member: Profile, task: Task, seed: int) -> EvaluatedModel:
     )
 
 
-def _method(result: MethodResult, task: Task) -> EvaluatedMethod:
-    comparison = result.comparison
+def _method(result: MethodResult, task: Task, seed: int) -> EvaluatedMethod:
+    difference, profile = result.difference, result.profile
     return EvaluatedMethod(
         method=result.method,
         level=cast(Any, result.level),
         left_out=result.left_out,
         note=result.note,
-        accuracy=comparison.accuracy if comparison else None,
-        accuracy_ci=comparison.accuracy_ci if comparison else None,
-        **corpus_figures(result.profile, task),
-        difference=comparison.delta if comparison else None,
-        difference_ci=comparison.delta_ci if comparison else None,
-        p_two_sided=comparison.p_value if comparison else None,
+        accuracy=profile.accuracy if profile else None,
+        accuracy_ci=accuracy_interval(profile, seed=seed) if profile else None,
+        **corpus_figures(profile, task),
+        difference=difference.estimate if difference else None,
+        difference_ci=difference.interval if difference else None,
+        p_two_sided=difference.p_two_sided if difference else None,
         p_adjusted=result.p_adjusted,
-        gained=comparison.gained if comparison else None,
-        lost=comparison.lost if comparison else None,
-        tokens_per_question=result.profile.cost.tokens / len(task.examples) if result.profile else None,
+        gained=difference.gained if difference else None,
+        lost=difference.lost if difference else None,
+        tokens_per_question=profile.cost.tokens / len(task.examples) if profile else None,
         ms_per_token=result.ms_per_token,
         seconds_per_question=result.seconds,
         share_ensembled=result.ensembled,

@@ -107,7 +107,7 @@ def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str
     together = name_of_set(result.profile.model, strategy.members)
     names = [strategy.members[place] for place in result.takes] or [together] * len(result.profile.answers)
     taken = {answer.id: name for answer, name in zip(result.profile.answers, names, strict=True)}
-    found = head_to_head(matches, taken, result.best_single, clusters=clusters)
+    found = head_to_head(matches, taken, result.best_single_model, clusters=clusters)
     if found is None:
         return None
-    return {"strategy": strategy.name, "members": list(strategy.members), "rival": result.best_single, **found}
+    return {"strategy": strategy.name, "members": list(strategy.members), "rival": result.best_single_model, **found}

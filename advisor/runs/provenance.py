@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from advisor.pool.resources import device_of
+from advisor.pool.quantization import kind_of
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +16,7 @@ from advisor.config import InferenceConfig, LogsConfig, RunConfig
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
-from advisor.pool.pool_file import PoolEntry
+from ensemble.models.spec import ModelSpec
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks import metrics
 from ensemble import methods as registry
@@ -99,24 +101,24 @@ def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:
     return versions
 
 
-def _model(entry: PoolEntry, fingerprint: Fingerprint | ServerIdentity, inference: InferenceConfig) -> dict[str, Any]:
+def _model(entry: ModelSpec, fingerprint: Fingerprint | ServerIdentity, inference: InferenceConfig) -> dict[str, Any]:
     if isinstance(fingerprint, ServerIdentity):
         # A server has no files: its address and what it says of itself are all that is known.
         return fingerprint.as_dict()
     checkpoint, options = entry.checkpoint, dict[str, str]()
-    if isinstance(checkpoint, Checkpoint):
+    if not checkpoint.is_remote:
         options = checkpoint.sides.key()
         if checkpoint.gguf_file is not None:
             options["gguf_file"] = checkpoint.gguf_file
-        if entry.quantization is not None:
-            options["quantization"] = entry.quantization
+        if (quantization := kind_of(entry.quantization)) is not None:
+            options["quantization"] = quantization
     # trust_remote_code is left out on purpose: a user who loads the set from a result decides that again.
     return {
         "path_or_id": checkpoint.path_or_id,
         "revision": fingerprint.revision,
         "files": dict(fingerprint.files),
         "dtype": fingerprint.dtype,
-        "device": entry.placed(inference.device, inference.engine),
+        "device": device_of(entry, inference.device, inference.engine),
         "chat_template": fingerprint.chat_template,
         **options,
     }

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from advisor.compare.pairs import Pair
-from advisor.pool.prices import Price
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
 from advisor.records import CONFIDENCE, Answer, Cost, Decision, Profile, Limits, Selection, Standing, alpha_of
 from advisor.statistics import Interval, accuracy_interval
@@ -23,6 +22,7 @@ from advisor.advice.recommendation import Recommendation
 from advisor.advice.sequential import Look
 from advisor.advice.strategies import Strategy, StrategyResult
 from ensemble.methods import list_methods
+from ensemble.models.spec import Price
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import SCHEMA_VERSION, GroupAccuracy
 from advisor.runs.schema.result import (
@@ -46,7 +46,6 @@ from advisor.runs.schema.result import (
 from advisor.runs.schema.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
 
 _MOST_INTERVALS = 100
-_VERDICTS: Mapping[str, Any] = {"ensemble": "better", "single": "worse", "cannot_tell": "unclear"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,7 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
         strategies=tuple(_strategy_figures(result, outcome) for result in outcome.strategies),
         single_models=tuple(_single(profile, outcome.prices.get(profile.model)) for profile in outcome.alone),
         advice=AdviceSection(
-            verdict=_VERDICTS[advice.verdict],
+            verdict=advice.verdict,
             text=advice.text,
             questions_needed=advice.questions_needed,
             recommendation=None if recommendation is None else _recommendation(recommendation),
@@ -249,27 +248,27 @@ def _cost(cost: Cost | None) -> dict[str, Any]:
 
 
 def _ensemble(verified: Verified, outcome: Outcome) -> EnsembleResult:
-    comparison = verified.comparison
+    difference = verified.difference
     strategy = Strategy(verified.method, verified.models)
     together = next((each for each in outcome.strategies if each.strategy == strategy), None)
     return EnsembleResult(
         method=verified.method,
         k=verified.k,
         weights=verified.weights,
-        n=comparison.n,
+        n=difference.n,
         split=verified.task.split,
         signature=str(verified.task.signature),
-        accuracy=comparison.accuracy,
-        accuracy_ci=comparison.accuracy_ci,
-        best_single_accuracy=comparison.best_single_accuracy,
-        best_single_model=comparison.best_single,
-        difference=comparison.delta,
-        difference_ci=comparison.delta_ci,
-        difference_method=comparison.delta_method,
-        p_two_sided=comparison.p_value,
-        test=comparison.test,
-        gained=comparison.gained,
-        lost=comparison.lost,
+        accuracy=verified.ensemble.accuracy,
+        accuracy_ci=verified.accuracy_ci,
+        best_single_accuracy=verified.single.accuracy,
+        best_single_model=difference.over,
+        difference=difference.estimate,
+        difference_ci=difference.interval,
+        difference_method=difference.interval_method,
+        p_two_sided=difference.p_two_sided,
+        test=difference.test,
+        gained=difference.gained,
+        lost=difference.lost,
         **_gain(together, alpha_of(outcome.confidence)),
         mean_length=verified.ensemble.mean_length,
         truncated=verified.ensemble.truncated,
@@ -300,9 +299,9 @@ def _strategy_figures(result: StrategyResult, outcome: Outcome) -> StrategyFigur
         accuracy=result.profile.accuracy,
         accuracy_ci=result.accuracy_ci,
         best_single_accuracy=result.best_single_accuracy,
-        best_single_model=result.best_single,
+        best_single_model=result.best_single_model,
         **_gain(result, alpha_of(outcome.confidence)),
-        p_no_gain=result.gain.p_better,
+        p_no_gain=result.gain.p_no_gain,
         shown=result.shown,
         groups=tuple(_group(each) for each in result.groups) or None,
         gained=result.gained,
@@ -316,7 +315,7 @@ def _strategy_figures(result: StrategyResult, outcome: Outcome) -> StrategyFigur
 
 def _single(profile: Profile, price: Price | None) -> SingleModel:
     """A single model on the held-out questions; seconds and price are null if they are not known."""
-    n, dollars = len(profile.answers), None if price is None else price.of(profile.cost)
+    n, dollars = len(profile.answers), None if price is None else price.of(profile.cost.prompt_tokens, profile.cost.tokens)
     return SingleModel(
         model=profile.model,
         n=n,
@@ -392,8 +391,8 @@ def _look(look: Look) -> LookRecord:
         k=look.k,
         plan=look.plan,
         n=look.n,
-        p_no_gain=look.p_value,
-        p_no_loss=look.p_worse,
+        p_no_gain=look.p_no_gain,
+        p_no_loss=look.p_no_loss,
         limit=look.limit,
         test=look.test,
     )

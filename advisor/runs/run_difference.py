@@ -9,8 +9,7 @@ import numpy as np
 
 from advisor.compare.paired import MARGIN, compare_pairs
 from advisor.compare.score_table import ScoreTable
-from advisor.terminal.comparison import pair_json
-from advisor.records import FIGURE_ALPHA, FIGURE_CONFIDENCE, TOLERANCE
+from advisor.records import FIGURE_CONFIDENCE, TOLERANCE
 from ensemble.errors import InputError
 from ensemble.common import text
 from advisor.runs.provenance_facts import facts_of
@@ -86,7 +85,7 @@ def run_difference(a: Run, b: Run) -> dict[str, Any]:
             for n in (0, 1)
         ],
         "same_decision": chosen[0].key == chosen[1].key,
-        "pair": pair_json(pair, FIGURE_ALPHA, MARGIN),
+        "pair": pair.as_dict(MARGIN),
         "fixed": _examples(common, answers, changes > TOLERANCE),
         "broken": _examples(common, answers, changes < -TOLERANCE),
         "candidates": _candidates(results),

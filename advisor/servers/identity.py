@@ -21,7 +21,7 @@ from typing import Any
 from advisor.servers.completions import CHAT, COMPLETIONS, generate
 from ensemble.errors import InputError
 from ensemble.models.check import check_tokenizer
-from ensemble.models.spec import ChatTemplate, tokenizer_of
+from ensemble.models.spec import ChatTemplate, ModelSpec
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.probe import connect
@@ -114,7 +114,7 @@ def identify_server(address: ServerAddress, name: str, chat_template: ChatTempla
     """
     lacks = None
     if address.tokenizer is not None:
-        check_tokenizer(tokenizer_of(address, name))
+        check_tokenizer(ModelSpec(address, name).tokenizer)
     try:
         with ServerClient(address, retries=_RETRIES) as server:
             # First, because it costs nothing, and because its names help where the model's name is wrong.

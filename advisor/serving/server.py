@@ -194,16 +194,11 @@ class GracefulServer(uvicorn.Server):
 
 
 class LogLimit(logging.Filter):
-    """Lets some records pass in every period; the next one says how many were left out.
+    """Lets some records pass in every period; the next one says how many were left out."""
 
-    Args:
-        clock: Seconds that never go back.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._clock = clock
-        self._start = clock()
+        self._start = time.monotonic()
         self._lines = self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -211,8 +206,8 @@ class LogLimit(logging.Filter):
         # --debug is for a developer, who needs the tracebacks.
         if logging.getLogger("advisor").isEnabledFor(logging.DEBUG):
             return True
-        if self._clock() - self._start >= _LOG_SECONDS:
-            self._start, self._lines = self._clock(), 0
+        if time.monotonic() - self._start >= _LOG_SECONDS:
+            self._start, self._lines = time.monotonic(), 0
         self._lines += 1
         if self._lines > _LOG_LINES:
             self._left_out += 1

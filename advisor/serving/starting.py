@@ -10,14 +10,12 @@ import time
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
-from advisor.pool.pool_file import PoolEntry
 from advisor.pool.weights import PERPLEXITY
 from advisor.progress import Progress
 from advisor.servers.health import ServerHealth
 from advisor.strategies.plan import StrategyPlan
 from ensemble.errors import InputError
-from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
-from ensemble.servers.address import ServerAddress
+from ensemble.models.spec import EnsembleSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +95,7 @@ def fingerprint(chosen: EnsembleSpec | StrategyPlan) -> str:
     models = []
     for model in chosen.members:
         checkpoint = model.checkpoint
-        place = checkpoint.location if isinstance(checkpoint, Checkpoint) else checkpoint.path_or_id
+        place = checkpoint.path_or_id if checkpoint.is_remote else checkpoint.location
         models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template])
     # The version counts too: a new release may decode differently.
     parts = [metadata.version("unite-advisor"), *_decoding(chosen), models]
@@ -172,7 +170,7 @@ def make_app_of(
         engine = StrategyEngine(chosen, _models(chosen, limits, inference), limits, metrics, group, traces)
     members = tuple(model.name for model in chosen.members)
     served = ServedModel(name, members, method, fingerprint(chosen), int(time.time()), max_model_len)
-    servers = {each.name: each.checkpoint for each in chosen.members if isinstance(each.checkpoint, ServerAddress)}
+    servers = {each.name: each.checkpoint for each in chosen.members if each.checkpoint.is_remote}
     health = ServerHealth(servers) if servers else None
     return make_app(engine, served, limits, metrics, key_digest, hosts, health, traces), engine
 
@@ -209,8 +207,8 @@ def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfi
     from advisor.strategies.members import check_answers, server_model
     from advisor.strategies.plan import ALONE
 
-    servers = {member.name: server_model(member) for member in plan.members if isinstance(member, PoolEntry)}
-    local = [member for member in plan.members if isinstance(member, ModelSpec)]
+    servers = {member.name: server_model(member) for member in plan.members if member.is_remote}
+    local = [member for member in plan.members if not member.is_remote]
     problems = check_answers(servers.values())
     if problems and len(problems) == len(plan.members):
         raise InputError(problems[0])

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from advisor.jobs.methods import TEMPERATURE
-from advisor.pool.pool_file import PoolEntry
 from advisor.response_cache import Response
 from advisor.strategies.members import AskedModel, LocalModel, LocalModels, Reply, server_model
 from advisor.strategies.plan import StrategyPlan
@@ -208,10 +207,8 @@ def answer_prompt(plan: StrategyPlan, prompt: str, settings: Settings, group: st
         MemberError: All models failed.
     """
     local = LocalModels()
-    servers = {entry.name: server_model(entry) for entry in plan.members if isinstance(entry, PoolEntry)}
-    models = [
-        servers[member.name] if isinstance(member, PoolEntry) else LocalModel(member, local) for member in plan.members
-    ]
+    servers = {entry.name: server_model(entry) for entry in plan.members if entry.is_remote}
+    models = [servers[member.name] if member.is_remote else LocalModel(member, local) for member in plan.members]
     # Not asyncio.run: its handler of Ctrl-C waits for a model that blocks the loop.
     loop = asyncio.new_event_loop()
     try:

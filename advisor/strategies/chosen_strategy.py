@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from advisor.advice.strategies import ASKING, VOTES, Strategy
-from advisor.pool.pool_file import PoolEntry
 from advisor.runs.chosen_set import (
     candidates_of_run,
     check_decoding,
@@ -22,7 +21,6 @@ from advisor.runs.chosen_set import (
     chosen_by_run,
     limits_of_run,
     loaded_as,
-    model_spec,
 )
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result, StrategyFigures
@@ -33,9 +31,8 @@ from advisor.strategies.strategy_file import read_folder
 from advisor.strategies.strategy_json import find_strategy, label, strategy_of
 from ensemble.common.files import exists
 from ensemble.errors import InputError
-from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.models.spec import EnsembleSpec
 from ensemble.saved.folder import STRATEGY_FILE, is_saved
-from ensemble.servers.address import ServerAddress
 
 
 def plan_by_options(options: Mapping[str, Any], say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
@@ -107,13 +104,13 @@ def plan_of_run(run: Run, options: Mapping[str, Any], say: Callable[[str], None]
     entries = candidates_of_run(run, strategy.members, pool)
     (first, *_) = entries
     # Decoded in this process, a model also gives streams and log-probabilities.
-    if strategy.name == "single" and not isinstance(first.checkpoint, ServerAddress):
+    if strategy.name == "single" and not first.is_remote:
         return chosen_by_run(run, strategy.members, ALONE, pool)
     # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
     return StrategyPlan(
         strategy,
-        tuple(_member(entry) for entry in entries),
+        entries,
         max_new_tokens,
         stop,
         _reader(result, place) if strategy.name in VOTES else None,
@@ -125,8 +122,8 @@ def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[
     """The plan with the changes of the options, after its members are checked."""
     if options.get("engine") == "ray":
         raise InputError("--engine ray: only a set that decodes together runs on a cluster; leave it out")
-    check_servers([member for member in plan.members if isinstance(member, PoolEntry)], options)
-    local = [member for member in plan.members if isinstance(member, ModelSpec)]
+    check_servers(plan.members, options)
+    local = [member for member in plan.members if not member.is_remote]
     models = {model.name: model for model in loaded_as(local, options)}
     groups = dict(plan.strategy.routes)
     if not groups:
@@ -143,10 +140,6 @@ def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[
         max_new_tokens=options["max_new_tokens"] or plan.max_new_tokens,
         stop=tuple(options["stop"] or plan.stop),
     )
-
-
-def _member(entry: PoolEntry) -> ModelSpec | PoolEntry:
-    return entry if isinstance(entry.checkpoint, ServerAddress) else model_spec(entry)
 
 
 def _reader(result: Result, place: str) -> AnswerReader:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Protocol
 
-from advisor.pool.pool_file import PoolEntry
 from advisor.profile.generate import free_memory
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
@@ -207,13 +206,13 @@ class ServerModel:
         return member
 
 
-def server_model(entry: PoolEntry) -> ServerModel:
+def server_model(entry: ModelSpec) -> ServerModel:
     """A model behind a server from its entry.
 
     Raises:
         InputError: The HTTP client is not installed, the key is missing, or the entry is not of a server.
     """
-    if not isinstance(entry.checkpoint, ServerAddress):
+    if not entry.checkpoint.is_remote:
         raise InputError(f"{entry.place}: {entry.name} is not behind a server")
     return ServerModel(entry.name, entry.checkpoint, entry.chat_template or "auto")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from advisor.advice.strategies import Strategy
-from advisor.pool.pool_file import PoolEntry
 from advisor.strategies.answers import AnswerReader
 from ensemble.models.spec import ModelSpec
 
@@ -29,7 +28,7 @@ class StrategyPlan:
     """
 
     strategy: Strategy
-    members: tuple[ModelSpec | PoolEntry, ...]
+    members: tuple[ModelSpec, ...]
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
     reader: AnswerReader | None = None

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from advisor.advice.strategies import VOTES
-from advisor.pool.pool_file import PoolEntry
 from advisor.runs.read.fields import Fields, is_text, read_object
 from advisor.runs.schema.result import StrategyKey
 from advisor.strategies.answers import AnswerReader
@@ -32,10 +31,8 @@ from advisor.strategies.plan import DevScores, StrategyPlan, is_score
 from advisor.strategies.strategy_json import strategy_of
 from ensemble.common.schema import validated
 from ensemble.errors import InputError
-from ensemble.models.spec import CHAT_TEMPLATES, ModelSpec
 from ensemble.saved.ensemble_json import member_from_json, member_to_json
 from ensemble.saved.folder import STRATEGY_FILE, check_members
-from ensemble.servers.address import ServerAddress
 
 SCHEMA_VERSION = 1
 _MOST_BYTES = 2**28
@@ -58,7 +55,7 @@ def to_json(plan: StrategyPlan, folder: Path) -> str:
         "draws": strategy.draws,
         "answers": None if reader is None else {"metric": reader.metric, "extract": reader.extract},
         "generation": {"max_new_tokens": plan.max_new_tokens, "stop": list(plan.stop)},
-        "models": [_model_json(member, folder) for member in plan.members],
+        "models": [member_to_json(member, folder) for member in plan.members],
         "dev": {"prompts": list(prompts), "scores": [list(row) for row in scores]} if prompts else None,
     }
     return f"{json.dumps(content, indent=2, allow_nan=False)}\n"
@@ -88,11 +85,11 @@ def read_folder(folder: Path, *, trust_remote_code: bool = False, check_files: b
     strategy, generation, answers = strategy_of(key, str(path)), root.part("generation"), root.part("answers")
     generation.check("stop", "a list of texts that are not empty", _are_stops)
     generation.check("max_new_tokens", "a whole number of at least 1", _is_count)
-    members = tuple(_read_model(each, folder) for each in root.parts("models"))
+    members = tuple(member_from_json(each.values, each.place, folder) for each in root.parts("models"))
     # Weights, scores and places in a cascade go by the order.
     if tuple(member.name for member in members) != strategy.members:
         root.refuse("models", "one object for each of members, in the same order")
-    local = [member for member in members if isinstance(member, ModelSpec)]
+    local = [member for member in members if not member.is_remote]
     check_members(local, str(path), trust_remote_code=trust_remote_code, check_files=check_files)
     return StrategyPlan(
         strategy,
@@ -104,27 +101,6 @@ def read_folder(folder: Path, *, trust_remote_code: bool = False, check_files: b
         else None,
         _read_dev(root.part("dev"), len(members)) if strategy.name == "router" else ((), ()),
     )
-
-
-def _model_json(member: ModelSpec | PoolEntry, folder: Path) -> dict[str, Any]:
-    if isinstance(member, ModelSpec):
-        return member_to_json(member, folder)
-    address = member.checkpoint.as_dict() if isinstance(member.checkpoint, ServerAddress) else {}
-    options = {name: value for name, value in address.items() if value is not None}
-    return {"name": member.name, "server": options, "chat_template": member.chat_template or "auto"}
-
-
-def _read_model(model: Fields, folder: Path) -> ModelSpec | PoolEntry:
-    server = model.optional_part("server")
-    if server is None:
-        return member_from_json(model.values, model.place, folder)
-    name = model.values.get("name")
-    if not is_text(name) or not str(name).isprintable() or not str(name).strip():
-        model.refuse("name", "a printable text that is not blank")
-    # A list, because an object or a list has no hash.
-    model.check("chat_template", f"one of {', '.join(CHAT_TEMPLATES)}", list(CHAT_TEMPLATES).__contains__)
-    address = ServerAddress.from_dict(server.values, server.place)
-    return PoolEntry(str(name), address, model.place, chat_template=model.values.get("chat_template"))
 
 
 def _read_dev(dev: Fields, members: int) -> DevScores:

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import csv
 import io
-import warnings
-import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import date, datetime, time
-from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
+from advisor.tables.libraries import MOST_COLUMNS, MOST_ROWS
 from advisor.tables.streams import (
     HEAD,
     LARGEST_ITEM,
@@ -29,23 +25,18 @@ from advisor.tables.streams import (
     open_stream,
     zip_members,
 )
+from ensemble.common.limits import LimitExceededError, limited_process
 from ensemble.common.text import visible
 from ensemble.errors import InputError
 
-T = TypeVar("T")
 Row = tuple[dict[str, Any], str]
 """Values by column, and the place."""
-MOST_COLUMNS = 2_000
-MOST_ROWS = 20_000_000
-MOST_SHEET_ROWS = 2**20
-"""Excel allows no more."""
-LARGEST_SHEET = 2**27
-"""Bytes that an Excel file may expand to: its reader keeps all texts, and takes minutes for more."""
-LARGEST_ROW_GROUP = 2**30
-"""Bytes of a row group of a Parquet file before compression: its reader expands pages of it at a time."""
+LIBRARY_SECONDS = 60.0
+"""The time limit of what a library does at a time: the largest Excel files take a few seconds."""
+LIBRARY_MEMORY = 6 * 2**30
+"""The memory limit of libraries, in bytes: a saved data set is mapped into memory, and files have up to 4 GB."""
 _DELIMITERS = ",\t;"
 _SHEET = "xl/workbook.xml"
-_BATCH = 1_000
 EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet", ".xlsx", ".xlsm", ".gz", ".xz", ".bz2")
 """How names of tables and of other data files end; the last three are of compressed files."""
 
@@ -99,10 +90,8 @@ def columns_of(path: Path) -> list[str]:
     kind = _kind(path)
     if kind == "csv":
         names = next(_cells(path), ([], 0))[0]
-    elif kind == "excel":
-        names = _sheet_header(path)
-    elif kind == "parquet":
-        names = list(_parquet(path).schema_arrow.names)
+    elif kind in ("excel", "parquet"):
+        names = library_columns(kind, path)
     else:
         # Not the first object alone: tools leave out keys without a value.
         names = list(dict.fromkeys(name for row, _ in islice(_objects(path, kind, []), 100) for name in row))
@@ -128,10 +117,10 @@ def rows_of(path: Path, columns: Sequence[str], notes: Notes) -> Iterator[Row | 
     kind = _kind(path)
     if kind == "csv":
         rows: Iterable[Row | LeftOut] = _csv_rows(path, names, columns)
-    elif kind == "excel":
-        rows = _sheet_rows(path, names, columns, notes)
-    elif kind == "parquet":
-        rows = _parquet_rows(path, columns)
+    elif kind in ("excel", "parquet"):
+        rows = library_rows(kind, path, columns)
+        if kind == "excel":
+            notes.extend(_other_sheets(path))
     else:
         rows = (({name: row.get(name) for name in columns}, place) for row, place in _objects(path, kind, notes))
     for number, row in enumerate(rows, start=1):
@@ -149,41 +138,58 @@ def _kind(path: Path) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    # Libraries write "no value" as NaN or as an empty text.
+    """A value, or None for what stands for "no value": NaN, and an empty text."""
     return None if value == "" or value != value else value  # noqa: PLR0124  # true only for NaN
 
 
-@contextmanager
-def errors_of_library(path: Path) -> Iterator[None]:
-    """Turns the many kinds of errors that a library raises for a damaged file into an :class:`InputError`."""
+def library_columns(kind: str, path: Path) -> list[str]:
+    """The names of the columns of a file or folder that :mod:`advisor.tables.libraries` reads.
+
+    Args:
+        kind: ``parquet``, ``excel`` or ``saved``.
+        path: The file or folder.
+
+    Raises:
+        InputError: It is damaged, or takes too much time or memory.
+    """
+    return cast("list[str]", _call_library(path, "columns", kind, str(path)))
+
+
+def library_rows(kind: str, path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """The rows of a file or folder that :mod:`advisor.tables.libraries` reads.
+
+    Args:
+        kind: ``parquet``, ``excel`` or ``saved``.
+        path: The file or folder.
+        columns: The columns to read.
+
+    Raises:
+        InputError: It is damaged, or takes too much time or memory.
+    """
+    reading = _call_library(path, "open_rows", kind, str(path), list(columns))
     try:
-        # Some warn of formats that they ignore; these do not matter for values.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    # Too little memory is no sign of a damaged file.
-    except (InputError, MemoryError):
+        while batch := _call_library(path, "next_rows", reading):
+            numbers, columns_of_batch = batch
+            for number, *values in zip(numbers, *map(_expanded, columns_of_batch), strict=True):
+                yield dict(zip(columns, values, strict=True)), f"{path} (row {number})"
+    except GeneratorExit:
+        _call_library(path, "close_rows", reading)
         raise
-    except Exception as error:
-        reason = visible(" ".join(f"{type(error).__name__}: {error}".split()))[:150]
-        raise InputError(f"{path}: the file is damaged or has another form ({reason}); write it again") from error
 
 
-def _from_library(path: Path, results: Iterator[T]) -> Iterator[T]:
-    while True:
-        # Not around the yield, where errors of the caller would be taken for the library's.
-        with errors_of_library(path):
-            result = next(results, None)
-        if result is None:
-            return
-        yield result
+def _call_library(path: Path, function: str, *arguments: Any) -> Any:
+    try:
+        process = limited_process(LIBRARY_MEMORY)
+        return process.call(f"advisor.tables.libraries:{function}", *arguments, seconds=LIBRARY_SECONDS)
+    except LimitExceededError as error:
+        raise InputError(f"{path}: {error}; give another file, or a smaller part of it") from error
+
+
+def _expanded(column: Any) -> list[Any]:
+    if isinstance(column, list):
+        return column
+    # Each text is one object, however often it occurs.
+    return [None if index is None else column["values"][index] for index in column["indices"]]
 
 
 def _objects(path: Path, kind: str, notes: Notes) -> Iterator[Row]:
@@ -253,51 +259,6 @@ def _csv_rows(path: Path, names: Sequence[str], columns: Sequence[str]) -> Itera
             yield LeftOut("the row has more or fewer cells than the header", f"{path}:{number}")
 
 
-def _parquet(path: Path) -> Any:
-    import pyarrow.parquet as pq
-
-    with errors_of_library(path):
-        schema = pq.ParquetFile(path).schema
-        columns = [schema.column(number) for number in range(len(schema))]
-        # Texts stay in their dictionaries: a few bytes may repeat a long text a million times.
-        texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-        file = pq.ParquetFile(path, read_dictionary=texts)
-    meta = file.metadata
-    if meta.num_columns > MOST_COLUMNS or meta.num_rows > MOST_ROWS:
-        raise InputError(
-            f"{path}: it has {meta.num_rows:,} rows and {meta.num_columns:,} columns; give at most {MOST_ROWS:,} rows "
-            f"and {MOST_COLUMNS:,} columns"
-        )
-    for number in range(meta.num_row_groups):
-        if meta.row_group(number).total_byte_size > LARGEST_ROW_GROUP:
-            raise InputError(
-                f"{path}: row group {number} has over {LARGEST_ROW_GROUP >> 20} MB; write it with smaller row groups"
-            )
-    return file
-
-
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    number = 0
-    # Threads would expand several columns at once.
-    batches = _parquet(path).iter_batches(_BATCH, columns=list(columns), use_threads=False)
-    for batch in _from_library(path, batches):
-        with errors_of_library(path):
-            lists = [_values(batch.column(name)) for name in columns]
-        for values in zip(*lists, strict=True):
-            number += 1
-            yield dict(zip(columns, values, strict=True)), f"{path} (row {number})"
-
-
-def _values(array: Any) -> list[Any]:
-    import pyarrow as pa
-
-    if not isinstance(array, pa.DictionaryArray):
-        return cast("list[Any]", array.to_pylist())
-    # Each text becomes an object once, however often it occurs.
-    values = array.dictionary.to_pylist()
-    return [None if index is None else values[index] for index in array.indices.to_pylist()]
-
-
 def _is_excel(path: Path) -> bool:
     try:
         return _SHEET in zip_members(path)
@@ -305,66 +266,7 @@ def _is_excel(path: Path) -> bool:
         return False
 
 
-def _sheet_cells(path: Path, width: int, notes: Notes, *, formulas: bool = False) -> Iterator[tuple[Any, ...]]:
-    """The rows of the first sheet with values, or with formulas where a cell has one; each has `width` cells."""
-    from openpyxl import load_workbook
-
-    with errors_of_library(path), zipfile.ZipFile(path) as archive:
-        infos = archive.infolist()
-    # The archive gives no more than these sizes, also if they are wrong.
-    if sum(info.file_size for info in infos) > LARGEST_SHEET:
-        raise InputError(f"{path}: it expands to more than {LARGEST_SHEET >> 20} MB; save the table as CSV or Parquet")
-
-    def cells() -> Iterator[tuple[Any, ...]]:
-        book = load_workbook(path, read_only=True, data_only=not formulas, keep_links=False)
-        try:
-            sheet = book.worksheets[0]
-            if len(book.sheetnames) > 1:
-                notes.append(f"{path}: of its {len(book.sheetnames)} sheets only {visible(sheet.title)} was read")
-            # A size that the sheet claims would give rows of any length.
-            sheet.reset_dimensions()
-            yield from sheet.iter_rows(max_col=width, values_only=True)
-        finally:
-            book.close()
-
-    for number, row in enumerate(_from_library(path, cells()), start=1):
-        if number > MOST_SHEET_ROWS:
-            raise InputError(f"{path}: it has over {MOST_SHEET_ROWS:,} rows; write it again")
-        yield row
-
-
-def _has_formulas(path: Path) -> bool:
-    with errors_of_library(path), zipfile.ZipFile(path) as archive:
-        # columns_of was called before, and has checked what the file expands to.
-        names = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
-        return any(mark in sheet for sheet in map(archive.read, names) for mark in (b"<f>", b"<f ", b"<f/"))
-
-
-def _sheet_header(path: Path) -> list[str]:
-    header = list(next(_sheet_cells(path, MOST_COLUMNS + 1, []), ()))
-    # A sheet keeps columns beside the table that once had a value or a format.
-    while header and header[-1] is None:
-        header.pop()
-    return ["" if name is None else str(name) for name in header]
-
-
-def _sheet_rows(path: Path, names: Sequence[str], columns: Sequence[str], notes: Notes) -> Iterator[Row]:
-    from openpyxl.utils import get_column_letter
-
-    places = [names.index(name) for name in columns]
-    # Without a second look, a formula whose value the file lacks cannot be told from an empty cell.
-    texts = _sheet_cells(path, len(names), [], formulas=True) if _has_formulas(path) else iter(())
-    for number, row in enumerate(_sheet_cells(path, len(names), notes), start=1):
-        # Without formulas the row is compared with itself, which finds nothing.
-        written = next(texts, row)
-        if number == 1:
-            continue
-        for place in places:
-            if row[place] is None and written[place] is not None:
-                cell = f"{get_column_letter(place + 1)}{number}"
-                raise InputError(
-                    f"{path}: cell {cell} has a formula without its value; save the file in a spreadsheet program"
-                )
-        # Rows below the table count as used after their values were deleted.
-        if any(value is not None for value in row):
-            yield {name: row[place] for name, place in zip(columns, places, strict=True)}, f"{path} (row {number})"
+def _other_sheets(path: Path) -> Iterator[str]:
+    name, sheets = _call_library(path, "sheets", str(path))
+    if sheets > 1:
+        yield f"{path}: of its {sheets} sheets only {visible(name)} was read"

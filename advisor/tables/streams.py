@@ -6,10 +6,13 @@ Compressed files are recognised by their first bytes and not by their names. The
 from __future__ import annotations
 
 import bz2
+import codecs
+import contextlib
 import gzip
 import io
 import json
 import lzma
+import re
 import stat
 import struct
 import sys
@@ -20,16 +23,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import ijson
-
 from ensemble.errors import InputError
 
+_SPACES = re.compile(r"[ \t\n\r]*")
 LARGEST_FILE = 2**32
 """Bytes that a file may expand to."""
 LARGEST_ITEM = 2**26
 """Bytes of one line, or of one element of a JSON list."""
-DEEPEST = 500
-"""Lists and objects in each other."""
 HEAD = 2**16
 """Bytes of the start of a file by which formats recognise their files."""
 _PIECE = 2**20
@@ -78,7 +78,7 @@ class _Limited(io.RawIOBase):
         return piece
 
     def readinto(self, buffer: Any) -> int:
-        # ijson reads by this method where a stream has it.
+        # A buffered reader reads by this method.
         piece = self.read(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)
@@ -212,32 +212,26 @@ def json_lines(path: Path, notes: Notes, member: str | None = None) -> Iterator[
 def json_items(path: Path, prefix: str = "item", member: str | None = None) -> Iterator[tuple[Any, str]]:
     """The elements of a JSON list, one at a time, and the place of each.
 
-    A file up to 64 MB may have NaN and infinite numbers, as Python writes them.
+    NaN and infinite numbers are read, as Python writes them.
 
     Args:
         path: The file.
-        prefix: The path of the elements in ijson's form: ``item`` if the file is a list, ``samples.item`` if it is an
-            object with the list ``samples``.
+        prefix: Where the elements are: ``item`` if the file is a list, ``samples.item`` if it is an object with the
+            list ``samples``, ``status`` for one value of an object.
         member: The name of a member, if the file is a zip file.
 
     Raises:
-        InputError: See :func:`open_stream`; or the file is not JSON, is cut off, or has over 500 lists in each other.
+        InputError: See :func:`open_stream`; or the file is not JSON, or is cut off.
     """
     number = 0
     try:
-        data = content_of(path, LARGEST_ITEM, member)
-        # ijson is slower and takes no NaN, so it reads only files that memory should not hold.
-        if data is not None:
-            for number, item in enumerate(_values_at(json.loads(data), prefix.split(".")), start=1):
-                yield item, f"{path} (element {number})"
-            return
         with open_stream(path, member) as stream:
-            events = ijson.parse(_shallow(ijson.basic_parse(stream, use_float=True, buf_size=2**16), path))
-            # The stream counts what was read since the last element; its pieces are far below this limit.
-            for number, item in enumerate(ijson.items(events, prefix), start=1):
+            text = _JsonText(stream)
+            for number, item in enumerate(_elements(text, prefix.split(".")), start=1):
                 stream.next_item()
                 yield item, f"{path} (element {number})"
-    except (ijson.JSONError, ValueError, RecursionError) as error:
+            text.check_end()
+    except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:100]
         raise InputError(f"{path}: not JSON after element {number} ({reason}); write it again") from error
 
@@ -300,24 +294,10 @@ def outline(head: bytes) -> frozenset[str]:
     Returns: Paths down to the third level, with ``item`` for the elements of a list: ``eval``, ``eval.task``.
     """
     found: set[str] = set()
-    path: list[str] = []
-    depth = 0
-    try:
-        for event, value in ijson.basic_parse(head, multiple_values=True):
-            if event == "map_key" and depth <= 3:
-                path[depth - 1 :] = [value]
-                found.add(".".join(path))
-            elif event.startswith("start_"):
-                depth += 1
-                if depth <= 3:
-                    path[depth - 1 :] = ["item" if event == "start_array" else ""]
-            elif event.startswith("end_"):
-                depth -= 1
-                del path[depth:]
-            if depth == 0:
-                break
-    except (ijson.JSONError, ValueError):
-        pass  # the head ends within the value, or it is not JSON
+    # Otherwise the head ends within the value, or it is not JSON.
+    with contextlib.suppress(ValueError, RecursionError):
+        # What follows the first value may be damaged.
+        _outline(_JsonText(io.BytesIO(head), "replace"), (), found)
     return frozenset(found)
 
 
@@ -339,24 +319,119 @@ def content_of(path: Path, most: int, member: str | None = None) -> bytes | None
     return b"".join(pieces)
 
 
-def _values_at(value: Any, path: Sequence[str]) -> Iterator[Any]:
-    if not path:
-        yield value
-    elif path[0] == "item" and isinstance(value, list):
-        for item in value:
-            yield from _values_at(item, path[1:])
-    elif isinstance(value, dict) and path[0] in value:
-        yield from _values_at(value[path[0]], path[1:])
+class _JsonText:
+    """JSON that is read value by value.
+
+    The standard library's parser reads each value: parsers in C for streams have crashed on long numbers.
+    """
+
+    _parse = staticmethod(json.JSONDecoder().raw_decode)
+
+    def __init__(self, stream: _Limited | io.BytesIO, errors: str = "strict") -> None:
+        self._stream, self._decoder = stream, codecs.getincrementaldecoder("utf-8-sig")(errors)
+        self._text, self._at, self._ended = "", 0, False
+
+    def next_mark(self) -> str:
+        """The next character that is not a space; empty at the end."""
+        while True:
+            self._at = cast("re.Match[str]", _SPACES.match(self._text, self._at)).end()
+            if self._at < len(self._text) or not self._read_more():
+                return self._text[self._at : self._at + 1]
+
+    def skip(self, mark: str) -> None:
+        """Go beyond the next character, which must be this one."""
+        if self.next_mark() != mark:
+            raise ValueError(f"expected {mark} at {self._text[self._at : self._at + 10]!r}")
+        self._at += 1
+
+    def value(self) -> Any:
+        """The value that begins here."""
+        self.next_mark()
+        while True:
+            try:
+                value, end = self._parse(self._text, self._at)
+            except json.JSONDecodeError as error:
+                # An error far from the end is no cut; a string that does not end is an error at its start.
+                cut = error.pos + 2**10 > len(self._text) or self._text[error.pos] == '"'
+                if not (cut and self._read_more()):
+                    raise
+            else:
+                # A number may go on in the next piece.
+                if end < len(self._text) or not self._read_more():
+                    self._at = end
+                    return value
+
+    def elements(self) -> Iterator[None]:
+        """Stop at each element of the list that begins here; the caller reads it."""
+        self.skip("[")
+        more = self.next_mark() != "]"
+        while more:
+            yield
+            if more := self.next_mark() == ",":
+                self.skip(",")
+        self.skip("]")
+
+    def members(self) -> Iterator[str]:
+        """The keys of the object that begins here; the caller reads the value of each."""
+        self.skip("{")
+        more = self.next_mark() != "}"
+        while more:
+            key = self.value()
+            if not isinstance(key, str):
+                raise ValueError("a key is not a string")
+            self.skip(":")
+            yield key
+            if more := self.next_mark() == ",":
+                self.skip(",")
+        self.skip("}")
+
+    def check_end(self) -> None:
+        """Raise an error if something follows."""
+        if self.next_mark():
+            raise ValueError("more than one value")
+
+    def _read_more(self) -> bool:
+        """Read as much as is left, so that the time for a large value is linear in its size; False at the end."""
+        rest = self._text[self._at :]
+        pieces, missing = [rest], max(2**16, len(rest))
+        while missing > 0 and not self._ended:
+            piece = self._stream.read(missing)
+            self._ended = not piece
+            pieces.append(self._decoder.decode(piece, final=self._ended))
+            missing -= len(piece)
+        self._text, self._at = "".join(pieces), 0
+        return len(self._text) > len(rest)
 
 
-def _shallow(events: Iterable[tuple[str, Any]], path: Path) -> Iterator[tuple[str, Any]]:
-    # ijson keeps the path of each level, so the memory grows with the square of the depth.
-    depth = 0
-    for event in events:
-        depth += event[0].startswith("start_") - event[0].startswith("end_")
-        if depth > DEEPEST:
-            raise InputError(f"{path}: it has over {DEEPEST} lists or objects in each other; give another file")
-        yield event
+def _elements(text: _JsonText, prefix: Sequence[str]) -> Iterator[Any]:
+    """The values at a path; the others are read and dropped."""
+    mark = text.next_mark()
+    if not prefix:
+        yield text.value()
+    elif mark == "[" and prefix[0] == "item":
+        for _ in text.elements():
+            yield from _elements(text, prefix[1:])
+    elif mark == "{":
+        for key in text.members():
+            if key == prefix[0]:
+                yield from _elements(text, prefix[1:])
+            else:
+                text.value()
+    else:
+        text.value()
+
+
+def _outline(text: _JsonText, path: tuple[str, ...], found: set[str]) -> None:
+    mark = text.next_mark()
+    if len(path) == 3 or mark not in ("[", "{"):
+        text.value()
+    elif mark == "[":
+        for _ in text.elements():
+            _outline(text, (*path, "item"), found)
+    else:
+        for key in text.members():
+            found.add(".".join((*path, key)))
+            _outline(text, (*path, key), found)
 
 
 def lines_of(stream: _Limited) -> Iterator[bytes]:

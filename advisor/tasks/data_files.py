@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from advisor.tables.arrow import arrow_rows, saved_files
 from advisor.tables.rows import LeftOut, Row, columns_of, rows_of, stem_of
+from advisor.tables.saved_data_set import saved_rows
 from advisor.tables.streams import Notes, content_of
 from ensemble.errors import InputError
 
@@ -232,8 +232,7 @@ def _table_rows(path: Path, notes: Notes) -> list[Row]:
 
 
 def _saved_rows(folder: Path) -> list[Row]:
-    rows = (row for path in saved_files(folder) for row in arrow_rows(path, path.read_bytes()))
-    return _with_whole_numbers(_limited(folder, rows))
+    return _with_whole_numbers(_limited(folder, saved_rows(folder)))
 
 
 def _limited(path: Path, rows: Iterable[Row]) -> list[Row]:

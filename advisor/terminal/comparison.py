@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,20 +11,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from advisor.compare.paired import GateResult, PairedDifference, PairedScores
+from advisor.compare.paired import ComparedPair, GateResult, PairedScores
 from advisor.compare.score_table import ScoreTable
 from advisor.config import LogsConfig
 from advisor.records import alpha_of
 from ensemble.common import text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _MOST_PAIRS = 15
 """Of up to six models all pairs are shown; of more, those with the baseline."""
 
 
 def comparison_of(
     table: ScoreTable,
-    pairs: Sequence[PairedDifference],
+    pairs: Sequence[ComparedPair],
     gate: Sequence[GateResult],
     config: LogsConfig,
     *,
@@ -65,14 +64,13 @@ def comparison_of(
         "margin": margin,
         "baseline": table.models[0],
         "models": models,
-        "pairs": [pair_json(pair, alpha, margin) for pair in pairs],
+        "pairs": [pair.as_dict(margin) for pair in pairs],
         "gate": None,
         "notes": list(table.notes),
         "provenance": {"command": config.command, "seed": config.seed},
     }
     if points is not None:
-        results = [{**_lists(each), "text": _gate_text(each, table.models[0], points)} for each in gate]
-        comparison["gate"] = {"points": points, "results": results}
+        comparison["gate"] = {"points": points, "results": [_gate_json(each, points) for each in gate]}
     return {**comparison, "text": _sentences(comparison)}
 
 
@@ -125,8 +123,8 @@ def _pairs_table(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any
     for pair in pairs:
         table.add_row(
             _plain(pair["b"] if with_baseline else f"{pair['b']} – {pair['a']}"),
-            text.difference(pair["delta"]),
-            text.difference_interval(pair["delta_ci"]),
+            text.difference(pair["difference"]),
+            text.difference_interval(pair["difference_ci"]),
             text.chance(pair["p_adjusted"]),
             f"{pair['gained']:,}",
             f"{pair['lost']:,}",
@@ -144,25 +142,15 @@ def _groups_table(pair: Mapping[str, Any]) -> Table:
         table.add_row(
             _plain(group["group"]),
             f"{group['n']:,}",
-            text.difference(group["delta"]),
-            text.difference_interval(group["delta_ci"]),
+            text.difference(group["difference"]),
+            text.difference_interval(group["difference_ci"]),
             "the other way" if group["opposite"] else "",
         )
-    total = text.difference(pair["delta"]), text.difference_interval(pair["delta_ci"])
+    total = text.difference(pair["difference"]), text.difference_interval(pair["difference_ci"])
     table.add_section()
     table.add_row("all questions", f"{pair['n']:,}", *total, "")
-    table.add_row("mean of groups", "", text.difference(pair["macro_delta"]), "", "")
+    table.add_row("mean of groups", "", text.difference(pair["macro_difference"]), "", "")
     return table
-
-
-def pair_json(pair: PairedDifference, alpha: float, margin: float) -> dict[str, Any]:
-    """A pair with its verdict, in the form of `--json`."""
-    verdict, says = ("equal", f"equal within {margin:g}") if pair.equivalent else ("unsure", "cannot tell")
-    if pair.p_adjusted <= 2 * alpha and pair.delta:
-        verdict, says = ("better", "better") if pair.delta > 0 else ("worse", "worse")
-        # A large test set can show a difference that does not matter.
-        says += f", by less than {margin:g}" if pair.equivalent else ""
-    return {**_lists(pair), "verdict": verdict, "says": says}
 
 
 def _sentences(comparison: Mapping[str, Any]) -> list[str]:
@@ -177,19 +165,19 @@ def _sentences(comparison: Mapping[str, Any]) -> list[str]:
     if len(comparison["pairs"]) > 1:
         differ = sum(pair["verdict"] in ("better", "worse") for pair in comparison["pairs"])
         found.append(f"{differ} of {len(comparison['pairs'])} pairs are shown to differ, after Holm's correction.")
-    if len(pairs) == 1 and pairs[0]["verdict"] == "unsure" and pairs[0]["questions_needed"]:
+    if len(pairs) == 1 and pairs[0]["verdict"] == "unclear" and pairs[0]["questions_needed"]:
         needed, safe = pairs[0]["questions_needed"], pairs[0]["questions_safe"]
         number = f"about {safe:,} questions are safe" if safe else "no number of questions is safe"
         found.append(
-            f"A true difference of {abs(pairs[0]['delta']):.1f} points needs about {needed:,} questions; the observed "
-            f"one may be too large by luck, so {number}."
+            f"A true difference of {abs(pairs[0]['difference']):.1f} points needs about {needed:,} questions; the "
+            f"observed one may be too large by luck, so {number}."
         )
     for pair in pairs:
-        macro, opposite = pair["macro_delta"], [group["group"] for group in pair["groups"] if group["opposite"]]
+        macro, opposite = pair["macro_difference"], [group["group"] for group in pair["groups"] if group["opposite"]]
         # A few large groups can outweigh all others; one figure would hide that.
-        if macro is not None and macro * pair["delta"] < 0:
+        if macro is not None and macro * pair["difference"] < 0:
             some = ", ".join(opposite[:5]) + (", ..." if len(opposite) > 5 else "")
-            total, mean = text.difference(pair["delta"]), text.difference(macro)
+            total, mean = text.difference(pair["difference"]), text.difference(macro)
             found.append(
                 f"{pair['b']} against {pair['a']}: {total} points over all questions, but {mean} as the mean over "
                 f"{len(pair['groups'])} groups; {len(opposite)} of them go the other way ({some})."
@@ -197,12 +185,6 @@ def _sentences(comparison: Mapping[str, Any]) -> list[str]:
     if len(pairs) < len(comparison["pairs"]):
         found.append(f"Only pairs with {comparison['baseline']} are shown; --json has all {len(comparison['pairs'])}.")
     return found
-
-
-def _lists(result: PairedDifference | GateResult) -> dict[str, Any]:
-    """The fields of a result, with lists for tuples as in the JSON."""
-    fields = dataclasses.asdict(result)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 def _macro(table: ScoreTable, model: int) -> float | None:
@@ -213,18 +195,27 @@ def _macro(table: ScoreTable, model: int) -> float | None:
     return 100 * float(np.mean([np.mean(values) for values in groups.values()])) if len(groups) > 1 else None
 
 
-def _gate_text(result: GateResult, baseline: str, points: float) -> str:
-    allowed = f"{points:g} point{'' if points == 1 else 's'}"
-    limits = text.difference_interval(result.delta_ci)
-    figures = f"{text.difference(result.delta)} points against {baseline}, {limits}"
-    if result.outcome == "worse":
-        return f"Gate failed: {result.model} is worse by more than {allowed} ({figures})."
-    if result.outcome == "pass":
-        return f"Gate passed: {result.model} is not worse by more than {allowed} ({figures})."
-    return (
-        f"Gate unsure: the questions are too few to tell whether {result.model} is worse by more than {allowed} "
-        f"({figures}); a true loss of {result.smallest_shown:.1f} points is found 4 times out of 5."
-    )
+def _gate_json(result: GateResult, points: float) -> dict[str, Any]:
+    """A result of the gate, with a sentence; `points` is the loss that it allows."""
+    difference, allowed = result.difference, f"{points:g} point{'' if points == 1 else 's'}"
+    model, limits = difference.of, text.difference_interval(difference.interval)
+    figures = f"{text.difference(difference.estimate)} points against {difference.over}, {limits}"
+    sentence = f"Gate passed: {model} is not worse by more than {allowed} ({figures})."
+    if result.verdict == "worse":
+        sentence = f"Gate failed: {model} is worse by more than {allowed} ({figures})."
+    elif result.verdict == "unclear":
+        sentence = (
+            f"Gate unsure: the questions are too few to tell whether {model} is worse by more than {allowed} "
+            f"({figures}); a true loss of {result.smallest_shown:.1f} points is found 4 times out of 5."
+        )
+    return {
+        "model": model,
+        "verdict": result.verdict,
+        "difference": difference.estimate,
+        "difference_ci": list(difference.interval),
+        "smallest_shown": result.smallest_shown,
+        "text": sentence,
+    }
 
 
 def _of_clusters(comparison: Mapping[str, Any]) -> str:

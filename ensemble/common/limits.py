@@ -157,9 +157,13 @@ class LimitedProcess:
 
 
 @cache
-def limited_process() -> LimitedProcess:
-    """The child process that this program uses for all its untrusted input; it ends with the program."""
-    process = LimitedProcess()
+def limited_process(memory: int = MEMORY) -> LimitedProcess:
+    """The child process that this program uses for its untrusted input; it ends with the program.
+
+    Args:
+        memory: Its memory limit in bytes. There is one process for each limit.
+    """
+    process = LimitedProcess(memory)
     atexit.register(process.close)
     return process
 

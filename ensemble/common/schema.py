@@ -3,7 +3,8 @@
 A module of models derives each class from :class:`Schema`, and its fields from the types below. Built in this process,
 a model holds what it was given. Read from a file (:func:`read_object`, :func:`read_lines`, :func:`validated`), its
 strings are cleaned with :func:`ensemble.common.text.visible`, except those of :data:`Exact` and :data:`Raw`, which
-programs use as they are. A run folder may come from a stranger, so numbers are strict and finite, and a flag is no number.
+programs use as they are. A run folder may come from a stranger, so numbers are strict and finite, and a flag is no
+number.
 
 Keys that a class does not state are ignored; a class whose format keeps them says ``extra="allow"``, and one whose file
 people write by hand says ``extra="forbid"``, so that a misspelt key is found.

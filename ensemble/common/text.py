@@ -138,6 +138,28 @@ def why_not_shown(by_test: str, ends: tuple[float, float] | None) -> str:
     return "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0."
 
 
+def verdict(word: str, of: str, over: str, margin: float | None = None) -> str:
+    """Return what a comparison shows: ``B is better than A``.
+
+    Args:
+        word: ``better``, ``worse``, ``equal`` or ``unclear``.
+        of: The name of the system that is compared.
+        over: The name of the one that it is compared with.
+        margin: Points within which two systems count as equal; None to leave them out.
+    """
+    if word == "equal":
+        return f"{of} and {over} are equal" + ("" if margin is None else f" within {margin:g} points")
+    return f"Cannot tell {of} from {over}" if word == "unclear" else f"{of} is {word} than {over}"
+
+
+def verdict_in_table(word: str, margin: float, *, is_within: bool) -> str:
+    """Return a verdict in a few words; `is_within` says whether the interval of the difference is within the margin."""
+    if word in ("equal", "unclear"):
+        return f"equal within {margin:g}" if word == "equal" else "cannot tell"
+    # A large test set can show a difference that does not matter.
+    return f"{word}, by less than {margin:g}" if is_within else word
+
+
 def _direction(change: int) -> str:
     return "fewer" if change < 0 else "more"
 

@@ -11,8 +11,7 @@ from ensemble.models.check import check, check_tokenizer
 from ensemble.models.hub import check_on_hub
 from ensemble.models.load import load_member, parse_device
 from ensemble.models.member import Member
-from ensemble.models.spec import ModelSpec, tokenizer_of
-from ensemble.servers.address import ServerAddress
+from ensemble.models.spec import ModelSpec
 
 Engine = Literal["local", "ray"]
 """``local``: in this process. ``ray``: each member on a node of the Ray cluster that this process has joined."""
@@ -31,7 +30,7 @@ def check_engine(engine: Engine, method: str, specs: Sequence[ModelSpec] = ()) -
     """
     if engine not in get_args(Engine):
         raise InputError(f"engine {engine!r}: not one of {', '.join(get_args(Engine))}")
-    if engine == "ray" or any(isinstance(spec.checkpoint, ServerAddress) for spec in specs):
+    if engine == "ray" or any(spec.is_remote for spec in specs):
         check_distributed(method)
 
 
@@ -43,9 +42,8 @@ def check_models(specs: Sequence[ModelSpec], engine: Engine) -> None:
     """
     for spec in specs:
         checkpoint = spec.checkpoint
-        if isinstance(checkpoint, ServerAddress):
-            checkpoint = tokenizer_of(checkpoint, spec.name)
-            check_tokenizer(checkpoint)
+        if checkpoint.is_remote:
+            check_tokenizer(spec.tokenizer)
             continue
         # Asked first: without network, transformers would retry for half a minute for each file.
         if not checkpoint.is_local:
@@ -53,7 +51,7 @@ def check_models(specs: Sequence[ModelSpec], engine: Engine) -> None:
         check(checkpoint)
         # The devices of a cluster are on other machines.
         if engine == "local":
-            parse_device(spec.device)
+            parse_device(spec.device or "auto")
 
 
 def load_members(specs: Sequence[ModelSpec], engine: Engine) -> Sequence[Member]:
@@ -64,7 +62,7 @@ def load_members(specs: Sequence[ModelSpec], engine: Engine) -> Sequence[Member]
         MemberError: A member failed while it was loaded.
     """
     loaded: dict[int, Member] = {}
-    servers = {n: spec for n, spec in enumerate(specs) if isinstance(spec.checkpoint, ServerAddress)}
+    servers = {n: spec for n, spec in enumerate(specs) if spec.is_remote}
     # First, because a server that is not there is found at once, and loading takes minutes.
     for n, spec in servers.items():
         from ensemble.distributed.server_member import load_server_member

@@ -58,7 +58,7 @@ def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[
             "no Ray cluster is joined; load the members inside `with ensemble.distributed.ray_cluster.cluster():`"
         )
     # This machine's GPUs are not the cluster's, and a GPU of the cluster is reserved only where it is requested.
-    specs = [replace(spec, device="cpu") if spec.device == "auto" else spec for spec in specs]
+    specs = [replace(spec, device="cpu") if spec.device in (None, "auto") else spec for spec in specs]
     _check_gpus(specs)
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray types few
     servers = [_start(spec, number, nodes, len(specs), restarts) for number, spec in enumerate(specs)]
@@ -78,7 +78,7 @@ def _check_gpus(specs: Sequence[ModelSpec]) -> None:
 
 
 def _on_gpu(spec: ModelSpec) -> bool:
-    return spec.device.partition(":")[0] == "cuda"
+    return (spec.device or "").partition(":")[0] == "cuda"
 
 
 def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int, restarts: int) -> RayServer:
@@ -106,7 +106,7 @@ def _member(server: RayServer, spec: ModelSpec, pending: Any) -> RayMember:
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer, tuple(facts["eos_ids"]), facts["size"]),
         context=facts["context"],
-        chat_template=spec.chat_template,
+        chat_template=spec.chat_template or "auto",
         seq2seq=facts["seq2seq"],
         spec=facts["spec"],
         # Replies arrive on the CPU, whatever device the worker computes on.

@@ -11,7 +11,7 @@ from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError
 from ensemble.models.check import check_tokenizer
 from ensemble.models.model_files import json_of
-from ensemble.models.spec import Checkpoint, ModelSpec, tokenizer_of
+from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.probe import connect
 from ensemble.servers.token_client import TokenClient
@@ -35,7 +35,7 @@ def load_server_member(spec: ModelSpec) -> RemoteMember:
     from transformers import AutoTokenizer
 
     address = cast("ServerAddress", spec.checkpoint)
-    checkpoint = tokenizer_of(address, spec.name)
+    checkpoint = spec.tokenizer
     check_tokenizer(checkpoint)
     server = connect(address, spec.name)
     try:
@@ -57,7 +57,7 @@ def load_server_member(spec: ModelSpec) -> RemoteMember:
         vocabulary=vocabulary,
         # Servers refuse a context that leaves no room for a token.
         context=None if client.limits.context is None else client.limits.context - 1,
-        chat_template=spec.chat_template,
+        chat_template=spec.chat_template or "auto",
         seq2seq=None,
         spec=spec,
         # Log-probabilities arrive on the CPU.

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -61,16 +60,15 @@ def common_and_foreign(joint: JointVocabulary, member: int) -> tuple[Tensor, Ten
     return torch.stack([ids[common], counterpart[common]]), ids[~common]
 
 
-def load_or_make(key: str, make: Callable[[], TokenMapping], folder: Path | None = None) -> TokenMapping:
-    """Load a mapping from the cache, or make it and save it there.
+def load_or_make(key: str, make: Callable[[], TokenMapping]) -> TokenMapping:
+    """Load a mapping from the user's cache folder, or make it and save it there.
 
     Args:
         key: Everything that decides the mapping.
         make: Makes the mapping if the cache lacks it.
-        folder: The folder of the cache; None for the user's cache folder.
     """
     name = hashlib.sha256(f"{_FORMAT} {key}".encode()).hexdigest()
-    path = (folder or default_cache_dir() / "mappings") / f"{name}.safetensors"
+    path = default_cache_dir() / "mappings" / f"{name}.safetensors"
     try:
         return TokenMapping(**load_file(path))
     except Exception:  # noqa: BLE001  # the file is missing, damaged or of another format: make it again

@@ -36,10 +36,10 @@ def load_member(spec: ModelSpec) -> LocalMember:
     """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    checkpoint, name, dtype, quantization = spec.weights, spec.name, spec.dtype, quantization_of(spec)
+    checkpoint, name, dtype, quantization = spec.weights, spec.name, spec.dtype or "auto", quantization_of(spec)
     config = check(checkpoint)
     auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder(config) else AutoModelForCausalLM
-    device = parse_device(spec.device)
+    device = parse_device(spec.device or "auto")
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype}: not one of {', '.join(DTYPES)}")
     options = checkpoint.options
@@ -75,13 +75,17 @@ def load_member(spec: ModelSpec) -> LocalMember:
     if missing := sorted(info["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise MemberError(f"{name}: its weights lack {missing[0]}{more}; is the download complete?")
-    member = member_of(model, tokenizer, name=name, chat_template=spec.chat_template, sides=checkpoint.sides)
+    member = member_of(model, tokenizer, name=name, chat_template=spec.chat_template or "auto", sides=checkpoint.sides)
     # transformers reads all files from the commit at which it found the configuration, even if the branch moves on.
     commit = getattr(model.config, "_commit_hash", None) or checkpoint.revision
     source = checkpoint if checkpoint.is_local else replace(checkpoint, revision=commit)
     loaded_dtype = dtype if quantization is not None else str(model.dtype).removeprefix("torch.")
     loaded = replace(
-        spec, checkpoint=source, device=resolve_device(spec.device), dtype=loaded_dtype, quantization=quantization
+        spec,
+        checkpoint=source,
+        device=resolve_device(spec.device or "auto"),
+        dtype=loaded_dtype,
+        quantization=quantization,
     )
     return replace(member, spec=loaded)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ensemble.common.files import exists
 from ensemble.errors import InputError
@@ -113,6 +113,9 @@ class Checkpoint:
     trust_remote_code: bool = False
     sides: Sides = Sides()
     gguf_file: str | None = None
+    # Of a checkpoint and of a server's address, so that a type checker tells them apart by it.
+    is_remote: ClassVar[Literal[False]] = False
+    can_decode: ClassVar[Literal[True]] = True
 
     @property
     def is_local(self) -> bool:
@@ -167,27 +170,76 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """What a model requests from a node of a cluster, under Ray's names. A value of None follows from its device.
+
+    Attributes:
+        num_cpus: Cores, and threads that the model computes with: a whole number, 1 if None.
+        num_gpus: GPUs: a whole number, or a part of one GPU. If None, 1 for a model on ``cuda``, else 0.
+    """
+
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model's tokens cost, in dollars per million, at least 0.
+
+    Attributes:
+        price_in: Tokens of prompts.
+        price_out: Generated tokens.
+    """
+
+    price_in: float
+    price_out: float
+
+    def of(self, prompt_tokens: int, tokens: int) -> float | None:
+        """Dollars of some responses, by their tokens; None without ``prompt_tokens``, which are then not known."""
+        return (self.price_in * prompt_tokens + self.price_out * tokens) / 1e6 if prompt_tokens else None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model and how to load it.
+    """A model, and how to load it: a line of a pool file, a member of a set, or a model that a user names.
 
     Attributes:
         checkpoint: Where its files are, or the server that it is behind.
         name: Its name in messages and reports.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``, ...; see :func:`resolve_device`.
-        dtype: One of DTYPES. For GGUF files ``auto`` is float32.
-        chat_template: Whether its prompts go through the tokenizer's chat template.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``, ...; see :func:`resolve_device`. None for the device
+            that the options of a command name, or else ``auto``.
+        dtype: One of DTYPES; None as above. For GGUF files ``auto`` is float32.
+        chat_template: Whether its prompts go through the tokenizer's chat template; None as above.
         quantization: A quantization configuration of transformers (``BitsAndBytesConfig(...)``, ...), or its content as
             JSON has it; None to load the weights as they are, and for GGUF files.
         files: SHA-256 of each file of a saved local model, by name; empty if they are not checked.
+        resources: What it requests from a node of a cluster.
+        price: What its tokens cost; None if that is not known.
+        place: The file and line that names it, for messages; may be empty.
     """
 
     checkpoint: Checkpoint | ServerAddress
     name: str
-    device: str = "auto"
-    dtype: str = "auto"
-    chat_template: ChatTemplate = "auto"
-    quantization: object | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
+    device: str | None = None
+    dtype: str | None = None
+    chat_template: ChatTemplate | None = None
+    # Neither a configuration nor a dict has a hash.
+    quantization: object | None = field(default=None, hash=False)
+    files: Mapping[str, str] = field(default_factory=dict, hash=False)
+    resources: Resources = Resources()
+    price: Price | None = None
+    # Two lines may name the same model.
+    place: str = field(default="", compare=False)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is behind a server."""
+        return self.checkpoint.is_remote
+
+    @property
+    def can_decode(self) -> bool:
+        """Whether it can be decoded token by token: its model or its tokenizer is loaded here."""
+        return self.checkpoint.can_decode
 
     @property
     def weights(self) -> Checkpoint:
@@ -196,9 +248,29 @@ class ModelSpec:
         Raises:
             InputError: It is behind a server.
         """
-        if isinstance(self.checkpoint, ServerAddress):
+        if self.checkpoint.is_remote:
             raise InputError(f"{self.name}: it is behind a server, and this needs the files of its weights")
         return self.checkpoint
+
+    @property
+    def tokenizer(self) -> Checkpoint:
+        """The place of its tokenizer.
+
+        Raises:
+            InputError: It is behind a server, and its line has no ``tokenizer=``.
+        """
+        if not self.checkpoint.is_remote:
+            return self.checkpoint
+        if (tokenizer := self.checkpoint.tokenizer) is None:
+            raise InputError(
+                f"{self.name}: a model behind a server needs its tokenizer to be decoded token by token; add "
+                "tokenizer=FOLDER_OR_ID to its line"
+            )
+        checkpoint = Checkpoint(tokenizer)
+        if checkpoint.is_local:
+            return checkpoint
+        hub_id, _, revision = tokenizer.partition("@")
+        return Checkpoint(hub_id, revision or None)
 
 
 def resolve_device(device: str) -> str:
@@ -210,28 +282,6 @@ def resolve_device(device: str) -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def tokenizer_of(address: ServerAddress, name: str) -> Checkpoint:
-    """The place of the tokenizer of a model behind a server.
-
-    Args:
-        address: The server and the model.
-        name: The model, for the message.
-
-    Raises:
-        InputError: Its line has no ``tokenizer=``.
-    """
-    if address.tokenizer is None:
-        raise InputError(
-            f"{name}: a model behind a server needs its tokenizer to be decoded token by token; add "
-            "tokenizer=FOLDER_OR_ID to its line"
-        )
-    checkpoint = Checkpoint(address.tokenizer)
-    if checkpoint.is_local:
-        return checkpoint
-    hub_id, _, revision = address.tokenizer.partition("@")
-    return Checkpoint(hub_id, revision or None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,11 @@ def to_json(spec: EnsembleSpec, folder: Path) -> str:
 
 def member_to_json(member: ModelSpec, folder: Path) -> dict[str, Any]:
     """A member as an entry of ``members``, in a file that is in a folder."""
-    if isinstance(member.checkpoint, ServerAddress):
+    if member.checkpoint.is_remote:
         address = {key: value for key, value in member.checkpoint.as_dict().items() if value is not None}
         if member.checkpoint.tokenizer is not None and Checkpoint(member.checkpoint.tokenizer).is_local:
             address["tokenizer"] = _path_from(folder, member.checkpoint.tokenizer)
-        return {"name": member.name, "server": address, "chat_template": member.chat_template}
+        return {"name": member.name, "server": address, "chat_template": member.chat_template or "auto"}
     checkpoint, quantization = member.checkpoint, member.quantization
     if checkpoint.is_local:
         place: dict[str, Any] = {"path": _path_from(folder, checkpoint.path_or_id), "files": dict(member.files)}
@@ -93,8 +93,8 @@ def member_to_json(member: ModelSpec, folder: Path) -> dict[str, Any]:
         **place,
         **({} if checkpoint.gguf_file is None else {"gguf_file": checkpoint.gguf_file}),
         **({"trust_remote_code": True} if checkpoint.trust_remote_code else {}),
-        "dtype": member.dtype,
-        "chat_template": member.chat_template,
+        "dtype": member.dtype or "auto",
+        "chat_template": member.chat_template or "auto",
         **checkpoint.sides.key(),
         **({} if quantization is None else {"quantization": quantization}),
     }

@@ -18,7 +18,6 @@ from ensemble.models.hub import commit_of, file_on_hub, push_files
 from ensemble.models.spec import COMMIT, Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.saved.ensemble_json import from_json, to_json
 from ensemble.saved.model_card import MARKER, model_card
-from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from ensemble.models.member import Member
@@ -50,7 +49,7 @@ def specs_of(members: Sequence[Member]) -> tuple[ModelSpec, ...]:
                 "save the model to a folder, and load it from there"
             )
         spec = member.spec
-        if not isinstance(spec.checkpoint, ServerAddress):
+        if not spec.checkpoint.is_remote:
             checkpoint, files = _pinned(spec.checkpoint)
             spec = replace(spec, checkpoint=checkpoint, files=files)
         specs.append(spec)
@@ -151,7 +150,7 @@ def check_pushable(members: Sequence[ModelSpec]) -> None:
         InputError: A member is a local model, or behind a server.
     """
     for member in members:
-        if isinstance(member.checkpoint, ServerAddress):
+        if member.checkpoint.is_remote:
             raise InputError(f"{member.name}: it is behind a server, which others cannot reach; save without pushing")
         if member.checkpoint.is_local:
             raise InputError(
@@ -215,7 +214,7 @@ def check_members(
     """
     for member in members:
         checkpoint = member.checkpoint
-        if isinstance(checkpoint, ServerAddress):
+        if checkpoint.is_remote:
             checkpoint.check_consent(allow_servers, f"{file}: its member {member.name}")
             checkpoint.check_key_name(allow_key_env, f"{file}: its member {member.name}")
             continue

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble.models.spec import EnsembleSpec, ModelSpec
-from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -45,7 +44,7 @@ def model_card(
 
     members = spec.members
     # The metadata can name only models on the hub.
-    loaded = [member for member in members if not isinstance(member.checkpoint, ServerAddress)]
+    loaded = [member for member in members if not member.is_remote]
     ids = [member.weights.path_or_id for member in loaded if not member.weights.is_local]
     trusted = [_place(member) for member in loaded if member.weights.trust_remote_code]
     data = ModelCardData(
@@ -71,7 +70,7 @@ def model_card(
         servers=len(loaded) < len(members),
         trusted=", ".join(trusted),
         extra=_extras(members),
-        loading=", ".join(dict.fromkeys(member.dtype for member in loaded)),
+        loading=", ".join(dict.fromkeys(member.dtype or "auto" for member in loaded)),
         evidence=evidence.strip(),
     )
     return f"{str(card).rstrip()}\n"
@@ -85,7 +84,7 @@ def _weights(spec: EnsembleSpec) -> str:
 
 def _extras(members: Sequence[ModelSpec]) -> str:
     """The extras to install for some members, as pip takes them."""
-    here = [member for member in members if not isinstance(member.checkpoint, ServerAddress)]
+    here = [member for member in members if not member.is_remote]
     extras = [
         *(["gguf"] if any(member.weights.gguf for member in here) else []),
         *(["openai"] if len(here) < len(members) else []),
@@ -94,20 +93,20 @@ def _extras(members: Sequence[ModelSpec]) -> str:
 
 
 def _row(number: int, member: ModelSpec) -> Mapping[str, Any]:
-    behind_server = isinstance(member.checkpoint, ServerAddress)
+    behind_server = member.is_remote
     unmarked = "not known" if behind_server else "by its files"
-    dtype = f"{member.dtype}{', quantised' if member.quantization is not None else ''}"
+    dtype = f"{member.dtype or 'auto'}{', quantised' if member.quantization is not None else ''}"
     return {
         "role": "primary" if number == 0 else str(number + 1),
         "name": _place(member),
         "revision": f"`{escaped(member.checkpoint.revision)}`" if member.checkpoint.revision else unmarked,
         "dtype": "the server's" if behind_server else dtype,
-        "template": member.chat_template,
+        "template": member.chat_template or "auto",
     }
 
 
 def _place(member: ModelSpec) -> str:
-    if isinstance(member.checkpoint, ServerAddress):
+    if member.checkpoint.is_remote:
         return f"{escaped(member.name)} (a server: {escaped(member.checkpoint.path_or_id)})"
     checkpoint, name = member.checkpoint, escaped(member.name)
     if checkpoint.is_local:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from typing import ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
 from ensemble.errors import InputError
@@ -55,6 +56,12 @@ class ServerAddress:
     timeout: float = 300.0
     concurrency: int = _CONCURRENCY
     requests_per_minute: float | None = None
+    is_remote: ClassVar[Literal[True]] = True
+
+    @property
+    def can_decode(self) -> bool:
+        """Whether the model can be decoded token by token with others."""
+        return self.tokenizer is not None
 
     @property
     def path_or_id(self) -> str:

@@ -17,16 +17,14 @@ from advisor.jobs.planning.judging import UNKNOWN, decoded_sets, judge_prompts, 
 from advisor.jobs.planning.plan import expected_seconds, plan_model, plan_together, problem_of, tokens_written
 from advisor.judge.judge import judging
 from advisor.pool.fit import weights_here
-from advisor.pool.pool_file import PoolEntry
 from advisor.profile.stored import Said, splits_of, stored_responses, unanswered
 from advisor.profile.turns import continued
 from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check_tokenizer
 from ensemble.models.member import Member
-from ensemble.models.spec import ChatTemplate, Dialogue, Sourced, tokenizer_of
+from ensemble.models.spec import ChatTemplate, Dialogue, ModelSpec, Sourced
 from ensemble.runtime.model_runner import ModelRunner
-from ensemble.servers.address import ServerAddress
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 SHOWN = 3
@@ -116,10 +114,10 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _has_to_come(entry: PoolEntry) -> bool:
+def _has_to_come(entry: ModelSpec) -> bool:
     """Whether even the tokenizer would be a large download: in GGUF it is in the file of the weights."""
     checkpoint = entry.checkpoint
-    if isinstance(checkpoint, ServerAddress) or checkpoint.gguf is None or checkpoint.is_local:
+    if checkpoint.is_remote or checkpoint.gguf is None or checkpoint.is_local:
         return False
     return weights_here(entry.name, checkpoint) is None
 
@@ -132,7 +130,7 @@ def _questions(task: Task, said: Said, inference: InferenceConfig) -> _Prompts:
 
 
 def _plan(
-    entry: PoolEntry, inference: InferenceConfig, prompts: _Prompts, questions: int, problem: str | None, task: Task
+    entry: ModelSpec, inference: InferenceConfig, prompts: _Prompts, questions: int, problem: str | None, task: Task
 ) -> dict[str, Any]:
     """The plan of a model that answers some questions with prompts like these."""
     shown, counted, trouble = _encoded(entry, inference.chat_template, prompts.examples, problem)
@@ -148,7 +146,7 @@ def _plan(
         # Without a tokenizer here a token counts as four characters.
         texts = [len(each.prompt) / 4 + count * prompts.limit for each, count in zip(*prompts[:2], strict=True)]
         read = mean(lengths or texts)
-        if task.metric == "choice" and isinstance(entry.checkpoint, ServerAddress):
+        if task.metric == "choice" and entry.is_remote:
             # A server reads the prompt again with each option.
             read *= mean(len(each.choices) for each in prompts.examples)
         price = (entry.price.price_in * read + entry.price.price_out * new) * questions / 1e6
@@ -164,7 +162,7 @@ def _plan(
 
 
 def _encoded(
-    entry: PoolEntry, template: ChatTemplate, examples: Sequence[Example], problem: str | None
+    entry: ModelSpec, template: ChatTemplate, examples: Sequence[Example], problem: str | None
 ) -> tuple[list[dict[str, Any]], list[int], str | None]:
     """The first prompts as the model gets them, the tokens of all, and why the tokenizer cannot be used."""
     inputs = [_text(entry, example) for example in examples]
@@ -172,7 +170,7 @@ def _encoded(
     plain = [{"id": each.id, "text": text, "tokens": None} for each, text in zip(examples[:SHOWN], texts, strict=True)]
     if problem is not None or _has_to_come(entry):
         return plain, [], None
-    if isinstance(entry.checkpoint, ServerAddress) and entry.checkpoint.tokenizer is None:
+    if not entry.can_decode:
         return plain, [], None
     try:
         member = _tokenizer_only(entry, entry.chat_template or template)
@@ -188,20 +186,19 @@ def _encoded(
     return shown, [len(ids) for ids in encoded], None
 
 
-def _text(entry: PoolEntry, example: Example) -> str | Dialogue:
+def _text(entry: ModelSpec, example: Example) -> str | Dialogue:
     """What a model reads of a question: a translation model may read the bare source instead of the prompt."""
     given = example.model_input
     if not isinstance(given, Sourced):
         return given
-    sides = None if isinstance(entry.checkpoint, ServerAddress) else entry.checkpoint.sides
+    sides = None if entry.checkpoint.is_remote else entry.checkpoint.sides
     # Only encoder-decoder models have languages; a causal model reads the prompt.
     return given.source if sides is not None and sides.key() and sides.reads != "prompt" else given.prompt
 
 
-def _tokenizer_only(entry: PoolEntry, template: ChatTemplate) -> Member:
-    address = entry.checkpoint
-    checkpoint = tokenizer_of(address, entry.name) if isinstance(address, ServerAddress) else address
-    if isinstance(address, ServerAddress):
+def _tokenizer_only(entry: ModelSpec, template: ChatTemplate) -> Member:
+    checkpoint = entry.tokenizer
+    if entry.is_remote:
         check_tokenizer(checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
     if template == "always" and not tokenizer.chat_template:

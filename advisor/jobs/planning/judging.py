@@ -11,7 +11,6 @@ from advisor.profile.stored import splits_of
 from advisor.progress import Progress
 from advisor.tasks.task import Rubric, Task
 from ensemble.common.text import counted
-from ensemble.servers.address import ServerAddress
 
 UNKNOWN = "[response]"
 """A response that is not written yet, in a prompt that is shown."""
@@ -84,7 +83,7 @@ def say_judging(config: RunConfig, progress: Progress, sets: dict[str, int] | No
     prompt = int(tokens / len(task.examples)) + 1
     for judge in config.judges:
         begin = f"judge {judge.name}: at most {counted(count, 'verdict')}; those that are stored are not asked again"
-        if isinstance(judge.checkpoint, ServerAddress) or inference.engine == "ray":
+        if judge.checkpoint.is_remote or inference.engine == "ray":
             progress.say(begin)
             continue
         plan = plan_model(judge, judging(config), prompt=prompt, new=new)

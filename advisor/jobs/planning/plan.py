@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 from advisor.config import InferenceConfig
 from advisor.jobs.planning.speed import Speed, measure_speed
 from advisor.pool.checks import check_pool
-from advisor.pool.fit import free_on, need_of_entry, too_large, weights_here
-from advisor.pool.pool_file import PoolEntry
-from advisor.pool.resources import resources_of
+from advisor.pool.fit import free_on, need_of_model, too_large, weights_here
+from advisor.pool.quantization import kind_of
+from advisor.pool.resources import device_of, resources_of
 from advisor.tasks.task import Task
 from ensemble.errors import UniteError
 from ensemble.models.gguf import check_name
 from ensemble.models.hub import check_on_hub, weights_on_hub
-from ensemble.models.spec import Checkpoint
-from ensemble.servers.address import ServerAddress
+from ensemble.models.spec import Checkpoint, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.models.memory import MemoryNeed
@@ -31,12 +30,12 @@ def tokens_written(task: Task, inference: InferenceConfig) -> int:
     return 0 if task.metric == "choice" else inference.limit(task)
 
 
-def problem_of(entry: PoolEntry, inference: InferenceConfig) -> str | None:
+def problem_of(entry: ModelSpec, inference: InferenceConfig) -> str | None:
     """Why a model cannot run, by its files and its place; None if nothing speaks against it, and for a server.
 
     Nothing but small files is downloaded. If the hub does not answer, one request finds that out.
     """
-    if isinstance(entry.checkpoint, ServerAddress):
+    if entry.checkpoint.is_remote:
         return None
     try:
         if inference.engine == "ray":
@@ -55,7 +54,7 @@ def problem_of(entry: PoolEntry, inference: InferenceConfig) -> str | None:
 
 
 def plan_model(
-    entry: PoolEntry, inference: InferenceConfig, *, prompt: int = 512, new: int = 256, problem: str | None = None
+    entry: ModelSpec, inference: InferenceConfig, *, prompt: int = 512, new: int = 256, problem: str | None = None
 ) -> dict[str, Any]:
     """The plan of one model. It is not loaded, and no server gets a request.
 
@@ -75,16 +74,16 @@ def plan_model(
     plan: dict[str, Any] = {
         "model": entry.name,
         **dict.fromkeys(names),
-        "quantization": entry.quantization,
+        "quantization": kind_of(entry.quantization),
         "problem": problem,
         "need": None,
     }
     # A server's memory is not ours to count.
-    if isinstance(entry.checkpoint, ServerAddress):
+    if entry.checkpoint.is_remote:
         return {**plan, "device": entry.checkpoint.url}
     if problem is not None:
         return plan
-    place = entry.placed(inference.device, inference.engine)
+    place = device_of(entry, inference.device, inference.engine)
     plan |= {"device": place, "download": download_size(entry.checkpoint)}
     if inference.engine == "ray":
         # The memory and the files of the cluster's nodes are known there only.
@@ -92,7 +91,7 @@ def plan_model(
         plan |= {"resources": {"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus}, "download": None}
     else:
         plan["free"] = free_on(place)
-    need = need_of_entry(entry, inference.dtype)
+    need = need_of_model(entry, inference.dtype)
     if need is None:
         return plan
     # The weights decide whether it fits, because a batch becomes smaller where memory is short.

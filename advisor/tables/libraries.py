@@ -1,0 +1,297 @@
+"""What libraries in C++ and Rust read: Parquet files, Excel files, and data sets that ``datasets.save_to_disk`` wrote.
+
+These libraries can crash, or expand a few bytes to gigabytes, on a file made for that. So this module runs in a child
+process with limits (:mod:`ensemble.common.limits`), which :mod:`advisor.tables.rows` calls.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from ensemble.common.text import visible
+from ensemble.errors import InputError
+
+MOST_COLUMNS = 2_000
+MOST_ROWS = 20_000_000
+MOST_SHEET_ROWS = 2**20
+"""Excel allows no more."""
+LARGEST_BOOK = 2**27
+"""Bytes that an Excel file may expand to."""
+LARGEST_ROW_GROUP = 2**30
+"""Bytes of a row group of a Parquet file before compression: its reader expands pages of it at a time."""
+Column = list[Any] | dict[str, list[Any]]
+"""The values of some rows; texts that repeat are given once: {"values": ["a", "b"], "indices": [0, 0, 1, null]}."""
+Batch = tuple[list[int], list[Column]]
+"""The numbers of some rows, and their values by column."""
+_BATCH = 1_000
+_WHOLE = 2**53
+_NAMESPACE = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+_RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+
+_open: dict[int, Iterator[Batch]] = {}
+_numbers = count()
+
+
+def columns(kind: str, path: str) -> list[str]:
+    """The names of a table's columns.
+
+    Args:
+        kind: ``parquet``, ``excel`` or ``saved``.
+        path: The file; the folder of a saved split.
+    """
+    with _errors_of_library(path):
+        if kind == "parquet":
+            return list(_parquet(path).schema_arrow.names)
+        if kind == "excel":
+            return _book(path, _version(path)).names
+        return list(_saved(path).column_names)
+
+
+def open_rows(kind: str, path: str, names: Sequence[str]) -> int:
+    """Begin to read these columns of a table.
+
+    Returns:
+        The number of the reading, for :func:`next_rows`.
+    """
+    with _errors_of_library(path):
+        if kind == "parquet":
+            # Threads would expand several columns at once.
+            batches = _parquet(path).iter_batches(_BATCH, columns=list(names), use_threads=False)
+            rows = _arrow_rows(batches, names)
+        elif kind == "excel":
+            rows = _sheet_rows(path, names)
+        else:
+            rows = _arrow_rows(_saved(path).with_format("arrow").iter(_BATCH), names)
+    number = next(_numbers)
+    _open[number] = _with_errors(path, rows)
+    return number
+
+
+def next_rows(number: int) -> Batch | None:
+    """The next rows of a reading; None after the last."""
+    batch = next(_open[number], None)
+    if batch is None:
+        close_rows(number)
+    return batch
+
+
+def close_rows(number: int) -> None:
+    """End a reading."""
+    _open.pop(number, None)
+
+
+def sheets(path: str) -> tuple[str, int]:
+    """The name of the sheet that is read of an Excel file, and how many sheets it has."""
+    book = _book(path, _version(path))
+    return book.sheet, book.sheets
+
+
+@contextmanager
+def _errors_of_library(path: str) -> Iterator[None]:
+    """Turns the many kinds of errors that a library raises for a damaged file into an :class:`InputError`."""
+    try:
+        # Some warn of formats that they ignore; these do not matter for values.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    # Too little memory is no sign of a damaged file.
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        reason = visible(" ".join(f"{type(error).__name__}: {error}".split()))[:150]
+        raise InputError(f"{path}: the file is damaged or has another form ({reason}); write it again") from error
+
+
+def _with_errors(path: str, rows: Iterator[Batch]) -> Iterator[Batch]:
+    while True:
+        with _errors_of_library(path):
+            batch = next(rows, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def _parquet(path: str) -> Any:
+    import pyarrow.parquet as pq
+
+    schema = pq.ParquetFile(path).schema
+    columns = [schema.column(number) for number in range(len(schema))]
+    # Texts stay in their dictionaries: a few bytes may repeat a long text a million times.
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    file = pq.ParquetFile(path, read_dictionary=texts)
+    meta = file.metadata
+    if meta.num_columns > MOST_COLUMNS or meta.num_rows > MOST_ROWS:
+        raise InputError(
+            f"{path}: it has {meta.num_rows:,} rows and {meta.num_columns:,} columns; give at most {MOST_ROWS:,} rows "
+            f"and {MOST_COLUMNS:,} columns"
+        )
+    for number in range(meta.num_row_groups):
+        if meta.row_group(number).total_byte_size > LARGEST_ROW_GROUP:
+            raise InputError(
+                f"{path}: row group {number} has over {LARGEST_ROW_GROUP >> 20} MB; write it with smaller row groups"
+            )
+    return file
+
+
+def _saved(folder: str) -> Any:
+    import datasets
+
+    return datasets.load_from_disk(folder)
+
+
+def _arrow_rows(batches: Iterator[Any], names: Sequence[str]) -> Iterator[Batch]:
+    number = 1
+    for batch in batches:
+        # Offsets that lead out of a buffer would read other memory of this process.
+        batch.validate(full=True)
+        yield list(range(number, number + len(batch))), [_values(batch.column(name)) for name in names]
+        number += len(batch)
+
+
+def _values(array: Any) -> Column:
+    import pyarrow as pa
+
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if not isinstance(array, pa.DictionaryArray):
+        return [_json(value) for value in array.to_pylist()]
+    indices = array.indices.to_pylist()
+    used = sorted({index for index in indices if index is not None})
+    place = {index: number for number, index in enumerate(used)}
+    values = [_json(value) for value in array.dictionary.take(pa.array(used, pa.int64())).to_pylist()]
+    return {"values": values, "indices": [None if index is None else place[index] for index in indices]}
+
+
+def _json(value: Any) -> Any:
+    """A value as JSON can have it."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _json(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(inner) for inner in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    return float(value) if isinstance(value, Decimal) else str(value)
+
+
+class _Book(NamedTuple):
+    """The first sheet of an Excel file.
+
+    Attributes:
+        rows: Its cells, the header first; an empty text is no value.
+        names: The header.
+        formulas: The cells with a formula whose value the file lacks, as row and column from 0.
+        sheet: The sheet's name.
+        sheets: How many sheets there are.
+    """
+
+    rows: list[list[Any]]
+    names: list[str]
+    formulas: set[tuple[int, int]]
+    sheet: str
+    sheets: int
+
+
+def _version(path: str) -> tuple[int, int]:
+    stat = Path(path).stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+@lru_cache(maxsize=1)
+def _book(path: str, version: tuple[int, int]) -> _Book:  # noqa: ARG001  # read again if the file has changed
+    """The first sheet of a file; it is parsed once for its columns and its rows."""
+    from python_calamine import SheetTypeEnum, load_workbook
+
+    with zipfile.ZipFile(path) as archive:
+        # The archive gives no more than these sizes, also if they are wrong.
+        if sum(info.file_size for info in archive.infolist()) > LARGEST_BOOK:
+            raise InputError(
+                f"{path}: it expands to more than {LARGEST_BOOK >> 20} MB; save the table as CSV or Parquet"
+            )
+    with load_workbook(path) as book:
+        kinds = [sheet.typ for sheet in book.sheets_metadata]
+        if SheetTypeEnum.WorkSheet not in kinds:
+            raise InputError(f"{path}: it has no sheet with cells; give another file")
+        sheet = book.get_sheet_by_index(kinds.index(SheetTypeEnum.WorkSheet))
+        rows = sheet.to_python(skip_empty_area=False)
+    if len(rows) > MOST_SHEET_ROWS:
+        raise InputError(f"{path}: it has over {MOST_SHEET_ROWS:,} rows; write it again")
+    header = [str(_cell(value)) for value in rows[0]] if rows else []
+    # A sheet keeps columns beside the table that once had a value or a format.
+    while header and not header[-1]:
+        header.pop()
+    return _Book(rows, header, _formulas_without_value(path, sheet.name), sheet.name, len(kinds))
+
+
+def _cell(value: Any) -> Any:
+    # Spreadsheets have no whole numbers, and no dates without a time.
+    if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE:
+        return int(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day).isoformat()
+    return _json(value)
+
+
+def _sheet_rows(path: str, names: Sequence[str]) -> Iterator[Batch]:
+    book = _book(path, _version(path))
+    places = [book.names.index(name) for name in names]
+    unsaved = min((cell for cell in book.formulas if cell[0] > 0 and cell[1] in places), default=None)
+    if unsaved is not None:
+        raise InputError(
+            f"{path}: cell {_letters(unsaved[1])}{unsaved[0] + 1} has a formula without its value; save the file in a "
+            "spreadsheet program"
+        )
+    width = len(book.names)
+    for start in range(1, len(book.rows), _BATCH):
+        part = enumerate(book.rows[start : start + _BATCH], start=start + 1)
+        # Rows below the table count as used after their values were deleted.
+        kept = [(number, row) for number, row in part if any(value != "" for value in row[:width])]
+        cells: list[Column] = [[None if row[place] == "" else _cell(row[place]) for _, row in kept] for place in places]
+        yield [number for number, _ in kept], cells
+
+
+def _formulas_without_value(path: str, name: str) -> set[tuple[int, int]]:
+    """The cells of a sheet with a formula whose value was not saved; the library gives nothing for these."""
+    found = set()
+    with zipfile.ZipFile(path) as archive:
+        book = ElementTree.fromstring(archive.read("xl/workbook.xml"))
+        links = ElementTree.fromstring(archive.read("xl/_rels/workbook.xml.rels"))
+        target = {link.get("Id"): link.get("Target", "") for link in links}
+        relation = next(sheet.get(_RELATION) for sheet in book.iter(f"{_NAMESPACE}sheet") if sheet.get("name") == name)
+        with archive.open(str(Path("/xl") / target[relation])[1:]) as file:
+            for _, cell in ElementTree.iterparse(file):
+                if cell.tag != f"{_NAMESPACE}c":
+                    continue
+                if cell.find(f"{_NAMESPACE}f") is not None and not cell.findtext(f"{_NAMESPACE}v"):
+                    found.add(_place_of(cell.get("r", "")))
+                cell.clear()  # what was read is not kept
+    return found
+
+
+def _place_of(cell: str) -> tuple[int, int]:
+    letters = cell.rstrip("0123456789")
+    column = 0
+    for letter in letters:
+        column = 26 * column + ord(letter) - 64
+    return int(cell[len(letters) :]) - 1, column - 1
+
+
+def _letters(column: int) -> str:
+    letters, rest = "", column + 1
+    while rest:
+        rest, digit = divmod(rest - 1, 26)
+        letters = chr(65 + digit) + letters
+    return letters

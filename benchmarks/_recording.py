@@ -1,0 +1,77 @@
+"""A plug-in of pytest: what each test costs, and which lines of product code it reaches, for benchmarks/mutations.py.
+
+It stands alone, because it also runs in checkouts that have no such file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import coverage
+import pytest
+
+_COSTS = Path(os.environ["RECORDED_COSTS"])
+_MEASURED = coverage.Coverage.current()
+_outcomes: dict[str, str] = {}
+_files: list[str] = []
+"""The file whose tests run."""
+
+
+def _cpu() -> tuple[float, float]:
+    spent = os.times()
+    return spent.user + spent.system, spent.children_user + spent.children_system
+
+
+def _switch(context: str) -> None:
+    if _MEASURED is not None:
+        _MEASURED.switch_context(context)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Measure one test with the fixtures that it sets up."""
+    file = item.nodeid.partition("::")[0]
+    if _files != [file] and _MEASURED is not None:
+        _MEASURED.save()  # so that little is lost if the process ends early
+    _files[:] = [file]
+    _outcomes[item.nodeid] = "passed"
+    before, started = _cpu(), time.monotonic()
+    _switch(item.nodeid)
+    yield
+    _switch("")
+    after = _cpu()
+    line = {
+        "test": item.nodeid,
+        "outcome": _outcomes.pop(item.nodeid),
+        "cpu": round(after[0] - before[0], 3),
+        "children": round(after[1] - before[1], 3),
+        "wall": round(time.monotonic() - started, 3),
+        "fixtures": sorted(getattr(item, "fixturenames", [])),
+        "marks": sorted({mark.name for mark in item.iter_markers()}),
+    }
+    with _COSTS.open("a", encoding="utf-8") as costs:
+        costs.write(json.dumps(line) + "\n")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: Any) -> Iterator[None]:
+    """Lines that a shared fixture reaches belong to all tests that ask for it."""
+    shared = fixturedef.scope != "function"
+    item = getattr(request, "_pyfuncitem", None)
+    before = _MEASURED is not None and os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    if shared:
+        _switch(f"fixture {fixturedef.argname} of {fixturedef.baseid}")
+    yield
+    if shared:
+        _switch(before or (item.nodeid if item is not None else ""))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a test that did not pass."""
+    if report.outcome != "passed" and report.nodeid in _outcomes:
+        _outcomes[report.nodeid] = report.outcome

@@ -1,0 +1,308 @@
+"""Which defects the tests find: ``python -m benchmarks.mutations``.
+
+Two steps. ``--record`` runs the whole suite once, in one process, and keeps for each test its cost and the lines of
+product code that it reaches. Without it, single-line defects are put into a copy of the checkout, one after the other,
+drawn with a seed from all folders in turn. Each runs only the tests that reach its line, first those of the first lane
+(``make test``), then the others, and stops at the first failure. ``--root`` measures another checkout, also one of
+before the two lanes: there all tests are in the first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import coverage
+
+from benchmarks._code_changes import Change, chosen
+from benchmarks._measure import ROOT, Figure, arguments, progress, tell
+from benchmarks.structure import PACKAGES, imports, modules
+
+NUMBER = 60
+SECONDS = 900
+"""The longest that the tests of one lane may take for one defect, in seconds; afterwards it counts as not found."""
+SECOND_LANE = "second_lane"
+"""The marker of the tests that `make test` leaves out."""
+_ONE_TEST = 120
+"""Seconds that one test may take on a machine in use; a defect may make a loop endless, and counts as found then."""
+_COPIED = ("advisor", "benchmarks", "docs", "ensemble", "notebooks", "reports", "tests", ".ci", ".github")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTest:
+    """A test that was recorded.
+
+    Attributes:
+        name: Its node id.
+        cost: Seconds of processor time.
+        is_second: Whether it is in the second lane.
+        fixtures: The fixtures that it asks for.
+    """
+
+    name: str
+    cost: float
+    is_second: bool
+    fixtures: frozenset[str]
+
+    @property
+    def file(self) -> str:
+        """The file that it is in."""
+        return self.name.partition("::")[0]
+
+
+class Recorded:
+    """What one run of the suite told of a checkout.
+
+    Args:
+        root: The checkout.
+        folder: ``costs.jsonl`` and ``coverage.sqlite``.
+    """
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        lines = [json.loads(line) for line in (folder / "costs.jsonl").read_text(encoding="utf-8").splitlines()]
+        self.root = root
+        self.tests = {
+            line["test"]: RecordedTest(
+                line["test"],
+                line["cpu"] + line["children"],
+                SECOND_LANE in line["marks"],
+                frozenset(line["fixtures"]),
+            )
+            for line in lines
+            if line["outcome"] == "passed"
+        }
+        self._data = coverage.CoverageData(str(folder / "coverage.sqlite"))
+        self._data.read()
+        self._files = {Path(name).as_posix(): name for name in self._data.measured_files()}
+        self._of_fixture: dict[str, set[str]] = defaultdict(set)
+        for test in self.tests.values():
+            for fixture in test.fixtures:
+                self._of_fixture[fixture].add(test.name)
+
+    def reaching(self, change: Change) -> set[str]:
+        """The tests that reach a line; for a line that runs at import, those that reach its module's functions."""
+        contexts = self._contexts(change.path)
+        found = self._tests(contexts.get(change.line, ())) if change.in_function else set()
+        # A line that runs in other processes alone is held by the tests that know its module, or use one that does.
+        found = found or self._of_module(change.path)
+        return found or {name for path in self._importers(change.path) for name in self._of_module(path)}
+
+    def beside(self, names: set[str]) -> set[str]:
+        """Tests that share a cached result with some tests: the cache shows only the first one reaching the code."""
+        files = {self.tests[name].file for name in names}
+        caching = {file for file in files if "@cache" in (self.root / file).read_text(encoding="utf-8")}
+        return {name for name, test in self.tests.items() if test.file in caching} - names
+
+    def _of_module(self, path: str) -> set[str]:
+        """Tests that reach a line of a module below its top."""
+        inner = _lines_in_functions((self.root / path).read_text(encoding="utf-8"))
+        return {name for line, each in self._contexts(path).items() if line in inner for name in self._tests(each)}
+
+    def _contexts(self, path: str) -> dict[int, list[str]]:
+        name = self._files.get(path)
+        return {} if name is None else self._data.contexts_by_lineno(name)
+
+    def _tests(self, contexts: Iterable[str]) -> set[str]:
+        found = set()
+        for context in contexts:
+            fixture = re.fullmatch(r"fixture (\S+) of (.*)", context)
+            if fixture:
+                found |= {name for name in self._of_fixture[fixture[1]] if name.startswith(fixture[2])}
+            elif context in self.tests:
+                found.add(context)
+        return found
+
+    def _importers(self, path: str) -> list[str]:
+        files = {name: file.relative_to(self.root).as_posix() for name, file in modules(self.root)}
+        target = next(name for name, file in files.items() if file == path)
+        return [files[name] for name, targets in self._imports.items() if target in targets]
+
+    @cached_property
+    def _imports(self) -> dict[str, set[str]]:
+        return imports(self.root)
+
+
+@cache
+def _lines_in_functions(source: str) -> frozenset[int]:
+    import ast
+
+    functions = (
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return frozenset(
+        line for each in functions for line in range(each.body[0].lineno, (each.end_lineno or each.lineno) + 1)
+    )
+
+
+def record(root: Path, folder: Path, only: Sequence[str]) -> None:
+    """Run the suite of a checkout once, in this one process's pace, and keep what it tells."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("coverage.sqlite*"), folder / "costs.jsonl"):
+        old.unlink(missing_ok=True)
+    settings = (
+        f"[run]\nsource_pkgs = {', '.join(PACKAGES)}\ndata_file = {folder / 'coverage.sqlite'}\nrelative_files = true\n"
+    )
+    (folder / "coveragerc").write_text(settings, encoding="utf-8")
+    plugin = folder / "plugin"
+    plugin.mkdir(exist_ok=True)
+    shutil.copy(Path(__file__).with_name("_recording.py"), plugin / "_recording.py")
+    command = [
+        *(_python(root), "-m", "coverage", "run", "--rcfile", str(folder / "coveragerc"), "-m", "pytest"),
+        *("-p", "_recording", "-p", "no:cacheprovider", "--timeout", "3600", *only),
+    ]
+    env = {**_environment(root), "RECORDED_COSTS": str(folder / "costs.jsonl"), "PYTHONPATH": str(plugin)}
+    subprocess.run(command, cwd=root, env=env, check=False)
+
+
+def _python(root: Path) -> str:
+    own = root / ".venv" / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
+
+
+def _environment(root: Path) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+
+
+class Copy:
+    """A copy of a checkout that takes defects, with the same folders beside it."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root, self.python = folder / "checkout", _python(root)
+        self.root.mkdir()
+        for path in root.iterdir():
+            if path.name in _COPIED:
+                skipped = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+                shutil.copytree(path, self.root / path.name, symlinks=True, ignore=skipped)
+            elif path.is_file() and path.name != ".git":
+                shutil.copy(path, self.root / path.name)
+        (self.root / ".venv").symlink_to(root / ".venv")
+        if (root.parent / "shared").exists():
+            (folder / "shared").symlink_to(root.parent / "shared")
+        # By their contents, because a defect may leave a file's size and time as they are.
+        compiled = [self.python, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", *PACKAGES, "tests"]
+        subprocess.run(compiled, cwd=self.root, check=True)
+
+    def finds(self, change: Change, tests: Sequence[RecordedTest]) -> tuple[bool, str]:
+        """Whether one of the tests fails on a defect, and which, or what ended the run."""
+        if not tests:
+            return False, "no test reaches it"
+        path = self.root / change.path
+        source = path.read_text(encoding="utf-8")
+        path.write_text(change.apply(source), encoding="utf-8")
+        try:
+            return self._run(tests)
+        finally:
+            path.write_text(source, encoding="utf-8")
+
+    def _run(self, tests: Sequence[RecordedTest]) -> tuple[bool, str]:
+        names = self.root.parent / "tests.txt"
+        names.write_text("".join(f"{name}\n" for name in in_order(tests)), encoding="utf-8")
+        command = [
+            *(self.python, "-m", "pytest", "-x", "-q", "-o", "addopts=", "--hypothesis-profile=ci"),
+            *("-p", "no:cacheprovider", "-rfE", "--tb=no", "--no-header", "--timeout", str(_ONE_TEST), f"@{names}"),
+        ]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self.root,
+                env=_environment(self.root),
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False, f"not found in {SECONDS} seconds"
+        if done.returncode == 0:
+            return False, f"{len(tests)} tests pass"
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+        if done.returncode not in (1, 2) and failed is None:  # a process that ended by a signal is a failure, too
+            return done.returncode < 0, f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
+        return True, failed[1] if failed else f"exit status {done.returncode}"
+
+
+def in_order(tests: Sequence[RecordedTest]) -> list[str]:
+    """The names of tests, file by file, the cheapest files first."""
+    costs: dict[str, float] = defaultdict(float)
+    for test in tests:
+        costs[test.file] += test.cost
+    # Within a file the recorded order, in which tests share fixtures.
+    return [test.name for test in sorted(tests, key=lambda test: (costs[test.file], test.file))]
+
+
+def outcomes(recorded: Recorded, found: Sequence[Change], copy: Copy) -> Iterator[dict[str, Any]]:
+    """Each defect with the lane that finds it: 1, 2, or None."""
+    for number, change in enumerate(found):
+        source = (recorded.root / change.path).read_text(encoding="utf-8")
+        reaching = recorded.reaching(change)
+        names = [name for name in recorded.tests if name in reaching]
+        more = recorded.beside(reaching)
+        names += [name for name in recorded.tests if name in more]
+        tests = [recorded.tests[name] for name in names]
+        start, lane, told = time.monotonic(), None, "no test reaches it"
+        for each, chosen_tests in enumerate(
+            ([t for t in tests if not t.is_second], [t for t in tests if t.is_second]), 1
+        ):
+            is_found, words = copy.finds(change, chosen_tests)
+            if chosen_tests:
+                told = words
+            if is_found:
+                lane = each
+                break
+        seconds = time.monotonic() - start
+        line = {"change": change.describe(source), "tests": len(tests), "lane": lane, "by": told}
+        progress(f"{number + 1} of {len(found)}, {seconds:.0f} s: {json.dumps(line, ensure_ascii=False)}")
+        yield line
+
+
+def figures(lines: Sequence[dict[str, Any]], seed: int) -> list[Figure]:
+    """What is told of all defects."""
+    first, second = (sum(line["lane"] == lane for line in lines) for lane in (1, 2))
+    unreached = sum(line["tests"] == 0 for line in lines)
+    return [
+        Figure("defects", float(len(lines)), note=f"single lines of product code, over all folders; seed {seed}"),
+        Figure("found_by_lane_one", float(first), note="by the tests of `make test` that reach the line"),
+        Figure("found_by_both_lanes", float(first + second), note="by any test that reaches the line"),
+        Figure("reached_by_no_test", float(unreached), note="lines that only other processes run, or none"),
+    ]
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Record the suite, or measure what it finds."""
+    parser = arguments("Put defects into single lines, and see which the tests find.")
+    parser.add_argument("--root", type=Path, default=ROOT, help="another checkout")
+    parser.add_argument("--recorded", type=Path, default=None, help="where the recorded run is; build/mutations")
+    parser.add_argument("--record", nargs="*", default=None, metavar="TESTS", help="run the suite once; or these tests")
+    parser.add_argument("--number", type=int, default=NUMBER, help="how many defects")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--name", default="mutations", help="the name of the result's file")
+    options = parser.parse_args(given)
+    root = options.root.resolve()
+    folder = (options.recorded or root / "build" / "mutations").resolve()
+    if options.record is not None:
+        record(root, folder, options.record)
+        return 0
+    if not (folder / "costs.jsonl").exists():
+        raise SystemExit(f"{folder} has no recorded run: run python -m benchmarks.mutations --record first")
+    recorded = Recorded(root, folder)
+    found = chosen(root, PACKAGES, 3 if options.quick else options.number, options.seed)
+    with tempfile.TemporaryDirectory() as place:
+        lines = list(outcomes(recorded, found, Copy(root, Path(place))))
+    tell(options.name, figures(lines, options.seed), options, table={"rows": lines})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
