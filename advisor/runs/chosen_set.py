@@ -22,6 +22,7 @@ from ensemble.decode.settings import Settings
 from ensemble.distributed.engine import check_engine
 from ensemble.errors import InputError
 from ensemble.common.files import default_cache_dir
+from ensemble.common.schema import is_usable
 from ensemble.methods import DEFAULT, list_methods
 from ensemble.models.spec import QUANTIZATIONS, Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
 from ensemble.saved import folder as savedfolder
@@ -306,6 +307,8 @@ def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
         remote = ServerAddress.from_dict(source.remote, f"{place}: {name}")
         return ModelSpec(remote, name, chat_template=source.chat_template, place=place)
     model = source.path_or_id or ""
+    if not is_usable(model):
+        raise InputError(f"{place}: provenance.models.{name}.path_or_id should be a path or a hub id; {RUN_AGAIN}")
     _check_path(model, f"{place}: {name}")
     if not model or source.device is None or source.dtype is None or source.chat_template is None:
         raise InputError(

@@ -95,18 +95,18 @@ def _raw(value: Any) -> str:
 
 
 def _exact(value: Any) -> str:
-    # JSON may have halves of surrogate pairs, which no file name and no prompt can hold.
-    if not isinstance(value, str) or "\0" in value or not _is_unicode(value):
+    if not isinstance(value, str) or not is_usable(value):
         raise wrong("a text")
     return value
 
 
-def _is_unicode(value: str) -> bool:
+def is_usable(text: str) -> bool:
+    """Whether a path or a prompt can have this text: JSON may have null characters, and halves of surrogate pairs."""
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
-    return True
+    return "\0" not in text
 
 
 def _json(value: Any, info: ValidationInfo) -> Any:
