@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from advisor.runs.run import WAY_OUT, Run
+from advisor.runs.run import Run
 from advisor.runs.schema.samples import (
     RIGHT,
     RecommendedAnswer,
     ResponseTrace,
     Sample,
     SampleResponse,
-    TracedCandidate,
     TracedStep,
 )
-from ensemble.errors import InputError
 from reports.question_rows import KINDS, QuestionRow, fitted, question_row, written_bytes
 
 MOST_EXAMPLES = 200  # in the report: a reader looks at few, and the others stay in samples.jsonl
@@ -162,8 +160,8 @@ def shown_samples(run: Run) -> ShownSamples | None:
     best_index = indices[run.result.best_single.model] if run.result.best_single else None
     lengths: list[list[int]] = [[] for _ in names]
     examples, by_strategy = [], False
-    for number, sample in enumerate(run.samples(), start=1):
-        example = _example(sample, indices, best_index, f"{run.folder / 'samples.jsonl'}: question {number}")
+    for sample in run.samples():
+        example = _example(sample, indices, best_index)
         by_strategy |= sample.recommended is not None
         examples.append(example)
         if example.split == PROFILED:
@@ -180,12 +178,12 @@ def shown_samples(run: Run) -> ShownSamples | None:
     return ShownSamples(len(examples), shown, _clipped(opening), tuple(map(tuple, lengths)), questions, by_strategy)
 
 
-def _example(sample: Sample, indices: dict[str, int], best_index: int | None, place: str) -> ShownExample:
+def _example(sample: Sample, indices: dict[str, int], best_index: int | None) -> ShownExample:
     # Responses of models that result.json does not list are ignored.
     known = sorted((indices[name], name) for name in sample.responses if name in indices)
     responses = [_response(sample.responses[name], index) for index, name in known]
     ensemble = None if sample.ensemble is None else _response(sample.ensemble, None)
-    trace = None if sample.ensemble is None or sample.ensemble.trace is None else _trace(sample.ensemble.trace, place)
+    trace = None if sample.ensemble is None or sample.ensemble.trace is None else _trace(sample.ensemble.trace)
     changed = _changed(sample.recommended, ensemble)
     return ShownExample(
         id=sample.id,
@@ -265,16 +263,20 @@ def _tags(
     return tuple(tag for tag in TAGS if holds[tag])
 
 
-def _trace(trace: ResponseTrace, place: str) -> StepTrace | None:
-    steps = tuple(_step(step, len(trace.members), place) for step in trace.steps)
+def _trace(trace: ResponseTrace) -> StepTrace | None:
+    steps = tuple(_step(step) for step in trace.steps)
     return StepTrace(trace.members, steps, trace.left_out) if trace.members and steps else None
 
 
-def _step(step: TracedStep, members: int, place: str) -> list[Any]:
-    candidates = [_step_candidate(candidate, members, place) for candidate in step.candidates]
+def _step(step: TracedStep) -> list[Any]:
+    # Thousandths keep the page small: a run has thousands of steps.
+    candidates = [
+        [each.text, list(each.wanted_by), *(round(1000 * share) for share in (each.mean or 0.0, *each.probabilities))]
+        for each in step.candidates
+    ]
     return [
         step.text,
-        _member_numbers(step.won_by, members, place),
+        list(step.won_by),
         step.disagreement,
         sum((step.disagreement or 0.0) >= limit for limit in DISAGREEMENTS),
         len(candidates) if step.union is None else step.union,
@@ -282,20 +284,6 @@ def _step(step: TracedStep, members: int, place: str) -> list[Any]:
         step.chosen if step.chosen is not None and step.chosen < len(candidates) else None,
         candidates,
     ]
-
-
-def _step_candidate(candidate: TracedCandidate, members: int, place: str) -> list[Any]:
-    if len(candidate.probabilities) != members:
-        raise InputError(f"{place}: a step's probabilities should be a number for each member; {WAY_OUT}")
-    # Thousandths keep the page small: a run has thousands of steps.
-    thousandths = [round(1000 * share) for share in (candidate.mean or 0.0, *candidate.probabilities)]
-    return [candidate.text, _member_numbers(candidate.wanted_by, members, place), *thousandths]
-
-
-def _member_numbers(numbers: Sequence[int], members: int, place: str) -> list[int]:
-    if any(number >= members for number in numbers):
-        raise InputError(f"{place}: the members of a step should be below {members}; {WAY_OUT}")
-    return list(numbers)
 
 
 def _common_opening(prompts: list[str]) -> str:

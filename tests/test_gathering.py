@@ -76,7 +76,7 @@ def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_t
         assert "gap" in candidate["reason"]
         assert "length" not in candidate["reason"]
         assert f"after {FIRST} of {QUESTIONS} questions" in candidate["reason"]
-        assert (candidate["gap_ci"], candidate["fragile"]) == (None, None)
+        assert (candidate["gap_ci"], candidate["close_call"]) == (None, None)
         assert candidate["accuracy_ci"][0] <= candidate["accuracy"] <= candidate["accuracy_ci"][1]
     assert result["pairs"] == []
     assert result["race"] == {"confidence": 0.95, "responses": QUESTIONS + 2 * FIRST, "of": 3 * QUESTIONS}

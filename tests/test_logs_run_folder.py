@@ -24,7 +24,7 @@ LINE = {
     "ensemble": {**GOOD, "trace": None},
 }
 RESULT = {
-    "schema_version": 1,
+    "schema_version": 2,
     "task": {"name": "sums", "metric": "number"},
     "ensemble": {"method": "unite", "members": [{"model": "large"}, {"model": "small"}]},
 }
@@ -106,17 +106,17 @@ def test_responses_without_a_score_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     assert len(found) == 3
     assert notes == [
-        f"{path}: 2 records are left out: a model's response has no score between 0 and 1; the first is {path}:2",
-        f"{path}: 1 record is left out: it has no id, or no responses; the first is {path}:4",
+        f"{path}: 1 record is left out: a model's response has no score; the first is {path}:2",
+        f"{path}: 2 records are left out: it has another form than a line of samples.jsonl; the first is {path}:3",
     ]
 
 
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ("{", "result.json:1: not JSON"),
-        ('{"task": []}', "task"),
-        ('{"ensemble": {"members": ["a"]}}', "members"),
+        ("{", "result.json: not JSON"),
+        ('{"schema_version": 2, "task": []}', "task"),
+        ('{"schema_version": 2, "ensemble": {"method": "unite", "members": ["a"]}}', "members"),
         ("[" * 100_000, "not usable JSON"),
     ],
 )

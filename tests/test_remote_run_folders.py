@@ -24,7 +24,7 @@ def honest(models: Path) -> dict[str, Any]:
     """What of a result.json decides how its set is loaded."""
     common = {"revision": None, "files": {}, "dtype": "float32", "device": "cpu", "chat_template": "never"}
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "task": {"name": "sums", "metric": "contains", "max_new_tokens": 2, "stop": ["\n"]},
         "selected": ["a", "b"],
         "ensemble": {"method": "unite", "k": 10},

@@ -169,7 +169,7 @@ def test_the_limits_choose_what_the_advisor_would(driver: Any, tmp_path: Path, s
         for decision in selection.decisions
     ]
     result = {
-        "schema_version": 1,
+        "schema_version": 2,
         "rules": {"max_gap": 10.0, "max_length_ratio": 2.0, "max_models": models},
         "candidates": [*candidates, {"model": "broken", "status": "failed"}],
         "selected": selection.selected,
@@ -414,7 +414,7 @@ def logs_run(folder: Path) -> Path:
     cascade = next(row for row in result["strategies"] if row["strategy"] == "cascade")
     strategies = [cascade, *(row for row in result["strategies"] if row["strategy"] in ("single", "vote"))]
     result |= {"ensemble": None, "strategies": strategies}
-    result["advice"] |= {"verdict": "cannot_tell", "text": "Not run.", "recommendation": recommend(strategies)}
+    result["advice"] |= {"verdict": "unclear", "text": "Not run.", "recommendation": recommend(strategies)}
     result["provenance"] = {"command": "advisor select --logs a.jsonl", "logs": [{"path": "a.jsonl", "format": "pool"}]}
     for sample in samples:
         own = sample["responses"]

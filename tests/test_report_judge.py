@@ -156,4 +156,4 @@ def test_the_evaluation_of_methods_has_the_judge(place: Place, raw: Raw) -> None
     assert "points are win rates" in ran.out
     values = section.values(report_data(Run.open(place.folder / "run")))
     assert values is not None
-    assert [title for title, _ in values["parts"]][-1] == "advisor evaluate, held_out questions"
+    assert [title for title, *_ in values["parts"]][-1] == "advisor evaluate, held_out questions"

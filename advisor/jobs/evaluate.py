@@ -143,6 +143,8 @@ def learned_options(run: Run, methods: Sequence[str], config: RunConfig) -> dict
         return {}
     by_name = {candidate.model: candidate.accuracy for candidate in run.result.candidates}
     accuracies = [by_name.get(member.name) for member in config.candidates]
+    if not any(accuracy is not None for accuracy in accuracies):
+        raise InputError(f"{run.place}: candidates has no accuracies; run `advisor select` again")
     # A candidate that failed in the run has no accuracy; the method then says that it lacks them.
     return {} if None in accuracies else {"deepen-adapt": {"accuracies": accuracies}}
 

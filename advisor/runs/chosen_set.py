@@ -171,6 +171,8 @@ def chosen_by_run(
         members.append(entry)
     measured = run.result.ensemble
     max_new_tokens, stop = limits_of_run(run)
+    if measured is not None and measured.k is None:
+        raise InputError(f"{run.place}: ensemble.k should be a whole number of at least 1; {RUN_AGAIN}")
     decodes = method or (measured.method if measured else DEFAULT)
     if decodes not in list_methods() or list_methods()[decodes].level == "response":
         raise InputError(f"{run.place}: ensemble.method should be an installed method that decodes; {RUN_AGAIN}")
@@ -282,24 +284,25 @@ def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = No
     Raises:
         InputError: The result cannot be read, or it or the pool file lacks one of these models.
     """
-    place = run.place
+    place, names = run.place, names or run.result.selected
+    if not 0 < len(set(names)) == len(names):
+        raise InputError(f"{place}: selected should be a list of different names; {RUN_AGAIN}")
     if pool is not None:
         entries = {entry.name: entry for entry in read_pool(pool)}
-        wanted = names or run.result.selected
-        if unknown := next((name for name in wanted if name not in entries), None):
+        if unknown := next((name for name in names if name not in entries), None):
             raise InputError(
                 f"--pool {pool}: it has no model with the name {unknown!r} of {place}; add name={unknown} to its line"
             )
-        return tuple(entries[name] for name in wanted)
+        return tuple(entries[name] for name in names)
     sources = run.result.provenance.models
     if sources and (unknown := next((name for name in names if name not in sources), None)):
         raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
-    if missing := next((name for name in names or run.result.selected if name not in sources), None):
+    if missing := next((name for name in names if name not in sources), None):
         raise InputError(
             f"{place}: it does not have the place of its model {missing}, because the run used --logs or --profiles; "
             "`advisor run`, `serve` and `export` take a pool file in which the models have these names: --pool FILE"
         )
-    return tuple(_entry(name, sources[name], place) for name in names or run.result.selected)
+    return tuple(_entry(name, sources[name], place) for name in names)
 
 
 def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
@@ -307,8 +310,9 @@ def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
         remote = ServerAddress.from_dict(source.remote, f"{place}: {name}")
         return ModelSpec(remote, name, chat_template=source.chat_template, place=place)
     model = source.path_or_id or ""
-    if not is_usable(model):
-        raise InputError(f"{place}: provenance.models.{name}.path_or_id should be a path or a hub id; {RUN_AGAIN}")
+    for key in ("path_or_id", "revision", "source", "target", "gguf_file"):
+        if not is_usable(getattr(source, key) or ""):
+            raise InputError(f"{place}: provenance.models.{name}.{key} should be a text; {RUN_AGAIN}")
     _check_path(model, f"{place}: {name}")
     if not model or source.device is None or source.dtype is None or source.chat_template is None:
         raise InputError(

@@ -337,11 +337,11 @@ def _shown(result: Mapping[str, Any]) -> str:
     row = next((row for row in result["strategies"] if _is_same(row, recommendation)), None)
     if row is None or row["p_adjusted"] is None:
         return answer
-    alone, together = p_value(row["p_value"]), p_value(row["p_adjusted"])
+    alone, together = p_value(row["p_no_gain"]), p_value(row["p_adjusted"])
     p = alone if alone == together else f"{alone}; {together}"
     p += " after correction for several strategies" if tests > 1 else ""
     why = why_not_shown(recommendation["shown"], recommendation["expected_gain_ci"])
-    figures = f"{answer} (measured {signed(row['gain'])} points, p {p})"
+    figures = f"{answer} (measured {signed(row['measured_gain'])} points, p {p})"
     return f"{figures}. {why}" if why else figures
 
 
