@@ -52,9 +52,10 @@ test-vllm: venv  ## set up vLLM in build/vllm, and test ensembles behind its ser
 	$(BIN)/python -m benchmarks._vllm_environment
 	$(BIN)/python -m benchmarks.vllm --save
 
-check: venv  ## lint, formatting and types
+check: venv  ## lint, formatting, types, and whether all imported packages are declared
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/deptry --no-ansi advisor ensemble reports
 	$(BIN)/mypy $(TYPED)
 
 format: venv  ## put the code into the form that `make check` wants

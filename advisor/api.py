@@ -12,13 +12,11 @@ The modules that do the work are imported by the calls, so that ``import advisor
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
@@ -30,16 +28,6 @@ if TYPE_CHECKING:
     from advisor.runs.schema.result import RecommendedStrategy
 
 _LONGEST = 60  # characters of a wrong value in a message
-_OF_THE_TERMINAL = ("context", "as_json", "debug", "dry_run")
-_TYPES: Mapping[type, tuple[tuple[type, ...], str]] = {
-    bool: ((bool,), "True or False"),
-    int: ((Integral,), "a whole number"),
-    float: ((Real,), "a number"),
-    str: ((str, Path), "a text"),
-    Path: ((str, Path), "a path"),
-    list: ((str, Path), "a text, or a list of texts"),
-}
-"""What an option accepts, by the type that the command declares, and how a message calls it."""
 
 
 def select(pool: str | None = None, task: str | None = None, **options: Any) -> SelectResult:
@@ -65,17 +53,14 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
         import tqdm.auto  # noqa: F401
 
     from advisor.jobs.select import select_run
+    from advisor.options.keywords import from_python
+    from advisor.options.select import SelectOptions
     from advisor.progress import Progress
 
-    given = {"pool": pool, "task": task, **options}
-    defaults = _defaults()
-    for name in given:
-        if name not in defaults:
-            raise InputError(f"select: {name} is no option; use {', '.join(sorted(defaults))}")
-    named = {name: value for name, value in given.items() if value is not None}
-    command = f"select({', '.join(f'{name}={value!r}' for name, value in named.items())})"
-    named = {name: _typed(name, value) for name, value in named.items()}
-    folder, _ = select_run({**defaults, **named}, command, Progress(quiet=bool(named.get("quiet"))))
+    given = {name: value for name, value in {"pool": pool, "task": task, **options}.items() if value is not None}
+    command = f"select({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+    typed = SelectOptions(**from_python(SelectOptions, given, "select"))
+    folder, _ = select_run(typed, command, Progress(quiet=typed.quiet))
     return SelectResult(folder)
 
 
@@ -109,7 +94,7 @@ class SelectResult:
     def recommendation(self) -> RecommendedStrategy | None:
         """The strategy to run, with ``text``, ``expected_gain``, ``expected_gain_ci`` and ``shown``.
 
-        If nothing gains, it is the best single model. None if ``no_verify`` or ``profiles`` left nothing to compare.
+        If nothing gains, it is the best single model. None if ``no_verify`` or ``scores`` left nothing to compare.
         """
         return self._result.advice.recommendation
 
@@ -177,32 +162,6 @@ class SelectResult:
         lines = "<br>".join([*told, escape(self.advice), f"Report: {escape(str(self.report))}"])
         table = self.leaderboard().to_html(index=False, float_format=lambda value: f"{value:.1f}")
         return f"<p>{lines}</p>{table}"
-
-
-def _defaults() -> dict[str, Any]:
-    """The options of ``advisor select`` with their default values."""
-    # The command's parameters are the one list of the options.
-    from advisor.commands.select import select as command
-
-    parameters = inspect.signature(command).parameters
-    return {name: each.default for name, each in parameters.items() if name not in _OF_THE_TERMINAL}
-
-
-def _typed(name: str, value: Any) -> Any:
-    """The value of an option in the type that the command declares; InputError if it is of another one."""
-    from advisor.commands.select import select as command
-
-    declared = get_type_hints(command)[name]
-    # Without the None of an option that may be missing.
-    kind = next((each for each in get_args(declared) if each is not type(None)), declared)
-    kind = get_origin(kind) or kind
-    accepted, words = _TYPES[kind]
-    many = kind is list and isinstance(value, (list, tuple))
-    parts = list(value) if many else [value]
-    # In Python True is a number, too.
-    if any(not isinstance(each, accepted) or (kind in (int, float) and isinstance(each, bool)) for each in parts):
-        raise InputError(f"select: {name} should be {words}; got {shortened(visible(repr(value)), _LONGEST)}")
-    return [str(each) for each in parts] if kind is list else kind(value)
 
 
 def _accuracy(value: float | None, interval: Sequence[float] | None) -> dict[str, float | None]:

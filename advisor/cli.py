@@ -12,6 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from advisor.commands.check import check
+from advisor.commands.command_line import with_options
 from advisor.commands.compare import compare
 from advisor.commands.doctor import doctor
 from advisor.commands.evaluate import evaluate
@@ -58,11 +59,10 @@ def about(
     """Find out which of your language models to ensemble, in which order, and whether it pays."""
 
 
-for command in (
-    *(init, doctor, select, profile, report, run, serve),
-    *(evaluate, check, compare, export, tasks, methods),
-):
-    app.command()(command)
+for command in (init, doctor, select, profile, report, run, serve, evaluate, check, compare, export):
+    app.command()(with_options(command))
+for listing in (tasks, methods):
+    app.command()(listing)
 app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
 
 

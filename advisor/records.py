@@ -181,7 +181,7 @@ class Limits:
         max_length_ratio: The largest ratio of the longer mean length to the shorter one, at least 1.
         max_models: The most members in the set, with the primary, at least 1.
         vote_gap: The largest gap of a model in a vote or a cascade to the most accurate one, in points, 0 to 100.
-        max_calls: The most models in a vote or a cascade, at least 1.
+        max_voters: The most models in a vote or a cascade, at least 1.
         min_gain: Points that a strategy must gain to be recommended if it has more than one model or call, 0 to 100.
     """
 
@@ -189,7 +189,7 @@ class Limits:
     max_length_ratio: float = 2.0
     max_models: int = 3
     vote_gap: float = 15.0
-    max_calls: int = 5
+    max_voters: int = 5
     min_gain: float = 0.0
 
     def __post_init__(self) -> None:
@@ -199,8 +199,8 @@ class Limits:
         # result.json has the limits, and JSON has no infinity.
         if not (math.isfinite(self.max_length_ratio) and self.max_length_ratio >= 1):
             raise InputError(f"--max-length-ratio {self.max_length_ratio:g}: give a ratio of at least 1")
-        if self.max_calls < 1 or self.max_calls == 2:
-            raise InputError(f"--max-calls {self.max_calls}: a vote needs 3 models; give 3 or more, or 1 for no vote")
+        if self.max_voters < 1 or self.max_voters == 2:
+            raise InputError(f"--max-voters {self.max_voters}: a vote needs 3 models; give 3 or more, or 1 for no vote")
         if not 0 <= self.min_gain <= 100:
             raise InputError(f"--min-gain {self.min_gain:g}: give points from 0 to 100")
         # A set of one is allowed: it asks which model is the best, without an ensemble.

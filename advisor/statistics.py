@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -270,6 +271,11 @@ def mcnemar(differences: Floats) -> float:
         differences: One value for each question: 1 gained, -1 lost, 0 neither.
     """
     gained, lost = int((differences == 1).sum()), int((differences == -1).sum())
+    return _exact_p(gained, lost)
+
+
+@lru_cache(maxsize=10_000)  # scipy takes a millisecond, and resamples ask for the same counts again and again
+def _exact_p(gained: int, lost: int) -> float:
     return float(stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 

@@ -133,16 +133,14 @@ def read_result_json(folder: Path, data: bytes) -> None:
     """As ``report``, ``run``, ``serve``, ``evaluate`` and ``export`` read ``result.json``."""
     from advisor.jobs import evaluate as evaluation
     from advisor.jobs.export import export
+    from advisor.options.export import ExportOptions
+    from advisor.options.serve import ServeOptions
     from advisor.runs import chosen_set
     from advisor.runs.run import Run
     from advisor.strategies.chosen_strategy import plan_by_options
 
     run = _run_folder(folder, "result.json", data)
     (folder / "models").symlink_to(_MODELS)
-    given = {"models": None, "run": str(run), "method": None, "k": None, "stop": None, "max_new_tokens": None}
-    given |= {"device": None, "dtype": None, "chat_template": None, "engine": "local", "batch_size": "auto"}
-    given |= dict.fromkeys(("strategy", "group", "pool", "allow_server", "allow_key_env"))
-    options = {**given, "trust_remote_code": False, "no_check_files": False, "ray_address": None}
 
     def evaluate() -> None:
         opened = Run.open(run)
@@ -151,9 +149,9 @@ def read_result_json(folder: Path, data: bytes) -> None:
 
     _each(
         lambda: Run.open(run).result,
-        lambda: plan_by_options(options, lambda _: None),
+        lambda: plan_by_options(ServeOptions(run=str(run)), lambda _: None),
         evaluate,
-        lambda: export(Run.open(run), folder / "out", None, {"strategy": None, "pool": None}, private=True),
+        lambda: export(ExportOptions(run=run, folder=folder / "out")),
     )
 
 
@@ -195,7 +193,7 @@ def read_store(folder: Path, data: bytes) -> None:
 
 
 def read_numbers(folder: Path, data: bytes) -> None:
-    """The file of ``--profiles``, to the tables and the report."""
+    """The file of ``--scores``, to the tables and the report."""
     from advisor.jobs.select import run_on_numbers
     from advisor.records import Limits
     from advisor.runs.result_json import result_of

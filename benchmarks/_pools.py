@@ -193,13 +193,13 @@ def voter_sets(profiles: Sequence[Profile]) -> dict[str, tuple[str, ...]]:
     """The models that each way to choose takes, the most accurate on dev first, by the name of the way."""
     standings = [profile.standing for profile in profiles]
     limits = {
-        "single": Limits(max_calls=1),
-        "top3": Limits(vote_gap=100, max_calls=3),
-        "all": Limits(vote_gap=100, max_calls=ANY),
+        "single": Limits(max_voters=1),
+        "top3": Limits(vote_gap=100, max_voters=3),
+        "all": Limits(vote_gap=100, max_voters=ANY),
         "default": Limits(),
-        **{f"gap{gap}": Limits(vote_gap=gap, max_calls=ANY) for gap in (5, 10, 15, 20, 25)},
+        **{f"gap{gap}": Limits(vote_gap=gap, max_voters=ANY) for gap in (5, 10, 15, 20, 25)},
         **{f"gap{gap}_calls5": Limits(vote_gap=gap) for gap in (10, 20)},
-        **{f"calls{calls}": Limits(max_calls=calls) for calls in (3, 4, 6, 7)},
+        **{f"calls{calls}": Limits(max_voters=calls) for calls in (3, 4, 6, 7)},
     }
     return {
         "rules": select(standings, Limits()).selected,

@@ -112,7 +112,7 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
             for name, text in NUMBERS.items()
         ]
         size = "10 to 14" if part else "4 to 8"
-        yield _table([f"`--max-calls`, {size} models", *heads, "without stopping", "calls", "name"], rows)
+        yield _table([f"`--max-voters`, {size} models", *heads, "without stopping", "calls", "name"], rows)
     yield _table(
         ["ties are decided by", *heads, "name"],
         [[*row(text, f"ties_{name}_gap15", _interval), f"`ties_{name}_gap15`"] for name, text in _TIES.items()],

@@ -134,8 +134,8 @@ def strategy_figures(outcomes: Outcomes, trials: int) -> Iterator[Figure]:
     notes = {
         "single": "the best single model on dev",
         "rules": "always the rules' set",
-        "recommended_rules": "what is recommended with --choose rules",
-        "recommended": "what is recommended with --choose predicted",
+        "recommended_rules": "what is recommended with --set-by rules",
+        "recommended": "what is recommended with --set-by predicted",
     }
     found: dict[str, list[Way]] = {name: [] for name in ways}
     bests = []

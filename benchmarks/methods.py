@@ -17,6 +17,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from advisor.jobs.evaluate import evaluation_config, learned_options
 from advisor.jobs.methods import Evaluator
 from advisor.jobs.select import run
 from advisor.jobs.session import open_session
+from advisor.options.evaluate import EvaluateOptions
+from advisor.options.select import SelectOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.runs.evaluation_json import evaluation_of
@@ -107,16 +110,16 @@ def evaluated(folder: Path, pool: Path | None, names: Sequence[str], bars: Progr
     """
     cache, out = folder / "cache", folder / "run"
     choose(out, cache, bars, limit, pool)
-    settings = {"task": TASK, "limit": limit, "methods": ",".join(list_methods()), "k": K, "cache_dir": cache}
-    settings["members"] = ",".join(names)
+    methods, members = ",".join(list_methods()), ",".join(names)
+    options = EvaluateOptions(run=out, task=TASK, limit=limit, methods=methods, members=members, k=K, cache_dir=cache)
     run = Run.open(out)
-    config = evaluation_config(run, settings, COMMAND)
+    config = evaluation_config(run, options, COMMAND)
     progress(f"benchmarks.methods: {len(list_methods())} methods on {pool or 'the demo'}")
-    methods = list(list_methods())
+    names = list(list_methods())
     with open_session(config, bars) as (store, _):
         # ME only draws. The control draws at another temperature, but with 1 its texts have GaC's distribution.
-        given = {**learned_options(run, methods, config), "me": {"temperature": 1.0}}
-        evaluator = Evaluator(config, methods, given, store, bars)
+        given = {**learned_options(run, names, config), "me": {"temperature": 1.0}}
+        evaluator = Evaluator(config, names, given, store, bars)
         profiles, results = evaluator.run()
         table = written(evaluation_of(profiles, results, config, evaluator.task, {}))
         tokens = tokens_of(table)
@@ -132,18 +135,11 @@ def evaluated(folder: Path, pool: Path | None, names: Sequence[str], bars: Progr
 def choose(out: Path, cache: Path, bars: Progress, limit: int | None, pool: Path | None = None) -> None:
     """Choose a set among the models of a pool, the demo's if none is given, and write its run folder."""
     progress(f"benchmarks.methods: choosing a set for {TASK}")
-    options: dict[str, Any] = {
-        "pool": str(pool or "demo"),
-        "task": TASK,
-        "limit": limit,
-        "k": K,
-        "no_verify": True,
-        "cache_dir": cache,
-    }
+    options = SelectOptions(pool=str(pool or "demo"), task=TASK, limit=limit, k=K, no_verify=True, cache_dir=cache)
     if limit is not None or pool is not None:
         # With few questions the rules would choose nothing, and the point is only to run everything once. The set of
         # another seed is given.
-        options |= {"max_gap": 100.0, "max_length_ratio": 1e9}
+        options = replace(options, max_gap=100.0, max_length_ratio=1e9)
     plan = RunConfig.from_options(options, COMMAND)
     with open_session(plan, bars) as (store, _):
         outcome = run(plan, store, bars)

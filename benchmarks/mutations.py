@@ -18,10 +18,12 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import coverage
@@ -196,8 +198,6 @@ class Copy:
 
     def finds(self, change: Change, tests: Sequence[RecordedTest]) -> tuple[bool, str]:
         """Whether one of the tests fails on a defect, and which, or what ended the run."""
-        if not tests:
-            return False, "no test reaches it"
         path = self.root / change.path
         source = path.read_text(encoding="utf-8")
         path.write_text(change.apply(source), encoding="utf-8")
@@ -242,29 +242,50 @@ def in_order(tests: Sequence[RecordedTest]) -> list[str]:
     return [test.name for test in sorted(tests, key=lambda test: (costs[test.file], test.file))]
 
 
-def outcomes(recorded: Recorded, found: Sequence[Change], copy: Copy) -> Iterator[dict[str, Any]]:
-    """Each defect with the lane that finds it: 1, 2, or None."""
-    for number, change in enumerate(found):
-        source = (recorded.root / change.path).read_text(encoding="utf-8")
-        reaching = recorded.reaching(change)
-        names = [name for name in recorded.tests if name in reaching]
-        more = recorded.beside(reaching)
-        names += [name for name in recorded.tests if name in more]
-        tests = [recorded.tests[name] for name in names]
-        start, lane, told = time.monotonic(), None, "no test reaches it"
-        for each, chosen_tests in enumerate(
-            ([t for t in tests if not t.is_second], [t for t in tests if t.is_second]), 1
-        ):
-            is_found, words = copy.finds(change, chosen_tests)
-            if chosen_tests:
-                told = words
-            if is_found:
-                lane = each
-                break
-        seconds = time.monotonic() - start
-        line = {"change": change.describe(source), "tests": len(tests), "lane": lane, "by": told}
-        progress(f"{number + 1} of {len(found)}, {seconds:.0f} s: {json.dumps(line, ensure_ascii=False)}")
-        yield line
+def outcomes(recorded: Recorded, found: Sequence[Change], copies: Sequence[Copy]) -> list[dict[str, Any]]:
+    """Each defect with the lane that finds it: 1, 2, or None. Each copy takes one defect at a time."""
+    free = Queue[Copy]()
+    for copy in copies:
+        free.put(copy)
+    # What a defect reaches is looked up here, because a database belongs to one thread.
+    cases = [(change, _tests_of(recorded, change)) for change in found]
+
+    def outcome(case: tuple[Change, list[RecordedTest]]) -> dict[str, Any]:
+        copy = free.get()
+        try:
+            return _outcome(recorded.root, *case, copy)
+        finally:
+            free.put(copy)
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        lines = []
+        for line in pool.map(outcome, cases):
+            lines.append(line)
+            progress(f"{len(lines)} of {len(found)}: {json.dumps(line, ensure_ascii=False)}")
+    return lines
+
+
+def _tests_of(recorded: Recorded, change: Change) -> list[RecordedTest]:
+    """The tests that reach a line, then those that may reach it by a cached result."""
+    reaching = recorded.reaching(change)
+    beside = recorded.beside(reaching)
+    return [recorded.tests[name] for names in (reaching, beside) for name in recorded.tests if name in names]
+
+
+def _outcome(root: Path, change: Change, tests: Sequence[RecordedTest], copy: Copy) -> dict[str, Any]:
+    start, lane, told = time.monotonic(), None, "no test reaches it"
+    for number, is_second in ((1, False), (2, True)):
+        of_lane = [test for test in tests if test.is_second == is_second]
+        if of_lane and lane is None:
+            is_found, told = copy.finds(change, of_lane)
+            lane = number if is_found else None
+    return {
+        "change": change.describe((root / change.path).read_text(encoding="utf-8")),
+        "tests": len(tests),
+        "lane": lane,
+        "by": told,
+        "seconds": round(time.monotonic() - start),
+    }
 
 
 def figures(lines: Sequence[dict[str, Any]], seed: int) -> list[Figure]:
@@ -287,6 +308,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", nargs="*", default=None, metavar="TESTS", help="run the suite once; or these tests")
     parser.add_argument("--number", type=int, default=NUMBER, help="how many defects")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2, help="how many defects are tried at a time")
     parser.add_argument("--name", default="mutations", help="the name of the result's file")
     options = parser.parse_args(given)
     root = options.root.resolve()
@@ -299,7 +321,12 @@ def main(given: Sequence[str] | None = None) -> int:
     recorded = Recorded(root, folder)
     found = chosen(root, PACKAGES, 3 if options.quick else options.number, options.seed)
     with tempfile.TemporaryDirectory() as place:
-        lines = list(outcomes(recorded, found, Copy(root, Path(place))))
+        copies = []
+        for number in range(options.processes):
+            folder = Path(place, str(number))
+            folder.mkdir()
+            copies.append(Copy(root, folder))
+        lines = outcomes(recorded, found, copies)
     tell(options.name, figures(lines, options.seed), options, table={"rows": lines})
     return 0
 

@@ -200,7 +200,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
         points = {each.strategy: each.profile.accuracy for each in judged}
         points |= {Strategy("single", (name,)): profile.accuracy for name, profile in judge.profiles.items()}
         best = max(points.values())
-        single = Strategy("single", fitting_voters(profiles, Limits(max_calls=1)))
+        single = Strategy("single", fitting_voters(profiles, Limits(max_voters=1)))
         together = Strategy("cascade" if len(voters) >= FEWEST_VOTERS else "single", voters)
         cascade = next((each for each in tested if each.strategy == together), None)
         recommended = recommend(tested)
@@ -264,7 +264,7 @@ def _triples(pool: RealPool, key: str, splits: int) -> Iterator[Figure]:
     for _ in range(splits):
         dev, rest = split(pool, chance)
         profiles = {model: pool.profile(model, dev) for model in pool.models}
-        ranked = fitting_voters(list(profiles.values()), Limits(vote_gap=100, max_calls=ANY))
+        ranked = fitting_voters(list(profiles.values()), Limits(vote_gap=100, max_voters=ANY))
         alone = 100 * pool.right[:, rest].mean(axis=1)
         for triple in combinations(ranked, FEWEST_VOTERS):
             first, *others = (profiles[model] for model in triple)
@@ -333,7 +333,7 @@ def check_figures(folder: Path, quick: bool) -> Iterator[Figure]:
     for pool in pools:
         saved = []
         for sub in sub_pools(pool, 3 if quick else SUB_POOLS):
-            top = fitting_voters(sub.dev_profiles(), Limits(vote_gap=100, max_calls=FEWEST_VOTERS))
+            top = fitting_voters(sub.dev_profiles(), Limits(vote_gap=100, max_voters=FEWEST_VOTERS))
             saved.append(1 - ballot(pool, top, sub.rest).calls / FEWEST_VOTERS)
         yield _mean(f"{pool.name.replace('-', '_')}_calls_saved", saved, "sub-pools, the three most accurate models")
         all_saved += saved

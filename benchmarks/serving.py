@@ -135,8 +135,8 @@ def server(
         files: How many files and connections the process may open; None for the usual number.
         log: Where its standard error goes.
     """
-    limits = ["--port", "0", "--name", "demo", "--batch-size", options.batch_size, "--max-requests", str(texts)]
-    limits += ["--most-tokens", str(4096 * CLIENTS)]
+    limits = ["--port", "0", "--name", "demo", "--batch-size", options.batch_size, "--max-texts", str(texts)]
+    limits += ["--max-queued-tokens", str(4096 * CLIENTS)]
     # As the pool has it: the demo's weights are stored in half precision, in which processors are slow.
     limits += ["--dtype", "float32"]
     command = [sys.executable, "-I", "-c", _start(options.threads, files), "serve", *limits]

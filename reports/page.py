@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def section_values(report: ReportData) -> dict[str, dict[str, Any]]:
     return {name: values for name, values in computed.items() if values is not None}
 
 
+@cache  # it keeps the compiled templates, and a folder of runs has many reports
 def make_environment() -> Environment:
     """The templates, with the filters of the report."""
     environment = Environment(

@@ -21,12 +21,14 @@ SECOND_LANE: dict[str, str] = {
     "test_docs.py::test_examples_of_a_page_run": "runs the examples of a page",
     "test_docs.py::test_examples_of_the_quick_start_run": "runs the examples of a page",
     "test_docs.py::test_the_page_of_files_has_every_key_that_a_run_wrote": "runs the examples of a page",
+    "test_memory_estimate.py::test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes": "measures",
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
 }
 """What `make test` leaves to `make test-slow`, with the reason: files, and functions in a file.
 
-Tests with the markers `browser` and `slow` are in the second lane too. A test belongs there if it takes long, and the
-first lane finds nearly all that it finds: `python -m benchmarks.mutations` measures it.
+Tests with the markers `browser` and `slow` are in the second lane too, and parameters with the marker `second_lane`. A
+test belongs there if it takes long, and the first lane finds nearly all that it finds: `python -m benchmarks.mutations`
+measures it.
 """
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import matplotlib
 import pytest
 import torch
+import typer
 import yaml
 from tiny import byte_tokenizer, save_member, tiny_model, unigram_tokenizer
 
@@ -117,6 +120,27 @@ class Place:
         return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
 
 
+Prepare = Callable[[str, Place, Callable[[], None]], None]
+
+
+@pytest.fixture(scope="session")
+def prepare(tmp_path_factory: pytest.TempPathFactory) -> Prepare:
+    """Fill a place as a function does, which is called once for each name; later places get copies of its files."""
+    kept = tmp_path_factory.mktemp("kept")
+
+    def fill(name: str, place: Place, make: Callable[[], None]) -> None:
+        if (kept / name).exists():
+            shutil.copytree(kept / name, place.folder.parent, dirs_exist_ok=True)
+        else:
+            make()
+            shutil.copytree(place.folder.parent, kept / name)
+
+    return fill
+
+
+command_line = cache(typer.main.get_command)
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Place]:
     """An empty folder to run the command in, with a cache of its own."""
@@ -126,7 +150,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # it would look for fonts again in a new place
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     # To search all that pytest holds for freed models takes longer than to run these models.
-    monkeypatch.setattr("advisor.profile.generate.gc", SimpleNamespace(collect=lambda: 0))
+    for module in ("generate", "engine"):
+        monkeypatch.setattr(f"advisor.profile.{module}.gc", SimpleNamespace(collect=lambda: 0, freeze=lambda: None))
+    # The parsers of all commands are the same each time.
+    monkeypatch.setattr("advisor.cli.typer.main.get_command", command_line)
 
     def advisor(*arguments: str | os.PathLike[str]) -> Ran:
         monkeypatch.setattr("sys.argv", ["advisor", *map(str, arguments)])

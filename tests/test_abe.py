@@ -111,7 +111,14 @@ def slow(own: list[Member], prompt: str, beams: int, tokens: int, weights: list[
 
 @pytest.mark.parametrize(
     ("numbers", "beams", "weights"),
-    [((0, 1), 1, None), ((0, 1), 3, [0.8, 0.2]), ((1, 2), 2, None), ((0, 2, 1), 1, None), ((2,), 2, None)],
+    [
+        ((0, 1), 1, None),
+        ((1, 2), 2, None),
+        ((2,), 2, None),
+        # The search through all tuples takes as long as all other tests of this file.
+        pytest.param((0, 1), 3, [0.8, 0.2], marks=pytest.mark.second_lane),
+        pytest.param((0, 2, 1), 1, None, marks=pytest.mark.second_lane),
+    ],
 )
 def test_the_text_is_that_of_a_search_through_all_tuples(
     numbers: tuple[int, ...], beams: int, weights: list[float] | None, tmp_path: Path

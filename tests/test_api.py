@@ -191,13 +191,6 @@ def test_another_task_in_the_same_file_is_another_setting(place: Place, models: 
 
 def test_some_models_of_a_pool_are_taken(place: Place, models: Path) -> None:
     place.job(models)
-    run = again(place, models="al*", limit=1, out="some")
+    run = again(place, only="al*", limit=1, out="some")
     assert [each["model"] for each in run.json["candidates"]] == ["alpha"]
     assert run.recommendation is not None and run.recommendation.row.is_single
-
-
-@pytest.mark.parametrize("options", [("--score", "x"), ("--metric", "number"), ("--dev-size", "3")])
-def test_options_of_logs_are_refused_with_a_pool(place: Place, models: Path, options: tuple[str, str]) -> None:
-    place.job(models)
-    refused = place.refused(*SELECT, *options)
-    assert f"{options[0]} is for --logs and has no effect with --pool; leave out one of them" in refused

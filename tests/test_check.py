@@ -24,7 +24,7 @@ from advisor.strategies.responses import dev_scores
 from advisor.tasks import load_task
 
 if TYPE_CHECKING:
-    from pools import Place, Ran
+    from pools import Place, Prepare, Ran
 
 pytest_plugins = ["pools"]
 
@@ -170,12 +170,16 @@ def write_log(place: Place, name: str, rates: dict[str, float], questions: range
 
 
 @pytest.fixture
-def vote(place: Place) -> Place:
+def vote(place: Place, prepare: Prepare) -> Place:
     """A place with the run of a log whose three models vote well."""
-    write_log(place, "first.jsonl", dict.fromkeys(MODELS, 0.7), range(600))
-    ran = place.advisor("select", "--logs", "first.jsonl", "--out", "run", "--quiet")
-    assert ran.status == 0, ran.err
-    assert recommendation(place)["strategy"] in ("vote", "cascade", "weighted_vote")
+
+    def make() -> None:
+        write_log(place, "first.jsonl", dict.fromkeys(MODELS, 0.7), range(600))
+        ran = place.advisor("select", "--logs", "first.jsonl", "--out", "run", "--quiet")
+        assert ran.status == 0, ran.err
+        assert recommendation(place)["strategy"] in ("vote", "cascade", "weighted_vote")
+
+    prepare("check", place, make)
     return place
 
 
@@ -329,8 +333,8 @@ def test_an_odd_run_is_one_line(vote: Place, change: Callable[[dict[str, Any]], 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--level", "0.5"), "--level 0.5: give a probability above 0 and below 0.5"),
-        (("--level", "nan"), "--level nan"),
+        (("--confidence", "1"), "--confidence 1: give a number above 0 and below 1"),
+        (("--confidence", "nan"), "--confidence nan"),
         (("--min-gain", "-1"), "--min-gain -1: give points from 0 to 100"),
         (("--limit", "0"), "--limit 0: give at least 1 question"),
         (("--seed", "-1"), "--seed -1"),
@@ -360,7 +364,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on the demo's models."""
     run = tmp_path_factory.mktemp("check") / "run"
     # The run of tests/test_production.py, whose responses are in the same cache.
-    command = "advisor select --pool demo --task word_problems --limit 24 --max-calls 3 --quiet --out"
+    command = "advisor select --pool demo --task word_problems --limit 24 --max-voters 3 --quiet --out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(demo_cache(tmp_path_factory)))
         patch.setattr("sys.argv", [*command.split(), str(run)])

@@ -133,7 +133,7 @@ def test_profiles_that_were_printed_can_be_selected_from(place: Place, finished:
     assert (ran.status, ran.err) == (0, "")
     assert place.files() == {"models.txt", "task.yaml", "dev.jsonl", "held_out.jsonl"}
     place.write("numbers.json", ran.out)
-    again = place.advisor("select", "--profiles", "numbers.json", *LENIENT, "--json", "--quiet", "--out", "run")
+    again = place.advisor("select", "--scores", "numbers.json", *LENIENT, "--json", "--quiet", "--out", "run")
     assert again.status == 0
     wanted, found = (json.loads(text) for text in (finished.out, again.out))
     assert found["selected"] == wanted["selected"]

@@ -473,7 +473,7 @@ def test_of_several_responses_to_a_question_the_mean_score_counts(tmp_path: Path
     ]
     log = tmp_path / "log.csv"
     log.write_text("\n".join(["id,question,model,draw,score", *rows]), encoding="utf-8")
-    found = read_runs(LogsConfig.from_options({"logs": [f"{log}#once", f"{log}#thrice"]}, ""))
+    found = read_runs(LogsConfig(logs=(f"{log}#once", f"{log}#thrice")))
     assert found.scores == pytest.approx(np.array([[1, 2 / 3], [0, 2 / 3], [1, 0]]))
 
 
@@ -649,10 +649,10 @@ def test_other_references_under_the_same_ids_are_other_questions(place: Place) -
         (("old.jsonl", "new.jsonl#nothing"), "nothing"),
         (("old.jsonl", "missing.jsonl"), "missing.jsonl"),
         (("--logs", "old.jsonl", "base", "other"), "other: no model of the logs matches"),
-        (("old.jsonl", "new.jsonl", "--level", "0.5"), "--level 0.5: give a probability above 0 and below 0.5"),
+        (("old.jsonl", "new.jsonl", "--confidence", "1"), "--confidence 1: give a number above 0 and below 1"),
         (("old.jsonl", "new.jsonl", "--margin", "nan"), "--margin nan: give points above 0"),
         (("old.jsonl", "new.jsonl", "--fail-if-worse", "-1"), "--fail-if-worse -1: give points from 0 to 100"),
-        (("old.jsonl", "new.jsonl", "--fail-if-unsure"), "--fail-if-unsure needs --fail-if-worse"),
+        (("old.jsonl", "new.jsonl", "--fail-if-unsure"), "--fail-if-unsure has no effect without --fail-if-worse"),
         (("old.jsonl", "new.jsonl", "--html", "no/page.html"), "--html no/page.html: give the name of a file"),
         (("old.jsonl", "new.jsonl", "--cluster", "passage"), "--cluster passage"),
     ],

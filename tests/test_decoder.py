@@ -81,13 +81,16 @@ COMBINATIONS = [
 ]
 
 
+# The decoder is the same for all; these have further vocabularies, and each takes seconds.
+FURTHER = frozenset(COMBINATIONS[7:]) - {"gpt-neox"}
 THREE = ["unigram bytes unigram_with_bytes", "gpt-2 llama-2 mistral-v1 starcoder"]
 
 
 def available(line: str) -> Any:
     missing = sorted({part.tokenizer for part in parts(line)} - {*MADE_UP, *PIECES, *real_tokenizers()})
     reason = f"../shared/tokenizers/{' and '.join(missing)} is absent"
-    return pytest.param(line, marks=[pytest.mark.skip(reason=reason)] if missing else [])
+    marks = [pytest.mark.skip(reason=reason)] if missing else []
+    return pytest.param(line, marks=[*marks, pytest.mark.second_lane] if line in FURTHER else marks)
 
 
 class Remembered:

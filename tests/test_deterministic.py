@@ -11,6 +11,7 @@ import torch
 from tiny import PROMPTS, tiny_model, tokenizer_named
 
 from advisor.config import InferenceConfig
+from advisor.options.select import SelectOptions
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import member_of
@@ -92,5 +93,5 @@ def test_questions_that_are_scored_one_by_one_have_the_scores_of_single_ones(tab
 
 
 def test_the_commands_read_it() -> None:
-    assert InferenceConfig.from_options({"deterministic": True}).deterministic
-    assert not InferenceConfig.from_options({}).deterministic
+    assert InferenceConfig.from_options(SelectOptions(deterministic=True)).deterministic
+    assert not InferenceConfig.from_options(SelectOptions()).deterministic

@@ -13,6 +13,7 @@ import torch
 from tiny import save_member, tiny_model, unigram_tokenizer
 
 from advisor.config import InferenceConfig
+from advisor.options.serve import ServeOptions
 from advisor.pool.fingerprint import Fingerprint, identify
 from advisor.pool.resources import device_of
 from advisor.response_cache import ResponseCache
@@ -179,7 +180,7 @@ def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFix
     assert "The models ran on cuda in bfloat16." in capfd.readouterr().err
 
 
-AS_IN_THE_RUN = {"device": None, "dtype": None, "chat_template": None}
+AS_IN_THE_RUN = ServeOptions(run="runs/x")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -193,8 +194,8 @@ def test_a_run_of_a_gpu_is_refused_without_one_in_a_line_that_names_the_option(f
         entries_as([spec], AS_IN_THE_RUN)
     with pytest.raises(InputError, match=f"^{message}"):
         loaded_as([spec], AS_IN_THE_RUN)
-    (changed,) = entries_as([spec], {**AS_IN_THE_RUN, "device": "auto"})
+    (changed,) = entries_as([spec], replace(AS_IN_THE_RUN, device="auto"))
     assert (changed.device, changed.dtype) == ("auto", "bfloat16")
-    assert loaded_as([spec], {**AS_IN_THE_RUN, "device": "auto"}) == (replace(spec, device="cpu"),)
+    assert loaded_as([spec], replace(AS_IN_THE_RUN, device="auto")) == (replace(spec, device="cpu"),)
     # The devices of a cluster are on other machines.
-    assert loaded_as([spec], {**AS_IN_THE_RUN, "engine": "ray"}) == (spec,)
+    assert loaded_as([spec], AS_IN_THE_RUN, "ray") == (spec,)

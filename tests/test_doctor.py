@@ -6,12 +6,13 @@ import json
 import os
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, packages_distributions
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
 
 from advisor.jobs.planning import machine
 from advisor.jobs.planning.plan import plan_together
@@ -59,7 +60,15 @@ def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
 def test_the_extras_are_those_of_the_project() -> None:
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert set(machine.EXTRAS) == set(project["optional-dependencies"]) - {"dev"}
+    extras = {name: requirements for name, requirements in project["optional-dependencies"].items() if name != "dev"}
+    assert set(machine.EXTRAS) == set(extras)
+    # A module that doctor looks for comes with a package of its extra.
+    packages = packages_distributions()
+    for name, requirements in extras.items():
+        brought = {Requirement(requirement).name.lower().replace("_", "-") for requirement in requirements}
+        for module in machine.EXTRAS[name]:
+            by = {package.lower().replace("_", "-") for package in packages[module.partition(".")[0]]}
+            assert by & brought, module
 
 
 def test_each_model_of_a_pool_has_its_plan(place: Place, models: Path) -> None:

@@ -251,7 +251,7 @@ def test_a_judge_has_its_place_in_the_plan(place: Place, models: Path, judge: di
 
 def test_the_sets_of_a_search_are_judged_on_dev_as_well(place: Place, models: Path) -> None:
     arguments = judged(place, models, SINGLE)
-    plan = planned(place, *arguments, "--choose", "search", "--tries", "3")
+    plan = planned(place, *arguments, "--set-by", "search", "--max-decoded-sets", "3")
     assert plan["total"]["together"] == 2 * 3 * 6
     assert plan["total"]["judging"] == 2 * (2 + 3) * 6
 
@@ -321,7 +321,3 @@ def test_without_a_network_each_model_has_one_line_and_one_request_is_made(
     # The reason is the hub, and no variable that the user has not set.
     assert all("the hub cannot be reached" in line and "offline" not in line.lower() for line in lines)
     assert "unknown" not in ran.out.split("cannot run")[-1]
-
-
-def test_logs_have_no_dry_run(place: Place) -> None:
-    assert "--dry-run shows prompts" in place.refused("select", "--logs", "x.jsonl", "--dry-run")

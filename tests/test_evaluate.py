@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from advisor.tasks import load_task
 from ensemble.methods import get_module, make_options
 
 if TYPE_CHECKING:
-    from pools import Place
+    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 
@@ -29,22 +28,16 @@ SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", 
 METHODS = "unite,gac,average,abe,sweetspan,voting,rerank"
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first test leaves the run, with its cache, for the others."""
-    return tmp_path_factory.mktemp("kept") / "place"
-
-
 @pytest.fixture
-def run(place: Place, models: Path, kept: Path) -> Place:
+def run(place: Place, models: Path, prepare: Prepare) -> Place:
     """A place with the run folder of three tiny models."""
-    if kept.exists():
-        shutil.copytree(kept, place.folder.parent, dirs_exist_ok=True)
-        return place
-    place.job(models)
-    place.task(metric="exact_match")
-    assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
-    shutil.copytree(place.folder.parent, kept)
+
+    def make() -> None:
+        place.job(models)
+        place.task(metric="exact_match")
+        assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+
+    prepare("evaluate", place, make)
     return place
 
 

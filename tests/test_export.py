@@ -15,7 +15,7 @@ from advisor.runs.run import Run
 from reports.sections.card import evidence
 
 if TYPE_CHECKING:
-    from pools import Place
+    from pools import Place, Prepare
 
 pytest_plugins = ["hubs", "pools"]
 
@@ -26,10 +26,13 @@ HOSTILE = "](http://x)<script>alert(1)</script>|`*_\n# {{ 7 * 7 }} <!--"
 
 
 @pytest.fixture
-def run(place: Place, models: Path) -> Path:
-    place.task(metric="contains", stop=["\n\n"])
-    place.pool(*(str(models / name) for name in ("alpha", "beta")))
-    assert place.advisor(*SELECT, *LENIENT).status == 0
+def run(place: Place, models: Path, prepare: Prepare) -> Path:
+    def make() -> None:
+        place.task(metric="contains", stop=["\n\n"])
+        place.pool(*(str(models / name) for name in ("alpha", "beta")))
+        assert place.advisor(*SELECT, *LENIENT).status == 0
+
+    prepare("export", place, make)
     return place.folder / "run"
 
 

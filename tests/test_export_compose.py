@@ -15,7 +15,7 @@ import yaml
 from advisor.cli import app
 
 if TYPE_CHECKING:
-    from pools import Place
+    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 
@@ -25,10 +25,13 @@ EXPORT = ("export", "run", "out", "--strategy", "unite", "--compose")
 
 
 @pytest.fixture
-def run(place: Place, models: Path) -> Path:
-    place.task(metric="contains", stop=["\n\n"])
-    place.pool(*(str(models / name) for name in ("alpha", "beta")))
-    assert place.advisor(*SELECT, *LENIENT).status == 0
+def run(place: Place, models: Path, prepare: Prepare) -> Path:
+    def make() -> None:
+        place.task(metric="contains", stop=["\n\n"])
+        place.pool(*(str(models / name) for name in ("alpha", "beta")))
+        assert place.advisor(*SELECT, *LENIENT).status == 0
+
+    prepare("export", place, make)
     return place.folder / "run"
 
 

@@ -23,6 +23,8 @@ from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
 from advisor.judge.prompts import CUT, LONGEST_RESPONSE, Shown
 from advisor.judge.verdicts import Grade, Match, name_of_set
+from advisor.options.keywords import from_python
+from advisor.options.select import SelectOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
@@ -52,7 +54,7 @@ def raw() -> Iterator[Raw]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble.servers.client.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
 
 
 def serve(raw: Raw, **judges: Verdict) -> None:
@@ -96,8 +98,8 @@ def accuracies(place: Place) -> dict[str, float]:
 def judging(arguments: Sequence[str], *names: str) -> Iterator[tuple[Judge, Profiler, Task]]:
     """The judge of a run, after it has scored candidates on the dev questions; all of them if no names are given."""
     keys = [name.removeprefix("--").replace("-", "_") for name in arguments[::2]]
-    options: dict[str, Any] = {**dict(zip(keys, arguments[1::2], strict=True)), "max_gap": 100}
-    config = RunConfig.from_options(options, "")
+    options = {**dict(zip(keys, arguments[1::2], strict=True)), "max_gap": 100}
+    config = RunConfig.from_options(SelectOptions(**from_python(SelectOptions, options, "")), "")
     with ResponseCache(config.cache_dir) as cache:
         profiler, judge = open_profiler(config, cache, Progress(quiet=True))
         assert judge is not None
@@ -324,7 +326,7 @@ def test_another_judge_asks_no_candidate_again(place: Place, raw: Raw) -> None:
 
 def test_a_second_judge_gets_the_same_prompts_and_changes_no_score(place: Place, raw: Raw) -> None:
     serve(raw, judge=longer, other=lambda prompt: "[[B]]" if longer(prompt) == "[[A]]" else "[[A]]")
-    arguments = (*prepare(place, raw, PAIRWISE)[:6], "--second-judge", line(raw, "other"))
+    arguments = (*prepare(place, raw, PAIRWISE)[:6], "--check-judge", line(raw, "other"))
     with judging(arguments) as (judge, profiler, dev):
         first, second = judge.verdicts("dev")
         assert judge.names == ("judge", "other")
@@ -399,7 +401,7 @@ def test_a_set_is_compared_with_the_same_opponents_as_its_members(place: Place, 
     arguments = prepare(place, raw, judge)
     names = ("one", "two", "three")
     place.pool(*(str(long_models / name) for name in names))
-    options = ("--max-length-ratio", "1e9", "--verify-on", "dev+held_out", "--out", "run", "--quiet")
+    options = ("--max-length-ratio", "1e9", "--decode-on", "both", "--out", "run", "--quiet")
     assert place.advisor("select", *arguments, *options).status == 0
     lines = [json.loads(each) for each in (place.folder / "run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
     held_out = [each for each in lines if each["split"] == "held_out" and each["ensemble"]]
@@ -493,8 +495,8 @@ def test_a_wrong_key_of_a_judge_is_named(place: Place, changes: dict[str, Any], 
         (SINGLE, ("--judge", ""), "--judge: the line is empty"),
         (
             SINGLE,
-            ("--judge", "alpha", "--second-judge", "alpha"),
-            "--second-judge alpha: the first judge has",
+            ("--judge", "alpha", "--check-judge", "alpha"),
+            "--check-judge alpha: the first judge has",
         ),
         (SINGLE, ("--judge", "openai:http://127.0.0.1:1/v1#m key_env=SECRET"), "--allow-key-env NAME"),
         (PAIRWISE, ("--judge", "alpha", "--race"), "--race asks some candidates only some questions"),
@@ -509,11 +511,8 @@ def test_a_judge_that_cannot_be_used_is_refused(
     assert message in place.refused("select", "--pool", "models.txt", "--task", "task.yaml", *options)
 
 
-def test_logs_and_numbers_have_no_judge(place: Place) -> None:
+def test_logs_have_no_judge(place: Place) -> None:
     place.write("log.jsonl", "{}\n")
-    for source in ("--logs", "--profiles"):
-        refused = place.refused("select", source, "log.jsonl", "--judge", "alpha")
-        assert f"--judge runs models, but {source} gives" in refused
     place.task(metric="judge", judge=SINGLE)
     assert "its metric judge asks a model" in place.refused("select", "--logs", "log.jsonl", "--task", "task.yaml")
 

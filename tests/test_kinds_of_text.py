@@ -81,9 +81,14 @@ def differing(kind: str, line: str, number: int, tables: Path) -> list[str]:
         return found
 
 
+LONGEST = {("json", "llama-2 gpt-2"), ("latex", "pieces other_pieces")}
+"""These take as long as all others together."""
+
+
 def case_of(kind: str, line: str) -> Any:
     """The two as parameters of a test, which is skipped where vocabularies are absent."""
-    return pytest.param(kind, line, marks=available(line).marks)
+    marks = [pytest.mark.second_lane] if (kind, line) in LONGEST else []
+    return pytest.param(kind, line, marks=[*available(line).marks, *marks])
 
 
 @pytest.fixture(scope="module")

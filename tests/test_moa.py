@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from ensemble.methods import get_module, make_options
 from ensemble.methods._response import Aggregation
 
 if TYPE_CHECKING:
-    from pools import Place
+    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 
@@ -48,23 +47,17 @@ def long_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first test leaves the run, with its cache, for the others."""
-    return tmp_path_factory.mktemp("kept") / "place"
-
-
 @pytest.fixture
-def run(place: Place, long_models: Path, kept: Path) -> Place:
+def run(place: Place, long_models: Path, prepare: Prepare) -> Place:
     """A place with the run folder of these models, and a file with a prompt."""
-    if kept.exists():
-        shutil.copytree(kept, place.folder.parent, dirs_exist_ok=True)
-        return place
-    place.task(metric="exact_match", instructions=INSTRUCTIONS)
-    place.pool(*(str(long_models / name) for name in ("one", "two", "three")))
-    place.write("prompt.j2", TEMPLATE)
-    assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
-    shutil.copytree(place.folder.parent, kept)
+
+    def make() -> None:
+        place.task(metric="exact_match", instructions=INSTRUCTIONS)
+        place.pool(*(str(long_models / name) for name in ("one", "two", "three")))
+        place.write("prompt.j2", TEMPLATE)
+        assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+
+    prepare("moa", place, make)
     return place
 
 

@@ -119,7 +119,7 @@ def test_the_confidence_of_a_plan_is_that_of_its_verdict(place: Place, models: P
 def test_a_model_that_no_other_fits_is_recommended_and_asked_the_held_out_questions(
     place: Place, models: Path, names: tuple[str, ...]
 ) -> None:
-    plan = plan_of(place, models, *names, rules=Limits(max_gap=0, max_length_ratio=1, max_calls=1, min_gain=100))
+    plan = plan_of(place, models, *names, rules=Limits(max_gap=0, max_length_ratio=1, max_voters=1, min_gain=100))
     outcome = run(plan)
     recommended = outcome.advice.recommendation
     assert recommended is not None and outcome.held_out is not None
@@ -271,7 +271,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
     ]
     assert result["schema_version"] == 2
     assert {"name", "metric", "split", "n", "fingerprint"} <= result["task"].keys()
-    limits = {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3, "vote_gap": 15, "max_calls": 5}
+    limits = {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3, "vote_gap": 15, "max_voters": 5}
     limits |= {"min_gain": 0}
     assert result["rules"] == limits
     wanted = {"model", "accuracy", "accuracy_ci", "mean_length", "truncated", "status", "reason"}
@@ -557,7 +557,7 @@ def test_numbers_in_another_form_are_refused(tmp_path: Path, content: str, says:
     with pytest.raises(InputError) as caught:
         read_standings(path)
     message = str(caught.value)
-    assert message.startswith(f"--profiles {path}: ")
+    assert message.startswith(f"--scores {path}: ")
     assert says in message
     assert "\n" not in message
 

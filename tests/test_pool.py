@@ -205,7 +205,7 @@ def test_names_and_globs_take_some_candidates(folder: Path) -> None:
     with pytest.raises(InputError) as refused:
         entries_named(entries, ["alpha", "gamma"], "models.txt")
     assert str(refused.value) == (
-        "--models gamma: no candidate of --pool models.txt has this name; its names are alpha, beta, [b]"
+        "--only gamma: no candidate of --pool models.txt has this name; its names are alpha, beta, [b]"
     )
 
 

@@ -84,7 +84,7 @@ def test_a_cascade_asks_no_model_whose_answer_cannot_matter(name: str) -> None:
 def test_cascades_of_the_three_most_accurate_save_15_percent_of_the_calls() -> None:
     means = []
     for pool in map(real, NAMES):
-        voters = [fitting_voters(sub.dev_profiles(), Limits(vote_gap=100, max_calls=3)) for sub in sub_pools(pool, 40)]
+        voters = [fitting_voters(sub.dev_profiles(), Limits(vote_gap=100, max_voters=3)) for sub in sub_pools(pool, 40)]
         means.append(np.mean([cascade_calls(pool.codes[pool.rows(each)]).mean() for each in voters]))
     # Each is a mean over a pool. Weak models agree on fewer questions, so hard questions save less.
     assert all(mean <= 0.88 * 3 for mean in means)

@@ -98,7 +98,7 @@ def test_the_real_example_says_what_the_command_recommends(more: str, tmp_path: 
     block = next(block for block in blocks(page) if LOG.name in block.code)
     program, *command = shlex.split(block.code.replace("\\\n", " "))
     assert program == "advisor"
-    command[command.index("--models") + 1] += more
+    command[command.index("--only") + 1] += more
     result = run(command, tmp_path)
     assert result["advice"]["recommendation"]["text"] in " ".join(page.split())
     # The table has the strategies of the first command.

@@ -17,6 +17,7 @@ from sharing import demo_cache
 
 from advisor import cli
 from advisor.jobs.methods import TEMPERATURE
+from advisor.options.serve import ServeOptions
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
 from advisor.strategies.answerer import Answered, Answerer, answer_prompt
@@ -38,12 +39,6 @@ pytest_plugins = ["pools"]
 LOADED: dict[str, LocalModel] = {}
 """The demo's models, each loaded once for all tests."""
 PROMPT = "Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\nAnswer:"
-GIVEN: dict[str, Any] = {
-    **dict.fromkeys(("models", "strategy", "group", "pool", "allow_server", "allow_key_env", "method", "k")),
-    **dict.fromkeys(("max_new_tokens", "stop", "device", "dtype", "chat_template")),
-    "trust_remote_code": False,
-    "no_check_files": False,
-}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +46,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on the demo's models."""
     run = tmp_path_factory.mktemp("production") / "run"
     # With three voters every strategy has a name of one word.
-    command = "advisor select --pool demo --task word_problems --limit 24 --max-calls 3 --quiet --out"
+    command = "advisor select --pool demo --task word_problems --limit 24 --max-voters 3 --quiet --out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(demo_cache(tmp_path_factory)))
         patch.setattr("sys.argv", [*command.split(), str(run)])
@@ -95,7 +90,7 @@ def held_out(run: Path) -> list[dict[str, Any]]:
 
 
 def planned(run: Path, **options: Any) -> StrategyPlan:
-    plan = plan_by_options({**GIVEN, "run": str(run), **options}, lambda _: None)
+    plan = plan_by_options(ServeOptions(run=str(run), **options), lambda _: None)
     assert isinstance(plan, StrategyPlan)
     return plan
 
@@ -395,7 +390,7 @@ def test_an_exported_strategy_takes_the_same_responses(place: Place, run: Path, 
 
 
 def answered_by(folder: Path, samples: list[dict[str, Any]]) -> list[Answered]:
-    plan = plan_by_options({**GIVEN, "run": str(folder)}, lambda _: None)
+    plan = plan_by_options(ServeOptions(run=str(folder)), lambda _: None)
     if isinstance(plan, EnsembleSpec):
         alone = load_ensemble(plan, folder)
         texts = [alone.generate([one["prompt"]], max_new_tokens=64, stop=plan.stop)[0] for one in samples]

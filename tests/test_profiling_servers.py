@@ -32,7 +32,7 @@ def raw() -> Iterator[Raw]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble.servers.client.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
 
 
 def is_test(path: str, body: Body) -> bool:

@@ -38,7 +38,7 @@ def raw() -> Iterator[Raw]:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's pauses between tries are its own; only what the server asks for is waited for here."""
-    monkeypatch.setattr("ensemble.servers.client.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
 
 
 def well(path: str, body: Body) -> Answer:

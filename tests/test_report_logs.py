@@ -96,7 +96,7 @@ def test_one_group_is_the_whole_task_and_has_no_figures(logs: SimpleNamespace) -
 
 def test_no_option_is_named_that_was_not_given(logs: SimpleNamespace) -> None:
     assert "because no model runs with --logs" in logs.out
-    assert "--no-verify" not in logs.out + logs.page and "--profiles" not in logs.out + logs.page
+    assert "--no-verify" not in logs.out + logs.page and "--scores" not in logs.out + logs.page
 
 
 def test_the_recommended_cascade_is_on_the_first_screen_and_on_the_terminal(logs: SimpleNamespace) -> None:

@@ -184,32 +184,32 @@ def test_a_local_member_that_changed_is_refused_with_a_way_out(models: Path, tmp
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("schema_version", 2, "schema_version 2: this version reads 1"),
+        ("schema_version", 2, "schema_version should be 1"),
         ("schema_version", ..., "not a saved ensemble, because schema_version is missing"),
-        ("hook", "os.system", "unknown key 'hook'"),
+        ("hook", "os.system", "hook is not a known key"),
         ("method", "nothing", "method 'nothing': not one of"),
         ("method", "voting", "method voting: it works at response level"),
-        ("k", 0, "k 0: give a whole number of at least 1"),
-        ("k", True, "k True: give a whole number"),
-        ("weights", [1], "weights [1]: give 2 numbers"),
-        ("weights", [1, -1], "give 2 numbers that are 0 or more"),
-        ("weights", [0, 0], "at least one weight must be above 0"),
-        ("weights", [1e999, 1], "cannot be read as JSON"),
+        ("k", 0, "k should be at least 1"),
+        ("k", True, "k should be a whole number"),
+        ("weights", [1], "weights should be 2 numbers"),
+        ("weights", [1, -1], "weights should be null, perplexity, or a list of numbers of at least 0"),
+        ("weights", [0, 0], "weights should be a list with at least one number above 0"),
+        ("weights", [1e999, 1], "weights should be null, perplexity, or a list of numbers"),
         ("options", {"cache_dir": "/"}, "options: method unite has no option cache_dir"),
         ("options", {"gate": ["safe"]}, "options: gate"),
         ("options", {"consistency": 1}, "options: consistency '1' does not have the type bool"),
-        ("generation", {"stop": [""]}, "generation: stop ['']: give a list of strings"),
-        ("members", [], "members []: give a list of objects"),
-        ("members", [1], "members [1]: give a list of objects"),
-        ("members.0.path", ..., "members[0]: id None: give either a hub id or a path"),
-        ("members.0.id", "org/a", "members[0]: id 'org/a': give either a hub id or a path"),
-        ("members.0.name", "a\nb", "members[0]: name 'a\\nb': give a printable text"),
+        ("generation", {"stop": [""]}, "generation.stop[0] should be a text that is not empty"),
+        ("members", [], "members should be a list of at least 1"),
+        ("members", [1], "members[0] should be an object"),
+        ("members.0.path", ..., "members[0] should be a member with one of id, path and server"),
+        ("members.0.id", "org/a", "members[0] should be a member with one of id, path and server"),
+        ("members.0.name", "a\nb", "members[0].name should be a printable name"),
         ("members.0.name", "beta", "two members have the name 'beta'"),
-        ("members.0.dtype", "int8", "members[0]: dtype 'int8': give one of auto, float32"),
-        ("members.0.files", {"model.safetensors": "1"}, "give a SHA-256 for each file"),
-        ("members.0.files", {}, "give the SHA-256 of each file of a local member"),
-        ("members.0.trust_remote_code", "yes", "members[0]: trust_remote_code 'yes': give true or false"),
-        ("members.0.revision", COMMIT, "a local member has no revision"),
+        ("members.0.dtype", "int8", "members[0].dtype should be auto, float32"),
+        ("members.0.files", {"model.safetensors": "1"}, "members[0].files.model.safetensors should be a SHA-256"),
+        ("members.0.files", {}, "members[0] should be a local member with the SHA-256 of each file"),
+        ("members.0.trust_remote_code", "yes", "members[0].trust_remote_code should be true or false"),
+        ("members.0.revision", COMMIT, "members[0] should be a local member without revision"),
     ],
 )
 def test_every_key_of_a_file_is_checked(models: Path, tmp_path: Path, key: str, value: object, says: str) -> None:
@@ -240,9 +240,9 @@ def test_a_file_of_no_reasonable_size_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("revision", "main", "revision 'main': give the commit with all 40 digits"),
-        ("id", "../../secret", "id '../../secret': give an id like org/name"),
-        ("gguf_file", "../x.gguf", "gguf_file '../x.gguf': give the name of a file"),
+        ("revision", "main", "members[0].revision should be a commit with all 40 digits"),
+        ("id", "../../secret", "members[0].id should be an id like org/name"),
+        ("gguf_file", "../x.gguf", "members[0].gguf_file should be the name of a file"),
         ("trust_remote_code", True, f"its member org/a@{COMMIT} runs code from its repository; read that code"),
     ],
 )
@@ -261,6 +261,17 @@ def test_consent_to_run_code_is_the_users_own(tmp_path: Path) -> None:
     # Consent makes nothing run that did not ask for it.
     changed(tmp_path, "members.0.trust_remote_code", ...)
     assert not read(tmp_path, trust_remote_code=True).members[0].checkpoint.trust_remote_code
+
+
+def test_the_shape_is_published_and_knows_every_key_that_is_written(models: Path, tmp_path: Path) -> None:
+    from ensemble.common.schema import json_schema
+    from ensemble.saved.schema import SavedEnsemble
+
+    saved(tmp_path / "saved", models / "alpha", models / "beta")
+    found = json_schema(SavedEnsemble)
+    written = content(tmp_path / "saved")
+    assert set(written) <= set(found["properties"]) and found["additionalProperties"] is False
+    assert all(set(member) <= set(found["$defs"]["SavedMember"]["properties"]) for member in written["members"])
 
 
 # The hub: a small one on this machine
@@ -337,7 +348,7 @@ def test_a_local_member_is_not_pushed(models: Path, tmp_path: Path, shelf: Path,
 
 def test_an_ensemble_of_the_hub_has_no_local_member(models: Path, shelf: Path, tmp_path: Path) -> None:
     saved(shelf / "trap", models / "alpha")
-    assert refused("org/trap").startswith("org/trap: ensemble.json: members[0]: path ")
+    assert refused("org/trap").startswith("org/trap: ensemble.json: members[0].path: ")
 
 
 def test_a_model_of_the_hub_is_no_saved_ensemble(shelf: Path) -> None:

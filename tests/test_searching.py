@@ -93,7 +93,7 @@ def test_the_sentence_says_what_was_compared_where() -> None:
 def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), choose="search", tries=3)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="search", max_decoded_sets=3)
     loaded = spoil_loading(monkeypatch, lambda *_: None)
     outcome = run(plan)
     result = result_of(outcome)
@@ -110,7 +110,7 @@ def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
 
 
 def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, models: Path) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), choose="search", tries=4)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="search", max_decoded_sets=4)
     with ResponseCache(place.cache) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
         order = select(
@@ -148,7 +148,9 @@ def test_a_set_that_cannot_be_run_is_listed_with_its_reason(
             raise MemberError("not enough memory for three")
 
     spoil_loading(monkeypatch, fail_three)
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma", verify=False), choose="search", tries=2)
+    plan = dataclasses.replace(
+        plan_of(place, models, "alpha", "beta", "gamma", verify=False), set_by="search", max_decoded_sets=2
+    )
     sets = result_of(run(plan))["prediction"]["sets"]
     failed = next(one for one in sets if one["rules"])
     assert (failed["dev_accuracy"], failed["error"]) == (None, "not enough memory for three")
@@ -158,7 +160,7 @@ def test_a_set_that_cannot_be_run_is_listed_with_its_reason(
 def test_sets_are_verified_in_the_order_of_their_predicted_gain(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), choose="predicted", tries=2)
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="predicted", max_decoded_sets=2)
     loaded = spoil_loading(monkeypatch, lambda *_: None)
     outcome = run(plan)
     sets = result_of(outcome)["prediction"]["sets"]

@@ -456,7 +456,7 @@ def test_voters_are_close_to_the_best_and_no_more_than_the_calls() -> None:
         for name, right in zip("abcde", (12, 20, 17, 16, 18), strict=True)
     ]
     assert fitting_voters(profiles, Limits(vote_gap=15)) == ("b", "e", "c")
-    assert fitting_voters(profiles, Limits(vote_gap=100, max_calls=1)) == ("b",)
+    assert fitting_voters(profiles, Limits(vote_gap=100, max_voters=1)) == ("b",)
 
 
 def test_without_a_prediction_the_expected_gain_is_the_measured_one() -> None:

@@ -11,7 +11,6 @@ from test_drafting import tables
 
 from ensemble.errors import MemberError
 from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Drafter, TextDrafts, Way
-from ensemble.servers import token_client
 from ensemble.servers.client import ServerError
 from ensemble.servers.token_client import TokenClient, is_half, same_model
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
@@ -57,7 +56,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_client, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.001)
 
 
 def busy() -> ServerError:

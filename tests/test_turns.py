@@ -73,7 +73,7 @@ def talk(place: Place) -> Place:
 
 @pytest.fixture
 def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[Raw]:
-    monkeypatch.setattr("ensemble.servers.client.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
     with raw_server() as server:
         yield server
 

@@ -135,20 +135,3 @@ def test_without_a_set_all_questions_are_asked_at_once(place: Place, models: Pat
     ran = select(place, "--until-sure")
     assert "has no set or vote to test" in " ".join(ran.err.split())
     assert result_in(place)["looks"] == []
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (("--max-questions", "9"), "--max-questions 9 has no effect without --until-sure"),
-        (("--until-sure", "--max-questions", "0"), "--max-questions 0: give at least 1"),
-        (("--until-sure", "--no-verify"), "--until-sure asks held-out questions, but --no-verify asks none"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(job: Place, options: tuple[str, ...], line: str) -> None:
-    assert line in job.refused("select", "--pool", "models.txt", "--task", "task.yaml", *options)
-
-
-def test_numbers_without_models_cannot_be_asked_for_more(place: Place) -> None:
-    place.write("numbers.json", "{}")
-    assert "--until-sure runs models" in place.refused("select", "--profiles", "numbers.json", "--until-sure")

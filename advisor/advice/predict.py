@@ -244,7 +244,7 @@ def other_set_note(sets: Sequence[PredictedSet]) -> str | None:
     low, high = map(signed, best.prediction.interval())
     return (
         f"The prediction would choose {join(best.models)} instead: predicted gain {signed(best.prediction.points)} "
-        f"points (90% interval {low} to {high}), {more:.1f} more than that of the rules' set; --choose predicted "
+        f"points (90% interval {low} to {high}), {more:.1f} more than that of the rules' set; --set-by predicted "
         "verifies it."
     )
 

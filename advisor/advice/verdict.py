@@ -320,7 +320,7 @@ def _not_verified(selected: Sequence[str], *, on_logs: bool) -> str:
         "models: --pool and --task"
         if on_logs
         else "the set was not run on held-out questions. To run it, use `advisor select` with a pool of these models, "
-        "without --no-verify and --profiles"
+        "without --no-verify and --scores"
     )
     return (
         f"Cannot tell whether {join(selected)}, decoded together, are better than {selected[0]} alone: by the rules "

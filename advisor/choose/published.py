@@ -1,4 +1,4 @@
-"""Published or earlier numbers instead of models: the file that ``--profiles`` reads."""
+"""Published or earlier numbers instead of models: the file that ``--scores`` reads."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
         # Tools on Windows write a byte order mark, which JSON does not allow.
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise InputError(f"--profiles {path}: the file does not exist; give a JSON file with profiles") from None
+        raise InputError(f"--scores {path}: the file does not exist; give a JSON file with profiles") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"--profiles {path}: cannot be read as JSON ({error})") from None
+        raise InputError(f"--scores {path}: cannot be read as JSON ({error})") from None
     entries = data.get("profiles") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:
-        raise InputError(
-            f'--profiles {path}: needs the form {{"task": NAME, "profiles": [{{"model": NAME, ...}}, ...]}}'
-        )
-    standings = tuple(_standing(entry, f"--profiles {path}: profile {n}") for n, entry in enumerate(entries, start=1))
+        raise InputError(f'--scores {path}: needs the form {{"task": NAME, "profiles": [{{"model": NAME, ...}}, ...]}}')
+    standings = tuple(_standing(entry, f"--scores {path}: profile {n}") for n, entry in enumerate(entries, start=1))
     names = [standing.model for standing in standings]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"--profiles {path}: the model {twice!r} is listed twice; give each model another name")
+        raise InputError(f"--scores {path}: the model {twice!r} is listed twice; give each model another name")
     # The task's name becomes the name of the run folder.
     task = data.get("task", "unnamed")
     if not isinstance(task, str):
-        raise InputError(f'--profiles {path}: "task" must be a name')
+        raise InputError(f'--scores {path}: "task" must be a name')
     return task, standings
 
 

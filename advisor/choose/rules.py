@@ -65,14 +65,14 @@ def fitting_voters(profiles: Sequence[Profile], rules: Limits) -> tuple[str, ...
 
     Args:
         profiles: The candidates' answers to the dev questions.
-        rules: ``vote_gap`` is the limit of the gap, in points; ``max_calls`` that of the number of models.
+        rules: ``vote_gap`` is the limit of the gap, in points; ``max_voters`` that of the number of models.
 
     Returns:
-        At most ``max_calls`` names, the most accurate first; ties go to the shorter response, then by name.
+        At most ``max_voters`` names, the most accurate first; ties go to the shorter response, then by name.
     """
     ranked = sorted(profiles, key=rank)
     close = [each for each in ranked if gap(each.accuracy, ranked[0].accuracy) <= rules.vote_gap + TOLERANCE]
-    return tuple(profile.model for profile in close[: rules.max_calls])
+    return tuple(profile.model for profile in close[: rules.max_voters])
 
 
 def rank(standing: Standing | Profile) -> tuple[float, float, str]:

@@ -6,29 +6,11 @@ from typing import Any
 
 import typer
 
-from advisor.commands import options as opt
+from advisor.commands.command_line import print_json
+from advisor.options.doctor import DoctorOptions
 
 
-def doctor(
-    context: typer.Context,
-    *,
-    pool: opt.Pool = None,
-    task: opt.Task = None,
-    data: opt.Data = None,
-    split: opt.Split = "dev",
-    limit: opt.Limit = None,
-    shots: opt.Shots = None,
-    allow_code_execution: opt.Code = False,
-    allow_weak_sandbox: opt.WeakSandbox = False,
-    max_models: opt.Models = 3,
-    max_new_tokens: opt.Tokens = None,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = "auto",
-    quantization: opt.Quantization = None,
-    cache_dir: opt.Cache = None,
-    as_json: opt.Json = False,
-    debug: opt.Debug = False,
-) -> None:
+def doctor(options: DoctorOptions) -> None:
     """Show the machine, versions, the hub, the cache, and with --pool which models fit. Status 1 if one cannot run."""
     from advisor.config import InferenceConfig, load_split
     from advisor.jobs.planning import machine, words
@@ -42,28 +24,28 @@ def doctor(
 
     hush(quiet=True)
     # Checked first: a wrong option must not wait for the hub.
-    inference = InferenceConfig.from_options(context.params)
-    entries = () if pool is None else with_quantization(read_pool(pool), quantization)
-    questions = None if task is None else load_split(context.params, split)
+    inference = InferenceConfig.from_options(options)
+    entries = () if options.pool is None else with_quantization(read_pool(options.pool), options.quantization)
+    questions = None if options.task is None else load_split(options, options.split)
     found: dict[str, Any] = {
         "machine": machine.machine(),
         "versions": machine.versions(),
         "extras": machine.extras(),
         "quantization": machine.quantization(),
         "hub": machine.hub(),
-        "cache": machine.cache_folder(cache_dir or default_cache_dir()),
+        "cache": machine.cache_folder(options.cache_dir or default_cache_dir()),
     }
-    entries, placed = place_models(entries, device, dtype)
+    entries, placed = place_models(entries, options.device, options.dtype)
     # A token has about four characters; `--dry-run` counts them with each model's tokenizer.
     asked = [] if questions is None else [len(example.prompt) / 4 for example in questions.examples]
     prompt = int(sum(asked) / len(asked)) + 1 if asked else 512
-    new = max_new_tokens or 256 if questions is None else tokens_written(questions, inference)
+    new = options.max_new_tokens or 256 if questions is None else tokens_written(questions, inference)
     plans = [
         plan_model(entry, inference, prompt=prompt, new=new, problem=problem_of(entry, inference)) for entry in entries
     ]
     for plan in plans if asked else ():
         plan |= {"questions": len(asked), "seconds": expected_seconds(plan, len(asked), prompt, new)}
-    together = plan_together(plans, max_models)
+    together = plan_together(plans, options.max_models)
     # Those of models are in the models' lines already.
     problems: list[str] = []
     download = sum(plan["download"] or 0 for plan in plans)
@@ -74,9 +56,9 @@ def doctor(
     if not found["cache"]["writable"]:
         problems.append(f"{found['cache']['folder']} cannot be written; give --cache-dir")
     of_models = [plan["problem"] for plan in plans if plan["problem"] is not None]
-    if as_json:
+    if options.as_json:
         models = [{name: value for name, value in plan.items() if name != "need"} for plan in plans]
-        opt.print_json({**found, "models": models, "together": together, "problems": [*of_models, *problems]})
+        print_json({**found, "models": models, "together": together, "problems": [*of_models, *problems]})
     else:
         lines = [*words.machine_lines(found), *map(words.model_line, plans), *words.together_line(together)]
         lines += [f"placed       {placed}"] if placed else []

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import typer
 
-from advisor.commands import options as opt
+from advisor.commands.command_line import command_line, print_json
+from advisor.options.select import SelectOptions
 
 if TYPE_CHECKING:
     from advisor.config import RunConfig
 
 
-def print_dry_run(
-    options: Mapping[str, Any], *, as_json: bool, check_folder: Callable[[RunConfig], object] = lambda _: None
-) -> None:
+def print_dry_run(options: SelectOptions, check_folder: Callable[[RunConfig], object] = lambda _: None) -> None:
     """Print what a run with these options would do. The status is 1 if something keeps it from working.
 
     Args:
-        options: The options of the command, by parameter name.
-        as_json: Whether to print JSON.
+        options: The options of the command.
         check_folder: Raises InputError if the run cannot write its folder.
     """
     from advisor.config import RunConfig
@@ -32,19 +30,19 @@ def print_dry_run(
     from ensemble.errors import InputError
 
     hush(quiet=True)
-    config = with_devices(RunConfig.from_options(options, opt.command_line()), Progress(quiet=as_json))
+    config = with_devices(RunConfig.from_options(options, command_line()), Progress(quiet=options.as_json))
     plan = dry_run(config)
     try:
         check_folder(config)
     except InputError as error:
         # Said with the plan, which is of use for another folder as well.
         plan["problems"].append(str(error))
-    if as_json:
+    if options.as_json:
         without_need = {
             part: [{name: value for name, value in model.items() if name != "need"} for model in plan[part]]
             for part in ("models", "judges")
         }
-        opt.print_json({**plan, **without_need})
+        print_json({**plan, **without_need})
     else:
         for line in dry_run_lines(plan):
             print(line)

@@ -7,11 +7,11 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from advisor.commands import options as opt
+from advisor.options.init import InitOptions
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,33 +24,7 @@ _MOST_SHOWN = 1_200
 """Characters of a prompt that are shown."""
 
 
-def init(
-    data: Annotated[
-        list[str],
-        typer.Argument(metavar="DATA...", help="A file, a file for dev and one for held-out, a folder, or a hub id."),
-    ],
-    *,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The task file.", show_default="NAME.yaml")
-    ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="The task's name. Default: from the data.")] = None,
-    question: Annotated[str | None, typer.Option("--question", metavar="COLUMN", help="The question.")] = None,
-    reference: Annotated[
-        str | None, typer.Option("--reference", metavar="COLUMN", help="The right answer, or the accepted answers.")
-    ] = None,
-    choices: Annotated[
-        str | None,
-        typer.Option("--choices", metavar="COLUMN,...", help="The options: columns, one column with lists, or none."),
-    ] = None,
-    metric: Annotated[str | None, typer.Option("--metric", help="How a response is scored.")] = None,
-    config: Annotated[str | None, typer.Option("--config", help="The configuration of a data set of the hub.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Take all guesses; ask nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a task file that exists.")] = False,
-    allow_code_execution: Annotated[
-        bool, typer.Option("--allow-code-execution", help="Run the programs of the data to score its references.")
-    ] = False,
-    debug: opt.Debug = False,
-) -> None:
+def init(options: InitOptions) -> None:
     """Write a task file for your data: guess the question, the answer, the metric and the split, and say why."""
     from advisor.draft.columns import Columns
     from advisor.draft.data import look_at
@@ -58,25 +32,27 @@ def init(
     from advisor.draft.task_text import check_free, text_of_task, try_out, write_task
     from advisor.tables.rows import stem_of
 
-    chosen = name or re.sub(r"[^\w-]+", "-", stem_of(Path(data[0].rstrip("/")))).strip("-") or "questions"
+    stem = stem_of(Path(options.data[0].rstrip("/")))
+    chosen = options.name or re.sub(r"[^\w-]+", "-", stem).strip("-") or "questions"
     if not re.fullmatch(r"[\w.-]+", chosen):
         raise InputError(f"--name {chosen}: give letters, digits, - and _ only")
-    place = out or Path(f"{chosen}.yaml")
-    check_free(place, force=force)
-    found_data = look_at(data, place, config)
+    place = options.out or Path(f"{chosen}.yaml")
+    check_free(place, force=options.force)
+    found_data = look_at(options.data, place, options.config)
     if not found_data.records:
-        raise InputError(f"{data[0]} has no records; give data with questions")
+        raise InputError(f"{options.data[0]} has no records; give data with questions")
     columns = Columns(found_data.records)
-    given = Given(question, reference, None if choices is None else _names(choices), metric)
+    choices = None if options.choices is None else _names(options.choices)
+    given = Given(options.question, options.reference, choices, options.metric)
     found = guess(columns, given, is_of_parts=found_data.is_of_parts)
-    if not yes and sys.stdin.isatty():
+    if not options.yes and sys.stdin.isatty():
         found = guess(columns, _ask(columns, given, found), is_of_parts=found_data.is_of_parts)
-    command = shlex.join(["advisor", "init", *data])
+    command = shlex.join(["advisor", "init", *options.data])
     text = text_of_task(chosen, found, found_data, columns, command)
-    trial = try_out(text, place, found_data.data_dir, allow_code_execution=allow_code_execution)
+    trial = try_out(text, place, found_data.data_dir, allow_code_execution=options.allow_code_execution)
     _show(text, trial)
     # Last, so that what stops the command leaves no file.
-    write_task(text, place, force=force)
+    write_task(text, place, force=options.force)
     data_dir = "" if found_data.data_dir is None else f" --data {shlex.quote(str(found_data.data_dir))}"
     more = " --allow-code-execution" if trial.dev.runs_code else ""
     pool, models = "demo", "the demo's models, or with yours in place of demo"

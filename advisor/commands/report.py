@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
 
-import typer
-
-from advisor.commands import options as opt
-from advisor.progress import Progress
-from advisor.records import signed
-from ensemble.errors import InputError
+from advisor.options.export import ExportOptions
+from advisor.options.report import ReportOptions
 
 
-def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="A run folder, or a folder with several; with --diff, two run folders."),
-    ],
-    *,
-    form: Annotated[
-        Literal["html", "md", "csv"],
-        typer.Option("--format", help="Markdown of the decision (md) or the table (csv), to standard output."),
-    ] = "html",
-    diff: Annotated[bool, typer.Option("--diff", help="Hold the second run against the first one.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The page of --diff. Default: diff.html in the second.")
-    ] = None,
-    debug: opt.Debug = False,
-) -> None:
+def report(options: ReportOptions) -> None:
     """Write the report.html of a run again, an index of all runs in a folder, or the difference of two runs."""
-    if len(runs) != 1 + diff:
-        raise InputError("--diff compares two run folders; give both" if diff else "give one folder, or two and --diff")
-    if out is not None and (not diff or form != "html"):
-        raise InputError("--out goes with --diff and its page (--format html); leave it out")
-    if diff:
-        _write_difference(runs[0], runs[1], form, out)
-    elif runs[0].is_dir() and not (runs[0] / "result.json").exists():
-        _write_index(runs[0], form)
+    first = options.runs[0]
+    if options.diff:
+        _write_difference(first, options.runs[1], options.form, options.out)
+    elif first.is_dir() and not (first / "result.json").exists():
+        _write_index(first, options.form)
     else:
-        _write_report(runs[0], form)
+        _write_report(first, options.form)
 
 
 def _write_report(run: Path, form: str) -> None:
@@ -65,10 +42,8 @@ def _write_index(folder: Path, form: str) -> None:
 
 
 def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
-    if form == "csv":
-        raise InputError("--format csv: a difference is a page or Markdown; give html or md")
-    if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):
-        raise InputError(f"--out {out}: give the name of a file in a folder that exists")
+    from advisor.progress import Progress
+    from advisor.records import signed
     from advisor.runs.run import Run
     from advisor.runs.run_difference import run_difference
     from reports.run_difference import difference_markdown, headline, write_difference
@@ -81,32 +56,14 @@ def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
         print(write_difference(out or b / "diff.html", difference))
 
 
-def export(
-    context: typer.Context,
-    run: opt.Run,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder, or an earlier export.")],
-    *,
-    strategy: opt.StrategyName = None,
-    pool: opt.Places = None,
-    push: Annotated[str | None, typer.Option("--push", metavar="ID", help="Push it to the hub under this id.")] = None,
-    public: Annotated[bool, typer.Option("--public", help="Make the new model of --push public.")] = False,
-    compose: Annotated[
-        bool, typer.Option("--compose", help="Also write files for Docker Compose: the server, vLLM and Prometheus.")
-    ] = False,
-    allow_server: opt.Servers = None,
-    allow_key_env: opt.KeyNames = None,
-    debug: opt.Debug = False,
-) -> None:
+def export(options: ExportOptions) -> None:
     """Write the recommended strategy of a run, without weights, and a card with the evidence; push it on request."""
-    if public and push is None:
-        raise InputError("--public needs --push; add it, or leave out --public")
-    if (allow_server or allow_key_env) and not compose:
-        raise InputError("--allow-server and --allow-key-env need --compose; an export contacts no server")
     from advisor.jobs.export import export as write
-    from advisor.runs.run import Run
 
-    print(write(Run.open(run), folder, push, context.params, private=not public))
-    if compose:
+    print(write(options))
+    if options.compose:
         from advisor.jobs.compose import wheel
+        from advisor.progress import Progress
 
-        Progress().say(f"before `docker compose up --build`, put {wheel()} into {folder}: the image is built with it")
+        put = f"put {wheel()} into {options.folder}: the image is built with it"
+        Progress().say(f"before `docker compose up --build`, {put}")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from advisor.commands import options as opt
+from advisor.commands.command_line import for_output
+from advisor.options.run import RunOptions
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,52 +16,8 @@ if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
 
 
-def run(
-    context: typer.Context,
-    run: opt.RunOrModels = None,
-    prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="A prompt, or - to read it from standard input.")
-    ] = None,
-    *,
-    models: opt.Members = None,
-    strategy: opt.StrategyName = None,
-    group: opt.Group = None,
-    pool: opt.Places = None,
-    allow_server: opt.Servers = None,
-    allow_key_env: opt.KeyNames = None,
-    method: opt.SetMethod = None,
-    k: opt.SetK = None,
-    max_new_tokens: opt.Tokens = None,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="A string that ends the text; can be given several times.")
-    ] = None,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")] = 0.0,
-    top_p: Annotated[
-        float, typer.Option("--top-p", help="Draw from the most likely tokens that have this probability together.")
-    ] = 1.0,
-    seed: opt.Seed = 0,
-    device: opt.SetDevice = None,
-    dtype: opt.SetDtype = None,
-    quantization: opt.Quantization = None,
-    chat_template: opt.SetTemplate = None,
-    deterministic: opt.Deterministic = False,
-    engine: Annotated[str, typer.Option("--engine", help="local, or ray to run each model on its own node.")] = "local",
-    ray_address: opt.Address = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Print the text while it is written.")] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Show the candidates of every member at every step.")] = False,
-    trust_remote_code: opt.Trust = False,
-    no_check_files: opt.NoCheck = False,
-    debug: opt.Debug = False,
-) -> None:
+def run(options: RunOptions) -> None:
     """Answer a prompt by the recommended strategy of a run, or by any models that decode together."""
-    if models and prompt is None:
-        # With --models, the only positional argument is the prompt.
-        prompt, run = run, None
-    elif models:
-        raise InputError("give a run folder or --models, not both")
-    if prompt is None:
-        raise InputError("the prompt is missing; give one, or - to read it from standard input")
-
     from advisor.progress import Progress
     from advisor.runs import chosen_set
     from advisor.strategies.chosen_strategy import plan_by_options
@@ -72,34 +27,34 @@ def run(
     from ensemble.methods import check_greedy
 
     progress = Progress()
-    spec = plan_by_options({**context.params, "run": run}, progress.say)
-    text = _read_prompt(prompt)
+    spec = plan_by_options(options, progress.say)
+    text = _read_prompt(options.prompt or "")
     settings: dict[str, Any] = {
         "max_new_tokens": spec.max_new_tokens or 256,
         "stop": spec.stop,
-        "temperature": temperature,
-        "top_p": top_p,
-        "seed": seed,
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "seed": options.seed,
     }
     if isinstance(spec, StrategyPlan):
         from ensemble.decode.settings import Settings
 
-        _answer(spec, text, Settings(**settings), group, progress, trace=trace)
+        _answer(spec, text, Settings(**settings), options.group, progress, trace=options.trace)
         return
-    if not (temperature or spec.options.get("temperature")):
+    if not (options.temperature or spec.options.get("temperature")):
         # Before the models are loaded, which takes long.
         check_greedy(spec.method, "give --temperature above 0; with 1 the members draw from their own probabilities")
     # Joined before loading: the members are placed on the nodes of this cluster.
-    with cluster(ray_address) if engine == "ray" else nullcontext():
-        ensemble = chosen_set.load_chosen(spec, engine)
-        if stream and not trace:
-            for piece in ensemble.stream(text, deterministic=deterministic, **settings):
-                print(opt.for_output(piece), end="", flush=True)
+    with cluster(options.ray_address) if options.engine == "ray" else nullcontext():
+        ensemble = chosen_set.load_chosen(spec, options.engine)
+        if options.stream and not options.trace:
+            for piece in ensemble.stream(text, deterministic=options.deterministic, **settings):
+                print(for_output(piece), end="", flush=True)
             print()
             return
-        (generation,) = ensemble.generate([text], trace=trace, deterministic=deterministic, **settings)
-        print(opt.for_output(generation.text))
-        if trace:
+        (generation,) = ensemble.generate([text], trace=options.trace, deterministic=options.deterministic, **settings)
+        print(for_output(generation.text))
+        if options.trace:
             names = [member.name for member in spec.members]
             print(*trace_lines(generation.trace, names), sep="\n", file=sys.stderr)
 
@@ -113,7 +68,7 @@ def _answer(
     answered = answer_prompt(plan, prompt, settings, group)
     for name, reason in answered.failures:
         progress.say(f"{name} failed, and the others answered: {reason}")
-    print(opt.for_output(answered.response.text))
+    print(for_output(answered.response.text))
     if trace:
         for name, answer in answered.answers:
             what = "answered" if plan.reader is None else "gave no answer" if answer is None else f"answered {answer!r}"

@@ -55,7 +55,7 @@ def read_columns(config: LogsConfig, names: Sequence[str]) -> ScoreTable:
     Raises:
         InputError: A log cannot be read, a name fits no model, or fewer than two models are left.
     """
-    joined = config.join(config.paths, names)
+    joined = config.join(config.logs, names)
     answered = [(name, "", _scores(joined, name)) for name in _in_order(joined, names or ("*",), "the logs")]
     # One log, so names need no path behind them.
     return _table({"": joined}, range(len(joined.examples)), answered, sort=not names)
@@ -73,7 +73,7 @@ def read_runs(config: LogsConfig) -> ScoreTable:
         InputError: A path cannot be read, a name fits no model, a model is given twice, fewer than two models are left,
             or they have no question in common.
     """
-    given = [_path_and_name(path) for path in config.paths]
+    given = [_path_and_name(path) for path in config.logs]
     for path, name in given:
         # A word is a model's name rather than a path.
         if name == "*" and not exists(path) and re.fullmatch(r"[\w.-]+", path):

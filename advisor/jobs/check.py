@@ -6,7 +6,7 @@ Fresh are the questions whose text is not in the run. :mod:`advisor.advice.drift
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,8 +25,6 @@ from advisor.config import (
     InferenceConfig,
     LogsConfig,
     RunConfig,
-    check_seed,
-    check_task_is_given,
     load_split,
 )
 from advisor.jobs.methods import TEMPERATURE
@@ -34,10 +32,11 @@ from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session
 from advisor.judge.judged_profiler import open_profiler
 from advisor.logs.join import JoinedLogs
+from advisor.options.check import CheckOptions
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import ALPHA, Limits, Profile, signed
+from advisor.records import Limits, Profile, signed
 from advisor.runs.chosen_set import (
     candidates_of_run,
     check_servers,
@@ -102,12 +101,11 @@ class _Fresh(NamedTuple):
     clusters: Sequence[str] | None
 
 
-def check_run(run: Run, options: Mapping[str, Any], command: str, progress: Progress) -> dict[str, Any]:
+def check_run(options: CheckOptions, command: str, progress: Progress) -> dict[str, Any]:
     """Check whether the recommendation of a run still holds on fresh questions.
 
     Args:
-        run: A run of ``advisor select``.
-        options: The options of ``advisor check``, by parameter name.
+        options: The options of ``advisor check``.
         command: The command line, for the record.
         progress: Shows progress and notes.
 
@@ -119,23 +117,16 @@ def check_run(run: Run, options: Mapping[str, Any], command: str, progress: Prog
             used; or no question is fresh.
         MemberError: A model failed.
     """
-    level, min_gain, seed = options.get("level", ALPHA), options.get("min_gain"), options.get("seed") or 0
-    # Written as ranges, so that NaN fails them, too.
-    if not 0 < level < 0.5:
-        raise InputError(f"--level {level:g}: give a probability above 0 and below 0.5, for example {ALPHA:g}")
-    if min_gain is not None and not 0 <= min_gain <= 100:
-        raise InputError(f"--min-gain {min_gain:g}: give points from 0 to 100")
-    if options.get("limit") is not None and options["limit"] < 1:
-        raise InputError(f"--limit {options['limit']}: give at least 1 question")
-    check_seed(seed)
-    promise = _read_promise(run, options.get("strategy"))
+    run = Run.open(options.run)
+    promise = _read_promise(run, options.strategy)
     # Before the models run, which can take long.
     known, learned = _read_samples(run, promise.strategy)
-    if options.get("logs"):
+    if options.logs:
         fresh = _from_logs(run, promise, known, learned, options, command, progress)
     else:
         fresh = _from_models(run, promise, known, learned, options, command, progress)
-    return _result(promise, fresh, level, promise.min_gain if min_gain is None else min_gain, seed)
+    min_gain = promise.min_gain if options.min_gain is None else options.min_gain
+    return _result(promise, fresh, options.alpha, min_gain, options.seed)
 
 
 def _read_promise(run: Run, wanted: str | None) -> _Promise:
@@ -220,25 +211,24 @@ def _from_models(
     promise: _Promise,
     known: Collection[object],
     learned: DevScores,
-    options: Mapping[str, Any],
+    options: CheckOptions,
     command: str,
     progress: Progress,
 ) -> _Fresh:
     """Let the models answer fresh questions of a task."""
-    check_task_is_given(options)
-    strategy, seed = promise.strategy, options.get("seed") or 0
+    task_name = options.needed_task()
+    strategy, seed = promise.strategy, options.seed
     decodes = strategy.name not in ASKING
-    entries = entries_as(candidates_of_run(run, promise.models, options.get("pool")), options)
+    entries = entries_as(candidates_of_run(run, promise.models, options.pool), options)
     for entry in entries:
         # Before anything is contacted.
         if decodes and entry.name in strategy.members and not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
-    check_servers(entries, options)
-    split = options.get("split") or "held_out"
-    whole = _load_whole(run, split, options, progress)
+    check_servers(entries, options, str(run), is_trusted=options.pool is not None)
+    whole = _load_whole(run, options, progress)
     if strategy.name in VOTES and not can_vote(whole):
         raise InputError(
-            f"--task {options['task']}: the strategy {strategy.name} counts short, fixed answers, which its metric "
+            f"--task {task_name}: the strategy {strategy.name} counts short, fixed answers, which its metric "
             f"{whole.metric} does not read; give the task of the run"
         )
     if whole.is_relative:
@@ -247,23 +237,24 @@ def _from_models(
             "run `advisor select` on the fresh questions"
         )
     judges = judges_beside(run, options, whole)
-    limit = options.get("limit") or LIMIT
-    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, f"--split {split} of {whole.name}")
+    limit, place = options.limit or LIMIT, f"--split {options.split} of {whole.name}"
+    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, place)
     task = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
     # As in the run, whose responses had this limit and were decoded so.
-    of_run = {
-        "max_new_tokens": options.get("max_new_tokens") or limits_of_run(run)[0],
-        "deterministic": deterministic_as(run, options),
-    }
+    inference = replace(
+        InferenceConfig.from_options(options),
+        max_new_tokens=options.max_new_tokens or limits_of_run(run)[0],
+        deterministic=deterministic_as(run, options),
+    )
     measured = run.result.ensemble
     config = RunConfig(
         candidates=entries,
         dev=task,
         held_out=None,
         rules=Limits(),
-        inference=InferenceConfig.from_options({**options, **of_run}),
+        inference=inference,
         seed=seed,
-        cache_dir=options.get("cache_dir") or default_cache_dir(),
+        cache_dir=options.cache_dir or default_cache_dir(),
         command=command,
         method=strategy.name if decodes else DEFAULT,
         k=(measured.k if measured else None) or 10,
@@ -286,19 +277,19 @@ def _from_models(
                 draws = range(strategy.draws)
                 responses = [profiler.drawn(strategy.members[0], task, TEMPERATURE, seed + n) for n in draws]
             answers = answers_of(strategy, responses, task.examples, learned)
-    return _Fresh(split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
+    return _Fresh(options.split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
 
 
-def _load_whole(run: Run, split: str, options: Mapping[str, Any], progress: Progress) -> Task:
+def _load_whole(run: Run, options: CheckOptions, progress: Progress) -> Task:
     """All questions of a split, with the demonstrations and the dev questions of the run."""
     task = run.result.task
     # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
     match = _SIGNATURE.search(task.signature)
     shots, seed, prompt = match.groups() if match else (None, "0", None)
-    if options.get("shots") is not None:
-        shots = options["shots"]
-    given = {"shots": None if shots is None else int(shots), "seed": int(seed), "limit": None}
-    whole = load_split({**options, **given}, split)
+    if options.shots is not None:
+        shots = options.shots
+    asked = replace(options, shots=None if shots is None else int(shots), limit=None)
+    whole = load_split(asked, options.split, int(seed))
     whole.check_allowed()
     if prompt is not None and (prompt, task.metric) != (whole.signature.prompt, whole.metric):
         progress.say(
@@ -313,7 +304,7 @@ def _from_logs(
     promise: _Promise,
     known: Collection[object],
     learned: DevScores,
-    options: Mapping[str, Any],
+    options: CheckOptions,
     command: str,
     progress: Progress,
 ) -> _Fresh:
@@ -324,16 +315,16 @@ def _from_logs(
             f"--logs: {', '.join(strategy.members)} decode together ({strategy.name}), and logs have the answers of "
             "models alone; give --task, or --strategy for another strategy"
         )
-    is_scored = any(options.get(name) is not None for name in ("metric", "extract", "task"))
-    scoring = {} if is_scored else _scoring_of_run(run)
-    config = LogsConfig.from_options({**options, **scoring}, command)
-    logs = config.join(config.paths, promise.models, progress.say)
+    if options.metric is None and options.task is None:
+        options = replace(options, **_scoring_of_run(run))
+    config = LogsConfig.from_options(options, command)
+    logs = config.join(config.logs, promise.models, progress.say)
     if strategy.name in VOTES and not logs.can_vote:
         raise InputError(
             f"--logs: the strategy {strategy.name} counts short answers, and most responses have none; give --metric "
             "and --extract, or a task file with --task, to read them"
         )
-    numbers, left_out = _draw_fresh(logs.examples, known, options.get("limit"), config.seed, "--logs")
+    numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs")
     responses = [profile.part(numbers) for profile in _responses(logs, strategy)]
     answers = answers_of(strategy, responses, [logs.examples[n] for n in numbers], learned)
     single = logs.profiles[promise.best_single_model].part(numbers)

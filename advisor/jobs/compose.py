@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from advisor.options.export import ExportOptions
 from advisor.runs.chosen_set import check_servers
 from ensemble.errors import InputError, UniteError
 from ensemble.models.spec import COMMIT, HUB_ID, ModelSpec, absolute
@@ -47,7 +48,7 @@ ENTRYPOINT ["advisor"]
 
 
 def compose(
-    members: Sequence[ModelSpec], file: Path, options: Mapping[str, Any]
+    members: Sequence[ModelSpec], file: Path, options: ExportOptions
 ) -> tuple[tuple[ModelSpec, ...], dict[str, str]]:
     """Give members behind vLLM a service each, and write what starts all of it.
 
@@ -57,7 +58,7 @@ def compose(
     Args:
         members: The members, local ones with absolute paths.
         file: ``ensemble.json`` or ``strategy.json`` in the folder of the export.
-        options: ``run``, ``pool``, ``allow_server`` and ``allow_key_env`` of the command.
+        options: The options of the command.
 
     Returns:
         The members, with the addresses of the services, and the text of each file by its name.
@@ -74,14 +75,14 @@ def compose(
             placed.append(member)
         elif _is_vllm(address):
             # Its prompts go to a container of this set-up, so only the variable of its key needs consent.
-            address.check_key_name(options["allow_key_env"] or (), f"{options['run']}: {member.name}")
+            address.check_key_name(options.allow_key_env, f"{options.run}: {member.name}")
             # Members of one server share its service, as they shared the server.
             key = address.url, address.model
             name, _ = vllm.setdefault(key, (_service_name(address, {name for name, _ in vllm.values()}), address))
             placed.append(replace(member, checkpoint=replace(address, url=f"http://{name}:8000/v1")))
         else:
             # Consent here is consent in the files: they allow the server in the command of the service.
-            check_servers([member], options)
+            check_servers([member], options, str(options.run), is_trusted=options.pool is not None)
             _check_reachable(member.name, address)
             placed.append(member)
     services = dict(vllm.values())

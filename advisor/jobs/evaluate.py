@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -11,39 +12,34 @@ import yaml
 from advisor.config import (
     InferenceConfig,
     RunConfig,
-    check_choice,
     check_disjoint,
-    check_keys,
-    check_method,
-    check_seed,
-    check_task_is_given,
     load_split,
-    split_names,
 )
 from advisor.jobs.methods import Evaluator
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session, with_devices
 from advisor.judge.verdicts import name_of_set
-from advisor.pool.weights import EQUAL, FROM_DEV
+from advisor.options.evaluate import EvaluateOptions
+from advisor.options.shared import split_names
+from advisor.pool.weights import FROM_DEV
 from advisor.progress import Progress
 from advisor.records import Limits
 from advisor.runs import provenance
-from advisor.runs.chosen_set import candidates_of_run, deterministic_as, entries_as, judges_beside
+from advisor.runs.chosen_set import candidates_of_run, check_servers, deterministic_as, entries_as, judges_beside
 from advisor.runs.evaluation_json import evaluation_of
 from advisor.runs.judged import judge_section
 from advisor.runs.run import Run
 from advisor.runs.schema.evaluation import Evaluation
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
-from ensemble.methods import DEFAULT, list_methods, make_options, plugins
+from ensemble.methods import list_methods, make_options, plugins
 
 
-def evaluate_run(run: Run, options: Mapping[str, Any], command: str, progress: Progress) -> Evaluation:
+def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> Evaluation:
     """Score methods, and every member alone, on the same questions.
 
     Args:
-        run: A run folder.
-        options: The options of ``advisor evaluate``, by parameter name.
+        options: The options of ``advisor evaluate``.
         command: The command line, for the record.
         progress: Shows how far the evaluation is.
 
@@ -54,10 +50,11 @@ def evaluate_run(run: Run, options: Mapping[str, Any], command: str, progress: P
         InputError: An option is missing or out of range, or a model, the task or all methods cannot be used.
         MemberError: A member cannot be run.
     """
+    run = Run.open(options.run)
     config = with_devices(evaluation_config(run, options, command), progress)
-    methods = split_names(options["methods"])
+    methods = split_names(options.methods)
     method_options = learned_options(run, methods, config)
-    for method, values in _read_settings(options.get("settings") or (), methods).items():
+    for method, values in _read_settings(options.settings, methods).items():
         method_options.setdefault(method, {}).update(values)
     # Checked before the cache is opened, so that a wrong option writes nothing.
     for method, values in method_options.items():
@@ -78,60 +75,53 @@ def evaluate_run(run: Run, options: Mapping[str, Any], command: str, progress: P
     return evaluation_of(profiles, results, config, task, recorded, judged)
 
 
-def evaluation_config(run: Run, options: Mapping[str, Any], command: str) -> RunConfig:
-    """Read the options of ``advisor evaluate``, by parameter name; see :meth:`advisor.config.RunConfig.from_options`.
+def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunConfig:
+    """Load what the options of ``advisor evaluate`` name; see :meth:`advisor.config.RunConfig.from_options`.
 
     ``held_out`` has the questions to evaluate on, and ``dev`` those that a router learns from.
 
     Raises:
         InputError: An option is missing or out of range, or the run or the task cannot be used.
     """
-    check_task_is_given(options)
-    inference = InferenceConfig.from_options({**options, "deterministic": deterministic_as(run, options)})
-    methods, members = split_names(options["methods"]), split_names(options.get("members") or "")
+    options.needed_task()
+    methods, members = split_names(options.methods), split_names(options.members)
     if not methods:
         raise InputError(f"--methods: name at least one of {', '.join(list_methods())}")
     for method in methods:
         plugins().check(method)
-        check_choice("--methods", method, list_methods())
+        if method not in list_methods():
+            raise InputError(f"--methods {method}: not one of {', '.join(list_methods())}")
     _check_unique("--methods", methods)
     _check_unique("--members", members)
-    k, seed = options.get("k", 10), options.get("seed") or 0
-    check_method(DEFAULT, k)
-    check_seed(seed)
+    seed, weights = options.seed, options.weights
     candidates = entries_as(candidates_of_run(run, members), options)
     if len(candidates) < 2:
         raise InputError(
             f"{run.folder}: the set has one model, {candidates[0].name}, and methods join at least two; name some of "
             "its candidates with --members"
         )
-    # A run folder may come from other people: it must not decide where questions and keys are sent.
-    for entry in candidates:
-        if entry.checkpoint.is_remote:
-            entry.checkpoint.check_consent(options.get("allow_server") or (), f"{entry.place}: {entry.name}")
-    check_keys(candidates, options)
-    evaluated = load_split(options, options.get("split") or "held_out")
+    check_servers(candidates, options, str(options.run))
+    evaluated = load_split(options, options.split, seed)
     evaluated.check_allowed()
     judges = judges_beside(run, options, evaluated)
     dev = evaluated
-    weights = options.get("weights") or EQUAL
     # Without a method that learns a missing dev split must not end the command.
     if "router" in methods:
-        dev = load_split(options, "dev")
+        dev = load_split(options, "dev", seed)
         check_disjoint(evaluated, dev, "the dev ones that the router learns from", "leave out the router")
     elif weights in FROM_DEV:
-        dev = load_split(options, "dev")
+        dev = load_split(options, "dev", seed)
         check_disjoint(evaluated, dev, f"the dev ones that --weights {weights} are from", "give numbers")
     return RunConfig(
         candidates=candidates,
         dev=dev,
         held_out=evaluated,
         rules=Limits(),
-        inference=inference,
+        inference=replace(InferenceConfig.from_options(options), deterministic=deterministic_as(run, options)),
         seed=seed,
-        cache_dir=options.get("cache_dir") or default_cache_dir(),
+        cache_dir=options.cache_dir or default_cache_dir(),
         command=command,
-        k=k,
+        k=options.k,
         weights=weights,
         judges=judges,
     )

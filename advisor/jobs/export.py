@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from advisor.advice.recommendation import describe
 from advisor.advice.strategies import Strategy
 from advisor.jobs.compose import compose, write_compose
+from advisor.options.export import ExportOptions
 from advisor.progress import Progress
 from advisor.runs.run import Run
 from advisor.runs.schema.result import ModelSource, Result
@@ -29,17 +29,13 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 
-def export(run: Run, folder: Path, push: str | None, options: Mapping[str, Any], *, private: bool) -> str:
+def export(options: ExportOptions) -> str:
     """Write what a run recommends into a folder, and push it to the hub on request.
 
     A set that decodes together becomes a saved ensemble; any other strategy becomes a ``strategy.json``.
 
     Args:
-        run: The run.
-        folder: A new or empty folder, or an earlier export.
-        push: An id on the hub; None to push nothing.
-        options: ``strategy``, ``pool``, ``compose``, ``allow_server`` and ``allow_key_env`` of the command.
-        private: Whether a new model on the hub is private.
+        options: The options of the command.
 
     Returns:
         The folder, or the address on the hub.
@@ -49,6 +45,7 @@ def export(run: Run, folder: Path, push: str | None, options: Mapping[str, Any],
             has other files, a member cannot be pushed, or a container does not reach its server.
         UniteError: The folder cannot be written, or the hub refuses.
     """
+    run, folder, push, private = Run.open(options.run), options.folder, options.push, not options.public
     chosen = plan_of_run(run, options, Progress().say)
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
         # A saved ensemble is of several models that decode together.
@@ -56,7 +53,7 @@ def export(run: Run, folder: Path, push: str | None, options: Mapping[str, Any],
         chosen = StrategyPlan(Strategy("single", (name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
     # With a pool file the models are where it says, and the run's hashes may be those of other files.
     result = run.result
-    sources = result.provenance.models if options["pool"] is None else {}
+    sources = result.provenance.models if options.pool is None else {}
     pinned = tuple(_pinned(member, sources.get(member.name)) for member in chosen.members)
     # Checked before the card is made: everything that can be refused is refused before a file is written.
     savedfolder.check_target(folder)
@@ -65,7 +62,7 @@ def export(run: Run, folder: Path, push: str | None, options: Mapping[str, Any],
     services: Mapping[str, str] = {}
     if isinstance(chosen, EnsembleSpec):
         spec = replace(chosen, members=pinned)
-        if options["compose"]:
+        if options.compose:
             placed, services = compose(spec.members, folder / savedfolder.FILE, options)
             spec = replace(spec, members=placed)
         card = model_card(spec, f"An ensemble for {result.task.name}", evidence(result), _measured(result))
@@ -73,7 +70,7 @@ def export(run: Run, folder: Path, push: str | None, options: Mapping[str, Any],
         write_compose(folder, services)
         return saved or str(folder)
     plan = replace(chosen, members=pinned)
-    if options["compose"]:
+    if options.compose:
         members, services = compose(plan.members, folder / savedfolder.STRATEGY_FILE, options)
         plan = replace(plan, members=members)
     content = {

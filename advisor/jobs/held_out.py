@@ -1,6 +1,6 @@
 """Chooses the set, and runs it on the held-out questions.
 
-``--choose`` says how. *rules*: the rules choose one set, and only this one is run on held-out questions, so that its
+``--set-by`` says how. *rules*: the rules choose one set, and only this one is run on held-out questions, so that its
 figures there do not depend on the choice. *search*: sets are decoded on dev, and the best one there is run.
 *predicted*: the sets with the largest predicted gains are run on held-out questions, one after another, until the next
 one is not expected to improve the best by :data:`advisor.advice.predict.WORTH` points; the advice corrects for their
@@ -112,7 +112,7 @@ class ChosenSet:
         """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
 
         Args:
-            choose: The value of ``--choose``.
+            choose: The value of ``--set-by``.
             results: The strategies on the held-out questions.
             alpha: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
         """
@@ -167,7 +167,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         try:
             # The members' own answers were stored before: if memory ends here, no work is lost.
             together = profiler.together(predicted.models, config.held_out)
-            on_dev = profiler.together(predicted.models, config.dev) if config.verify_on == "dev+held_out" else None
+            on_dev = profiler.together(predicted.models, config.dev) if config.decode_on == "both" else None
         except MemberError as error:
             progress.say(str(error))
             chosen = replace(chosen, trouble=str(error))
@@ -176,7 +176,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         verified.append(replace(made, weights=profiler.weights(predicted.models)))
     # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
     chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected.points, 9))))
-    if config.choose != "predicted" or not verified:
+    if config.set_by != "predicted" or not verified:
         return chosen
     return replace(chosen, selection=_select(chosen, chosen.verified[0].models, config))
 
@@ -184,8 +184,8 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
 def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]:
     """The sets to run on held-out questions, in this order."""
     models = chosen.selection.selected
-    if config.choose == "predicted" and chosen.sets:
-        return chosen.sets[: config.tries]
+    if config.set_by == "predicted" and chosen.sets:
+        return chosen.sets[: config.max_decoded_sets]
     # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
     if len(models) < 2:
         return tuple(each for each in chosen.sets[:1] if each.prediction.points > config.rules.min_gain)
@@ -250,7 +250,7 @@ def _voters(pool: ProfiledPool, task: Task, rules: Limits, selected: Sequence[st
 
 
 def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:
-    """The set that the rules choose, or the one that ``--choose`` takes instead."""
+    """The set that the rules choose, or the one that ``--set-by`` takes instead."""
     chosen = ChosenSet(pool, pool.select(config.rules))
     profiles = [profile for name, profile in pool.complete.items() if name not in pool.remote]
     if len(profiles) < 2:
@@ -258,13 +258,13 @@ def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, pr
     chosen = replace(chosen, sets=predicted_sets(profiles, config.rules))
     if not chosen.sets:
         return chosen
-    if config.choose == "rules":
+    if config.set_by == "rules":
         # From a few questions the prediction is wild.
         return replace(chosen, note=other_set_note(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
-    if config.choose == "predicted":
+    if config.set_by == "predicted":
         # Before held-out questions are asked, or without them, the prediction alone chooses.
         return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
-    first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.tries]
+    first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.max_decoded_sets]
     tried = tuple(_decode_on_dev(each, config, profiler, progress) for each in first)
     if (best := best_of(tried)) is None:
         return replace(chosen, tried=tried)
@@ -277,7 +277,7 @@ def _select(chosen: ChosenSet, models: Sequence[str], config: RunConfig) -> Sele
     """The selection with another set than that of the rules."""
     pool = chosen.pool
     standings = [profile.standing for name, profile in pool.complete.items() if name not in pool.remote]
-    by: By = "search" if config.choose == "search" else "predicted"
+    by: By = "search" if config.set_by == "search" else "predicted"
     return with_chosen_set(pool.select(config.rules), models, standings, config.rules, by)
 
 

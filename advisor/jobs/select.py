@@ -42,13 +42,14 @@ from advisor.choose.published import read_standings
 from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import fitting_voters, select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
-from advisor.config import LogsConfig, RunConfig, rules_for_numbers
+from advisor.config import LogsConfig, RunConfig
 from advisor.jobs.held_out import ChosenSet, choose
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session, with_devices
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
+from advisor.options.select import SelectOptions
 from advisor.pool.quantization import kind_of
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
@@ -56,7 +57,7 @@ from advisor.profile.engine import Engine
 from advisor.profile.profiler import Profiler
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import Decision, Limits, Profile, alpha_of, signed
+from advisor.records import Decision, Limits, Profile, signed
 from advisor.response_cache import ResponseCache
 from advisor.runs import provenance
 from advisor.runs.earlier_looks import looks_or_note
@@ -70,21 +71,12 @@ from ensemble.common.text import counted, p_value
 from ensemble.models.spec import Price
 from reports import write_report
 
-_NOT_SETTINGS = frozenset(
-    {
-        *("context", "out", "force", "dry_run", "cache_dir", "as_json", "quiet", "debug"),
-        *("engine", "ray_address", "batch_size"),
-        *("allow_key_env", "allow_code_execution", "allow_weak_sandbox"),
-    }
-)
-"""Options that change no figure of the result: where it goes, where and how fast models run, and what is allowed."""
 
-
-def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> tuple[Path, Result]:
+def select_run(options: SelectOptions, command: str, progress: Progress) -> tuple[Path, Result]:
     """Do the whole job, and write the run folder with its report.
 
     Args:
-        options: The options of ``advisor select``, by parameter name.
+        options: The options of ``advisor select``.
         command: The command line or the call, for the record.
         progress: Shows how far the run is.
 
@@ -96,11 +88,11 @@ def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> 
             run folder has a run with other settings.
         UniteError: All candidates failed, or the folder cannot be written.
     """
-    settings = _settings(options)
-    if (numbers := options.get("profiles")) is not None:
-        folder = _folder(options, numbers.stem, settings)
-        outcome = run_on_numbers(numbers, rules_for_numbers(options), command)
-    elif options.get("logs"):
+    settings = options.stored_settings()
+    if options.scores is not None:
+        folder = _folder(options, options.scores.stem, settings)
+        outcome = run_on_numbers(options.scores, options.limits, command)
+    elif options.logs:
         outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
         folder = _folder(options, outcome.task_info.name, settings)
     else:
@@ -116,14 +108,14 @@ def select_run(options: Mapping[str, Any], command: str, progress: Progress) -> 
     return folder, result
 
 
-def run_folder(options: Mapping[str, Any], config: RunConfig) -> tuple[Path, dict[str, Any]]:
+def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[str, Any]]:
     """The folder of a run that runs models, and the settings that it keeps there.
 
     Raises:
         InputError: The folder cannot be written, or has a run with other settings.
     """
     settings = {
-        **_settings(options),
+        **options.stored_settings(),
         # The pool file, the task file and the data may have changed since.
         "models": [
             " ".join(
@@ -195,7 +187,7 @@ def run(
         intervals=intervals,
         margins=margins,
         race=config.race,
-        prediction=chosen.as_dict(config.choose, compared.results, alpha_of(config.confidence)),
+        prediction=chosen.as_dict(config.set_by, compared.results, config.alpha),
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
@@ -254,7 +246,7 @@ def _verify(
 
     how = strategy.name if config.weights == EQUAL else f"{strategy.name}, weights {config.weights}"
     blank = Look(questions_id(whole), strategy.members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
-    looks = look_until_sure(verify, blank, earlier, alpha_of(config.confidence))
+    looks = look_until_sure(verify, blank, earlier, config.alpha)
     part, chosen, _ = asked[max(asked)]
     return part, chosen, _strategies(part, chosen, looks[-1]), looks
 
@@ -283,7 +275,7 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
         # A search chose by these answers; without one, the rules never saw them.
         tries=sum(each.accuracy is not None for each in chosen.tried) or 1,
         look=look,
-        alpha=alpha_of(config.confidence),
+        alpha=config.alpha,
         seed=config.seed,
     )
 
@@ -324,7 +316,7 @@ def _advise(
         models = chosen.verified[0].models if chosen.verified else ()
         strategy = Strategy(config.method, models)
         together = next((each for each in compared.results if each.strategy == strategy), None)
-        advice = advise(chosen.selection, together, alpha=alpha_of(config.confidence))
+        advice = advise(chosen.selection, together, alpha=config.alpha)
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
     only = once if chosen.tried and chosen.verified else None
@@ -349,11 +341,11 @@ def _with_recommendation(
     judged: Mapping[str, Any] | None = None,
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
-    recommendation = recommend(compared.results, alpha_of(config.confidence), config.rules.min_gain)
+    recommendation = recommend(compared.results, config.alpha, config.rules.min_gain)
     if recommendation is not None:
         recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
     told = [each for each in compared.results if recommendation and each.strategy == recommendation.strategy]
-    groups = [text for each in told for text in group_warnings(each.groups, alpha_of(config.confidence))]
+    groups = [text for each in told for text in group_warnings(each.groups, config.alpha)]
     warnings = (*notes, moved_warning(compared.moved), *groups)
     return replace(advice, recommendation=recommendation, warnings=tuple(each for each in warnings if each))
 
@@ -364,7 +356,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     Raises:
         InputError: The logs cannot be read or joined, or have too few questions.
     """
-    logs = config.join(config.paths, config.models, progress.say)
+    logs = config.join(config.logs, config.models, progress.say)
     if logs.no_vote_note is not None:
         progress.say(logs.no_vote_note)
     numbers = dict(zip(("dev", "held_out"), logs.split(config.seed, config.dev_size), strict=True))
@@ -393,7 +385,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         can_vote=logs.can_vote,
         draws=draws,
         rules=config.rules,
-        alpha=alpha_of(config.confidence),
+        alpha=config.alpha,
         seed=config.seed,
     )
     margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
@@ -442,23 +434,10 @@ def run_on_numbers(path: Path, rules: Limits, command: str) -> Outcome:
     )
 
 
-def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are set and decide the result, by parameter name, as JSON holds them."""
-    plain = {name: _plain(value) for name, value in options.items() if name not in _NOT_SETTINGS}
-    # By identity: a seed of 0 is set, although 0 equals False.
-    return {name: each for name, each in plain.items() if each is not None and each is not False and each != []}
-
-
-def _folder(options: Mapping[str, Any], task: str, settings: Mapping[str, Any]) -> Path:
+def _folder(options: SelectOptions, task: str, settings: Mapping[str, Any]) -> Path:
     """The run folder, after a check that it can be written, and has no run with other settings."""
-    folder: Path = options.get("out") or Path("runs") / folder_name(task)
+    folder = options.out or Path("runs") / folder_name(task)
     check_out(folder)
-    if not options.get("force"):
+    if not options.force:
         check_settings(folder, settings)
     return folder
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, Path) else value

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from advisor.config import check_loading, check_method
+from advisor.config import check_decodes
+from advisor.options.shared import InferenceOptions, WeightOptions
 from advisor.pool.checks import check_set
 from advisor.runs.chosen_set import chosen_by_folder, chosen_by_hand
 from ensemble.errors import InputError
@@ -19,8 +21,25 @@ NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_tem
 _EXAMPLE = "--model_args run=runs/demo, or models=FOLDER+FOLDER"
 
 
+@dataclass(frozen=True)
+class Decoding:
+    """How the models decode, as ``--model_args`` says it; None for what the run or the saved ensemble has.
+
+    Attributes:
+        method: The method.
+        k: Candidate tokens of each member in a step.
+        weights: The members' weights.
+        settings: The method's own settings.
+    """
+
+    method: object
+    k: object
+    weights: object
+    settings: Mapping[str, object]
+
+
 def chosen(
-    run: object, models: object, *, device: object, dtype: object, chat_template: object, given: Mapping[str, Any]
+    run: object, models: object, *, device: object, dtype: object, chat_template: object, decoding: Decoding
 ) -> EnsembleSpec:
     """The models of a run folder, or some given by hand, and how they decode.
 
@@ -31,7 +50,7 @@ def chosen(
             without a run, ``auto``.
         dtype: For all models; None for the run's, or for the type of the stored weights.
         chat_template: For all models.
-        given: ``method``, ``k``, ``weights``, and the method's settings.
+        decoding: How they decode.
 
     Raises:
         InputError: An argument is wrong.
@@ -42,13 +61,12 @@ def chosen(
     # A run folder may come from other people, and the harness has no option for the user's consent to its servers.
     if remote := next((each.name for each in found.members if each.is_remote), None):
         raise InputError(f"lm-eval: {remote} is behind a server; the models of the harness are loaded in this process")
-    check_loading("auto" if dtype is None else str(dtype), str(chat_template))
-    found = found.with_loading(
-        dtype=None if dtype is None else str(dtype), chat_template=cast("ChatTemplate", str(chat_template))
-    )
+    template = cast("ChatTemplate", str(chat_template))
+    InferenceOptions(dtype="auto" if dtype is None else str(dtype), chat_template=template)  # checks the values
+    found = found.with_loading(dtype=None if dtype is None else str(dtype), chat_template=template)
     members = _placed(found.members, device)
     check_set(members)
-    return _decoding(found, members, given)
+    return _decoding(found, members, decoding)
 
 
 def _listed(name: str, value: object) -> list[str]:
@@ -73,23 +91,25 @@ def _placed(models: Sequence[ModelSpec], device: object) -> tuple[ModelSpec, ...
     return tuple(dataclasses.replace(model, device=place) for model, place in zip(models, places, strict=True))
 
 
-def _decoding(found: EnsembleSpec, members: tuple[ModelSpec, ...], given: Mapping[str, Any]) -> EnsembleSpec:
-    method = str(given.get("method", found.method))
-    k = given.get("k", found.k)
+def _decoding(found: EnsembleSpec, members: tuple[ModelSpec, ...], given: Decoding) -> EnsembleSpec:
+    method = found.method if given.method is None else str(given.method)
+    k = found.k if given.k is None else given.k
     # lm-eval turns the text of --model_args into numbers where it can; what is still a text is no number.
     if not isinstance(k, int):
         raise InputError(f"--model_args k={k}: must be a number of candidates")
-    check_method(method, k)
-    options = {name: value for name, value in given.items() if name not in {"method", "k"}}
+    check_decodes(method)
+    WeightOptions(k=k)  # checks the range
     known = [field.name for field in option_fields(method)]
-    for unknown in options.keys() - {"weights", *known}:
+    for unknown in given.settings.keys() - set(known):
         of_method = f"; method={method} also has {', '.join(known)}" if known else ""
         raise InputError(f"--model_args: unknown argument '{unknown}'; use one of {', '.join(NAMES)}{of_method}")
+    settings, weights = given.settings, given.weights
     if method == found.method:
         # What the run or the saved ensemble has, where nothing else is given.
-        options = {**({} if found.weights is None else {"weights": found.weights}), **found.options, **options}
-    make_options(method, {name: value for name, value in options.items() if name != "weights"})
+        settings, weights = {**found.options, **settings}, found.weights if weights is None else weights
+    make_options(method, settings)
     # One alone writes as itself, and its probabilities are those of its whole vocabulary.
     if len(members) == 1:
         return EnsembleSpec(members, "average", 1)
+    options = settings if weights is None else {"weights": weights, **settings}
     return EnsembleSpec(members, method, k, options=options)

@@ -13,10 +13,10 @@ from lm_eval.api.model import LM
 from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
-from advisor.config import check_seed
-from advisor.lm_eval.arguments import chosen
+from advisor.lm_eval.arguments import Decoding, chosen
 from advisor.lm_eval.requests import Context, Conversation, settings_of, split_space, without_system
 from advisor.lm_eval.windows import windows
+from advisor.options.shared import SeedOptions
 from advisor.profile.loader import hush, load_ensemble
 from ensemble.api import Ensemble
 from ensemble.common.files import default_cache_dir
@@ -49,7 +49,10 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         seed: Seed of random draws where the task does not say.
         batch_size: Rows at a time; ``auto`` for as many as fit into memory.
         max_batch_size: Most rows at a time with ``auto``.
-        options: ``method``, ``k``, ``weights``, and the method's settings.
+        method: How the models decode; that of the run if it is not given.
+        k: Candidate tokens of each member in a step; those of the run if they are not given.
+        weights: The members' weights; those of the run if they are not given.
+        settings: The method's own settings.
 
     Raises:
         InputError: An argument is wrong.
@@ -68,17 +71,21 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         seed: int = 0,
         batch_size: int | str = 1,
         max_batch_size: int | None = None,
-        **options: Any,
+        method: str | None = None,
+        k: int | None = None,
+        weights: object = None,
+        **settings: object,
     ) -> None:
         super().__init__()
         self.max_gen_toks = _number("max_gen_toks", max_gen_toks)
         self.seed = _number("seed", seed)
-        check_seed(self.seed)
+        SeedOptions(seed=self.seed)  # checks the range
         self._rows = None if str(batch_size).split(":")[0] == "auto" else _number("batch_size", batch_size)
         if self._rows is not None and self._rows < 1:
             raise InputError(f"--batch_size {batch_size}: must be a number of at least 1, or auto")
         self._max_rows = _MAX_ROWS if max_batch_size is None else _number("max_batch_size", max_batch_size)
-        self.loaded = chosen(run, models, device=device, dtype=dtype, chat_template=chat_template, given=options)
+        decoding = Decoding(method, k, weights, settings)
+        self.loaded = chosen(run, models, device=device, dtype=dtype, chat_template=chat_template, decoding=decoding)
         hush()
         self.ensemble: Ensemble = load_ensemble(self.loaded, default_cache_dir())
         self._device = self.ensemble.members[0].device

@@ -331,7 +331,7 @@ def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]
     if few:
         # Models of another benchmark share none, and to keep them would leave no question.
         way_out = (
-            "name a model to keep it: --models NAME in select; LOG#NAME, or --logs LOG NAME, in compare"
+            "name a model to keep it: --only NAME in select; LOG#NAME, or --logs LOG NAME, in compare"
             if any(few.values())
             else "their logs may be of another evaluation; read each evaluation in a separate run"
         )

@@ -94,7 +94,7 @@ def entries_named(entries: tuple[ModelSpec, ...], globs: Sequence[str], pool: st
     for glob in globs:
         if not any(fits(entry.name, glob) for entry in entries):
             names = ", ".join(entry.name for entry in entries)
-            raise InputError(f"--models {glob}: no candidate of --pool {pool} has this name; its names are {names}")
+            raise InputError(f"--only {glob}: no candidate of --pool {pool} has this name; its names are {names}")
     return tuple(entry for entry in entries if not globs or any(fits(entry.name, glob) for glob in globs))
 
 

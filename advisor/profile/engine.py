@@ -7,12 +7,14 @@ import queue
 import threading
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from importlib import import_module
 from typing import Protocol
 
 from advisor.profile.generate import free_memory, peak_memory, reset_peak_memory
 from advisor.profile.job import Job
 from advisor.response_cache import Response
+from ensemble.common.background import in_background
 from ensemble.errors import MemberError
 
 
@@ -100,7 +102,7 @@ def _run_on_servers(queues: Sequence[Sequence[Job]]) -> Generator[Job, None, Non
     for waiting in queues:
         for job in waiting:
             job.start()
-        threading.Thread(target=ask, args=(waiting,), daemon=True).start()
+        in_background(partial(ask, waiting), "requests to a server")
     try:
         for _ in range(sum(map(len, queues))):
             # The cache is of this thread, so the responses are stored here.

@@ -25,6 +25,7 @@ from advisor.servers.completions import (
     likeliest_option,
 )
 from advisor.tasks.task import Example, Task
+from ensemble.common.background import in_background
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Dialogue
 from ensemble.servers.address import ServerAddress
@@ -187,10 +188,8 @@ class _Workers:
         self._begun, self._shrunk = 0.0, 0.0
         for n in questions:
             self.add(n)
-        # Daemon threads, not an executor: Python would wait for an executor's threads at its exit, and a request can
-        # take minutes.
         for _ in range(threads):
-            threading.Thread(target=self._work, daemon=True).start()
+            in_background(self._work, "requests to a server")
 
     def add(self, n: int) -> None:
         """Send a question after all that wait."""

@@ -7,7 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.config import InferenceConfig, check_choice, check_method, read_judges
+from advisor.config import InferenceConfig, check_decodes, read_judges
+from advisor.options.chosen import ChosenOptions
+from advisor.options.on_run import AgainOptions
+from advisor.options.shared import CheckJudgeOptions, EngineName, LoadingOptions, ServerOptions
 from advisor.runs.run import Run
 from advisor.runs.schema.result import ModelSource
 from advisor.pool.checks import check_device, check_set
@@ -24,7 +27,7 @@ from ensemble.errors import InputError
 from ensemble.common.files import default_cache_dir
 from ensemble.common.schema import is_usable
 from ensemble.methods import DEFAULT, list_methods
-from ensemble.models.spec import QUANTIZATIONS, Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
 from ensemble.saved import folder as savedfolder
 from ensemble.servers.address import PREFIX, ServerAddress, why_not_decodable
 
@@ -32,108 +35,97 @@ from ensemble.servers.address import PREFIX, ServerAddress, why_not_decodable
 RUN_AGAIN = "run `advisor select` again"
 
 
-def check_source(options: Mapping[str, Any]) -> None:
-    """Raise InputError unless the options name a run folder or models, but not both."""
-    if options["models"] and options["run"] is not None:
-        raise InputError("give a run folder or --models, not both")
-    if not options["models"] and options["run"] is None:
-        raise InputError("give a run folder, or --models for each model, the primary first")
-
-
-def chosen_by_options(options: Mapping[str, Any], chosen: EnsembleSpec | None = None) -> EnsembleSpec:
+def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None) -> EnsembleSpec:
     """The set that the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded.
 
     Args:
-        options: The options of the command, by parameter name.
+        options: The options of the command.
         chosen: The set, if it is known already.
 
     Raises:
         InputError: An option is out of range, or the set or a model of it cannot be used.
     """
-    check_source(options)
     inference = check_decoding(options)
     if chosen is not None:
         spec = chosen
-    elif options["models"]:
-        spec = chosen_by_hand(options["models"])
+    elif options.run is None:
+        spec = chosen_by_hand(options.models)
     else:
         spec = chosen_by_folder(
-            Path(options["run"]),
-            trust_remote_code=options["trust_remote_code"],
-            check_files=not options["no_check_files"],
-            allow_servers=options.get("allow_server") or (),
-            allow_key_env=options.get("allow_key_env") or (),
+            Path(options.run),
+            trust_remote_code=options.trust_remote_code,
+            check_files=not options.no_check_files,
+            allow_servers=options.allow_server,
+            allow_key_env=options.allow_key_env,
         )
-    check_servers(spec.members, options)
+    check_servers(spec.members, options, options.run or "--models", is_trusted=options.names_places)
     # An empty list is an option that is not given.
     spec = spec.with_decoding(
-        method=options["method"],
-        k=options["k"],
-        max_new_tokens=options["max_new_tokens"],
-        stop=options["stop"] or None,
+        method=options.method,
+        k=options.k,
+        max_new_tokens=options.max_new_tokens,
+        stop=options.stop or None,
     )
     if len(spec.members) > 1:
         check_engine(inference.engine, spec.method, spec.members)
-    return replace(spec, members=loaded_as(spec.members, options))
+    return replace(spec, members=loaded_as(spec.members, options, inference.engine))
 
 
-def loaded_as(models: Sequence[ModelSpec], options: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
+def loaded_as(models: Sequence[ModelSpec], options: ChosenOptions, engine: EngineName = "local") -> tuple[ModelSpec, ...]:
     """The models as the options ``device``, ``dtype`` and ``chat_template`` load them, after they are checked.
 
     Raises:
         InputError: A model cannot be loaded.
     """
-    loading = {name: options[name] for name in ("device", "dtype", "chat_template")}
-    changed = EnsembleSpec(tuple(models)).with_loading(**loading).members
-    if (quantization := options.get("quantization")) is not None:
-        check_choice("--quantization", quantization, QUANTIZATIONS)
+    changed = EnsembleSpec(tuple(models)).with_loading(
+        device=options.device, dtype=options.dtype, chat_template=options.chat_template
+    ).members
+    if (quantization := options.quantization) is not None:
         changed = tuple(replace(model, quantization=quantization_config(quantization)) for model in changed)
-    if is_here := options.get("engine") != "ray":
+    if is_here := engine == "local":
         changed, said = place_models(changed)
-        if said is not None and not options.get("quiet"):
+        if said is not None:
             Progress().say(said)
         changed = tuple(replace(model, device=resolve_device(model.device or "auto")) for model in changed)
     # With the options applied: a device of the run may be absent here, and --device replaces it.
-    check_set(changed, on_this_machine=is_here, of_run=loading["device"] is None)
+    check_set(changed, on_this_machine=is_here, of_run=options.device is None)
     return changed
 
 
-def entries_as(entries: Sequence[ModelSpec], options: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
+def entries_as(entries: Sequence[ModelSpec], options: LoadingOptions) -> tuple[ModelSpec, ...]:
     """The candidates of a run as the options ``device``, ``dtype`` and ``chat_template`` load them.
 
     Raises:
         InputError: This machine lacks a device of the run, and no option replaces it.
     """
     names = ("device", "dtype", "chat_template")
-    given: dict[str, Any] = {name: value for name in names if (value := options.get(name)) is not None}
+    given: dict[str, Any] = {name: value for name in names if (value := getattr(options, name)) is not None}
     for entry in entries:
         if entry.device is not None and "device" not in given:
             check_device(f"{entry.place}: {entry.name} ran on another device, which --device replaces", entry.device)
     return tuple(replace(entry, **given) for entry in entries)
 
 
-def deterministic_as(run: Run, options: Mapping[str, Any]) -> bool:
+def deterministic_as(run: Run, options: AgainOptions) -> bool:
     """Whether each text is decoded by itself: as the option says, or as in the run if it is not given.
 
     Raises:
         InputError: The result of the run cannot be read.
     """
-    given: bool | None = options.get("deterministic")
+    given = options.deterministic
     return run.result.provenance.deterministic if given is None else given
 
 
-def check_decoding(options: Mapping[str, Any]) -> InferenceConfig:
+def check_decoding(options: ChosenOptions) -> InferenceConfig:
     """Check the options of ``run`` or ``serve`` that say how to decode, before a model or a folder is read.
 
     Raises:
         InputError: An option is out of range.
     """
-    check_method(options["method"] or DEFAULT, 1 if options["k"] is None else options["k"])
+    check_decodes(options.method or DEFAULT)
     inference = InferenceConfig.from_options(options)
     # A value out of range is an error now, not after the minutes that loading the models takes.
-    Settings(
-        stop=tuple(options["stop"] or ()), temperature=options.get("temperature", 0.0), top_p=options.get("top_p", 1.0)
-    )
+    Settings(stop=options.stop)
     hush()
     return inference
 
@@ -206,31 +198,36 @@ def limits_of_run(run: Run) -> tuple[int | None, tuple[str, ...]]:
     return task.max_new_tokens, task.stop
 
 
-def judges_beside(run: Run, options: Mapping[str, Any], task: Task) -> tuple[ModelSpec, ...]:
+def judges_beside(run: Run, options: AgainOptions, task: Task) -> tuple[ModelSpec, ...]:
     """The judges that the options name: candidates of a run, or other models by lines as in a pool file.
 
     Args:
         run: The run.
-        options: The options of the command, by parameter name.
+        options: The options of the command.
         task: The task that is judged.
 
     Raises:
         InputError: A judge is missing, cannot be used, or is behind a server that the user does not allow.
     """
     models = run.result.provenance.models
-    given = (options.get("judge"), options.get("second_judge"))
+    given = (options.judge, options.check_judge if isinstance(options, CheckJudgeOptions) else None)
     named = [name for name in models if name in given]
     of_run = entries_as(candidates_of_run(run, named), options) if named else ()
-    check_servers(of_run, {**options, "run": run.folder})
+    check_servers(of_run, options, str(options.run))
     return read_judges(options, of_run, task)
 
 
-def check_servers(models: Sequence[ModelSpec], options: Mapping[str, Any]) -> None:
+def check_servers(
+    models: Sequence[ModelSpec], options: ServerOptions, source: str, *, is_trusted: bool = False
+) -> None:
     """Check that the user allows the servers that a folder names, and the variables of their keys.
 
     Args:
         models: The models, some of which may be behind servers.
-        options: The options of the command, by parameter name.
+        options: The options of the command.
+        source: The folder or the option that names the models, for messages.
+        is_trusted: Whether the user wrote where they are. A folder may come from other people: it must not decide where
+            prompts and keys are sent.
 
     Raises:
         InputError: A server, or the variable of its key, is not allowed.
@@ -238,13 +235,10 @@ def check_servers(models: Sequence[ModelSpec], options: Mapping[str, Any]) -> No
     for model in models:
         if not model.checkpoint.is_remote:
             continue
-        source = "--models" if options.get("models") else str(options.get("run"))
         place = f"{model.place or source}: {model.name}"
-        # The user wrote the pool file and the command line, but a folder may come from other people: it must not decide
-        # where prompts and keys are sent.
-        if options["pool"] is None and not options.get("models"):
-            model.checkpoint.check_consent(options["allow_server"] or (), place)
-        model.checkpoint.check_key_name(options.get("allow_key_env") or (), place)
+        if not is_trusted:
+            model.checkpoint.check_consent(options.allow_server, place)
+        model.checkpoint.check_key_name(options.allow_key_env, place)
 
 
 def chosen_by_folder(
@@ -299,7 +293,7 @@ def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = No
         raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
     if missing := next((name for name in names if name not in sources), None):
         raise InputError(
-            f"{place}: it does not have the place of its model {missing}, because the run used --logs or --profiles; "
+            f"{place}: it does not have the place of its model {missing}, because the run used --logs or --scores; "
             "`advisor run`, `serve` and `export` take a pool file in which the models have these names: --pool FILE"
         )
     return tuple(_entry(name, sources[name], place) for name in names)

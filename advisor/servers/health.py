@@ -6,7 +6,9 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
+from ensemble.common.background import in_background
 from ensemble.errors import InputError
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
@@ -31,16 +33,13 @@ class ServerHealth:
         self.names = tuple(addresses)
         self.failing: set[str] = set()
         self._stopped = threading.Event()
-        # A thread for each: a server that does not answer must not delay the others. They end with the process.
-        self._threads = [
-            threading.Thread(target=self._watch, args=item, name=f"health of {item[0]}", daemon=True)
-            for item in addresses.items()
-        ]
+        self._addresses = dict(addresses)
 
     def start(self) -> None:
         """Begin to ask."""
-        for thread in self._threads:
-            thread.start()
+        # A thread for each: a server that does not answer must not delay the others.
+        for name, address in self._addresses.items():
+            in_background(partial(self._watch, name, address), f"health of {name}")
 
     def stop(self) -> None:
         """Ask no more."""

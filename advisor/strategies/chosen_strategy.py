@@ -6,17 +6,18 @@ ask their models one by one: they are a :class:`StrategyPlan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from advisor.advice.strategies import ASKING, VOTES, Strategy
+from advisor.options.chosen import ChosenOptions
+from advisor.options.run import RunOptions
+from advisor.options.shared import StrategyOptions
 from advisor.runs.chosen_set import (
     candidates_of_run,
     check_decoding,
     check_servers,
-    check_source,
     chosen_by_options,
     chosen_by_run,
     limits_of_run,
@@ -35,32 +36,29 @@ from ensemble.models.spec import EnsembleSpec
 from ensemble.saved.folder import STRATEGY_FILE, is_saved
 
 
-def plan_by_options(options: Mapping[str, Any], say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
+def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
     """What the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded.
 
     Args:
-        options: The options of the command, by parameter name.
+        options: The options of the command.
         say: Shows a note, for example that the evidence is against the strategy.
 
     Raises:
         InputError: An option is out of range, a server is not allowed, or a model or the folder cannot be used.
     """
-    check_source(options)
     check_decoding(options)
-    if options["strategy"] is not None:
-        _refuse(options, ("method", "k"), f"--strategy {options['strategy']} says how the models are used")
-    run = None if options["models"] else Path(options["run"])
+    if options.strategy is not None:
+        _refuse(options, ("method", "k"), f"--strategy {options.strategy} says how the models are used")
+    run = None if options.run is None else Path(options.run)
     # A folder with both files is a run folder, which has all strategies.
     if run is not None and not exists(run / "result.json") and exists(run / STRATEGY_FILE):
         _refuse(options, ("strategy", "pool", "method", "k"), f"{run} is a strategy that `advisor export` wrote")
-        plan = read_folder(
-            run, trust_remote_code=options["trust_remote_code"], check_files=not options["no_check_files"]
-        )
+        plan = read_folder(run, trust_remote_code=options.trust_remote_code, check_files=not options.no_check_files)
     elif run is None or (is_saved(run) and not exists(run / "result.json")):
         _refuse(options, ("strategy", "pool", "group"), "--models and a saved ensemble have no strategies")
         return chosen_by_options(options)
     else:
-        chosen = plan_of_run(Run.open(run), options, say)
+        chosen = plan_of_run(Run.open(run), options, say, options.method, options.k)
         if isinstance(chosen, EnsembleSpec):
             _refuse(options, ("group",), "only a router by groups reads it")
             return chosen_by_options(options, chosen)
@@ -68,29 +66,33 @@ def plan_by_options(options: Mapping[str, Any], say: Callable[[str], None]) -> E
     return _with_options(plan, options, say)
 
 
-def plan_of_run(run: Run, options: Mapping[str, Any], say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
+def plan_of_run(
+    run: Run, options: StrategyOptions, say: Callable[[str], None], method: str | None = None, k: int | None = None
+) -> EnsembleSpec | StrategyPlan:
     """The strategy of a run folder: the recommended one, or the one that the options name.
 
     ``--method`` and ``--k`` name the chosen set, which decodes together.
 
     Args:
         run: The run.
-        options: The options of the command, by parameter name; ``strategy``, ``method``, ``k`` and ``pool`` count.
+        options: The options of the command.
         say: Shows a note if the evidence is against the strategy.
+        method: How the chosen set decodes, if the options say it.
+        k: Candidate tokens of each member in a step, if the options say it.
 
     Raises:
         InputError: The result cannot be read, the run has no such strategy, or a model has no place.
     """
-    result, place, pool = run.result, run.place, options["pool"]
+    result, place, pool = run.result, run.place, options.pool
     # All strategies are checked, also those that do not run: notes quote them.
     compared = result.strategies
     strategies = [strategy_of(each, place) for each in compared]
     found = result.recommended
     recommended = None if found is None else strategy_of(found, place)
-    if options["strategy"] is not None:
-        strategy = find_strategy(options["strategy"], strategies, place)
-    elif options.get("method") or options.get("k") or recommended is None:
-        spec = chosen_by_run(run, method=options.get("method"), pool=pool)
+    if options.strategy is not None:
+        strategy = find_strategy(options.strategy, strategies, place)
+    elif method or k or recommended is None:
+        spec = chosen_by_run(run, method=method, pool=pool)
         strategy = Strategy(spec.method, tuple(member.name for member in spec.members))
         if recommended is not None:
             _warn(strategy, recommended, strategies, compared, say)
@@ -118,18 +120,18 @@ def plan_of_run(run: Run, options: Mapping[str, Any], say: Callable[[str], None]
     )
 
 
-def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[[str], None]) -> StrategyPlan:
+def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str], None]) -> StrategyPlan:
     """The plan with the changes of the options, after its members are checked."""
-    if options.get("engine") == "ray":
+    if isinstance(options, RunOptions) and options.engine == "ray":
         raise InputError("--engine ray: only a set that decodes together runs on a cluster; leave it out")
-    check_servers(plan.members, options)
+    check_servers(plan.members, options, options.run or "--models", is_trusted=options.names_places)
     local = [member for member in plan.members if not member.is_remote]
     models = {model.name: model for model in loaded_as(local, options)}
     groups = dict(plan.strategy.routes)
     if not groups:
         _refuse(options, ("group",), f"the strategy {plan.strategy.name} has no groups")
-    if plan.strategy.name == "group_router" and options["group"] not in groups:
-        given = "a prompt has no group" if options["group"] is None else f"--group {options['group']} is not in the run"
+    if plan.strategy.name == "group_router" and options.group not in groups:
+        given = "a prompt has no group" if options.group is None else f"--group {options.group} is not in the run"
         shown = ", ".join(list(groups)[:5]) + (", ..." if len(groups) > 5 else "")
         say(f"{given}, so {plan.strategy.members[0]} answers; give --group NAME, for example {shown}")
     if plan.reader is not None and plan.reader.metric == "choice":
@@ -137,8 +139,8 @@ def _with_options(plan: StrategyPlan, options: Mapping[str, Any], say: Callable[
     return replace(
         plan,
         members=tuple(models.get(member.name, member) for member in plan.members),
-        max_new_tokens=options["max_new_tokens"] or plan.max_new_tokens,
-        stop=tuple(options["stop"] or plan.stop),
+        max_new_tokens=options.max_new_tokens or plan.max_new_tokens,
+        stop=options.stop or plan.stop,
     )
 
 
@@ -203,8 +205,8 @@ def _warn(
         say(f"{label(strategy, strategies)} scored {best - own:.1f} points less than {recommendation} {on}")
 
 
-def _refuse(options: Mapping[str, Any], names: Sequence[str], reason: str) -> None:
+def _refuse(options: ChosenOptions, names: Sequence[str], reason: str) -> None:
     """Raise InputError if one of these options is given."""
     for name in names:
-        if options.get(name) is not None:
+        if getattr(options, name) is not None:
             raise InputError(f"--{name}: {reason}; leave out --{name}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import copy_context
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Protocol
 
 from advisor.profile.generate import free_memory
@@ -15,6 +14,7 @@ from advisor.response_cache import Response
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server
 from advisor.strategies.plan import ALONE
+from ensemble.common.background import call_when_done, in_background
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec, Sourced
@@ -123,14 +123,13 @@ class ServerModel:
         self._encoding = threading.Lock()
         self._client = ServerClient(address, _RETRIES)
         self._places = asyncio.Semaphore(address.concurrency)
-        self._threads: set[threading.Thread] = set()
+        self._requests: set[Future[Reply]] = set()
 
     def close(self) -> None:
         """Close the connections. Requests that still run end with an error."""
         self._client.__exit__()
-        # A thread that retries after this would leave its new connection open.
-        for thread in list(self._threads):
-            thread.join(_CLOSING_SECONDS)
+        # A request that is sent again after this would leave its new connection open.
+        wait(self._requests, _CLOSING_SECONDS)
 
     async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
         """See :class:`AskedModel`. If it is cancelled, the request ends in its thread, and its answer is dropped."""
@@ -138,30 +137,21 @@ class ServerModel:
         if not self._chat and not is_encoded_here and not isinstance(prompt, (str, Sourced)):
             raise InputError(f"{self.name}: a conversation needs a chat template, and this model is used without one")
         await self._places.acquire()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Reply] = loop.create_future()
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-        def finish(result: Reply | Exception) -> None:
+        def finish(done: Future[Reply]) -> None:
             # The place of a cancelled request is free only now: the server still works for it until here.
             self._places.release()
             if future.done():
                 return
-            if isinstance(result, Exception):
-                future.set_exception(result)
+            if (error := done.exception()) is not None:
+                future.set_exception(error)
             else:
-                future.set_result(result)
+                future.set_result(done.result())
 
-        # Not an executor: Python would wait for its threads at exit, and a request can take minutes.
-        # In a copy of this context: new threads have none of the request that is traced.
-        work = threading.Thread(
-            target=copy_context().run,
-            args=(_call, lambda: self._generate(prompt, settings), loop, finish),
-            daemon=True,
-        )
-        self._threads = {thread for thread in self._threads if thread.is_alive()}
-        work.start()
-        # After the start: a thread that has not started cannot be waited for.
-        self._threads.add(work)
+        request = in_background(lambda: self._generate(prompt, settings), f"request to {self.name}")
+        self._requests = {each for each in self._requests if not each.done()} | {request}
+        call_when_done(request, finish)
         return await future
 
     def _generate(self, prompt: Prompt, settings: Settings) -> Reply:
@@ -226,17 +216,3 @@ def check_answers(models: Iterable[ServerModel]) -> list[str]:
         except InputError as error:
             problems.append(f"{model.name}: {error}")
     return problems
-
-
-def _call(
-    work: Callable[[], Reply], loop: asyncio.AbstractEventLoop, finish: Callable[[Reply | Exception], None]
-) -> None:
-    """Do some work in a thread, and hand its result to the event loop."""
-    result: Reply | Exception
-    try:
-        result = work()
-    except Exception as error:  # noqa: BLE001  # raised again in the event loop
-        result = error
-    # The loop is closed if the program ended meanwhile.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(finish, result)

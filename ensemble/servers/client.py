@@ -10,24 +10,22 @@ import json
 import logging
 import math
 import os
-import random
-import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
+from ensemble.common.retry import retried
 from ensemble.errors import InputError, MemberError, first_line
 from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     import httpx2
 
-# After the first try. The client waits 0.5, 1, 2 and 4 s between them, or as long as the server says.
 _RETRIES = 4
-FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+"""After the first try. The client waits 0.5, 1, 2 and 4 s between them, or as long as the server says."""
 _LONGEST_WAIT_S = 120.0
+"""A longer pause that a server asks for is for the user to decide."""
 _BUSY = (408, 409, 429)
 """HTTP statuses after which the same request may succeed."""
 # An answer of the API has less than 10 levels. Deeper JSON would only be a danger to what stores and shows it.
@@ -53,25 +51,14 @@ class ServerError(MemberError):
         message: The reason, without the key.
         failure: What the reason means for other questions.
         status: HTTP status; None where the server sent no error status.
-    """
-
-    def __init__(self, message: str, failure: Failure, status: int | None = None) -> None:
-        super().__init__(message)
-        self.failure = failure
-        self.status = status
-
-
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    """A try that failed, where another one may succeed.
-
-    Attributes:
-        error: The error of the last try.
         wait: Seconds that the server asks to wait; None if it does not say.
     """
 
-    error: ServerError
-    wait: float | None = None
+    def __init__(self, message: str, failure: Failure, status: int | None = None, wait: float | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.status = status
+        self.wait = wait
 
 
 class ServerClient:
@@ -190,24 +177,19 @@ class ServerClient:
         )
 
     def _send(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        tried = 0
-        while isinstance(answer := self._try(path, body), _Fault):
-            if tried == self._retries:
-                raise answer.error
-            # At random, so that requests that failed together do not come back together.
-            pause = min(FIRST_PAUSE_S * 2**tried, _LONGEST_PAUSE_S) * (1 - 0.25 * random.random())
-            time.sleep(pause if answer.wait is None else answer.wait)
-            tried += 1
+        answer = retried(
+            lambda: self._try(path, body),
+            _may_pass,
+            retries=self._retries,
+            pause_of=lambda error: error.wait if isinstance(error, ServerError) else None,
+        )
         return self._read(path, answer)
 
-    def _try(self, path: str, body: Mapping[str, Any] | None) -> httpx2.Response | _Fault:
-        """Send a request once.
-
-        Returns:
-            The answer, or a fault that may be over soon.
+    def _try(self, path: str, body: Mapping[str, Any] | None) -> httpx2.Response:
+        """Send a request once; return the answer.
 
         Raises:
-            ServerError: Another try would end the same.
+            ServerError: The server does not answer, or refuses the request.
         """
         import httpx2
 
@@ -217,13 +199,11 @@ class ServerClient:
                 "GET" if body is None else "POST", self._place(path), json=body, headers=TRACE_HEADERS.get()
             )
         except httpx2.TimeoutException:
-            return _Fault(
-                ServerError(
-                    f"{url} did not answer within {self.address.timeout:g} s; set a longer timeout=SECONDS or a lower "
-                    "concurrency= on its line",
-                    "temporary",
-                )
-            )
+            raise ServerError(
+                f"{url} did not answer within {self.address.timeout:g} s; set a longer timeout=SECONDS or a lower "
+                "concurrency= on its line",
+                "temporary",
+            ) from None
         except (UnicodeError, httpx2.InvalidURL):
             raise ServerError(f"{url} is not a valid address; correct it", "fatal") from None
         except MemberError as error:  # raised by RestrictedClient
@@ -231,17 +211,12 @@ class ServerClient:
             raise ServerError(f"{url}: {error}", "invalid") from None
         except (httpx2.HTTPError, OSError) as error:
             reason = self._redact(first_line(error))
-            return _Fault(
-                ServerError(f"no server answers at {url} ({reason}); start it, or correct the address", "temporary")
-            )
+            raise ServerError(
+                f"no server answers at {url} ({reason}); start it, or correct the address", "temporary"
+            ) from None
         if response.is_success:
             return response
-        refusal, wait = self._status_error(response.status_code, response), _retry_after(response)
-        is_busy = response.status_code in _BUSY or response.status_code >= 500
-        # A pause of hours is for the user to decide.
-        if not is_busy or (wait is not None and wait > _LONGEST_WAIT_S):
-            raise refusal
-        return _Fault(refusal, wait)
+        raise self._status_error(response.status_code, response)
 
     def _read(self, path: str, response: httpx2.Response) -> Any:
         try:
@@ -304,7 +279,14 @@ class ServerClient:
             text = f"failed ({status}){says}"
         else:
             failure, text = "refused", f"refuses the request ({status}){says}"
-        return ServerError(f"{self.address.url} {text}", failure, status)
+        return ServerError(f"{self.address.url} {text}", failure, status, _retry_after(response))
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed a little later."""
+    if not isinstance(error, ServerError) or (error.wait is not None and error.wait > _LONGEST_WAIT_S):
+        return False
+    return error.failure == "temporary" or error.status in _BUSY
 
 
 def _retry_after(response: httpx2.Response) -> float | None:

@@ -7,11 +7,12 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from ensemble.common.background import in_background
+from ensemble.common.retry import retried
 from ensemble.errors import MemberError
 from ensemble.servers.client import ServerError
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits, TokenServer
@@ -20,7 +21,6 @@ T = TypeVar("T")
 
 _VALUES = 40_000
 """Log-probabilities of one answer: each has about 40 bytes, and the client reads up to 4 MiB."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 _CHECK_S = 60.0
 """Seconds after which the fingerprint is checked in any case: behind a proxy, a restart opens no new connection."""
 _PROBES = (tuple(range(10, 26)), tuple(range(40, 48)), (30, 12, 45, 19, 33))
@@ -128,20 +128,11 @@ class TokenClient:
         return lambda: [future.result() for future in futures]
 
     def _start(self, call: Callable[[], T], second: bool) -> Future[T]:
-        future: Future[T] = Future()
+        def run() -> T:
+            with self._slots:
+                return self._call(call, second)
 
-        def run() -> None:
-            try:
-                with self._slots:
-                    future.set_result(self._call(call, second))
-            except BaseException as error:  # noqa: BLE001  # raised again where the answer is awaited
-                future.set_exception(error)
-
-        # A daemon thread, not an executor's: Python would wait for those at its exit, and a request can take minutes.
-        # In a copy of this context: new threads have none of the request that is traced.
-        context = copy_context()
-        threading.Thread(target=context.run, args=(run,), name=f"request to {self.name}", daemon=True).start()
-        return future
+        return in_background(run, f"request to {self.name}")
 
     def _call(self, call: Callable[[], T], second: bool) -> T:
         """The answer to a request, which is sent again while the server does not answer.
@@ -149,27 +140,28 @@ class TokenClient:
         Raises:
             MemberError: The server refuses the request, gives no valid answer, or has another model now.
         """
-        end, pause, failed = time.monotonic() + self._patience, _FIRST_PAUSE_S, 0
-        while True:
+        tries = 0
+
+        def attempt() -> tuple[T, float]:
+            nonlocal tries
+            tries += 1
             start = time.perf_counter()
-            try:
-                answer = call()
-                if failed or self._server.connections > self._connections or time.monotonic() > self._next_check:
-                    # A server that was restarted may have another model; its values would be mixed with the old ones.
-                    self._check_model()
-            except ServerError as error:
-                if error.failure != "temporary" or time.monotonic() + pause > end:
-                    raise MemberError(f"{self.name}: {error}") from error
-                failed += 1
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
-                continue
-            with self._lock:
-                self.counts.requests += 1
-                self.counts.second += second
-                self.counts.failed += failed
-                self.counts.seconds += time.perf_counter() - start
-            return answer
+            answer = call()
+            if tries > 1 or self._server.connections > self._connections or time.monotonic() > self._next_check:
+                # A server that was restarted may have another model; its values would be mixed with the old ones.
+                self._check_model()
+            return answer, time.perf_counter() - start
+
+        try:
+            answer, seconds = retried(attempt, _is_temporary, patience=self._patience)
+        except ServerError as error:
+            raise MemberError(f"{self.name}: {error}") from error
+        with self._lock:
+            self.counts.requests += 1
+            self.counts.second += second
+            self.counts.failed += tries - 1
+            self.counts.seconds += seconds
+        return answer
 
     def _check_model(self) -> None:
         connections = self._server.connections
@@ -183,6 +175,10 @@ class TokenClient:
     def _probe(self) -> list[Logprobs]:
         k = min(_PROBE_K, self.limits.k)
         return [tokens[0].top for tokens in self._server.write(_PROBES, 1, k)]
+
+
+def _is_temporary(error: BaseException) -> bool:
+    return isinstance(error, ServerError) and error.failure == "temporary"
 
 
 def same_model(first: Sequence[Logprobs], second: Sequence[Logprobs]) -> bool:

@@ -21,8 +21,8 @@ def decoded_sets(config: RunConfig) -> dict[str, int]:
     if config.held_out is None or len(config.candidates) < 2:
         return {}
     # The rules run one set; the other ways to choose run at most `tries` sets. A search decodes them on dev.
-    tried = 1 if config.choose == "rules" else config.tries
-    on_dev = config.verify_on != "held_out" or config.choose == "search"
+    tried = 1 if config.set_by == "rules" else config.max_decoded_sets
+    on_dev = config.decode_on != "held_out" or config.set_by == "search"
     return {config.held_out.split: tried, **({config.dev.split: tried} if on_dev else {})}
 
 

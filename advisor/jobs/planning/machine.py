@@ -5,27 +5,27 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import threading
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from advisor.pool.quantization import ROUNDING
+from ensemble.common.background import in_background
 from ensemble.common.files import exists
 
 PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "datasets")
 """The packages whose versions matter in a bug report."""
 EXTRAS = {
-    "lm-eval": "lm_eval",
-    "ray": "ray",
-    "serve": "fastapi",
-    "openai": "openai",
-    "inspect": "inspect_ai",
-    "gguf": "gguf",
-    "otel": "opentelemetry.sdk",
+    "lm-eval": ("lm_eval",),
+    "ray": ("ray",),
+    "serve": ("fastapi", "uvicorn", "prometheus_client"),
+    "openai": ("httpx2",),
+    "inspect": ("inspect_ai",),
+    "gguf": ("gguf", "accelerate"),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
-"""The module that each optional part of the installation needs; tests hold the names against pyproject.toml."""
+"""The modules that each optional part of the installation needs; tests hold the names against pyproject.toml."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """The variables by which huggingface_hub makes no requests, if they have one of these values."""
 _TRUE = ("1", "ON", "YES", "TRUE")
@@ -83,7 +83,7 @@ def _processor() -> str:
 
 def extras() -> dict[str, bool]:
     """Whether each optional part is installed."""
-    return {name: _is_installed(module) for name, module in EXTRAS.items()}
+    return {name: all(map(_is_installed, modules)) for name, modules in EXTRAS.items()}
 
 
 def _is_installed(module: str) -> bool:
@@ -113,26 +113,23 @@ def hub() -> dict[str, Any]:
     offline = next((name for name in _OFFLINE if os.environ.get(name, "").upper() in _TRUE), None)
     if offline is not None:
         return {"endpoint": constants.ENDPOINT, "token": get_token() is not None, "offline": offline, "answers": None}
-    answered: list[bool] = []
 
     def reach() -> None:
         from huggingface_hub import get_session
 
-        try:
-            get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
-            answered.append(True)
-        except Exception:  # noqa: BLE001  # each kind of network failure has its own error
-            answered.append(False)
+        get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
 
-    # A thread, because the search for the host's address has no time limit.
-    thread = threading.Thread(target=reach, daemon=True)
-    thread.start()
-    thread.join(_HUB_SECONDS + 1)
+    # In the background, because the search for the host's address has no time limit.
+    try:
+        in_background(reach, "hub").result(_HUB_SECONDS + 1)
+        answers = True
+    except Exception:  # noqa: BLE001  # the end of the time; and each kind of network failure has its own error
+        answers = False
     return {
         "endpoint": constants.ENDPOINT,
         "token": get_token() is not None,
         "offline": None,
-        "answers": bool(answered and answered[0]),
+        "answers": answers,
     }
 
 

@@ -7,9 +7,9 @@ string or message of an error, because all of these may quote a client. Only ``-
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import wait
 from contextvars import ContextVar
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from starlette.datastructures import Headers
 
 from advisor.serving.responses import RequestStream, openai_reason
 from advisor.strategies.members import AskedModel, Reply, ServerModel
+from ensemble.common.background import in_background
 from ensemble.errors import InputError
 from ensemble.servers.client import TRACE_HEADERS
 
@@ -127,9 +128,7 @@ class RequestTraces:
     def stop(self) -> None:
         """Send the last spans, as far as the collector takes them in a few seconds."""
         # The library has no limit of time here, and the program must end.
-        work = threading.Thread(target=self._provider.shutdown, name="last traces", daemon=True)
-        work.start()
-        work.join(_STOP_S)
+        wait([in_background(self._provider.shutdown, "last traces")], _STOP_S)
 
 
 class RequestTrace:

@@ -1,0 +1,34 @@
+"""The options of ``advisor init``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.options.option import Options, argument, changed, option
+from advisor.options.shared import CodeOptions, DebugOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataArgument(Options):
+    """The data of a task."""
+
+    data: tuple[str, ...] = argument("A file, a file for dev and one for held-out, a folder, or a hub id.", "DATA...")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitOptions(DebugOptions, DataArgument):
+    """Of ``advisor init``."""
+
+    out: Path | None = option(None, "The task file.", metavar="FILE", shown_default="NAME.yaml")
+    name: str | None = option(None, "The task's name. Default: from the data.")
+    question: str | None = option(None, "The question.", metavar="COLUMN")
+    reference: str | None = option(None, "The right answer, or the accepted answers.", metavar="COLUMN")
+    choices: str | None = option(None, "The options: columns, one column with lists, or none.", metavar="COLUMN,...")
+    metric: str | None = option(None, "How a response is scored.")
+    config: str | None = option(None, "The configuration of a data set of the hub.")
+    yes: bool = option(False, "Take all guesses; ask nothing.")
+    force: bool = option(False, "Replace a task file that exists.")
+    allow_code_execution: bool = changed(
+        CodeOptions, "allow_code_execution", help="Run the programs of the data to score its references."
+    )

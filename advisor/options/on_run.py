@@ -1,0 +1,31 @@
+"""What the commands that ask the models of a run again share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.options.option import Options, argument, changed, option
+from advisor.options.shared import MODELS, InferenceOptions, JudgeOptions, LoadingOptions, ServerOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunArgument(Options):
+    """A run folder."""
+
+    run: Path = argument("A run folder.", "RUN")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument):
+    """How the models of a run answer again."""
+
+    max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")
+    batch_size: int | None = changed(InferenceOptions, "batch_size")
+    deterministic: bool | None = option(
+        None,
+        "Decode each text by itself; slow. Default: as in the run.",
+        "--deterministic/--no-deterministic",
+        shown_default="",
+        **MODELS,
+    )

@@ -1,0 +1,223 @@
+"""An option as a field of a data class, and the checks that follow from what the field says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from ensemble.errors import InputError
+
+T = TypeVar("T")
+Source = Literal["models", "logs", "scores"]
+"""Where a run's answers come from."""
+_INSTEAD: Mapping[Source, str] = {
+    "logs": "--logs, which gives responses instead of models",
+    "scores": "--scores, which gives numbers instead of models",
+}
+_METADATA = "option"
+REQUIRED: Any = dataclasses.MISSING
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values that an option may have; a limit that is None does not count, and NaN is never in a range.
+
+    Attributes:
+        least: The smallest value.
+        most: The largest value.
+        above: A limit that the value exceeds.
+        below: A limit that the value stays below.
+        unit: What the numbers are, for messages.
+        example: A usual value, for messages.
+    """
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    unit: str = ""
+    example: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+            and math.isfinite(value)
+        )
+
+    def __str__(self) -> str:
+        unit, example = self.unit and f"{self.unit} ", "" if self.example is None else f", for example {self.example:g}"
+        if self.least is not None and self.most is not None:
+            return f"{unit}from {self.least:g} to {self.most:g}{example}"
+        if self.least is not None:
+            least = "0 or more" if self.least == 0 else f"at least {self.least:g}"
+            return f"{least} {self.unit}".rstrip() + example
+        end = f", up to {self.most:g}" if self.most is not None else f" and below {self.below:g}"
+        return f"{unit}above {self.above:g}{end}{example}"
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is said of an option beside its type and its default.
+
+    Attributes:
+        help: Its line in ``--help``.
+        flag: How the command line calls it, with a slash before the form that turns it off.
+        is_argument: Whether it has a place on the command line instead of a flag.
+        metavar: The name of its value in ``--help``; None for the type.
+        shown_default: Its default in ``--help``; None for the value.
+        is_setting: Whether it changes figures of a result, so that a run folder keeps it.
+        sources: The sources of answers with which it has an effect.
+        needs: Another option without which it has no effect, by field, and the values that it may have; no values if
+            any but the default will do.
+        within: The range of its values.
+        one_of: Its values, if it has only these.
+        range_in_help: Whether ``--help`` shows the range.
+        read: Reads a text of the command line; None for the type's own form.
+        instead: What to do where it has no effect.
+    """
+
+    help: str
+    flag: str
+    is_argument: bool = False
+    metavar: str | None = None
+    shown_default: str | None = None
+    is_setting: bool = True
+    sources: Collection[Source] = ("models", "logs", "scores")
+    needs: tuple[str, tuple[str, ...]] | None = None
+    within: Range | None = None
+    one_of: Collection[str] = ()
+    range_in_help: bool = False
+    read: Callable[[str], Any] | None = None
+    instead: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return self.flag.partition("/")[0]
+
+
+def option(default: T, help: str, flag: str = "", **more: Any) -> T:
+    """A field that is an option.
+
+    Args:
+        default: Its value where it is not given.
+        help: Its line in ``--help``.
+        flag: Its name on the command line; by default that of the field.
+        more: See :class:`Option`.
+    """
+    return dataclasses.field(default=default, metadata={_METADATA: Option(help, flag, **more)})
+
+
+def argument(help: str, metavar: str, default: Any = REQUIRED, **more: Any) -> Any:
+    """A field that has a place on the command line instead of a flag; it is required unless it has a default."""
+    found = Option(help, "", is_argument=True, metavar=metavar, is_setting=False, **more)
+    return dataclasses.field(default=default, metadata={_METADATA: found})
+
+
+def changed(group: type[Options], name: str, **changes: Any) -> Any:
+    """The field of a group with another default or other words, for a command in which it means something else.
+
+    Args:
+        group: The class that has the option.
+        name: The field.
+        changes: ``default``, and what :class:`Option` has.
+    """
+    (field,) = (field for field in dataclasses.fields(group) if field.name == name)
+    default = changes.pop("default", field.default)
+    return dataclasses.field(
+        default=default, metadata={_METADATA: dataclasses.replace(field.metadata[_METADATA], **changes)}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The base of all options: values are checked when they are put together.
+
+    Raises:
+        InputError: A value is out of range, or an option has no effect with the others.
+    """
+
+    def __post_init__(self) -> None:
+        declared = options_of(type(self))
+        given = {name: declared[name] for name in self._given() if name in declared}
+        for name, each in given.items():
+            _check_value(each, getattr(self, name))
+        for name, each in given.items():
+            self._check_source(each)
+            if each.needs is not None:
+                self._check_needs(name, each, each.needs, given)
+
+    @property
+    def source(self) -> Source | None:
+        """Where the answers come from; None for a command that has one source only."""
+        return None
+
+    def stored_settings(self) -> dict[str, Any]:
+        """The options that are set and change figures, by field, as JSON holds them."""
+        values = {name: getattr(self, name) for name, each in options_of(type(self)).items() if each.is_setting}
+        # By identity: a seed of 0 is set, although 0 equals False.
+        set_ones = {
+            name: each for name, each in values.items() if each is not None and each is not False and each != ()
+        }
+        return {name: _plain(each) for name, each in set_ones.items()}
+
+    def _given(self) -> list[str]:
+        """The fields whose value is not the default."""
+        return [each.name for each in dataclasses.fields(self) if getattr(self, each.name) != each.default]
+
+    def _check_source(self, option: Option) -> None:
+        source = self.source
+        if source is None or source in option.sources:
+            return
+        if source in _INSTEAD and set(option.sources) != {"logs"}:
+            reason, way_out = f"has no effect with {_INSTEAD[source]}", "leave out one of them"
+        else:
+            reason, way_out = "is for --logs, and has no effect without it", f"add --logs, or leave out {option.name}"
+        raise InputError(f"{option.name} {reason}; {option.instead or way_out}")
+
+    def _check_needs(
+        self, name: str, option: Option, needs: tuple[str, tuple[str, ...]], given: Mapping[str, Option]
+    ) -> None:
+        needed, values = needs
+        if getattr(self, needed) in values or (not values and needed in given):
+            return
+        value = getattr(self, name)
+        own = option.name if isinstance(value, bool) else f"{option.name} {_words(value)}"
+        other = " ".join([options_of(type(self))[needed].name, " or ".join(values)]).rstrip()
+        raise InputError(f"{own} has no effect without {other}; add {other}, or leave out {option.name}")
+
+
+def options_of(options: type[Options]) -> dict[str, Option]:
+    """The options of a class by field, with their flags; fields that are no options are left out."""
+    found = {}
+    for field in dataclasses.fields(options):
+        if (each := field.metadata.get(_METADATA)) is not None:
+            flag = each.flag or (each.metavar if each.is_argument else f"--{field.name.replace('_', '-')}")
+            found[field.name] = dataclasses.replace(each, flag=flag)
+    return found
+
+
+def _check_value(option: Option, value: Any) -> None:
+    if option.one_of and value not in option.one_of:
+        raise InputError(f"{option.name} {value}: not one of {', '.join(option.one_of)}")
+    if option.within is not None and value not in option.within:
+        raise InputError(f"{option.name} {value:g}: give {option.within}")
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value

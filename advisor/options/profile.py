@@ -1,0 +1,41 @@
+"""The options of ``advisor profile``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.options.option import Options, option
+from advisor.options.shared import (
+    MEANS,
+    MODELS,
+    CacheOptions,
+    CheckJudgeOptions,
+    InferenceOptions,
+    OutputOptions,
+    PoolOptions,
+    QuantizationOptions,
+    QuestionOptions,
+    SeedOptions,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRunOptions(Options):
+    """Looking before a run."""
+
+    dry_run: bool = option(False, "Show prompts, token counts, time, memory and price; run nothing.", **MODELS, **MEANS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(
+    OutputOptions,
+    DryRunOptions,
+    CacheOptions,
+    QuantizationOptions,
+    InferenceOptions,
+    SeedOptions,
+    CheckJudgeOptions,
+    QuestionOptions,
+    PoolOptions,
+):
+    """Of ``advisor profile``."""

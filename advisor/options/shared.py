@@ -1,0 +1,366 @@
+"""Groups of options that several commands have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from advisor.options.option import Options, Range, option
+from advisor.records import CONFIDENCE, MOST_QUESTIONS, TRIES, Limits, alpha_of
+from ensemble.errors import InputError
+from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, QUANTIZATIONS, ChatTemplate
+
+EngineName = Literal["local", "ray"]
+SetBy = Literal["rules", "predicted", "search"]
+DecodeOn = Literal["held_out", "both"]
+
+MODELS: Any = {"sources": ("models",)}
+"""Of an option that has an effect only where models answer."""
+LOGS: Any = {"sources": ("logs",)}
+"""Of an option that says how logs are read."""
+ANSWERS: Any = {"sources": ("models", "logs")}
+"""Of an option that needs answers, not only numbers."""
+MEANS: Any = {"is_setting": False}
+"""Of an option that changes no figure: where results go, where and how fast models run, and what is allowed."""
+
+
+def read_batch_size(text: str) -> int | None:
+    """The number of prompts in a batch; None for ``auto``."""
+    if text == "auto":
+        return None
+    # isdigit alone accepts the digits of other scripts.
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise InputError(f"--batch-size {text}: give a number of at least 1, or auto")
+    return int(text)
+
+
+def split_names(names: str) -> tuple[str, ...]:
+    """The names of an option that takes several, with commas between them."""
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebugOptions(Options):
+    """Of every command."""
+
+    debug: bool = option(False, "Show the traceback of an error.", **MEANS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions(DebugOptions):
+    """What a command prints."""
+
+    as_json: bool = option(False, "Print the result as JSON, and nothing else, on standard output.", "--json", **MEANS)
+    quiet: bool = option(False, "Show no progress, notes and tables. The report has the notes.", **MEANS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions(Options):
+    """Where responses are kept."""
+
+    cache_dir: Path | None = option(None, "The folder of responses that later runs use again.", **MEANS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolOptions(Options):
+    """The candidates."""
+
+    pool: str | None = option(None, "A file with one candidate per line, or demo.", metavar="FILE", **MODELS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeOptions(Options):
+    """Whether programs run that models wrote."""
+
+    allow_code_execution: bool = option(
+        False, "Run programs that models write, in a sandbox; mbpp needs it.", **MODELS, **MEANS
+    )
+    allow_weak_sandbox: bool = option(
+        False, "Run them also where the sandbox cannot protect your keys and files.", **MODELS, **MEANS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedOptions(Options):
+    """The seed of draws."""
+
+    seed: int = option(0, "The seed of every draw.", within=Range(least=0), **ANSWERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(Options):
+    """The questions."""
+
+    task: str | None = option(None, "The name of a task, or a task file.", metavar="TASK", **ANSWERS)
+    data: Path | None = option(None, "A folder with the task's data, instead of the hub.", **MODELS)
+    split: str = option("dev", "The split to profile on.", **MODELS)
+    limit: int | None = option(
+        None, "The number of questions of each split.", within=Range(least=1, unit="question"), **MODELS
+    )
+    shots: int | None = option(
+        None, "The number of demonstrations before each question.", within=Range(least=0), **MODELS
+    )
+
+    def needed_task(self) -> str:
+        """The task; InputError if none is given."""
+        if self.task is None:
+            raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
+        return self.task
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionOptions(CodeOptions, TaskOptions):
+    """The questions, and what may be done with the answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyOptions(Options):
+    """What a key of a server may be."""
+
+    allow_key_env: tuple[str, ...] = option(
+        (), "A variable that may hold a server's key; *_API_KEY needs no permission.", metavar="NAME", **MODELS, **MEANS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions(KeyOptions):
+    """Which servers of a run may be contacted."""
+
+    allow_server: tuple[str, ...] = option(
+        (), "A server of the run's candidates that may be contacted.", metavar="URL", **MODELS, **MEANS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions(KeyOptions):
+    """Who grades responses."""
+
+    judge: str | None = option(
+        None,
+        "For a task with metric judge: a candidate's name, or another model as a line of a pool file has it.",
+        metavar="LINE",
+        **MODELS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckJudgeOptions(JudgeOptions):
+    """Who grades responses, and who checks that."""
+
+    check_judge: str | None = option(None, "Another judge, to see how far the two agree.", metavar="LINE", **MODELS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogsOptions(Options):
+    """The logs of other tools, and how they are read."""
+
+    logs: tuple[str, ...] = option(
+        (), "A file, folder or glob with logs of other tools; can be given several times.", **LOGS
+    )
+    log_format: str | None = option(None, "The format of the logs. Default: recognised from their content.", **LOGS)
+    log_task: str | None = option(None, "The evaluation to take, as a glob, if the logs have several.", **LOGS)
+    score: str | None = option(
+        None, "The score to use if a log has several, for example exact_match,flexible-extract.", **LOGS
+    )
+    metric: str | None = option(None, "Score the responses of logs again with this metric.", **LOGS)
+    extract: str | None = option(
+        None, "With --metric: a regular expression that finds the answer.", needs=("metric", ()), **LOGS
+    )
+    column: tuple[str, ...] = option(
+        (), "A column of a table, for example question=prompt.", metavar="ROLE=NAME", **LOGS
+    )
+    model_columns: str | None = option(None, "The columns of a table with one per model.", metavar="GLOB,...", **LOGS)
+    cluster: str | None = option(
+        None,
+        "The field that says which questions share a passage or a document.",
+        instead="for a task write `cluster: FIELD` into the task file",
+        **LOGS,
+    )
+
+    def columns(self) -> dict[str, str]:
+        """The columns of a table by role, from ``ROLE=NAME`` each."""
+        columns: dict[str, str] = {}
+        for value in self.column:
+            role, equals, name = value.partition("=")
+            if not equals or not role or not name:
+                raise InputError(f"--column {value}: give ROLE=NAME, for example question=prompt")
+            if role in columns:
+                raise InputError(f"--column {value}: the role {role} is given twice; give each role once")
+            columns[role] = name
+        return columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceOptions(Options):
+    """How sure statements are."""
+
+    confidence: float = option(
+        CONFIDENCE,
+        "Confidence of the intervals of gains; a gain is shown when its interval excludes 0.",
+        within=Range(above=0, below=1, unit="a number", example=CONFIDENCE),
+        **ANSWERS,
+    )
+
+    @property
+    def alpha(self) -> float:
+        """The probability that the truth is beyond one end of such an interval."""
+        return alpha_of(self.confidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitsOptions(Options):
+    """The limits of sets and votes; :class:`advisor.records.Limits` checks their ranges."""
+
+    max_gap: float | None = option(
+        None, "Points that a member may be worse than the best model.", shown_default="10; 15 for votes"
+    )
+    max_length_ratio: float = option(2.0, "How many times longer or shorter a member's responses may be.")
+    max_models: int = option(3, "The maximum number of members.")
+    max_voters: int = option(5, "The maximum number of models in a vote or a cascade.", **ANSWERS)
+    min_gain: float = option(0.0, "Points that a strategy with more than one model or call must gain.", **ANSWERS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.limits  # noqa: B018 (checks the ranges)
+
+    @property
+    def limits(self) -> Limits:
+        """These limits; ``max_gap`` holds for votes, too."""
+        gaps = {} if self.max_gap is None else {"max_gap": self.max_gap, "vote_gap": self.max_gap}
+        return Limits(
+            max_length_ratio=self.max_length_ratio,
+            max_models=self.max_models,
+            max_voters=self.max_voters,
+            min_gain=self.min_gain,
+            **gaps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightOptions(Options):
+    """How members' distributions are joined."""
+
+    k: int = option(10, "Candidate tokens of each member in a step.", within=Range(least=1), **MODELS)
+    weights: str = option(
+        "equal",
+        "The members' weights: equal, accuracy or ece (from the dev questions), perplexity (of each prompt), or "
+        "a number for each model of the pool or the set: 2,1,1.",
+        **MODELS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions(WeightOptions):
+    """How a set decodes."""
+
+    method: str = option("unite", "How the set decodes; see advisor methods.", **MODELS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationOptions(Options):
+    """How a set is chosen and verified."""
+
+    decode_on: DecodeOn = option(
+        "held_out",
+        "Where the set decodes: held_out, or both (dev, too), which shows a gain with fewer held-out questions.",
+        one_of=get_args(DecodeOn),
+        **MODELS,
+    )
+    until_sure: bool = option(False, "Ask held-out questions in batches until the test shows a difference.", **MODELS)
+    max_questions: int = option(
+        MOST_QUESTIONS,
+        "Held-out questions that --until-sure asks at most.",
+        within=Range(least=1),
+        needs=("until_sure", ()),
+        **MODELS,
+    )
+    set_by: SetBy = option(
+        "rules",
+        "rules, predicted (verify the sets with the largest predicted gains), or search (decode sets on dev).",
+        metavar="HOW",
+        one_of=get_args(SetBy),
+        **MODELS,
+    )
+    max_decoded_sets: int = option(
+        TRIES,
+        "The most sets that --set-by predicted or search decodes.",
+        within=Range(least=1, unit="set"),
+        needs=("set_by", ("predicted", "search")),
+        **MODELS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions(Options):
+    """How models are loaded and generate."""
+
+    max_new_tokens: int | None = option(
+        None, "The maximum number of tokens of a response.", within=Range(least=1), **MODELS
+    )
+    device: str = option(
+        "auto", "cpu, cuda, cuda:1, mps, ..., or auto: CUDA, MPS or the CPU, the first that is there.", **MODELS
+    )
+    dtype: str = option("auto", "auto, float32, bfloat16, ...", one_of=DTYPES, **MODELS)
+    batch_size: int | None = option(
+        None,
+        "The number of prompts in a batch, or auto.",
+        shown_default="auto",
+        read=read_batch_size,
+        within=Range(least=1),
+        **MODELS,
+        **MEANS,
+    )
+    deterministic: bool = option(
+        False,
+        "Decode each text by itself, so that it does not depend on the others in bfloat16 and float16; slow.",
+        **MODELS,
+    )
+    chat_template: ChatTemplate = option("auto", "auto, always or never.", one_of=CHAT_TEMPLATES, **MODELS)
+    engine: EngineName = option(
+        "local", "Where models run: local, or ray for a cluster.", one_of=get_args(EngineName), **MODELS, **MEANS
+    )
+    ray_address: str | None = option(
+        None,
+        "host:port of the cluster. Default: RAY_ADDRESS, or a new cluster on this machine.",
+        needs=("engine", ("ray",)),
+        **MODELS,
+        **MEANS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationOptions(Options):
+    """How models are rounded."""
+
+    quantization: str | None = option(
+        None,
+        "4bit or 8bit: round all models' weights while they are loaded; on a GPU.",
+        one_of=QUANTIZATIONS,
+        **MODELS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingOptions(Options):
+    """How models of a run are loaded; None for what the run says."""
+
+    device: str | None = option(None, "auto, cpu, cuda, cuda:1, mps, ... Default: as in the run, or auto.", **MODELS)
+    dtype: str | None = option(None, "auto, float32, bfloat16, ... Default: as in the run.", one_of=DTYPES, **MODELS)
+    chat_template: ChatTemplate | None = option(
+        None, "auto, always or never. Default: as in the run.", one_of=CHAT_TEMPLATES, **MODELS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyOptions(Options):
+    """Which strategy of a run, and where its models are."""
+
+    strategy: str | None = option(
+        None,
+        "A strategy that the run compared, for example vote, cascade/3 or single. Default: the recommended one.",
+        metavar="NAME",
+    )
+    pool: str | None = option(
+        None, "A pool file that says where the models of the run are, by name.", metavar="FILE", **MODELS
+    )

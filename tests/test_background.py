@@ -1,0 +1,91 @@
+"""Work in the background, and trying again."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from contextvars import ContextVar
+
+import pytest
+
+from ensemble.common import retry
+from ensemble.common.background import call_when_done, in_background
+
+VARIABLE: ContextVar[str] = ContextVar("VARIABLE", default="")
+
+
+def test_work_hands_over_its_result_and_runs_in_the_context_of_its_caller() -> None:
+    VARIABLE.set("of the caller")
+    assert in_background(lambda: (VARIABLE.get(), threading.current_thread().name), "helper").result(5) == (
+        "of the caller",
+        "helper",
+    )
+
+
+def test_an_error_is_raised_where_the_result_is_awaited() -> None:
+    def fail() -> None:
+        raise KeyError("missing")
+
+    with pytest.raises(KeyError, match="missing"):
+        in_background(fail, "helper").result(5)
+
+
+def test_a_program_ends_without_waiting_for_work() -> None:
+    code = (
+        "import time; from ensemble.common.background import in_background; in_background(lambda: time.sleep(60), 'x')"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
+
+
+def test_the_end_of_work_is_told_in_the_event_loop_and_nowhere_after_it() -> None:
+    ended = threading.Event()
+
+    async def ask() -> bool:
+        told = asyncio.Event()
+        call_when_done(in_background(lambda: None, "short"), lambda _: told.set())
+        await asyncio.wait_for(told.wait(), 5)
+        call_when_done(work, lambda _: pytest.fail("the loop is closed"))
+        return told.is_set()
+
+    work = in_background(lambda: ended.wait(5), "long")
+    assert asyncio.run(ask())
+    ended.set()
+    assert work.result(5)
+
+
+@pytest.mark.parametrize(("given", "calls"), [({"retries": 2}, 3), ({"retries": 0}, 1), ({"patience": 0.0}, 1)])
+def test_a_call_is_tried_again_as_often_as_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, float], calls: int
+) -> None:
+    monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.001)
+    tried = []
+
+    def call() -> None:
+        tried.append(len(tried))
+        raise OSError(f"fault {len(tried)}")
+
+    with pytest.raises(OSError, match=f"fault {calls}"):
+        retry.retried(call, lambda error: isinstance(error, OSError), **given)  # type: ignore[arg-type]
+    assert len(tried) == calls
+
+
+def test_an_error_that_stays_is_raised_at_once_and_a_pause_that_it_names_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    errors = [OSError("busy"), OSError("busy"), ValueError("wrong")]
+
+    def call() -> None:
+        raise errors.pop(0)
+
+    with pytest.raises(ValueError, match="wrong"):
+        retry.retried(
+            call,
+            lambda error: isinstance(error, OSError),
+            retries=5,
+            pause_of=lambda _: 7.0 if len(errors) == 2 else None,
+        )
+    assert pauses[0] == 7.0 and 0.75 <= pauses[1] <= 1.0

@@ -1,0 +1,238 @@
+"""The options of the commands: what they refuse, keep and show follows from their fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.cli import app
+from advisor.commands.command_line import with_options
+from advisor.commands.compare import compare
+from advisor.commands.select import select
+from advisor.config import InferenceConfig
+from advisor.options.check import CheckOptions
+from advisor.options.compare import CompareOptions
+from advisor.options.doctor import DoctorOptions
+from advisor.options.evaluate import EvaluateOptions
+from advisor.options.export import ExportOptions
+from advisor.options.init import InitOptions
+from advisor.options.option import Options, options_of
+from advisor.options.profile import ProfileOptions
+from advisor.options.report import ReportOptions
+from advisor.options.run import RunOptions
+from advisor.options.select import SelectOptions
+from advisor.options.serve import ServeOptions
+from ensemble.errors import InputError
+
+RUN = Path("runs/x")
+REQUIRED: dict[type[Options], dict[str, Any]] = {
+    SelectOptions: {},
+    ProfileOptions: {},
+    DoctorOptions: {},
+    EvaluateOptions: {"run": RUN},
+    CheckOptions: {"run": RUN},
+    CompareOptions: {"models": ("a", "b")},
+    RunOptions: {"run": "runs/x", "prompt": "?"},
+    ServeOptions: {"run": "runs/x"},
+    ExportOptions: {"run": RUN, "folder": RUN},
+    InitOptions: {"data": ("a.csv",)},
+    ReportOptions: {"runs": (RUN,)},
+}
+COMMANDS = list(REQUIRED)
+
+
+def refused(options: type[Options], **given: Any) -> str:
+    with pytest.raises(InputError) as error:
+        options(**{**REQUIRED[options], **given})
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "says"),
+    [
+        (SelectOptions, {"limit": 0}, "--limit 0: give at least 1 question"),
+        (SelectOptions, {"shots": -1}, "--shots -1: give 0 or more"),
+        (SelectOptions, {"seed": -1}, "--seed -1: give 0 or more"),
+        (SelectOptions, {"max_gap": -0.1}, "--max-gap -0.1: give points from 0 to 100"),
+        (SelectOptions, {"max_gap": 101}, "--max-gap 101: give points from 0 to 100"),
+        (SelectOptions, {"max_gap": math.nan}, "--max-gap nan: give points from 0 to 100"),
+        (SelectOptions, {"max_length_ratio": 0.9}, "--max-length-ratio 0.9: give a ratio of at least 1"),
+        (SelectOptions, {"max_length_ratio": math.inf}, "--max-length-ratio inf: give a ratio of at least 1"),
+        (SelectOptions, {"max_models": 0}, "--max-models 0: give at least 1"),
+        (SelectOptions, {"max_voters": 2}, "--max-voters 2: a vote needs 3 models; give 3 or more, or 1 for no vote"),
+        (SelectOptions, {"confidence": 0.0}, "--confidence 0: give a number above 0 and below 1, for example 0.9"),
+        (SelectOptions, {"confidence": 1.0}, "--confidence 1: give a number above 0 and below 1, for example 0.9"),
+        (SelectOptions, {"confidence": math.nan}, "--confidence nan: give a number above 0 and below 1"),
+        (SelectOptions, {"k": 0}, "--k 0: give at least 1"),
+        (SelectOptions, {"max_new_tokens": 0}, "--max-new-tokens 0: give at least 1"),
+        (SelectOptions, {"batch_size": 0}, "--batch-size 0: give at least 1"),
+        (SelectOptions, {"dtype": "float8"}, "--dtype float8: not one of auto, float32"),
+        (SelectOptions, {"chat_template": "maybe"}, "--chat-template maybe: not one of auto, always, never"),
+        (SelectOptions, {"engine": "steam"}, "--engine steam: not one of local, ray"),
+        (SelectOptions, {"quantization": "2bit"}, "--quantization 2bit: not one of 4bit, 8bit"),
+        (SelectOptions, {"decode_on": "dev"}, "--decode-on dev: not one of held_out, both"),
+        (SelectOptions, {"set_by": "best"}, "--set-by best: not one of rules, predicted, search"),
+        (SelectOptions, {"set_by": "search", "max_decoded_sets": 0}, "--max-decoded-sets 0: give at least 1 set"),
+        (SelectOptions, {"race": True, "race_risk": 0.0}, "--race-risk 0: give a probability above 0 and below 1"),
+        (SelectOptions, {"race": True, "race_risk": math.nan}, "--race-risk nan: give a probability above 0"),
+        (SelectOptions, {"until_sure": True, "max_questions": 0}, "--max-questions 0: give at least 1"),
+        (SelectOptions, {"logs": ("a",), "dev_size": 0}, "--dev-size 0: give at least 1"),
+        (CheckOptions, {"min_gain": math.nan}, "--min-gain nan: give points from 0 to 100"),
+        (CompareOptions, {"margin": 0.0}, "--margin 0: give points above 0, up to 100"),
+        (CompareOptions, {"fail_if_worse": 101.0}, "--fail-if-worse 101: give points from 0 to 100"),
+        (RunOptions, {"temperature": -1.0}, "--temperature -1: give 0 or more"),
+        (RunOptions, {"top_p": 0.0}, "--top-p 0: give above 0, up to 1"),
+        (ServeOptions, {"port": 65536}, "--port 65536: give from 0 to 65535"),
+        (ServeOptions, {"max_texts": 0}, "--max-texts 0: give at least 1"),
+        (ReportOptions, {"form": "pdf"}, "--format pdf: not one of html, md, csv"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(options: type[Options], given: dict[str, Any], says: str) -> None:
+    assert refused(options, **given).startswith(says)
+
+
+MODELS_ONLY = {
+    "limit": 20,
+    "shots": 3,
+    "split": "test",
+    "max_new_tokens": 9,
+    "k": 5,
+    "data": Path("data"),
+    "pool": "demo",
+    "race": True,
+    "set_by": "search",
+    "until_sure": True,
+    "decode_on": "both",
+    "weights": "accuracy",
+    "method": "gac",
+    "judge": "m",
+    "no_verify": True,
+    "device": "cpu",
+    "batch_size": 2,
+    "quantization": "4bit",
+    "dry_run": True,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), MODELS_ONLY.items())
+def test_an_option_for_models_is_refused_where_none_runs(name: str, value: object) -> None:
+    flag = options_of(SelectOptions)[name].name
+    no_effect = f"{flag} has no effect with --logs, which gives responses instead of models; leave out one of them"
+    assert refused(SelectOptions, logs=("log.jsonl",), **{name: value}) == no_effect
+    assert refused(SelectOptions, scores=Path("s.json"), **{name: value}).startswith(
+        f"{flag} has no effect with --scores, which gives numbers instead of models"
+    )
+    # --limit, too, draws from the questions of logs in `check`, and changes nothing in `select`.
+    if name in {"shots", "split", "judge", "device", "batch_size", "data", "max_new_tokens"}:
+        assert refused(CheckOptions, logs=("log.jsonl",), **{name: value}) == no_effect
+
+
+LOGS_ONLY = {
+    "log_format": "csv",
+    "log_task": "x*",
+    "score": "x",
+    "metric": "number",
+    "column": ("question=q",),
+    "model_columns": "a,b",
+    "dev_size": 3,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), LOGS_ONLY.items())
+def test_an_option_of_logs_is_refused_without_logs(name: str, value: object) -> None:
+    flag = options_of(SelectOptions)[name].name
+    says = f"{flag} is for --logs, and has no effect without it; add --logs, or leave out {flag}"
+    assert refused(SelectOptions, pool="demo", **{name: value}) == says
+    if name != "dev_size":
+        assert refused(CheckOptions, **{name: value}) == says
+
+
+def test_the_field_of_clusters_is_in_the_task_file_where_models_run() -> None:
+    assert refused(SelectOptions, cluster="page").endswith("for a task write `cluster: FIELD` into the task file")
+
+
+@pytest.mark.parametrize("name", ["seed", "only", "confidence", "min_gain", "max_voters", "task"])
+def test_an_option_about_answers_is_refused_with_numbers_alone(name: str) -> None:
+    value = {"only": "a*", "task": "gsm8k"}.get(name, 1 if name != "confidence" else 0.8)
+    says = "has no effect with --scores, which gives numbers instead of models"
+    assert says in refused(SelectOptions, scores=Path("s.json"), **{name: value})
+    SelectOptions(logs=("log.jsonl",), **{name: value})
+
+
+def test_a_check_on_logs_draws_as_many_questions_as_it_is_told() -> None:
+    assert CheckOptions(run=RUN, logs=("log.jsonl",), limit=20, seed=3).limit == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "says"),
+    [
+        (SelectOptions, {"race_risk": 0.1}, "--race-risk 0.1 has no effect without --race; add --race, or leave out"),
+        (SelectOptions, {"max_questions": 9}, "--max-questions 9 has no effect without --until-sure"),
+        (SelectOptions, {"max_decoded_sets": 5}, "--max-decoded-sets 5 has no effect without --set-by predicted or"),
+        (SelectOptions, {"ray_address": "a:1"}, "--ray-address a:1 has no effect without --engine ray"),
+        (SelectOptions, {"logs": ("a",), "extract": "x"}, "--extract x has no effect without --metric"),
+        (
+            SelectOptions,
+            {"until_sure": True, "no_verify": True},
+            "--until-sure asks held-out questions, but",
+        ),
+        (CompareOptions, {"fail_if_unsure": True}, "--fail-if-unsure has no effect without --fail-if-worse"),
+        (CompareOptions, {"models": ()}, "nothing to compare"),
+        (ExportOptions, {"public": True}, "--public has no effect without --push; add --push, or leave out --public"),
+        (ExportOptions, {"allow_server": ("u",)}, "--allow-server u has no effect without --compose"),
+        (RunOptions, {"models": ("a",)}, "give a run folder or --models, not both"),
+        (RunOptions, {"run": None, "prompt": None}, "the prompt is missing"),
+        (ServeOptions, {"run": None}, "give a run folder, or --models for each model, the primary first"),
+        (ReportOptions, {"diff": True}, "--diff compares two run folders; give both"),
+        (ReportOptions, {"out": Path("x.html")}, "--out goes with --diff"),
+    ],
+)
+def test_an_option_without_an_effect_is_refused(options: type[Options], given: dict[str, Any], says: str) -> None:
+    assert refused(options, **given).startswith(says)
+
+
+def test_with_models_by_hand_the_only_argument_is_the_prompt() -> None:
+    options = RunOptions(models=("a",), run="What?")
+    assert (options.run, options.prompt) == (None, "What?")
+
+
+@pytest.mark.parametrize("options", COMMANDS)
+def test_a_command_without_options_is_refused_by_none(options: type[Options]) -> None:
+    options(**REQUIRED[options])
+
+
+@pytest.mark.parametrize("options", COMMANDS)
+def test_each_field_is_an_option_with_a_flag_of_its_own(options: type[Options]) -> None:
+    declared = options_of(options)
+    assert list(declared) == [field.name for field in dataclasses.fields(options)]
+    assert len({each.flag for each in declared.values()}) == len(declared)
+    assert all(each.help.endswith(".") for each in declared.values())
+    for each in declared.values():
+        if each.needs is not None:
+            assert each.needs[0] in declared
+
+
+def test_every_command_has_its_parameters_from_its_options() -> None:
+    for function, options in ((select, SelectOptions), (compare, CompareOptions)):
+        assert list(inspect.signature(with_options(function)).parameters) == list(options_of(options))
+    assert len(app.registered_commands) == len(COMMANDS) + 3  # tasks, methods and lm-eval have no options
+
+
+def test_a_run_keeps_the_options_that_change_figures() -> None:
+    kept = SelectOptions(pool="demo", task="x", limit=3, quiet=True, out=Path("o"), batch_size=2).stored_settings()
+    assert (kept["pool"], kept["limit"], kept["seed"]) == ("demo", 3, 0)
+    means = {"out", "force", "dry_run", "cache_dir", "as_json", "quiet", "debug", "engine", "ray_address", "batch_size"}
+    allowed = {"allow_key_env", "allow_code_execution", "allow_weak_sandbox"}
+    of_select = options_of(SelectOptions)
+    assert {name for name, each in of_select.items() if not each.is_setting} == means | allowed
+    assert not kept.keys() & (means | allowed)
+
+
+def test_what_a_command_lacks_has_the_default_of_a_run() -> None:
+    config = InferenceConfig.from_options(ServeOptions(run="r", dtype="bfloat16", batch_size=3))
+    assert config == InferenceConfig(dtype="bfloat16", batch_size=3)
