@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from advisor.jobs.evaluate import evaluation_config
+from advisor.options.evaluate import EvaluateOptions
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
+from advisor.runs.run import Run
 from advisor.statistics import holm
 from advisor.strategies.responses import chosen, dev_scores
 from advisor.tasks import load_task
@@ -103,8 +106,8 @@ def test_a_set_that_only_draws_is_not_compared_greedily_and_is_run_with_a_temper
 
 
 def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
-    options = {"task": "task.yaml", "methods": "unite", "max_new_tokens": 6}
-    plan = evaluation_config(run.folder / "run", options, "")
+    options = EvaluateOptions(run=run.folder / "run", task="task.yaml", methods="unite", max_new_tokens=6)
+    plan = evaluation_config(Run.open(options.run), options, "")
     with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
         name, task = plan.candidates[0].name, plan.dev
@@ -118,12 +121,12 @@ def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
 def test_texts_are_decoded_by_themselves_as_in_the_run_unless_an_option_says_otherwise(run: Place) -> None:
     path = run.folder / "run" / "result.json"
     result = json.loads(path.read_text(encoding="utf-8"))
-    options = {"task": "task.yaml", "methods": "unite"}
-    found = [evaluation_config(run.folder / "run", options, "").inference.deterministic]
+    options = EvaluateOptions(run=run.folder / "run", task="task.yaml", methods="unite")
+    found = [evaluation_config(Run.open(options.run), options, "").inference.deterministic]
     result["provenance"]["deterministic"] = True
     path.write_text(json.dumps(result), encoding="utf-8")
     for given in (None, False):
-        plan = evaluation_config(run.folder / "run", {**options, "deterministic": given}, "")
+        plan = evaluation_config(Run.open(options.run), replace(options, deterministic=given), "")
         found.append(plan.inference.deterministic)
     assert found == [False, True, False]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from advisor.logs import run_folder
 from advisor.logs.join import join_logs
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile
-from advisor.runs.run_folder import write_run
 from ensemble.errors import InputError
 
 GOOD = {"text": "It is 2", "extracted": "2", "score": 1.0, "length": 7, "finish_reason": "eos", "error": None}
@@ -28,6 +28,12 @@ RESULT = {
     "task": {"name": "sums", "metric": "number"},
     "ensemble": {"method": "unite", "members": [{"model": "large"}, {"model": "small"}]},
 }
+
+
+def write_run(folder: Path, result: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    (folder / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
 
 
 def records(folder: Path) -> tuple[list[LogRecord], list[str]]:

@@ -15,11 +15,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from advisor.jobs.evaluate import evaluation_config
 from advisor.jobs.methods import Evaluator, MethodResult
+from advisor.options.evaluate import EvaluateOptions
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
+from advisor.runs.run import Run
 from advisor.strategies.responses import answered, with_responses
 from advisor.tasks import load_task
 from ensemble.errors import InputError, MemberError
@@ -63,7 +65,8 @@ def run(place: Place, long_models: Path, prepare: Prepare) -> Place:
 
 def evaluated(place: Place, method: str, **options: Any) -> tuple[list[Profile], MethodResult, list[Profile]]:
     """Every member alone, a method's result, and the draws of the control."""
-    config = evaluation_config(place.folder / "run", {"task": "task.yaml", "methods": method}, "")
+    given = EvaluateOptions(run=place.folder / "run", task="task.yaml", methods=method)
+    config = evaluation_config(Run.open(given.run), given, "")
     with ResponseCache(config.cache_dir) as cache:
         alone, results = Evaluator(config, [method], {method: options}, cache, Progress(quiet=True)).run()
         best = max(alone, key=lambda profile: profile.accuracy).model

@@ -32,7 +32,7 @@ from advisor.runs.chosen_set import candidates_of_run, chosen_by_run
 from advisor.runs.result_json import Outcome, result_of, samples_of
 from advisor.runs.run import Run
 from advisor.runs.run_folder import check_out, folder_name, replace, write_run
-from advisor.runs.schema.result import Candidate, Result, TaskInfo
+from advisor.runs.schema.result import CandidateFigures, Result, TaskInfo
 from advisor.runs.schema.samples import Sample, SampleResponse
 from advisor.tasks import load_task
 from advisor.terminal.tables import leaderboard
@@ -468,7 +468,7 @@ def test_a_disk_that_is_full_keeps_the_old_run(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_number_that_is_none_is_never_written(tmp_path: Path) -> None:
-    assert Candidate(model="a", accuracy=math.nan).accuracy is None
+    assert CandidateFigures(model="a", accuracy=math.nan).accuracy is None
     with pytest.raises(ValidationError, match="finite"):
         SampleResponse(score=math.inf)
 

@@ -114,11 +114,11 @@ def test_a_name_that_controls_the_terminal_is_cleaned(place: Place, models: Path
     result["selected"] = [name, "b"]
     (place.folder / "run").mkdir()
     place.write("run/result.json", json.dumps(result))
-    ran = place.advisor("run", "run", "Hello", "--trace")
-    assert ran.status == 0 and not {"\x1b", "\x07"} & {*ran.out, *ran.err}
     line = place.refused("evaluate", "run", "--task", place.task(), "--members", "x,y")
     assert "candidate" in line
     assert line.isprintable()
+    ran = place.advisor("run", "run", "Hello", "--trace")
+    assert ran.status == 0 and not {"\x1b", "\x07"} & {*ran.out, *ran.err}
 
 
 def test_a_trace_shows_names_without_their_control_characters() -> None:

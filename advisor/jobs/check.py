@@ -224,7 +224,7 @@ def _from_models(
         # Before anything is contacted.
         if decodes and entry.name in strategy.members and not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
-    check_servers(entries, options, str(run), is_trusted=options.pool is not None)
+    check_servers(entries, options, str(options.run), is_trusted=options.pool is not None)
     whole = _load_whole(run, options, progress)
     if strategy.name in VOTES and not can_vote(whole):
         raise InputError(

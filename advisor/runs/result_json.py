@@ -27,11 +27,11 @@ from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import SCHEMA_VERSION, GroupAccuracy
 from advisor.runs.schema.result import (
     AdviceSection,
-    Candidate,
+    CandidateFigures,
     EnsembleResult,
     GroupFigures,
     LookRecord,
-    Member,
+    MemberFigures,
     PairFigures,
     Predictions,
     Provenance,
@@ -136,7 +136,7 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
         _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
         for decision in outcome.selection.decisions
     ]
-    failed = [Candidate(model=model, status="failed", reason=reason) for model, reason in outcome.failures.items()]
+    failed = [CandidateFigures(model=model, status="failed", reason=reason) for model, reason in outcome.failures.items()]
     advice = outcome.advice
     recommendation = advice.recommendation
     return Result(
@@ -176,11 +176,11 @@ def samples_of(outcome: Outcome) -> Iterator[Sample]:
         )
 
 
-def _candidate(decision: Decision, standing: Standing, profile: Profile | None, outcome: Outcome) -> Candidate:
+def _candidate(decision: Decision, standing: Standing, profile: Profile | None, outcome: Outcome) -> CandidateFigures:
     model = decision.model
     margin = outcome.margins.get(model)
     doubtful = margin is not None and (margin.order_flips or margin.gap_flips or margin.length_flips)
-    return Candidate(
+    return CandidateFigures(
         model=model,
         accuracy=standing.accuracy,
         accuracy_ci=outcome.intervals.get(model),
@@ -276,7 +276,7 @@ def _ensemble(verified: Verified, outcome: Outcome) -> EnsembleResult:
         **_details(verified.ensemble, verified.task),
         **_cost(verified.ensemble.cost),
         members=tuple(
-            Member(
+            MemberFigures(
                 model=member.model,
                 accuracy=member.accuracy,
                 accuracy_ci=interval,

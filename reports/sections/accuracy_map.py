@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from advisor.runs.schema.result import Candidate, Result
+from advisor.runs.schema.result import CandidateFigures, Result
 from ensemble.common import text
 from reports.charts.canvas import Canvas, Point, part
 from reports.charts.labels import Box, write_names
@@ -93,7 +93,7 @@ def _draw_frame(canvas: Canvas, x: Scale, y: Scale, measure: str) -> None:
     canvas.text(x.end, 9, "mean response length, characters (log scale) →", size=11.5, colour="muted", align="right")
 
 
-def _draw_whisker(canvas: Canvas, candidate: Candidate, x: float, y: Scale) -> Box:
+def _draw_whisker(canvas: Canvas, candidate: CandidateFigures, x: float, y: Scale) -> Box:
     low, high = candidate.accuracy_ci or (0.0, 0.0)
     canvas.line((x, y(low)), (x, y(high)), "muted", width=1.0)
     return Box(x - 2, y(low), x + 2, y(high))
@@ -103,7 +103,7 @@ def _draw_names(
     canvas: Canvas,
     short_names: Mapping[str, str],
     places: Mapping[str, int],
-    points: Sequence[tuple[Candidate, Point]],
+    points: Sequence[tuple[CandidateFigures, Point]],
     soft: Sequence[Box],
     bounds: Box,
 ) -> None:
@@ -121,7 +121,7 @@ def _draw_names(
     write_names(canvas, labels, _NAME_SIZE, [at for _, at in points], soft, bounds)
 
 
-def _draw_marks(canvas: Canvas, candidate: Candidate, place: int, at: Point) -> None:
+def _draw_marks(canvas: Canvas, candidate: CandidateFigures, place: int, at: Point) -> None:
     """Draw the marks of all statuses on one another. The page shows the one that its limits give the candidate."""
     accuracy, length = text.points(candidate.accuracy), text.length(candidate.mean_length)
     title = f"{candidate.name}: {accuracy} points, {length} characters"

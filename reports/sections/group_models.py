@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from advisor.runs.schema.measured import GroupAccuracy
-from advisor.runs.schema.result import Candidate
+from advisor.runs.schema.result import CandidateFigures
 from reports.report_data import ReportData
 
 _MOST_GROUPS, _MOST_MODELS = 40, 40
@@ -35,7 +35,9 @@ def values(report: ReportData) -> dict[str, Any] | None:
     def shade(accuracy: float) -> int:
         return min(int(_SHADES * (accuracy - low) / (high - low or 1.0)), _SHADES - 1)
 
-    def cell(candidate: Candidate, group: GroupAccuracy | None) -> tuple[Candidate, GroupAccuracy | None, int]:
+    def cell(
+        candidate: CandidateFigures, group: GroupAccuracy | None
+    ) -> tuple[CandidateFigures, GroupAccuracy | None, int]:
         return candidate, group, 0 if group is None or group.accuracy is None else shade(group.accuracy)
 
     return {

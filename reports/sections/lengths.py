@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from advisor.runs.schema.result import Candidate, Result
+from advisor.runs.schema.result import CandidateFigures, Result
 from ensemble.common import text
 from reports.charts.canvas import Canvas
 from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, row_name
@@ -63,7 +63,7 @@ def _histogram(canvas: Canvas, lengths: Sequence[int], x: Scale, base: float) ->
     canvas.line((x.start, base), (x.end, base), "rule")
 
 
-def _mean(canvas: Canvas, candidate: Candidate, x: Scale, base: float) -> None:
+def _mean(canvas: Canvas, candidate: CandidateFigures, x: Scale, base: float) -> None:
     if candidate.mean_length is not None:
         title = f"{candidate.name}: mean {text.length(candidate.mean_length)} characters"
         canvas.mark(x(candidate.mean_length), base, candidate.status, title=title)

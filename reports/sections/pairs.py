@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.runs.schema.result import Candidate, Result
+from advisor.runs.schema.result import CandidateFigures, Result
 from ensemble.common import text
 from reports.charts.canvas import Canvas, part
 from reports.charts.labels import Box, text_width
@@ -122,7 +122,7 @@ def _by_index(result: Result) -> dict[tuple[int, int], dict[str, float]]:
 
 def draw_matrix(
     measure: PairMeasure,
-    candidates: list[tuple[int, Candidate]],
+    candidates: list[tuple[int, CandidateFigures]],
     pairs: Mapping[tuple[int, int], Mapping[str, float]],
     short_names: Mapping[str, str],
 ) -> str:
