@@ -15,7 +15,7 @@ from markupsafe import Markup
 from ensemble.common import text
 from ensemble.common.files import write_text
 from ensemble.errors import InputError
-from reports.charts.canvas import plain_style
+from reports.charts.svg import plain_style
 from reports.report_data import ReportData
 from reports.script_data import script_data
 from reports.sections import (

@@ -236,7 +236,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "ensemble": {"n": 5, "method": "unite", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0], "members": [member]},
         "strategies": [strategy],
         "advice": {
-            "verdict": "single",
+            "verdict": "worse",
             "text": HOSTILE,
             "confidence": 0.9,
             "warnings": [HOSTILE],

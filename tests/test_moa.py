@@ -65,8 +65,8 @@ def run(place: Place, long_models: Path, prepare: Prepare) -> Place:
 
 def evaluated(place: Place, method: str, **options: Any) -> tuple[list[Profile], MethodResult, list[Profile]]:
     """Every member alone, a method's result, and the draws of the control."""
-    given = EvaluateOptions(run=place.folder / "run", task="task.yaml", methods=method)
-    config = evaluation_config(Run.open(given.run), given, "")
+    options_of_run = EvaluateOptions(run=place.folder / "run", task="task.yaml", methods=method)
+    config = evaluation_config(Run.open(options_of_run.run), options_of_run, "")
     with ResponseCache(config.cache_dir) as cache:
         alone, results = Evaluator(config, [method], {method: options}, cache, Progress(quiet=True)).run()
         best = max(alone, key=lambda profile: profile.accuracy).model
@@ -263,7 +263,7 @@ def test_wrong_options_are_refused_in_one_line(run: Place, method: str, options:
 
 def test_a_member_that_fails_leaves_the_method_out(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Profile:
-        raise MemberError("three: it broke")
+        raise MemberError("it broke", of="three")
 
     monkeypatch.setattr(Profiler, "reading", fail)
     _, result, _ = evaluated(run, "moa", aggregator="three")

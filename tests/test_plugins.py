@@ -17,7 +17,7 @@ from pages import Shell, blocks, warm_shell
 from tiny import tiny_model, tokenizer_named
 
 from advisor.cli import main
-from advisor.config import check_method
+from advisor.config import check_decodes
 from advisor.jobs.methods import Evaluator
 from advisor.logs import sources
 from advisor.logs.join import join_logs
@@ -115,7 +115,7 @@ def test_a_method_that_is_not_declared_is_named_and_the_others_are_listed(
         err,
     )
     with pytest.raises(InputError, match=r"^method ours of house 1\.5 "):
-        check_method("ours", 10)
+        check_decodes("ours")
 
 
 def test_an_entry_point_that_names_no_module_is_one_line(install: Install) -> None:
@@ -143,7 +143,7 @@ def test_a_built_in_name_is_refused_only_where_it_is_used(install: Install) -> N
     message = (
         r"^method average of house 1\.5 .* cannot be used: unite-advisor has a built-in one of this name; uninstall "
     )
-    for use in (get_method, get_module, lambda name: check_method(name, 10)):
+    for use in (get_method, get_module, check_decodes):
         with pytest.raises(InputError, match=message):
             use("average")
 

@@ -53,7 +53,7 @@ from advisor.options.select import SelectOptions
 from advisor.pool.quantization import kind_of
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
-from advisor.profile.engine import Engine
+from advisor.profile.job_runner import JobRunner
 from advisor.profile.profiler import Profiler
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
@@ -132,7 +132,7 @@ def run(
     config: RunConfig,
     cache: ResponseCache,
     progress: Progress,
-    engine: Engine | None = None,
+    engine: JobRunner | None = None,
     earlier: Sequence[Look] = (),
 ) -> Outcome:
     """Do the whole job.

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from advisor.runs.schema.measured import Accuracy
 from advisor.runs.schema.result import EnsembleResult, LookRecord, PredictedFigures, Result
+from advisor.statistics import Interval
 from ensemble.common import text
-from reports.charts.canvas import Canvas
+from reports.charts.axes import NARROW, both_widths, reference
 from reports.charts.differences import Mark, draw_differences, shape_of
-from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, interval_mark, row_name
-from reports.charts.scales import points_scale
+from reports.charts.rows import accuracy_mark, add_points_scale, row_axes, write_value
+from reports.charts.svg import markup
 from reports.report_data import ReportData
-
-if TYPE_CHECKING:
-    from advisor.statistics import Interval
 
 _MOST_PREDICTED = 20
 _MOST_NAMES = 6
@@ -67,9 +65,8 @@ def looks(report: ReportData) -> dict[str, Any] | None:
     result = report.result
     if len(result.looks) < 2:
         return None
-    return {
-        "rows": [(look, text.strategy(look.method, look.members), _shows(look)) for look in result.looks[-_MOST_LOOKS:]]
-    }
+    last = result.looks[-_MOST_LOOKS:]
+    return {"rows": [(look, text.strategy(look.method, look.members), _shows(look)) for look in last]}
 
 
 def _weights(run: EnsembleResult | None) -> str:
@@ -87,24 +84,19 @@ def _draw(run: EnsembleResult, result: Result, width: int) -> str | None:
     short_names, measure = result.short_names, result.measure
     rows: list[tuple[str, Accuracy]] = [(f"{run.method} ensemble", run)]
     rows += [(short_names.get(each.model, each.model), each) for each in run.members if each.accuracy is not None]
-    start, step, foot = (COLUMN, 38, 44) if width == WIDE else (8, 46, 44)
-    canvas = Canvas(width, step * len(rows) + foot)
-    # The scale has room for the intervals and not for the accuracies only.
-    ends = [end for _, row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
-    x = points_scale(ends, start, width - 52, pad=1.5)
-    axis(canvas, x, foot, f"{measure}, points", 5 if width == NARROW else 10)
+    bold = [True, *(False for _ in rows[1:])]
+    axes = row_axes([name for name, _ in rows], width, row=38, right=52, bold=bold)
+    add_points_scale(axes, [row for _, row in rows], measure, 5 if width == NARROW else 10)
     if run.best_single_accuracy is not None:
         # The line is what the ensemble has to pass.
-        at = x(run.best_single_accuracy)
-        canvas.line((at, foot), (at, canvas.height), "muted", dash=(3, 3))
-    for index, (name, row) in enumerate(rows):
-        y = canvas.height - step * index - (step / 2 if width == WIDE else 31)
-        row_name(canvas, name, x, y, 17, bold=index == 0)
-        interval_mark(canvas, name, row, "selected" if index else shape_of(_gain(run)), x, y)
-        canvas.text(canvas.width - 4, y, text.points(row.accuracy), size=13, bold=index == 0, align="right")
-    return canvas.markup(
+        reference(axes, run.best_single_accuracy)
+    for y, (name, row) in enumerate(rows):
+        accuracy_mark(axes, name, row, "selected" if y else shape_of(_gain(run)), y)
+        write_value(axes, y, text.points(row.accuracy), 48, bold=bold[y])
+    return markup(
+        axes,
         f"{measure.capitalize()} of the ensemble and of its {len(rows) - 1} members, with intervals; the table has the "
-        "numbers."
+        "numbers.",
     )
 
 

@@ -8,9 +8,9 @@ from advisor.runs.judge_sentences import on_split, on_strategy
 from advisor.runs.schema.judge import JudgedModel, JudgedSplit
 from advisor.runs.schema.measured import Accuracy
 from advisor.runs.schema.result import MEASURES
-from reports.charts.canvas import Canvas
-from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, interval_mark, row_name
-from reports.charts.scales import points_scale
+from reports.charts.axes import NARROW, both_widths, reference
+from reports.charts.rows import accuracy_mark, add_points_scale, row_axes
+from reports.charts.svg import markup
 from reports.report_data import ReportData
 
 _MOST_DRAWN = 20
@@ -62,17 +62,12 @@ def _draw(
     rows = [(each.model, points) for each, points, _ in _rows(split)[:_MOST_DRAWN] if points.accuracy is not None]
     if not rows:
         return None
-    start, step, foot = (COLUMN, 30, 44) if width == WIDE else (8, 46, 44)
-    canvas = Canvas(width, step * len(rows) + foot)
-    ends = [end for _, points in rows for end in (points.accuracy or 0.0, *(points.accuracy_ci or ()))]
-    x = points_scale(ends, start, width - 12, pad=1.5)
-    axis(canvas, x, foot, f"{measure}, points", 5 if width == NARROW else 10)
+    is_set = [name not in candidates for name, _ in rows]
+    axes = row_axes([short_names.get(name, name) for name, _ in rows], width, bold=is_set)
+    add_points_scale(axes, [points for _, points in rows], measure, 5 if width == NARROW else 10)
     # An average candidate wins half of its comparisons; grades have no middle of this kind.
     if measure == MEASURES["pairwise"]:
-        canvas.line((x(50), foot), (x(50), canvas.height), "muted", dash=(3, 3))
-    for index, (name, points) in enumerate(rows):
-        y = canvas.height - step * index - (step / 2 if width == WIDE else 31)
-        is_set = name not in candidates
-        row_name(canvas, short_names.get(name, name), x, y, 17, bold=is_set)
-        interval_mark(canvas, name, points, "ensemble" if is_set else "selected", x, y)
-    return canvas.markup(f"The {measure} of {len(rows)} models with intervals; the table has the numbers.")
+        reference(axes, 50)
+    for y, (name, points) in enumerate(rows):
+        accuracy_mark(axes, name, points, "ensemble" if is_set[y] else "selected", y)
+    return markup(axes, f"The {measure} of {len(rows)} models with intervals; the table has the numbers.")

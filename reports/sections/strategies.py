@@ -6,8 +6,9 @@ from typing import Any
 
 from advisor.runs.schema.result import Result, StrategyFigures
 from ensemble.common import text
+from reports.charts.axes import both_widths
 from reports.charts.differences import Mark, draw_differences, shape_of
-from reports.charts.rows import accuracy_and_cost, both_widths
+from reports.charts.rows import accuracy_and_cost
 from reports.report_data import ReportData
 
 MOST_STRATEGIES = 100  # a run has about ten; a page of thousands would be of no use
@@ -28,7 +29,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
     return {
         "rows": [(row, text.strategy(*row.key), _members(row)) for row in rows],
         "total": len(result.strategies),
-        "recommended": recommended.key if recommended else None,
+        "recommended": recommended,
         "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
         # A column that is empty for every strategy is left out.
         "columns": {name for name in _OPTIONAL if any(getattr(row, name) is not None for row in rows)},
@@ -95,10 +96,7 @@ def _draw(result: Result, width: int) -> str | None:
     ]
     best = max((row.accuracy for _, row in drawn if row.is_single and row.accuracy is not None), default=None)
     chosen = recommended
-    rows = [
-        (name, row, _shape(row), chosen is not None and row.key == chosen.key, row.calls_per_question)
-        for name, row in drawn
-    ]
+    rows = [(name, row, _shape(row), row is chosen, row.calls_per_question) for name, row in drawn]
     return accuracy_and_cost(rows, width, best, "calls a question", _calls, log=False, measure=result.measure)
 
 
