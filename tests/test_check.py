@@ -316,7 +316,7 @@ def edit(place: Place, change: Callable[[dict[str, Any]], object]) -> None:
             lambda result: result["strategies"][0].update(expected_gain="much"),
             "expected_gain should be a number",
         ),
-        (lambda result: result["strategies"].clear(), "the strategy vote should have expected_gain, accuracy"),
+        (lambda result: result["strategies"].clear(), "should have expected_gain, accuracy"),
         (lambda result: result["strategies"][0].update(best_single_model=7), "best_single_model should be a text"),
         (lambda result: result["strategies"][0].update(accuracy_ci=[1]), "accuracy_ci[1] is missing"),
     ],

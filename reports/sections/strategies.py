@@ -29,7 +29,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
     return {
         "rows": [(row, text.strategy(*row.key), _members(row)) for row in rows],
         "total": len(result.strategies),
-        "recommended": recommended,
+        "recommended": recommended.key if recommended else None,
         "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
         # A column that is empty for every strategy is left out.
         "columns": {name for name in _OPTIONAL if any(getattr(row, name) is not None for row in rows)},
