@@ -48,7 +48,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[ReportData], dict[str, Any] | None] | 
     ("prediction", "Prediction", ensemble.prediction),
     ("looks", "Looks", ensemble.looks),
     ("judge", "Judge", judge.values),
-    ("set", "Set", None),
+    ("set", "Set", verdict.decoded_set),
     ("ensemble", "Gain", ensemble.values),
     ("methods", "Methods", methods.values),
     ("leaderboard", "Leaderboard", leaderboard.values),

@@ -136,7 +136,7 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
         _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
         for decision in outcome.selection.decisions
     ]
-    failed = [CandidateFigures(model=model, status="failed", reason=reason) for model, reason in outcome.failures.items()]
+    failed = [CandidateFigures(model=model, status="failed", reason_code="failed", reason=reason) for model, reason in outcome.failures.items()]
     advice = outcome.advice
     recommendation = advice.recommendation
     return Result(
@@ -190,6 +190,7 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         errors=profile.errors if profile else None,
         **_details(profile, outcome.task),
         status=decision.status,
+        reason_code=decision.reason_code,
         reason=decision.reason,
         close_call=margin.text if margin is not None and doubtful else None,
         gap_ci=margin.gap_ci if margin else None,

@@ -45,7 +45,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
     known.sort(key=lambda each: (-(each[0].accuracy or 0.0), each[1]))
     front = {id(row) for row in front_of(known)}
     chosen = result.recommended
-    points = [(row, cost, id(row) in front, row is chosen) for row, cost in known]
+    points = [(row, cost, id(row) in front, chosen is not None and row.key == chosen.key) for row, cost in known]
     best = known[0][0].accuracy or 0.0
     drawn = [each for each in points if each[0] in rows or each[2] or (each[0].accuracy or 0.0) >= best - _FARTHEST]
     return {

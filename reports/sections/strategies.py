@@ -10,6 +10,7 @@ from reports.charts.axes import both_widths
 from reports.charts.differences import Mark, draw_differences, shape_of
 from reports.charts.rows import accuracy_and_cost
 from reports.report_data import ReportData
+from reports.sections.verdict import strategy_certainty
 
 MOST_STRATEGIES = 100  # a run has about ten; a page of thousands would be of no use
 _MOST_KNOWN_GROUPS = 1000  # a run gives no gains for more
@@ -34,6 +35,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
         # A column that is empty for every strategy is left out.
         "columns": {name for name in _OPTIONAL if any(getattr(row, name) is not None for row in rows)},
         "interval": text.interval_name(result.advice.confidence),
+        "notes": strategy_certainty(result, recommended) if recommended else "",
         "figure": both_widths(lambda width: _draw(result, width)),
     }
 
@@ -95,8 +97,8 @@ def _draw(result: Result, width: int) -> str | None:
         for row in result.strategies[:_MOST_DRAWN]
     ]
     best = max((row.accuracy for _, row in drawn if row.is_single and row.accuracy is not None), default=None)
-    chosen = recommended
-    rows = [(name, row, _shape(row), row is chosen, row.calls_per_question) for name, row in drawn]
+    key = recommended.key if recommended else None
+    rows = [(name, row, _shape(row), row.key == key, row.calls_per_question) for name, row in drawn]
     return accuracy_and_cost(rows, width, best, "calls a question", _calls, log=False, measure=result.measure)
 
 

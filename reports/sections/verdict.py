@@ -1,4 +1,4 @@
-"""What to run as a headline, its gain and how certain that is; and what is proven about decoding together."""
+"""What to run as a headline, its expected gain and how certain that is; and the verdict on the decoded set."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others
+_DECODING = (
+    "Decoding together means: for each piece of text, all models say what they would write, and one choice is made."
+)
 _CORRECTED = " after correction for several strategies"
 
 
@@ -37,12 +40,19 @@ def values(report: ReportData) -> dict[str, Any]:
         "interval": text.interval_name(result.advice.confidence) if recommended else _interval_of_set(result),
         "baseline": result.best_single.name if result.best_single else "the best single model",
         "shown": _shown(result, recommended) if recommended else "",
-        "notes": strategy_certainty(result, recommended) if recommended else "",
-        "told": _evidence(recommended) if recommended else [],
-        "together": _together(result),
+        "decoding": _DECODING if recommended and recommended.is_decoded else "",
+        "p": _measured(result)[2],
         "certainty": certainty(result),
         "figure": draw_difference(gain, ends),
     }
+
+
+def decoded_set(report: ReportData) -> dict[str, Any]:
+    """Return the values of the template of the set: its figures and verdict where something else is the headline."""
+    result = report.result
+    if result.recommended is None:
+        return {"figures": [], "advice": "", "certainty": ""}
+    return {"figures": _figures_of_set(result), "advice": result.advice.text, "certainty": certainty(result)}
 
 
 def headline(result: Result) -> str:
@@ -64,8 +74,8 @@ def verdict_headline(result: Result) -> str:
     return f"Use {result.primary.name if result.primary else 'the best model'} alone."
 
 
-def certainty(result: Result) -> str:
-    """Return how certain the verdict on the set that decodes together is, as sentences."""
+def certainty(result: Result, details: str = "the leaderboard") -> str:
+    """Return how certain the verdict on the set that decodes together is; `details` is what to look at for more."""
     run = result.ensemble
     recommended = result.recommended is not None
     if run is None:
@@ -76,7 +86,7 @@ def certainty(result: Result) -> str:
         _changes("The ensemble", run.gained, run.lost),
         # A recommendation says it beside its own figures.
         "" if recommended else _other_best(result),
-        _close_calls(result),
+        _close_calls(result, details),
     )
     return _joined(sentences)
 
@@ -86,9 +96,7 @@ def strategy_certainty(result: Result, recommended: StrategyFigures) -> str:
     row = recommended
     if row.is_single:
         return _other_best(result)
-    # The interval has no correction, so it and the test may seem to contradict each other.
-    why = text.why_not_shown(recommended.shown or "not_yet", recommended.expected_gain_ci)
-    return _joined((_changes("The strategy", row.gained, row.lost), why, _other_best(result)))
+    return _joined((_changes("The recommended strategy", row.gained, row.lost), _other_best(result)))
 
 
 def measured_gain(result: Result) -> str:
@@ -140,25 +148,13 @@ def _measured(result: Result) -> tuple[float | None, Interval | None, float | No
     return run.difference, run.difference_ci, run.p_two_sided
 
 
-def _evidence(recommended: StrategyFigures) -> list[tuple[str, str]]:
-    """What the test shows about the recommended strategy, and what the expected gain comes from: names and values."""
-    row = recommended
-    if row.is_single:
-        return []
-    gains = (("Measured", row.measured_gain), ("Predicted", row.predicted_gain))
-    return [
-        ("Shown by the test", text.shown(recommended.shown or "not_yet")),
-        *((name, f"{text.difference(gain)} points") for name, gain in gains if gain is not None),
-    ]
-
-
-def _together(result: Result) -> list[tuple[str, str]]:
+def _figures_of_set(result: Result) -> list[tuple[str, str]]:
     """The figures of the set that decodes together: names and values."""
     gain, ends, p = _measured(result)
     if gain is None:
         return []
     figures = [
-        ("Gain", f"{text.difference(gain)} points"),
+        ("Measured gain", f"{text.difference(gain)} points"),
         (_interval_of_set(result), text.difference_interval(ends)),
         ("p-value", text.chance(p)),
     ]
@@ -177,10 +173,13 @@ def _shown(result: Result, recommended: StrategyFigures) -> str:
     p = "" if row.p_adjusted is None else f" (p {text.p_value(row.p_adjusted)}{_CORRECTED if several else ''})"
     sentences = {
         "yes": f"Chance alone would hardly give this gain{p}.",
-        "not_yet": f"The gain may still be chance{p}. It is the best guess; more questions make it surer.",
+        "not_yet": f"Not significant: chance can explain this gain{p}. It is the best estimate so far; more held-out "
+        "questions will tell.",
         "no": "The test shows that this strategy is worse than the best single model.",
     }
-    return sentences[recommended.shown or "not_yet"]
+    # The interval has no correction, so it and the test may seem to contradict each other.
+    shown = recommended.shown or "not_yet"
+    return _joined((sentences[shown], text.why_not_shown(shown, recommended.expected_gain_ci)))
 
 
 def _strategy_headline(row: StrategyFigures) -> str:
@@ -218,12 +217,12 @@ def _other_best(result: Result) -> str:
     )
 
 
-def _close_calls(result: Result) -> str:
+def _close_calls(result: Result, details: str) -> str:
     fragile = sum(bool(candidate.close_call) for candidate in result.candidates)
     if not fragile:
         return ""
     noun = "decision of the rules was a close call" if fragile == 1 else "decisions of the rules were close calls"
-    return f"{_number(fragile).capitalize()} {noun}; see the leaderboard."
+    return f"{_number(fragile).capitalize()} {noun}; see {details}."
 
 
 def _joined(sentences: tuple[str, ...]) -> str:
