@@ -23,7 +23,8 @@ import pytest
 import torch
 
 from advisor.config import InferenceConfig
-from advisor.pool.resources import combined, devices, read_resources, resources_of
+from advisor.pool.pool_file import read_line
+from advisor.pool.resources import combined, devices, resources_of
 from advisor.profile.generate import answers
 from advisor.profile.job import Job
 from advisor.profile.job_runner import LocalJobRunner
@@ -441,9 +442,8 @@ def test_a_number_that_cannot_be_asked_for_is_refused(place: Place, models: Path
 def test_what_is_left_open_follows_from_the_device() -> None:
     assert resources_of(Resources(), "cpu", "here") == Resources(1, 0)
     assert resources_of(Resources(), "cuda", "here") == Resources(1, 1)
-    assert resources_of(read_resources({"num_cpus": "8", "num_gpus": "0.5"}, "here"), "cuda", "here") == Resources(
-        8, 0.5
-    )
+    wanted = read_line("org/model num_cpus=8 num_gpus=0.5", "here").resources
+    assert resources_of(wanted, "cuda", "here") == Resources(8, 0.5)
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cpu"), (0.0, "cuda"), (None, "cuda:1")])

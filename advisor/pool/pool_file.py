@@ -19,39 +19,18 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
-from advisor.pool import prices, resources
-from advisor.pool.prices import read_price
+from advisor.pool.line_options import price_of, read_options, split_options
 from advisor.pool.quantization import quantization_config
-from advisor.pool.resources import read_resources
 from advisor.records import fits
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
-from ensemble.models.spec import (
-    CHAT_TEMPLATES,
-    COMMIT,
-    DTYPES,
-    HUB_ID,
-    QUANTIZATIONS,
-    READS,
-    ChatTemplate,
-    Checkpoint,
-    ModelSpec,
-    Reads,
-    Sides,
-)
-from ensemble.servers.address import PREFIX, read_server_line
+from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, ModelSpec, Resources, Sides
+from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
 _DATA = {".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"}
 _TASKS = {".yaml", ".yml"}
-_OPTIONS = (
-    *("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads", "gguf_file"),
-    "quantization",
-    *resources.OPTIONS,
-    *prices.OPTIONS,
-)
 
 
 def read_pool(pool: str) -> tuple[ModelSpec, ...]:
@@ -142,70 +121,30 @@ def _words(line: str) -> list[str]:
 
 def _entry(words: list[str], place: str, folder: Path) -> ModelSpec:
     if words[0].startswith(PREFIX):
-        remote, options = read_server_line(words, place)
-        remote = replace(remote, tokenizer=_tokenizer(remote.tokenizer, place, folder))
-        name = _name(options, remote.model.rstrip("/").rsplit("/", 1)[-1], place)
-        template, price = _template(options, place), read_price(options, place)
-        return ModelSpec(remote, name, chat_template=template, price=price, place=place)
-    options = dict(_option(word, place) for word in words[1:])
-    # A dict keeps the last of two equal names, so their number tells.
-    if len(options) < len(words) - 1:
-        raise InputError("an option is given twice", of=place)
-    # A text, not a bare flag, because bool("false") would be True.
-    trust = _choice(options, "trust_remote_code", ("true", "false"), place) == "true"
-    reads = cast("Reads | None", _choice(options, "reads", READS, place))
-    sides = Sides(options.get("source"), options.get("target"), reads)
-    checkpoint = replace(_checkpoint(words[0], place, folder, trust), sides=sides, gguf_file=_gguf_file(options, place))
-    return ModelSpec(
-        checkpoint,
-        _name(options, checkpoint.name, place),
-        dtype=_choice(options, "dtype", DTYPES, place),
-        device=options.get("device"),
-        chat_template=_template(options, place),
-        resources=read_resources(options, place),
-        price=read_price(options, place),
-        quantization=_quantization(options, checkpoint, place),
-        place=place,
-    )
-
-
-def _quantization(options: dict[str, str], checkpoint: Checkpoint, place: str) -> object | None:
-    kind = _choice(options, "quantization", QUANTIZATIONS, place)
-    if kind is not None and checkpoint.gguf is not None:
-        raise InputError(f"quantization={kind}: a GGUF file defines its own quantization; leave it out", of=place)
-    return None if kind is None else quantization_config(kind)
-
-
-def _name(options: dict[str, str], default: str, place: str) -> str:
-    name = options.get("name", default)
+        remote, texts = read_server_line(words, place)
+        checkpoint: Checkpoint | ServerAddress = replace(remote, tokenizer=_tokenizer(remote.tokenizer, place, folder))
+        values = read_options(texts, place)
+    else:
+        values = read_options(split_options(words[1:], place), place)
+        sides = Sides(values["source"], values["target"], values["reads"])
+        local = _checkpoint(words[0], place, folder, bool(values["trust_remote_code"]))
+        checkpoint = replace(local, sides=sides, gguf_file=values["gguf_file"])
+        if (kind := values["quantization"]) is not None and checkpoint.gguf is not None:
+            raise InputError(f"quantization={kind}: a GGUF file defines its own quantization; leave it out", of=place)
+    name = checkpoint.name if values["name"] is None else values["name"]
     if not name.strip() or not name.isprintable():
         raise InputError(f"the name {name!r} must be printable and not empty", of=place)
-    return name
-
-
-def _template(options: dict[str, str], place: str) -> ChatTemplate | None:
-    return cast("ChatTemplate | None", _choice(options, "chat_template", CHAT_TEMPLATES, place))
-
-
-def _option(word: str, place: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
-    if not equals or key not in _OPTIONS:
-        raise InputError(f"{word!r} is not an option of a model; the options are {', '.join(_OPTIONS)}", of=place)
-    return key, value
-
-
-def _choice(options: dict[str, str], key: str, allowed: tuple[str, ...], place: str) -> str | None:
-    value = options.get(key)
-    if value is not None and value not in allowed:
-        raise InputError(f"{key}={value}: not one of {', '.join(allowed)}", of=place)
-    return value
-
-
-def _gguf_file(options: dict[str, str], place: str) -> str | None:
-    name = options.get("gguf_file")
-    if name is not None and not name.lower().endswith(SUFFIX):
-        raise InputError(f"gguf_file={name}: give the name of a file that ends in {SUFFIX}", of=place)
-    return name
+    return ModelSpec(
+        checkpoint,
+        name,
+        dtype=values["dtype"],
+        device=values["device"],
+        chat_template=values["chat_template"],
+        quantization=None if values["quantization"] is None else quantization_config(values["quantization"]),
+        resources=Resources(values["num_cpus"], values["num_gpus"]),
+        price=price_of(values, place),
+        place=place,
+    )
 
 
 def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint:
