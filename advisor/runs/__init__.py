@@ -1,1 +1,1 @@
-"""The files of a run folder: their shapes, writing and reading them."""
+"""A finished run: its files, written and read."""
