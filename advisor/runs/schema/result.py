@@ -102,8 +102,8 @@ class CandidateFigures(Measured):
     """the decision of the rules; `failed` for a model without answers"""
     reason_code: ReasonCode | None = None
     """why: `primary`, `fits`, over a limit (`gap`, `length`), `full` where the set has no room, `copy` of another
-    candidate, dropped in a `race`, a `server` without token probabilities, not in the set of the rules (`other_set`), or
-    `failed`"""
+    candidate, dropped in a `race`, a `server` without token probabilities, not in the set of the rules (`other_set`),
+    or `failed`"""
     reason: Line | None = None
     """the decision as a sentence, with the figures"""
     close_call: Line | None = None
