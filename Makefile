@@ -23,7 +23,7 @@ TYPED := advisor ensemble reports $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-lowest test-slow test-versions test-vllm check format docs package fuzz bench lock clean
+.PHONY: help venv demo test test-slow test-versions test-lowest test-vllm check format docs package fuzz bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
