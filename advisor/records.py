@@ -12,6 +12,10 @@ from ensemble.errors import InputError
 
 FinishReason = Literal["eos", "stop", "length", "error", "unknown"]
 Status = Literal["primary", "selected", "rejected", "failed"]
+ReasonCode = Literal["primary", "fits", "gap", "length", "full", "copy", "race", "server", "other_set", "failed"]
+"""Why a candidate has its status. ``gap`` and ``length``: it is over this limit, ``gap`` where it is over both.
+``full``: it fits, and the set has no room. ``copy``: the same model as another candidate. ``race``: dropped before all
+questions were answered. ``server``: it cannot be decoded token by token. ``other_set``: not the set of the rules."""
 Verdict = Literal["better", "worse", "equal", "unclear"]
 Shown = Literal["yes", "not_yet", "no"]
 
@@ -210,10 +214,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The status of one candidate, and the reason as a sentence with the figures."""
+    """The status of one candidate, and the reason: as a code for programs, and as a sentence with the figures."""
 
     model: str
     status: Status
+    reason_code: ReasonCode
     reason: str
 
 

@@ -90,12 +90,12 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, alpha:
         UniteError: There is no member or no question, or a member answered other questions.
     """
     if not members:
-        raise UniteError(f"{ensemble.model}: no member to compare the ensemble with")
+        raise UniteError("no member to compare the ensemble with", of=ensemble.model)
     for member in members:
         check_same_questions(ensemble, member)
     if not ensemble.answers:
         raise UniteError(
-            f"{ensemble.model}: no held-out question was answered, so nothing can be compared: raise --limit"
+            "no held-out question was answered, so nothing can be compared: raise --limit", of=ensemble.model
         )
     best = most_accurate(members)
     differences = scores(ensemble) - scores(best)

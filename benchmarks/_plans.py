@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig, RunConfig
-from advisor.profile.engine import LocalEngine
 from advisor.profile.generate import answers
 from advisor.profile.job import Job
+from advisor.profile.job_runner import LocalJobRunner
 from advisor.progress import Progress
 from advisor.records import Limits, Profile
 from advisor.response_cache import ResponseCache
@@ -60,7 +60,7 @@ def profile(
     answer = partial(answers, name, load)
     spec = EnsembleSpec(())  # so that the engine measures and frees memory, as it does for every local model
     job = Job(name, task, InferenceConfig(), answer, key=key, cache=cache, progress=Progress(quiet=True), spec=spec)
-    [finished] = LocalEngine().run([job])
+    [finished] = LocalJobRunner().run([job])
     if isinstance(finished.result, MemberError):
         raise finished.result
     return finished.result

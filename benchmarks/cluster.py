@@ -24,10 +24,10 @@ import torch
 
 from advisor.config import RunConfig
 from advisor.pool.pool_file import read_pool
-from advisor.profile.engine import Engine, LocalEngine
-from advisor.profile.loader import hush
+from advisor.profile.job_runner import JobRunner, LocalJobRunner
+from advisor.profile.loader import silence_libraries
 from advisor.profile.profiler import Profiler
-from advisor.profile.ray_engine import RayEngine
+from advisor.profile.ray_runner import RayJobRunner
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
@@ -80,7 +80,7 @@ class Profiling:
 
         return run
 
-    def by_stage(self, name: str, engine: Engine) -> Callable[[], int]:
+    def by_stage(self, name: str, engine: JobRunner) -> Callable[[], int]:
         """The same in this process, where libraries are, and with the workers that the engine keeps."""
 
         def run() -> int:
@@ -92,9 +92,9 @@ class Profiling:
 
     def texts(self, name: str) -> list[str]:
         """What is in a store."""
-        return self._profile(name, LocalEngine())
+        return self._profile(name, LocalJobRunner())
 
-    def _profile(self, name: str, engine: Engine) -> list[str]:
+    def _profile(self, name: str, engine: JobRunner) -> list[str]:
         with ResponseCache(self.folder / name) as store:
             profiler = Profiler(self.plan, store, Progress(quiet=True), engine=engine)
             found = profiler.alone([candidate.name for candidate in self.plan.candidates], self.plan.dev)
@@ -106,7 +106,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options = arguments(__doc__ or "").parse_args(given)
     threads = options.threads or os.cpu_count() or 1
     torch.set_num_threads(threads)
-    hush(quiet=True)
+    silence_libraries(quiet=True)
     # The processor's time of this process says nothing of the others'.
     timer = Timer(options.rounds or (1 if options.quick else 5))
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +119,7 @@ def measure(profiling: Profiling, timer: Timer, threads: int) -> list[Figure]:
     """Time one process and a cluster, in turns."""
     share, plan = max(threads // WORKERS, 1), profiling.plan
     before = timer.now()
-    with _threads(share), cluster("local"), RayEngine(plan.cache_dir, progress) as engine:
+    with _threads(share), cluster("local"), RayJobRunner(plan.cache_dir, progress) as engine:
         import ray
 
         start, there = timer.now() - before, ("--ray-address", ray.get_runtime_context().gcs_address)
@@ -132,7 +132,7 @@ def measure(profiling: Profiling, timer: Timer, threads: int) -> list[Figure]:
         )
         seconds |= timer(
             {
-                "warm local": profiling.by_stage("warm local", LocalEngine()),
+                "warm local": profiling.by_stage("warm local", LocalJobRunner()),
                 "warm ray": profiling.by_stage("warm ray", engine),
             }
         )

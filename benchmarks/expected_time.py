@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from advisor.jobs.planning.speed import measure_speed
 from advisor.pool.fit import need_of_model
 from advisor.pool.pool_file import DEMO, read_pool
-from advisor.profile.loader import hush
+from advisor.profile.loader import silence_libraries
 from benchmarks._measure import Figure, Timer, arguments, spread, tell
 from ensemble import Ensemble
 from ensemble.models.spec import Checkpoint, ModelSpec
@@ -32,7 +32,7 @@ _ROWS = 16
 
 def figures(options: argparse.Namespace) -> Iterator[Figure]:
     """Hold the two times against each other, for each kind of model."""
-    hush(quiet=True)
+    silence_libraries(quiet=True)
     rounds = 2 if options.quick else options.rounds or 5
     new = 8 if options.quick else 32
     demo = [ratio for entry in read_pool(str(DEMO)) for ratio in _ratios(entry, rounds, new, options.clock)]

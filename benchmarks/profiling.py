@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from advisor.profile.loader import hush, load_ensemble
+from advisor.profile.loader import load_ensemble, silence_libraries
 from advisor.response_cache import ResponseCache
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
@@ -79,7 +79,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if options.threads:
         torch.set_num_threads(options.threads)
-    hush()
+    silence_libraries()
     figures: list[Figure] = []
     for name, section in SECTIONS.items():
         if not options.only or name in options.only:

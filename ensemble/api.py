@@ -17,7 +17,7 @@ from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
-from ensemble.distributed.engine import Engine, check_engine, check_models, load_members
+from ensemble.distributed.engine import Backend, check_engine, check_models, load_members
 from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_method, get_module, make_options, plugins
@@ -110,7 +110,7 @@ class Ensemble:
         dtype: str | None = None,
         chat_template: ChatTemplate | None = None,
         quantization: object | None = None,
-        engine: Engine = "local",
+        engine: Backend = "local",
         cache_dir: Path | None = None,
         trust_remote_code: bool = False,
         check_files: bool = True,
@@ -478,7 +478,7 @@ def _on_devices(specs: Sequence[ModelSpec], device: str | Sequence[str]) -> list
     return [replace(spec, device=device) for spec, device in zip(specs, devices, strict=True)]
 
 
-def _usual_dtype(device: str, engine: Engine) -> str:
+def _usual_dtype(device: str, engine: Backend) -> str:
     """The numeric type of models for which none is given."""
     # CPUs compute fast and exactly in float32; an accelerator's memory is short, and it is made for half precision.
     place = "cpu" if (device, engine) == ("auto", "ray") else resolve_device(device)

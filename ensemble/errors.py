@@ -7,9 +7,22 @@ from __future__ import annotations
 
 
 class UniteError(Exception):
-    """Base of every error that is reported to the user as one line, without a traceback."""
+    """Base of every error that is reported to the user as one line, without a traceback.
+
+    Args:
+        reason: The message, without the name of what it is about.
+        of: The name of what it is about, for example a model; the message begins with it.
+    """
 
     exit_status = 1
+
+    def __init__(self, reason: str = "", of: str | None = None) -> None:
+        super().__init__(reason if of is None else f"{of}: {reason}")
+        self.reason, self.of = reason, of
+
+    def without(self, name: str) -> str:
+        """The message for a place that shows this name beside it."""
+        return self.reason if self.of == name else str(self)
 
 
 class InputError(UniteError):

@@ -9,9 +9,9 @@ from typing import Any
 from markupsafe import Markup
 
 from ensemble.common import text
-from reports.charts.canvas import Canvas, plain_style
-from reports.charts.rows import COLUMN, WIDE, axis, both_widths
-from reports.charts.scales import Scale
+from reports.charts.axes import WIDE, both_widths, interval, linear_limits, mark, reference
+from reports.charts.rows import add_scale, row_axes, write_value
+from reports.charts.svg import COLOURS, markup, plain_style
 from reports.page import content_hash, contents, make_environment, write_html
 
 _STYLES = ("style.css", "figures.css")
@@ -64,27 +64,20 @@ def _with_baseline(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, A
 
 def _draw(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]], width: int) -> str:
     """Draw the difference of each pair with its interval; the band is the margin of equality."""
-    wide, short = width == WIDE, _with_baseline(comparison, pairs)
-    # Two names are too long beside a line.
-    beside = wide and short
-    start, step, foot = (COLUMN, 30, 44) if beside else (8, 46, 44)
-    canvas = Canvas(width, step * len(pairs) + foot)
+    short = _with_baseline(comparison, pairs)
+    names = [pair["b"] if short else f"{pair['b']} – {pair['a']}" for pair in pairs]
     margin = comparison["margin"]
-    ends = [end for pair in pairs for end in pair["difference_ci"]] + [-margin, margin]
-    pad = 0.04 * (max(ends) - min(ends))
-    x = Scale(min(ends) - pad, max(ends) + pad, start, width - 62)
-    canvas.box(x(-margin), foot, x(margin), canvas.height, "band")
-    axis(canvas, x, foot, "difference, points", 9 if wide else 5)
-    canvas.line((x(0), foot), (x(0), canvas.height), "muted", dash=(3, 3))
-    for index, pair in enumerate(pairs):
-        y, shape = canvas.height - step * index - (step / 2 if beside else 31), _SHAPES[pair["verdict"]]
-        name = pair["b"] if short else f"{pair['b']} – {pair['a']}"
-        canvas.text(
-            0 if beside else x.start, y + (0 if beside else 17), text.shortened(name, 24 if beside else width // 9)
-        )
-        low, high = pair["difference_ci"]
-        canvas.line((x(low), y), (x(high), y), shape, width=2)
+    # Two names are too long beside a line.
+    axes = row_axes(names, width, right=62, above=not short)
+    ends = [end for pair in pairs for end in pair["difference_ci"]]
+    add_scale(axes, "difference, points", linear_limits([*ends, -margin, margin], 0.04), 9 if width == WIDE else 5)
+    axes.axvspan(-margin, margin, facecolor=COLOURS["band"], linewidth=0, zorder=0)
+    reference(axes, 0)
+    for y, (name, pair) in enumerate(zip(names, pairs, strict=True)):
+        shape, (low, high) = _SHAPES[pair["verdict"]], pair["difference_ci"]
+        interval(axes, low, high, y, shape)
         title = f"{name}: {text.difference(pair['difference'])} points, {text.difference_interval((low, high))}"
-        canvas.mark(x(pair["difference"]), y, shape, title=title)
-        canvas.text(width - 4, y, text.difference(pair["difference"]), size=12.5, align="right")
-    return canvas.markup(f"Differences of {len(pairs)} pairs with intervals, in points; the table has the numbers.")
+        mark(axes, pair["difference"], y, shape, title=title)
+        write_value(axes, y, text.difference(pair["difference"]), 58)
+    label = f"Differences of {len(pairs)} pairs with intervals, in points; the table has the numbers."
+    return markup(axes, label)

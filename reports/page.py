@@ -16,7 +16,7 @@ from advisor.runs.read.result import Result
 from ensemble.common import text
 from ensemble.common.files import write_text
 from ensemble.errors import InputError
-from reports.charts.canvas import plain_style
+from reports.charts.svg import plain_style
 from reports.script_data import script_data
 from reports.sections import (
     accuracy_map,

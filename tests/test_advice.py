@@ -164,7 +164,7 @@ def test_a_limit_of_one_model_is_named() -> None:
 def test_one_candidate_is_used_alone() -> None:
     only = select([Standing("a", 80.0, 20.0)], Limits())
     assert advise(only).text == "Use a alone: it is the only candidate."
-    failed = Selection((*only.decisions, Decision("b", "failed", "could not be loaded")), only.selected)
+    failed = Selection((*only.decisions, Decision("b", "failed", "failed", "could not be loaded")), only.selected)
     assert advise(failed).text == "Use a alone: it is the only candidate that could be run."
     assert advise(failed).verdict == "worse"
 

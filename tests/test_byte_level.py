@@ -235,7 +235,7 @@ def test_a_question_that_a_member_fails_on_fails_alone(tmp_path: Path, monkeypat
 
     def failing(models: list[ByteModel], row: int) -> object:
         broken = len(models[0].texts) == 2 * len(OPTIONS) and row == len(OPTIONS) + 1
-        return MemberError("bytes: broken") if broken else next_symbols(models, row)
+        return MemberError("broken", of="bytes") if broken else next_symbols(models, row)
 
     monkeypatch.setattr("ensemble.score.byte_scorer.next_symbols", failing)
     found = {}

@@ -23,7 +23,7 @@ STARTS = {
     ("ensemble/common/limits.py", "Popen"): "isolated by -I",
     ("ensemble/distributed/ray_cluster.py", "init"): "its workers: test_cluster_profiling.py",
     ("ensemble/distributed/ray_member.py", "remote"): "a worker of that cluster",
-    ("advisor/profile/ray_engine.py", "remote"): "a worker of that cluster",
+    ("advisor/profile/ray_runner.py", "remote"): "a worker of that cluster",
 }
 """Every place where the product starts a Python process, and why it cannot import from the working folder."""
 _MODULES = {"subprocess", "multiprocessing", "os", "ray", "asyncio", "pty", "concurrent.futures"}

@@ -229,7 +229,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "ensemble": {"n": 5, "method": "unite", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0], "members": [member]},
         "strategies": [strategy],
         "advice": {
-            "verdict": "single",
+            "verdict": "worse",
             "text": HOSTILE,
             "confidence": 0.9,
             "warnings": [HOSTILE],
@@ -289,7 +289,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
             )
         ],
         "advice": {
-            "verdict": "cannot_tell",
+            "verdict": "unclear",
             "text": "The set was not run.",
             "recommendation": {"strategy": "cascade", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet"}
             | {"text": "Ask a, b and c.", "calls_per_question": 2.25, "seconds_per_question": 0.5}

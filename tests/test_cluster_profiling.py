@@ -23,12 +23,13 @@ import pytest
 import torch
 
 from advisor.config import InferenceConfig
-from advisor.pool.resources import combined, devices, read_resources, resources_of
-from advisor.profile.engine import LocalEngine
+from advisor.pool.pool_file import read_line
+from advisor.pool.resources import combined, devices, resources_of
 from advisor.profile.generate import answers
 from advisor.profile.job import Job
+from advisor.profile.job_runner import LocalJobRunner
 from advisor.profile.loader import load_ensemble
-from advisor.profile.ray_engine import RayEngine
+from advisor.profile.ray_runner import RayJobRunner
 from advisor.profile.ray_worker import pack
 from advisor.progress import Progress
 from advisor.response_cache import Response
@@ -164,7 +165,7 @@ def job_of(
     return Watched(name, task, setting or InferenceConfig(), answer, **options)
 
 
-def run_all(engine: RayEngine | LocalEngine, jobs: Sequence[Job]) -> None:
+def run_all(engine: RayJobRunner | LocalJobRunner, jobs: Sequence[Job]) -> None:
     assert {job.name for job in engine.run(jobs)} == {job.name for job in jobs}
 
 
@@ -253,13 +254,13 @@ def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
 
     for job in jobs:
         job.on_response = kill_one
-    with RayEngine(place.cache, messages.append) as engine:
+    with RayJobRunner(place.cache, messages.append) as engine:
         run_all(engine, jobs)
     assert killed
     assert capfd.readouterr() == ("", "")  # Ray has a lot to say of that
     [said] = messages
     assert "its worker on" in said and "died" in said and "questions that are left" in said
-    run_all(LocalEngine(), expected)
+    run_all(LocalJobRunner(), expected)
     for job, same in zip(jobs, expected, strict=True):
         assert job.error is None
         assert job.responses == same.responses
@@ -282,13 +283,13 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
 
     killer = threading.Thread(target=kill_all)
     first.on_start = killer.start
-    with RayEngine(place.cache, lambda _: None) as engine:
+    with RayJobRunner(place.cache, lambda _: None) as engine:
         for job in engine.run([first, second]):
             if job is first:
                 over.set()
                 killer.join()
     error = first.error
-    assert error is not None and error.startswith("alpha: its worker died on ")
+    assert error is not None and error.startswith("its worker died on ")
     assert "and again after 2 restarts: the process ended; 0 responses are kept" in error
     assert "\n" not in error
     assert second.error is None and len(second.responses) == len(many.examples)
@@ -302,7 +303,7 @@ def test_workers_are_there_before_the_first_stage_and_stay_to_the_last(
     pool = [ModelSpec(Checkpoint(str(models / "alpha")), "alpha", place="models.txt:1")]
     # The worker of the test before may still be about to end.
     wait_for(lambda: not workers())
-    with RayEngine(place.cache, pytest.fail) as engine:
+    with RayJobRunner(place.cache, pytest.fail) as engine:
         engine.prepare(pool, "cpu")
         started = wait_for(workers)
         for job in jobs:
@@ -441,9 +442,8 @@ def test_a_number_that_cannot_be_asked_for_is_refused(place: Place, models: Path
 def test_what_is_left_open_follows_from_the_device() -> None:
     assert resources_of(Resources(), "cpu", "here") == Resources(1, 0)
     assert resources_of(Resources(), "cuda", "here") == Resources(1, 1)
-    assert resources_of(read_resources({"num_cpus": "8", "num_gpus": "0.5"}, "here"), "cuda", "here") == Resources(
-        8, 0.5
-    )
+    wanted = read_line("org/model num_cpus=8 num_gpus=0.5", "here").resources
+    assert resources_of(wanted, "cuda", "here") == Resources(8, 0.5)
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cpu"), (0.0, "cuda"), (None, "cuda:1")])

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import member_of
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Chance, Drafter, Drafts, Repeats, TextDrafts, Way
+from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Chance, Drafter, DraftMode, Drafts, Repeats, TextDrafts
 from ensemble.runtime.local_runner import LocalRunner
 from ensemble.step.distribution import Distribution, sample
 from ensemble.vocabulary.joint import EOS, NONE, MemberTables
@@ -124,7 +124,7 @@ def test_a_text_without_draws_beside_drawn_ones_drafts_the_likeliest_tokens() ->
 # --- The next draft ---
 
 
-def step(drafting: Drafter, texts: Sequence[TextDrafts], accepts: Sequence[float]) -> tuple[Way, list[int]]:
+def step(drafting: Drafter, texts: Sequence[TextDrafts], accepts: Sequence[float]) -> tuple[DraftMode, list[int]]:
     """Plan a step and count what it gave: each text accepts a share of its draft."""
     way, lengths = drafting.plan(texts, [MAX_DRAFT_TOKENS] * len(texts))
     for text, length, share in zip(texts, lengths, accepts, strict=True):
@@ -210,14 +210,14 @@ def test_new_tokens_are_followed_by_nothing() -> None:
 # --- No draft changes a text ---
 
 
-def always(ensemble: Ensemble, way: Way, batch: Batch) -> Ensemble:
+def always(ensemble: Ensemble, way: DraftMode, batch: Batch) -> Ensemble:
     """The same ensemble, with each step made in one way, however long that takes."""
     ensemble._drafters[batch] = Drafter(ensemble._joint.members[0], batch.draft, (way,), by_rows=True)
     return ensemble
 
 
 def both(
-    ensemble: Ensemble, prompts: Sequence[str], kinds: Sequence[Settings], way: Way, batch: Batch
+    ensemble: Ensemble, prompts: Sequence[str], kinds: Sequence[Settings], way: DraftMode, batch: Batch
 ) -> tuple[dict[int, Generation], dict[int, Generation]]:
     """What prompts become with drafts, all at a time, and without."""
     found = []
@@ -258,7 +258,7 @@ def made(kind: str, folder: Path, **options: Any) -> Ensemble:
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("kind", ["agree", "differ", "same"])
 @pytest.mark.parametrize("way", ["check", "repeat"])
-def test_texts_are_those_without_drafts(kind: str, size: int, way: Way, folder: Path) -> None:
+def test_texts_are_those_without_drafts(kind: str, size: int, way: DraftMode, folder: Path) -> None:
     kinds = [Settings(30), Settings(9), Settings(30, stop=("a", "th"))]
     assert_alike(*both(made(kind, folder), PROMPTS, kinds, way, Batch(size)))
 
@@ -266,12 +266,12 @@ def test_texts_are_those_without_drafts(kind: str, size: int, way: Way, folder: 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("kind", ["agree", "differ", "same"])
 @pytest.mark.parametrize("way", ["check", "repeat"])
-def test_draws_are_those_without_drafts(kind: str, size: int, way: Way, folder: Path) -> None:
+def test_draws_are_those_without_drafts(kind: str, size: int, way: DraftMode, folder: Path) -> None:
     assert_alike(*both(made(kind, folder), PROMPTS[:6], [*DRAWN, Settings(20)], way, Batch(size)))
 
 
 @pytest.mark.parametrize("way", ["check", "repeat"])
-def test_traces_and_log_probabilities_are_those_without_drafts(way: Way, folder: Path) -> None:
+def test_traces_and_log_probabilities_are_those_without_drafts(way: DraftMode, folder: Path) -> None:
     kinds = [Settings(20, alternatives=3), replace(DRAWN[0], alternatives=0), Settings(20), DRAWN[1]]
     assert_alike(*both(made("agree", folder), PROMPTS[:4], kinds, way, Batch(3, trace=True)))
 

@@ -58,7 +58,7 @@ def test_a_race_says_that_it_has_dropped_nobody(plan: RunConfig) -> None:
     everybody = dataclasses.replace(plan, rules=Limits(max_gap=100))
     with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(everybody, store, Progress(quiet=True))
-        assert not profile_candidates(everybody, profiler, Listener(quiet=True)).reasons
+        assert not profile_candidates(everybody, profiler, Listener(quiet=True)).rejected
     assert said == [
         "the race has dropped no candidate: before all 48 questions were answered, no gap was certainly over 100 points"
     ]

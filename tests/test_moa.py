@@ -261,7 +261,7 @@ def test_wrong_options_are_refused_in_one_line(run: Place, method: str, options:
 
 def test_a_member_that_fails_leaves_the_method_out(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Profile:
-        raise MemberError("three: it broke")
+        raise MemberError("it broke", of="three")
 
     monkeypatch.setattr(Profiler, "reading", fail)
     _, result, _ = evaluated(run, "moa", aggregator="three")

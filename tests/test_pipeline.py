@@ -193,7 +193,7 @@ def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
 ) -> None:
     def fail_together(names: Sequence[str], ensemble: Ensemble) -> None:
         if len(names) > 1:
-            raise MemberError("alpha: not enough memory beside the others")
+            raise MemberError("not enough memory beside the others", of="alpha")
 
     spoil_loading(monkeypatch, fail_together)
     result = result_of(run(plan_of(place, models, "alpha", "beta")))

@@ -19,9 +19,9 @@ from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 from advisor.config import InferenceConfig
 from advisor.pool.fingerprint import Fingerprint, identify
 from advisor.profile import generate as answering
-from advisor.profile.engine import LocalEngine
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, question_key
+from advisor.profile.job_runner import LocalJobRunner
 from advisor.records import Profile
 from advisor.response_cache import Response, ResponseCache
 from advisor.tasks import Task, load_task
@@ -89,7 +89,7 @@ def profile(
         progress=progress,
         spec=NO_SPEC,
     )
-    [finished] = LocalEngine().run([job])
+    [finished] = LocalJobRunner().run([job])
     if isinstance(finished.result, MemberError):
         raise finished.result
     return finished.result
@@ -446,8 +446,8 @@ def test_a_fault_of_the_store_is_not_the_models(
     [
         (RuntimeError("one\ntwo"), "^alpha: it cannot be run: RuntimeError: one$"),
         (KeyError(), "^alpha: it cannot be run: KeyError: KeyError$"),
-        (InputError("alpha: no chat template"), "^alpha: no chat template$"),
-        (MemberError("alpha: damaged"), "^alpha: damaged$"),
+        (InputError("no chat template", of="alpha"), "^alpha: no chat template$"),
+        (MemberError("damaged", of="alpha"), "^alpha: damaged$"),
         (MemoryError("no room"), "^alpha: it cannot be run: not enough memory: no room$"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from servers import Answer, Raw, as_json, completion, models, raw_server
 
-from advisor.profile.engine import LocalEngine
+from advisor.profile.job_runner import LocalJobRunner
 from advisor.response_cache import Response
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def test_what_has_arrived_is_stored_when_the_run_is_interrupted() -> None:
     job: Any = FakeJob()
     jobs: list[Job] = [job]
     with pytest.raises(KeyboardInterrupt):
-        list(LocalEngine().run(jobs))
+        list(LocalJobRunner().run(jobs))
     assert job.stored == [0, 1, 2]
 
 

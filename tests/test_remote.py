@@ -218,7 +218,7 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_decode
     result = selected(place, *LENIENT)
     assert len(result["selected"]) == 3
     assert result["ensemble"] is None
-    assert result["advice"]["verdict"] == "single"
+    assert result["advice"]["verdict"] == "worse"
     assert "no ensemble with them can be decoded token by token" in result["advice"]["text"]
     assert {one["strategy"] for one in result["strategies"]} == {"single", "vote", "cascade", "weighted_vote"}
     samples = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -76,7 +76,7 @@ def test_where_only_one_can_be_decoded_the_rules_choose_among_all_and_the_best_i
     selection = found.select(Limits())
     assert selection.selected == found.voters(Limits()) == ("far", "a", "there")
     advice = undecodable(selection, found.remote)
-    assert advice.verdict == "single"
+    assert advice.verdict == "worse"
     assert advice.text.startswith(
         "No set can decode together: by the rules far, a and there fit, but far and there are behind a server"
     )

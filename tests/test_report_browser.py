@@ -414,7 +414,7 @@ def logs_run(folder: Path) -> Path:
     cascade = next(row for row in result["strategies"] if row["strategy"] == "cascade")
     strategies = [cascade, *(row for row in result["strategies"] if row["strategy"] in ("single", "vote"))]
     result |= {"ensemble": None, "strategies": strategies}
-    result["advice"] |= {"verdict": "cannot_tell", "text": "Not run.", "recommendation": recommend(strategies)}
+    result["advice"] |= {"verdict": "unclear", "text": "Not run.", "recommendation": recommend(strategies)}
     result["provenance"] = {"command": "advisor select --logs a.jsonl", "logs": [{"path": "a.jsonl", "format": "pool"}]}
     for sample in samples:
         own = sample["responses"]

@@ -24,6 +24,7 @@ from advisor.runs.read.result import read_result
 from ensemble.common.text import visible
 from ensemble.errors import InputError
 from reports import write_report
+from reports.charts.svg import plain_style
 from reports.page import SECTIONS
 from reports.sections import pairs
 
@@ -65,13 +66,13 @@ class Structure(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.inside = tag
-        # Whether a name on a map gets a line to its point is a matter of its width.
-        if tag != "path":
+        # Whether a name on a map finds room, and gets a line to its point, is a matter of its width.
+        if tag not in ("path", "text"):
             self.tags.append(f"{tag} {' '.join(name for name, _ in attrs)}")
 
     def handle_endtag(self, tag: str) -> None:
         self.inside = ""
-        if tag != "path":
+        if tag not in ("path", "text"):
             self.tags.append(f"/{tag}")
 
     def handle_data(self, data: str) -> None:
@@ -275,7 +276,7 @@ def test_no_single_number_is_more_than_the_sections_can_show(tmp_path: Path) -> 
         for key in path[:-1]:
             at = at[key]
         at[path[-1]] = number
-        with contextlib.suppress(InputError):
+        with contextlib.suppress(InputError), plain_style():
             result = read_result(write_json(tmp_path, changed) / "result.json")
             for _, _, values in SECTIONS:
                 if values not in (None, pairs.values):  # eight drawings, which the test above has made

@@ -11,7 +11,7 @@ from servers import Answer, Raw, completion, models, raw_server
 from test_judge import PAIRWISE, SINGLE, line, longer, prepare, result, serve
 
 from advisor.runs.read import read_run
-from reports.sections import judge as section
+from reports.page import section_values
 
 if TYPE_CHECKING:
     from pools import Place
@@ -153,6 +153,5 @@ def test_the_evaluation_of_methods_has_the_judge(place: Place, raw: Raw) -> None
     judged = {each["model"].partition(" of ")[0] for each in found["models"]}
     assert {"short", "medium", "longest", "mbr"} <= judged
     assert "points are win rates" in ran.out
-    values = section.values(read_run(place.folder / "run"))
-    assert values is not None
+    values = section_values(read_run(place.folder / "run"))["judge"]
     assert [title for title, _ in values["parts"]][-1] == "advisor evaluate, held_out questions"

@@ -10,7 +10,7 @@ import pytest
 from test_drafting import tables
 
 from ensemble.errors import MemberError
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Drafter, TextDrafts, Way
+from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Drafter, DraftMode, TextDrafts
 from ensemble.servers.client import ServerError
 from ensemble.servers.token_client import TokenClient, is_half, same_model
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
@@ -171,11 +171,11 @@ def test_half_precision_is_told_from_single_and_allows_more_rounding() -> None:
 
 
 def paced(
-    seconds: Callable[[Way, int], float], accepts: Callable[[Way, int], int], steps: int = 300
-) -> tuple[Way, int]:
+    seconds: Callable[[DraftMode, int], float], accepts: Callable[[DraftMode, int], int], steps: int = 300
+) -> tuple[DraftMode, int]:
     """The way and the length of most of the last steps, each of which takes some seconds and accepts some tokens."""
     drafting, text = Drafter(tables(), ways=("ahead", "check", "plain")), TextDrafts()
-    made: list[tuple[Way, int]] = []
+    made: list[tuple[DraftMode, int]] = []
     for _ in range(steps):
         way, (n,) = drafting.plan([text], [MAX_DRAFT_TOKENS])
         accepted = accepts(way, n) if n else 0
@@ -187,7 +187,7 @@ def paced(
     return most, sorted(n for way, n in made[-40:] if way == most)[10]
 
 
-def check_only(seconds: Callable[[int], float]) -> Callable[[Way, int], float]:
+def check_only(seconds: Callable[[int], float]) -> Callable[[DraftMode, int], float]:
     """Times where the other ways take for ever."""
     return lambda way, n: seconds(n) if way == "check" else 99.0
 
@@ -216,7 +216,7 @@ def test_all_write_ahead_where_that_is_fastest() -> None:
 def test_drafts_begin_again_where_the_members_begin_to_agree() -> None:
     steps: list[int] = []
 
-    def seconds(_: Way, n: int) -> float:
+    def seconds(_: DraftMode, n: int) -> float:
         steps.append(n)
         return 0.01 + 0.001 * n
 

@@ -305,7 +305,7 @@ def _nothing_fits(selection: Selection) -> str:
     if not rejected:
         ran = " that could be run" if len(selection.decisions) > 1 else ""
         return f"Use {primary} alone: it is the only candidate{ran}."
-    if rejected[0].reason.startswith("fits, but"):
+    if rejected[0].reason_code in ("full", "other_set"):
         return f"{rejected[0].model} fits {primary} by the rules, but --max-models 1 leaves no set that could decode."
     others = "the other candidate does not fit" if len(rejected) == 1 else f"none of the other {len(rejected)} fits"
     return (

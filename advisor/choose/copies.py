@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from advisor.choose.rules import rank
-from advisor.records import Profile
+from advisor.records import Decision, Profile
 
 FEWEST_QUESTIONS = 30
 """On fewer questions two models may give equal answers by chance."""
@@ -44,6 +44,11 @@ def find_copies(
         else:
             originals.append(profile)
     return reasons
+
+
+def copy_decisions(copies: Mapping[str, str]) -> tuple[Decision, ...]:
+    """The decisions about copies, from the reason of each by name."""
+    return tuple(Decision(name, "rejected", "copy", reason) for name, reason in copies.items())
 
 
 def _answers_equally(profile: Profile, other: Profile) -> bool:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from advisor.choose.copies import find_copies
+from advisor.choose.copies import copy_decisions, find_copies
 from advisor.choose.rules import select
 from advisor.config import RunConfig
 from advisor.pool.fingerprint import Fingerprint
@@ -51,14 +51,14 @@ class ProfiledPool:
         complete: The profiles on all dev questions, by name.
         dropped: The profiles of candidates that left a race, on fewer questions, which cannot be compared with the
             others, and those of copies of another candidate.
-        reasons: Why each of these was dropped, by name: the copies, then those of the race, the last one first.
+        rejected: The decisions about these: the copies, then those of the race, the last one first.
         remote: The names of the candidates behind servers that give whole texts only. They cannot be decoded with
             others.
     """
 
     complete: Mapping[str, Profile]
     dropped: Mapping[str, Profile] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    rejected: tuple[Decision, ...] = ()
     remote: frozenset[str] = frozenset()
 
     @property
@@ -77,13 +77,12 @@ class ProfiledPool:
         The set is chosen among the candidates that can be decoded together. If no two of them fit, it is chosen among
         all, with those that give whole texts only.
         """
-        dropped = [Decision(name, "rejected", reason) for name, reason in self.reasons.items()]
         if 0 < len(self.remote) < len(self.complete):
             # Where fewer than two can be decoded together, a vote among all is still possible.
-            selection = self._select(rules, dropped, self.remote)
+            selection = self._select(rules, self.rejected, self.remote)
             if len(selection.selected) > 1:
                 return selection
-        return self._select(rules, dropped)
+        return self._select(rules, self.rejected)
 
     def voters(self, rules: Limits) -> tuple[str, ...]:
         """The set that the rules choose among all candidates, if one of its members gives whole texts; else empty."""
@@ -117,7 +116,7 @@ def profile_candidates(config: RunConfig, profiler: Profiler, progress: Progress
             pool = _run_race(config, config.race, racing, profiler, progress)
             if pool is not None:
                 complete = {**pool.complete, **profiler.alone(remote, config.dev)}
-                pool = replace(_pool(complete, profiler), dropped=pool.dropped, reasons=pool.reasons)
+                pool = replace(_pool(complete, profiler), dropped=pool.dropped, rejected=pool.rejected)
         # If a candidate failed, the race is run again without it: another one may have been dropped only because of
         # it. All responses are stored, so this takes no time.
         if pool is not None and pool.complete:
@@ -143,7 +142,7 @@ def _without_copies(pool: ProfiledPool, profiler: Profiler) -> ProfiledPool:
     copies = find_copies(list(pool.complete.values()), weights, pool.remote)
     left = {name: profile for name, profile in pool.complete.items() if name not in copies}
     dropped = {**pool.dropped, **{name: pool.complete[name] for name in copies}}
-    return replace(_pool(left, profiler), dropped=dropped, reasons={**copies, **pool.reasons})
+    return replace(_pool(left, profiler), dropped=dropped, rejected=(*copy_decisions(copies), *pool.rejected))
 
 
 def _pool(complete: Mapping[str, Profile], profiler: Profiler) -> ProfiledPool:
@@ -171,7 +170,7 @@ def _run_race(
     ordered = tuple(config.dev.examples[place] for place in order)
     race = Race(len(names), total, config.rules.max_gap, alpha)
     profiles: dict[str, Profile] = {}
-    reasons: dict[str, str] = {}
+    rejected: tuple[Decision, ...] = ()
     while places := race.next_round:
         examples = ordered[: conversation_end(ordered, places.stop)]
         running = [names[model] for model in race.running]
@@ -183,9 +182,10 @@ def _run_race(
             for model in race.running
         }
         for drop in race.record(new):
-            reasons = {names[drop.model]: _reason(drop, total, config.rules, alpha), **reasons}
-            progress.say(f"{names[drop.model]}: {reasons[names[drop.model]]}")
-    if not reasons:
+            decision = Decision(names[drop.model], "rejected", "race", _reason(drop, total, config.rules, alpha))
+            rejected = (decision, *rejected)
+            progress.say(f"{decision.model}: {decision.reason}")
+    if not rejected:
         progress.say(
             f"the race has dropped no candidate: before all {total:,} questions were answered, no gap was certainly "
             f"over {config.rules.max_gap:g} points"
@@ -193,10 +193,11 @@ def _run_race(
     places_of = {example.id: place for place, example in enumerate(config.dev.examples)}
     # All later comparisons pair answers by their place.
     profiles = {name: _in_task_order(profiles[name], places_of) for name in names}
+    out = [decision.model for decision in rejected]
     return ProfiledPool(
-        {name: profile for name, profile in profiles.items() if name not in reasons},
-        {name: profiles[name] for name in reasons},
-        reasons,
+        {name: profile for name, profile in profiles.items() if name not in out},
+        {name: profiles[name] for name in out},
+        rejected,
     )
 
 
@@ -205,7 +206,6 @@ def _in_task_order(profile: Profile, places: Mapping[str, int]) -> Profile:
 
 
 def _reason(drop: Drop, total: int, rules: Limits, alpha: float) -> str:
-    """Like the rules' own reasons, it contains the word "gap" and names no model."""
     # Cut, not rounded: a rounded bound could claim more than was shown.
     bound = int(10 * drop.bound) / 10
     more = f"at least {bound:.1f} points" if bound > rules.max_gap else "more than that"

@@ -9,7 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from advisor.records import TOLERANCE, Decision, Limits, Profile, Selection, Standing, gap, length_ratio, within
+from advisor.records import (
+    TOLERANCE,
+    Decision,
+    Limits,
+    Profile,
+    ReasonCode,
+    Selection,
+    Standing,
+    gap,
+    length_ratio,
+    within,
+)
 from ensemble.common.text import LARGE_RATIO
 from ensemble.errors import UniteError
 
@@ -40,22 +51,24 @@ def select(
     primary = together[0]
     # The primary is the best of those that can be decoded, because the others are measured by it.
     among = _why_primary(primary, len(together) + len(dropped), those=" that can be decoded together" if apart else "")
-    decisions = {primary.model: Decision(primary.model, "primary", among + _tie(together, 0))}
+    decisions = {primary.model: Decision(primary.model, "primary", "primary", among + _tie(together, 0))}
     selected = [primary.model]
     for index, candidate in enumerate(together[1:], start=1):
         broken = _broken_rules(candidate, primary, rules)
         if broken:
-            decision = Decision(candidate.model, "rejected", "; and ".join(broken))
+            decision = Decision(candidate.model, "rejected", next(iter(broken)), "; and ".join(broken.values()))
         elif len(selected) >= rules.max_models:
-            decision = Decision(candidate.model, "rejected", f"fits, but the set of {rules.max_models} is full")
+            full = f"fits, but the set of {rules.max_models} is full"
+            decision = Decision(candidate.model, "rejected", "full", full)
         else:
             reason = _why_selected(candidate, primary, rules) + _tie(together, index)
-            decision = Decision(candidate.model, "selected", reason)
+            decision = Decision(candidate.model, "selected", "fits", reason)
             selected.append(candidate.model)
         decisions[candidate.model] = decision
     for candidate in standings:
         if candidate.model in apart:
-            decisions[candidate.model] = Decision(candidate.model, "rejected", _why_apart(candidate, primary, rules))
+            why = _why_apart(candidate, primary, rules)
+            decisions[candidate.model] = Decision(candidate.model, "rejected", "server", why)
     best_first = (decisions[standing.model] for standing in sorted(standings, key=rank))
     return Selection((*best_first, *dropped), tuple(selected))
 
@@ -82,18 +95,16 @@ def rank(standing: Standing | Profile) -> tuple[float, float, str]:
     return -round(standing.accuracy, 9), length, standing.model
 
 
-def _broken_rules(candidate: Standing, primary: Standing, rules: Limits) -> list[str]:
-    """A clause for each rule that rejects the candidate."""
-    # Programs that read result.json look for the words "gap" and "length", so each occurs only in its own rule's
-    # clause. No clause names a model, because a name may contain these words.
-    broken = []
+def _broken_rules(candidate: Standing, primary: Standing, rules: Limits) -> dict[ReasonCode, str]:
+    """A clause for each rule that rejects the candidate, by the rule's code."""
+    broken: dict[ReasonCode, str] = {}
     distance = gap(candidate.accuracy, primary.accuracy)
     if not within(distance, rules.max_gap):
         figure = _figure(distance, rules.max_gap)
-        broken.append(f"its gap to the primary is {figure} points, over the limit of {rules.max_gap:g}")
+        broken["gap"] = f"its gap to the primary is {figure} points, over the limit of {rules.max_gap:g}"
     ratio = length_ratio(candidate.mean_length, primary.mean_length)
     if ratio is not None and not within(ratio, rules.max_length_ratio):
-        broken.append(_why_length(candidate, primary, ratio, rules.max_length_ratio))
+        broken["length"] = _why_length(candidate, primary, ratio, rules.max_length_ratio)
     return broken
 
 
@@ -128,7 +139,7 @@ def _why_apart(candidate: Standing, primary: Standing, rules: Limits) -> str:
     if ahead > TOLERANCE:
         return f"{server}; it is {ahead:.2f} points ahead of the primary"
     broken = _broken_rules(candidate, primary, rules)
-    return "; and ".join([server, *broken]) if broken else f"{server}; by the rules it would fit the primary"
+    return "; and ".join([server, *broken.values()]) if broken else f"{server}; by the rules it would fit the primary"
 
 
 def _why_primary(primary: Standing, candidates: int, those: str = "") -> str:

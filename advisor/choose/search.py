@@ -76,12 +76,12 @@ def _decision(decision: Decision, inside: Decision | None, by: By) -> Decision:
     if inside is None:
         if decision.status == "rejected":
             return decision
-        return Decision(decision.model, "rejected", f"fits, but {_BEST[by]} is one without it")
+        return Decision(decision.model, "rejected", "other_set", f"fits, but {_BEST[by]} is one without it")
     if inside.status == "primary":
         return decision if decision.status == "primary" else replace(inside, reason=f"the most accurate of {_BEST[by]}")
     if inside.status == "selected":
         return inside
-    return Decision(decision.model, "selected", f"in {_BEST[by]}, although {inside.reason}")
+    return Decision(decision.model, "selected", "other_set", f"in {_BEST[by]}, although {inside.reason}")
 
 
 def _points(accuracy: float | None) -> str:

@@ -18,11 +18,11 @@ def doctor(options: DoctorOptions) -> None:
     from advisor.pool.placement import place_models
     from advisor.pool.pool_file import read_pool
     from advisor.pool.quantization import with_quantization
-    from advisor.profile.loader import hush
+    from advisor.profile.loader import silence_libraries
     from ensemble.common.files import default_cache_dir
     from ensemble.common.text import visible
 
-    hush(quiet=True)
+    silence_libraries(quiet=True)
     # Checked first: a wrong option must not wait for the hub.
     inference = InferenceConfig.from_options(options)
     entries = () if options.pool is None else with_quantization(read_pool(options.pool), options.quantization)

@@ -25,11 +25,11 @@ def print_dry_run(options: SelectOptions, check_folder: Callable[[RunConfig], ob
     from advisor.jobs.planning.dry_run import dry_run
     from advisor.jobs.planning.words import dry_run_lines
     from advisor.jobs.session import with_devices
-    from advisor.profile.loader import hush
+    from advisor.profile.loader import silence_libraries
     from advisor.progress import Progress
     from ensemble.errors import InputError
 
-    hush(quiet=True)
+    silence_libraries(quiet=True)
     config = with_devices(RunConfig.from_options(options, command_line()), Progress(quiet=options.as_json))
     plan = dry_run(config)
     try:

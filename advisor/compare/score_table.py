@@ -108,7 +108,7 @@ def _in_order(joined: JoinedLogs, names: Sequence[str], place: str) -> list[str]
     for name in names:
         fitting = [model for model in joined.profiles if fits(model, name)]
         if not fitting:
-            raise InputError(f"{name}: no model of {place} has this name; leave the names out to see all")
+            raise InputError(f"no model of {place} has this name; leave the names out to see all", of=name)
         # A name may fit an earlier glob: it keeps the earlier place.
         chosen.extend(model for model in fitting if model not in chosen)
     return chosen

@@ -240,8 +240,9 @@ def _from_models(
         )
     if whole.is_relative:
         raise InputError(
-            f"{whole.name}: with `mode: pairwise` scores depend on all candidates of the run, and not all are asked; "
-            "run `advisor select` on the fresh questions"
+            "with `mode: pairwise` scores depend on all candidates of the run, and not all are asked; "
+            "run `advisor select` on the fresh questions",
+            of=whole.name,
         )
     judges = judges_beside(options, whole)
     limit, place = options.limit or LIMIT, f"--split {options.split} of {whole.name}"
@@ -275,7 +276,7 @@ def _from_models(
         asked = (promise.best_single_model,) if decodes or strategy.name == "self_consistency" else promise.models
         alone = profiler.alone(asked, task)
         for name, reason in profiler.failures.items():
-            raise MemberError(f"{name}: {reason}")
+            raise MemberError(reason, of=name)
         if decodes:
             answers = profiler.together(strategy.members, task)
         else:

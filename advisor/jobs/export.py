@@ -19,6 +19,7 @@ from advisor.strategies.chosen_strategy import plan_of_run
 from advisor.strategies.plan import StrategyPlan
 from advisor.strategies.strategy_file import to_json
 from advisor.strategies.strategy_json import read_strategy
+from ensemble.common.text import shown
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.hub import commit_of, push_files
 from ensemble.models.spec import COMMIT, EnsembleSpec, ModelSpec
@@ -183,7 +184,7 @@ def _evidence(strategy: Strategy, run: Path) -> str:
             escaped(", ".join(each.members)),
             "–" if accuracy is None else f"{accuracy:.1f}",
             "–" if gain is None else f"{gain:+.1f}{around}",
-            fields.line("shown", "–").replace("_", " "),
+            shown(fields.line("shown", "–")),
             "–" if calls is None else f"{calls:.1f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")

@@ -166,7 +166,7 @@ class Evaluator:
         profiles = self._profiler.alone(self._names, self.task)
         # Without one member there is no set to compare, so this is an error and not a note.
         for name, reason in self._profiler.failures.items():
-            raise MemberError(f"{name}: {reason}")
+            raise MemberError(reason, of=name)
         return [profiles[name] for name in self._names]
 
     def _decode(self, name: str, level: str, alone: Sequence[Profile]) -> MethodResult:
@@ -257,7 +257,7 @@ class Evaluator:
         # Mostly stored already: the run that chose the set asked these questions.
         profiles = self._profiler.alone(self._names, self._config.dev)
         for name, reason in self._profiler.failures.items():
-            raise MemberError(f"{name}: {reason}")
+            raise MemberError(reason, of=name)
         return dev_scores(self._config.dev, [profiles[name] for name in self._names])
 
     def _draws(self, model: str) -> list[Profile]:

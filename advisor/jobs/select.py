@@ -38,7 +38,7 @@ from advisor.advice.verdict import (
     sanity_warnings,
     undecodable,
 )
-from advisor.choose.copies import find_copies
+from advisor.choose.copies import copy_decisions, find_copies
 from advisor.choose.published import read_standings
 from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import fitting_voters, select
@@ -54,11 +54,11 @@ from advisor.options.select import SelectOptions
 from advisor.pool.quantization import kind_of
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
-from advisor.profile.engine import Engine
+from advisor.profile.job_runner import JobRunner
 from advisor.profile.profiler import Profiler
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import Decision, Limits, Profile, signed
+from advisor.records import Limits, Profile, signed
 from advisor.response_cache import ResponseCache
 from advisor.runs import provenance
 from advisor.runs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
@@ -132,7 +132,7 @@ def run(
     config: RunConfig,
     cache: ResponseCache,
     progress: Progress,
-    engine: Engine | None = None,
+    engine: JobRunner | None = None,
     earlier: Sequence[Look] = (),
 ) -> Outcome:
     """Do the whole job.
@@ -372,8 +372,8 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         replace(split, profiles={name: each for name, each in split.profiles.items() if name not in copies})
         for split in (dev, held_out)
     )
-    reasons = [Decision(name, "rejected", reason) for name, reason in copies.items()]
-    selection = select([profile.standing for profile in dev.profiles.values()], config.rules, reasons)
+    standings = [profile.standing for profile in dev.profiles.values()]
+    selection = select(standings, config.rules, copy_decisions(copies))
     profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
     # By dev questions only: those that judge must not choose.
     voters = fitting_voters(profiles, config.rules)

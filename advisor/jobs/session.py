@@ -12,8 +12,8 @@ from advisor.config import RunConfig
 from advisor.pool.checks import check_pool
 from advisor.pool.fit import check_candidates
 from advisor.pool.placement import place_models
-from advisor.profile.engine import Engine, LocalEngine
-from advisor.profile.loader import hush
+from advisor.profile.job_runner import JobRunner, LocalJobRunner
+from advisor.profile.loader import silence_libraries
 from advisor.profile.stored import is_profiled
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
@@ -31,7 +31,7 @@ def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
 
 
 @contextmanager
-def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[ResponseCache, Engine]]:
+def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[ResponseCache, JobRunner]]:
     """Check the models of a run, then open its response cache and its engine.
 
     Raises:
@@ -41,18 +41,18 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
     inference = config.inference
     # A candidate can be a judge, too.
     models = tuple(dict.fromkeys((*config.candidates, *config.judges)))
-    hush(quiet=progress.quiet)
+    silence_libraries(quiet=progress.quiet)
     with ExitStack() as stack:
         # What a local engine froze may be a caller's, who deletes it later.
         stack.callback(gc.unfreeze)
-        engine: Engine = LocalEngine()
+        engine: JobRunner = LocalJobRunner()
         if inference.engine == "ray":
-            from advisor.profile.ray_engine import RayEngine
+            from advisor.profile.ray_runner import RayJobRunner
             from ensemble.distributed.ray_cluster import cluster
 
             # Opened first: the workers load their libraries while the models are checked.
             stack.enter_context(cluster(inference.ray_address))
-            engine = ray = stack.enter_context(RayEngine(config.cache_dir, progress.say))
+            engine = ray = stack.enter_context(RayJobRunner(config.cache_dir, progress.say))
             ray.prepare(models, inference.device)
         check_pool(models, inference.device, inference.chat_template, on_this_machine=inference.engine == "local")
         if inference.engine == "local":

@@ -24,7 +24,7 @@ from advisor.judge.prompts import Shown, judge_task, verdict_of
 from advisor.judge.verdicts import Grade, Match
 from advisor.pool.fingerprint import Fingerprint
 from advisor.pool.weights import EQUAL
-from advisor.profile.engine import Engine
+from advisor.profile.job_runner import JobRunner
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
@@ -76,10 +76,10 @@ class Judge:
     """
 
     def __init__(
-        self, config: RunConfig, cache: ResponseCache, progress: Progress, engine: Engine | None = None
+        self, config: RunConfig, cache: ResponseCache, progress: Progress, engine: JobRunner | None = None
     ) -> None:
         if config.dev.rubric is None or not config.judges:
-            raise InputError(f"{config.dev.name}: a judge needs a task with `metric: judge`, and a model")
+            raise InputError("a judge needs a task with `metric: judge`, and a model", of=config.dev.name)
         self._rubric: Rubric = config.dev.rubric
         self._candidates = {entry.name: entry.checkpoint for entry in config.candidates}
         self._progress = progress
@@ -229,7 +229,7 @@ class Judge:
                 answers = self._profiler.reading(name, asked, f"judge {name}").answers
             except MemberError as error:
                 raise JudgeError(
-                    f"the judge {name} failed: {str(error).removeprefix(f'{name}: ')}; correct it and run the same "
+                    f"the judge {name} failed: {error.without(name)}; correct it and run the same "
                     "command again: it continues from the stored responses and verdicts"
                 ) from error
             values = [verdict_of(self._rubric, answer) for answer in answers]

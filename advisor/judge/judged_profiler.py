@@ -8,7 +8,7 @@ from typing import Any
 from advisor.config import RunConfig
 from advisor.judge.judge import Judge
 from advisor.judge.verdicts import name_of_set
-from advisor.profile.engine import Engine
+from advisor.profile.job_runner import JobRunner
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Profile
@@ -41,7 +41,7 @@ class JudgedProfiler(Profiler):
         progress: Progress,
         judge: Judge,
         *,
-        engine: Engine | None = None,
+        engine: JobRunner | None = None,
         keep_models: bool = False,
     ) -> None:
         super().__init__(config, cache, progress, engine=engine, keep_models=keep_models)
@@ -103,7 +103,7 @@ def open_profiler(
     cache: ResponseCache,
     progress: Progress,
     *,
-    engine: Engine | None = None,
+    engine: JobRunner | None = None,
     keep_models: bool = False,
 ) -> tuple[Profiler, Judge | None]:
     """The profiler of a run, and the judge if its task needs one.

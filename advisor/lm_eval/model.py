@@ -17,7 +17,7 @@ from advisor.lm_eval.arguments import Decoding, chosen
 from advisor.lm_eval.requests import Context, Conversation, settings_of, split_space, without_system
 from advisor.lm_eval.windows import windows
 from advisor.options.shared import SeedOptions
-from advisor.profile.loader import hush, load_ensemble
+from advisor.profile.loader import load_ensemble, silence_libraries
 from ensemble.api import Ensemble
 from ensemble.common.files import default_cache_dir
 from ensemble.decode.settings import Batch, Settings
@@ -86,7 +86,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         self._max_rows = _MAX_ROWS if max_batch_size is None else _number("max_batch_size", max_batch_size)
         decoding = Decoding(method, k, weights, settings)
         self.loaded = chosen(run, models, device=device, dtype=dtype, chat_template=chat_template, decoding=decoding)
-        hush()
+        silence_libraries()
         self.ensemble: Ensemble = load_ensemble(self.loaded, default_cache_dir())
         self._device = self.ensemble.members[0].device
         self._warned: set[str] = set()

@@ -384,8 +384,9 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
     for name, numbers in missing.items():
         if len(numbers) == len(common):
             raise InputError(
-                f"{name}: the log has no scores; score its responses with --metric NAME (such as exact_match or "
-                "number) and --extract PATTERN"
+                "the log has no scores; score its responses with --metric NAME (such as exact_match or "
+                "number) and --extract PATTERN",
+                of=name,
             )
     without = set().union(*missing.values())
     if without:

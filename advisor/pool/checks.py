@@ -97,8 +97,9 @@ def _check_checkpoint(checkpoint: Checkpoint) -> None:
     # Code that comes with a model can raise anything.
     except Exception as error:
         raise InputError(
-            f"{checkpoint.path_or_id}: its configuration cannot be read ({type(error).__name__}: {first_line(error)}); "
-            "correct it, or remove the model"
+            f"its configuration cannot be read ({type(error).__name__}: {first_line(error)}); "
+            "correct it, or remove the model",
+            of=checkpoint.path_or_id,
         ) from error
     # Now, because an unreadable shard would end the run only when this model's turn comes.
     for path in files_of(checkpoint):

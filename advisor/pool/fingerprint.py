@@ -135,7 +135,9 @@ def model_of(
     checkpoint, template = entry.checkpoint, entry.chat_template or chat_template
     if checkpoint.is_remote or isinstance(fingerprint, ServerIdentity):
         if not isinstance(fingerprint, ServerIdentity) or not fingerprint.decodes:
-            raise InputError(getattr(fingerprint, "lacks", None) or why_not_decodable(entry.name))
+            if isinstance(fingerprint, ServerIdentity) and fingerprint.lacks is not None:
+                raise InputError(fingerprint.lacks, of=entry.name)
+            raise InputError(why_not_decodable(entry.name))
         return dataclasses.replace(entry, checkpoint=fingerprint.address, chat_template=fingerprint.chat_template)
     # The commit from the start of the run, because a branch may move while other candidates run.
     checkpoint = dataclasses.replace(checkpoint, revision=fingerprint.revision or checkpoint.revision)

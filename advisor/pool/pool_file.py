@@ -19,39 +19,18 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
-from advisor.pool import prices, resources
-from advisor.pool.prices import read_price
+from advisor.pool.line_options import price_of, read_options, split_options
 from advisor.pool.quantization import quantization_config
-from advisor.pool.resources import read_resources
 from advisor.records import fits
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
-from ensemble.models.spec import (
-    CHAT_TEMPLATES,
-    COMMIT,
-    DTYPES,
-    HUB_ID,
-    QUANTIZATIONS,
-    READS,
-    ChatTemplate,
-    Checkpoint,
-    ModelSpec,
-    Reads,
-    Sides,
-)
-from ensemble.servers.address import PREFIX, read_server_line
+from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, ModelSpec, Resources, Sides
+from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
 _DATA = {".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"}
 _TASKS = {".yaml", ".yml"}
-_OPTIONS = (
-    *("name", "dtype", "device", "chat_template", "trust_remote_code", "source", "target", "reads", "gguf_file"),
-    "quantization",
-    *resources.OPTIONS,
-    *prices.OPTIONS,
-)
 
 
 def read_pool(pool: str) -> tuple[ModelSpec, ...]:
@@ -106,12 +85,12 @@ def _entries(text: str, path: Path) -> Iterator[ModelSpec]:
         try:
             words = _words(line)
         except ValueError as error:
-            raise InputError(f"{place}: {str(error).lower()}; close the quotation mark") from None
+            raise InputError(f"{str(error).lower()}; close the quotation mark", of=place) from None
         if not words:
             continue
         entry = _entry(words, place, path.parent)
         if entry.name in places:
-            raise InputError(f"{place}: {places[entry.name]} has the name {entry.name!r}, too; add name=ANOTHER")
+            raise InputError(f"{places[entry.name]} has the name {entry.name!r}, too; add name=ANOTHER", of=place)
         places[entry.name] = place
         yield entry
 
@@ -125,9 +104,9 @@ def read_line(line: str, place: str) -> ModelSpec:
     try:
         words = _words(line)
     except ValueError as error:
-        raise InputError(f"{place}: {str(error).lower()}; close the quotation mark") from None
+        raise InputError(f"{str(error).lower()}; close the quotation mark", of=place) from None
     if not words:
-        raise InputError(f"{place}: the line is empty; give a folder, a hub id or a server")
+        raise InputError("the line is empty; give a folder, a hub id or a server", of=place)
     return _entry(words, place, Path())
 
 
@@ -142,70 +121,30 @@ def _words(line: str) -> list[str]:
 
 def _entry(words: list[str], place: str, folder: Path) -> ModelSpec:
     if words[0].startswith(PREFIX):
-        remote, options = read_server_line(words, place)
-        remote = replace(remote, tokenizer=_tokenizer(remote.tokenizer, place, folder))
-        name = _name(options, remote.model.rstrip("/").rsplit("/", 1)[-1], place)
-        template, price = _template(options, place), read_price(options, place)
-        return ModelSpec(remote, name, chat_template=template, price=price, place=place)
-    options = dict(_option(word, place) for word in words[1:])
-    # A dict keeps the last of two equal names, so their number tells.
-    if len(options) < len(words) - 1:
-        raise InputError(f"{place}: an option is given twice")
-    # A text, not a bare flag, because bool("false") would be True.
-    trust = _choice(options, "trust_remote_code", ("true", "false"), place) == "true"
-    reads = cast("Reads | None", _choice(options, "reads", READS, place))
-    sides = Sides(options.get("source"), options.get("target"), reads)
-    checkpoint = replace(_checkpoint(words[0], place, folder, trust), sides=sides, gguf_file=_gguf_file(options, place))
+        remote, texts = read_server_line(words, place)
+        checkpoint: Checkpoint | ServerAddress = replace(remote, tokenizer=_tokenizer(remote.tokenizer, place, folder))
+        values = read_options(texts, place)
+    else:
+        values = read_options(split_options(words[1:], place), place)
+        sides = Sides(values["source"], values["target"], values["reads"])
+        local = _checkpoint(words[0], place, folder, bool(values["trust_remote_code"]))
+        checkpoint = replace(local, sides=sides, gguf_file=values["gguf_file"])
+        if (kind := values["quantization"]) is not None and checkpoint.gguf is not None:
+            raise InputError(f"quantization={kind}: a GGUF file defines its own quantization; leave it out", of=place)
+    name = checkpoint.name if values["name"] is None else values["name"]
+    if not name.strip() or not name.isprintable():
+        raise InputError(f"the name {name!r} must be printable and not empty", of=place)
     return ModelSpec(
         checkpoint,
-        _name(options, checkpoint.name, place),
-        dtype=_choice(options, "dtype", DTYPES, place),
-        device=options.get("device"),
-        chat_template=_template(options, place),
-        resources=read_resources(options, place),
-        price=read_price(options, place),
-        quantization=_quantization(options, checkpoint, place),
+        name,
+        dtype=values["dtype"],
+        device=values["device"],
+        chat_template=values["chat_template"],
+        quantization=None if values["quantization"] is None else quantization_config(values["quantization"]),
+        resources=Resources(values["num_cpus"], values["num_gpus"]),
+        price=price_of(values, place),
         place=place,
     )
-
-
-def _quantization(options: dict[str, str], checkpoint: Checkpoint, place: str) -> object | None:
-    kind = _choice(options, "quantization", QUANTIZATIONS, place)
-    if kind is not None and checkpoint.gguf is not None:
-        raise InputError(f"{place}: quantization={kind}: a GGUF file defines its own quantization; leave it out")
-    return None if kind is None else quantization_config(kind)
-
-
-def _name(options: dict[str, str], default: str, place: str) -> str:
-    name = options.get("name", default)
-    if not name.strip() or not name.isprintable():
-        raise InputError(f"{place}: the name {name!r} must be printable and not empty")
-    return name
-
-
-def _template(options: dict[str, str], place: str) -> ChatTemplate | None:
-    return cast("ChatTemplate | None", _choice(options, "chat_template", CHAT_TEMPLATES, place))
-
-
-def _option(word: str, place: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
-    if not equals or key not in _OPTIONS:
-        raise InputError(f"{place}: {word!r} is not an option of a model; the options are {', '.join(_OPTIONS)}")
-    return key, value
-
-
-def _choice(options: dict[str, str], key: str, allowed: tuple[str, ...], place: str) -> str | None:
-    value = options.get(key)
-    if value is not None and value not in allowed:
-        raise InputError(f"{place}: {key}={value}: not one of {', '.join(allowed)}")
-    return value
-
-
-def _gguf_file(options: dict[str, str], place: str) -> str | None:
-    name = options.get("gguf_file")
-    if name is not None and not name.lower().endswith(SUFFIX):
-        raise InputError(f"{place}: gguf_file={name}: give the name of a file that ends in {SUFFIX}")
-    return name
 
 
 def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint:
@@ -213,16 +152,16 @@ def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint
         path = folder / Path(model).expanduser()
         exists, is_folder = path.exists(), path.is_dir()
     except (OSError, RuntimeError) as error:  # a name that is too long, or ~ with an unknown user
-        raise InputError(f"{place}: {model!r} cannot be read as a path ({error}); correct it") from None
+        raise InputError(f"{model!r} cannot be read as a path ({error}); correct it", of=place) from None
     if is_folder or (exists and path.suffix.lower() == SUFFIX):
         # The link of a file stays, because its target in the hub's cache has a name without a suffix.
         absolute = path.resolve() if is_folder else path.parent.resolve() / path.name
         return Checkpoint(str(absolute), trust_remote_code=trust)
     if exists:
-        raise InputError(f"{place}: {path} is a file, but not a {SUFFIX} file; give the folder of the model")
+        raise InputError(f"{path} is a file, but not a {SUFFIX} file; give the folder of the model", of=place)
     if model.startswith((".", "/", "~")):
         kind = "file" if path.suffix.lower() == SUFFIX else "folder"
-        raise InputError(f"{place}: {path}: no such {kind}; paths are relative to the pool file")
+        raise InputError(f"{path}: no such {kind}; paths are relative to the pool file", of=place)
     return _on_hub(model, place, trust)
 
 
@@ -233,28 +172,30 @@ def _tokenizer(model: str | None, place: str, folder: Path) -> str | None:
     try:
         checkpoint = _checkpoint(model, place, folder, trust=False)
     except InputError as error:
-        raise InputError(f"{place}: tokenizer={str(error).removeprefix(f'{place}: ')}") from None
+        raise InputError(f"tokenizer={error.without(place)}", of=place) from None
     if checkpoint.gguf is not None:
-        raise InputError(f"{place}: tokenizer={model}: give a folder or a hub id, not a {SUFFIX} file")
+        raise InputError(f"tokenizer={model}: give a folder or a hub id, not a {SUFFIX} file", of=place)
     return f"{checkpoint.path_or_id}@{checkpoint.revision}" if checkpoint.revision else checkpoint.path_or_id
 
 
 def _on_hub(model: str, place: str, trust: bool) -> Checkpoint:
     hub_id, at, revision = model.partition("@")
     if not HUB_ID.fullmatch(hub_id):
-        raise InputError(f"{place}: {model!r} is neither a folder next to the pool file nor a hub id like org/name")
+        raise InputError(f"{model!r} is neither a folder next to the pool file nor a hub id like org/name", of=place)
     if at and not revision:
-        raise InputError(f"{place}: {model!r} has no revision after the @; write one, or remove the @")
+        raise InputError(f"{model!r} has no revision after the @; write one, or remove the @", of=place)
     # Without a pinned commit, the code could change between two runs.
     if trust and not COMMIT.fullmatch(revision):
         raise InputError(
-            f"{place}: trust_remote_code runs code from the hub, so it needs a pinned revision: "
-            f"{hub_id}@COMMIT with all 40 digits"
+            f"trust_remote_code runs code from the hub, so it needs a pinned revision: "
+            f"{hub_id}@COMMIT with all 40 digits",
+            of=place,
         )
     checkpoint = Checkpoint(hub_id, revision or None, trust)
     if checkpoint.is_local:
         raise InputError(
-            f"{place}: {hub_id} is a folder of the current directory, but paths are relative to the pool file; "
-            "write the path from there"
+            f"{hub_id} is a folder of the current directory, but paths are relative to the pool file; "
+            "write the path from there",
+            of=place,
         )
     return checkpoint

@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec, Resources, resolve_device
-
-OPTIONS = ("num_cpus", "num_gpus")
-
-
-def read_resources(options: Mapping[str, str], place: str) -> Resources:
-    """Read the options of a line of the pool file.
-
-    Args:
-        options: All options of the line, by name.
-        place: File and line, for messages.
-
-    Raises:
-        InputError: A value is not a number in its range.
-    """
-    cpus, gpus = (_number(options, name, place) for name in OPTIONS)
-    if cpus is not None and (cpus < 1 or cpus % 1):
-        raise InputError(f"{place}: num_cpus={options['num_cpus']}: give a whole number, at least 1")
-    # Ray shares one GPU between several models, but a model cannot have one GPU and a half.
-    if gpus is not None and gpus > 1 and gpus % 1:
-        raise InputError(f"{place}: num_gpus={options['num_gpus']}: give a whole number, or a part of one GPU")
-    return Resources(cpus, gpus)
 
 
 def resources_of(requested: Resources, device: str, place: str) -> Resources:
@@ -82,16 +60,3 @@ def devices(resources: Sequence[Resources]) -> list[str]:
         # Parts of one GPU share its number: int() of 0.0 and of 0.5 is 0.
         used += model.num_gpus or 0
     return names
-
-
-def _number(options: Mapping[str, str], name: str, place: str) -> float | None:
-    if name not in options:
-        return None
-    try:
-        number = float(options[name])
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        form = "a whole number, at least 1" if name == "num_cpus" else "a number, 0 or more"
-        raise InputError(f"{place}: {name}={options[name]}: give {form}")
-    return number

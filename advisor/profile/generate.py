@@ -64,10 +64,10 @@ def answers(
     except MemberError:
         raise
     except InputError as error:
-        raise MemberError(str(error)) from error
+        raise MemberError(error.reason, of=error.of) from error
     except Exception as error:  # of transformers, torch, tokenizers, or of code that came with the model
         _LOG.debug("%s cannot be run", name, exc_info=error)
-        raise MemberError(f"{name}: it cannot be run: {_reason(error)}") from error
+        raise MemberError(f"it cannot be run: {_reason(error)}", of=name) from error
 
 
 def reset_peak_memory() -> None:
@@ -187,7 +187,7 @@ def _in_batches(
         else:
             failed += 1
             if failed == _MOST_FAILURES and not answered:
-                raise MemberError(f"{name}: {failure.error}")
+                raise MemberError(failure.error or "no response", of=name)
             retried.add(numbers[0])
             # At the bottom of the stack: memory that is short now may be free after all others.
             batches.insert(0, numbers)
@@ -239,7 +239,7 @@ def _choose_options(
 def _failure(name: str, error: Exception) -> Response:
     _LOG.debug("%s cannot answer", name, exc_info=error)
     # The name is shown with the reason anyway, and in another pool the same model may have another name.
-    reason = _reason(error).removeprefix(f"{name}: ")
+    reason = error.without(name) if isinstance(error, UniteError) else _reason(error)
     # Bad input fails again in the next run; anything else may succeed then, so it is not stored.
     return Response("", 0, "error", 0.0, reason, settled=isinstance(error, InputError))
 

@@ -104,7 +104,7 @@ class Job:
 
         Args:
             peak_memory: The peak memory in bytes; None if it was not measured now.
-            error: Why the job failed; None if every question has a response.
+            error: Why the job failed, without the model's name; None if every question has a response.
 
         Raises:
             UniteError: The cache failed.
@@ -113,7 +113,7 @@ class Job:
         if error is None:
             self.result = self._grade([response for response in responses if response is not None], peak_memory)
         else:
-            self.result = MemberError(error)
+            self.result = MemberError(error, of=self.name)
         self.close()
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Job:
         if peak_memory is not None:
             self._cache.keep(key, peak_memory)
         if all(response.error is not None for response in responses):
-            return MemberError(f"{self.name}: no question could be answered; the first: {responses[0].error}")
+            return MemberError(f"no question could be answered; the first: {responses[0].error}", of=self.name)
         cost = Cost(
             seconds=sum(response.seconds for response in responses),
             tokens=sum(response.tokens for response in responses),

@@ -10,7 +10,7 @@ from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
-    from ensemble.distributed.engine import Engine
+    from ensemble.distributed.engine import Backend
     from ensemble.models.member import Member
 
 
@@ -33,7 +33,7 @@ def load_ensemble(
     from ensemble.distributed.engine import check_engine, load_members
 
     if len(spec.members) > 1 or spec.method == "average":
-        check_engine(cast("Engine", engine), spec.method, spec.members)
+        check_engine(cast("Backend", engine), spec.method, spec.members)
     if engine == "ray":
         return _ensemble(load_members(spec.members, "ray"), spec, cache_dir)
     known = {} if loaded is None else loaded
@@ -46,7 +46,7 @@ def _load(models: Sequence[ModelSpec]) -> Sequence[Member]:
     from ensemble.distributed.engine import load_members
 
     if any(not model.is_remote and model.weights.gguf for model in models):
-        _hush_gguf()
+        _silence_gguf()
     return load_members(models, "local")
 
 
@@ -62,7 +62,7 @@ def _ensemble(members: Sequence[Member], spec: EnsembleSpec, cache_dir: Path) ->
     return Ensemble(members, method=spec.method, k=spec.k, cache_dir=tables, **options)
 
 
-def _hush_gguf() -> None:
+def _silence_gguf() -> None:
     import transformers.modeling_gguf_pytorch_utils as gguf
     from transformers.utils import logging
 
@@ -70,7 +70,7 @@ def _hush_gguf() -> None:
     vars(gguf)["tqdm"] = logging.tqdm
 
 
-def hush(*, quiet: bool = False) -> None:
+def silence_libraries(*, quiet: bool = False) -> None:
     """Hide the libraries' own progress bars and warnings. Their errors are still raised.
 
     Args:

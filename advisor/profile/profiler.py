@@ -17,9 +17,9 @@ from advisor.pool.fingerprint import identify, model_of
 from advisor.pool.resources import device_of
 from advisor.pool.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weights_from_dev
 from advisor.profile.calibration import calibration_error
-from advisor.profile.engine import Engine, LocalEngine
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, question_key
+from advisor.profile.job_runner import JobRunner, LocalJobRunner
 from advisor.profile.loader import load_ensemble
 from advisor.profile.server_answers import ServerAnswerer
 from advisor.profile.turns import next_turns, profile_in_turns
@@ -65,13 +65,13 @@ class Profiler:
         cache: ResponseCache,
         progress: Progress,
         *,
-        engine: Engine | None = None,
+        engine: JobRunner | None = None,
         keep_models: bool = False,
     ) -> None:
         self._config = config
         self._cache = cache
         self._progress = progress
-        self._engine = engine or LocalEngine()
+        self._engine = engine or LocalJobRunner()
         self._keep_models = keep_models
         self._loaded: dict[str, Member] = {}
         self._on_dev: dict[str, Profile] = {}
@@ -87,7 +87,7 @@ class Profiler:
         self.failures: dict[str, str] = {}
         for name, identity in self.identities.items():
             if isinstance(identity, ServerIdentity) and identity.lacks is not None:
-                progress.say(f"{name}: {identity.lacks.removeprefix(f'{name}: ')}; until then it gives whole texts")
+                progress.say(f"{name}: {identity.lacks}; until then it gives whole texts")
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
         """Profile candidates, each alone.
@@ -227,7 +227,7 @@ class Profiler:
     def _load(self, spec: EnsembleSpec) -> Ensemble:
         behind_servers = any(model.is_remote for model in spec.members)
         if behind_servers and self._config.inference.engine == "ray":
-            # The others run on the cluster, each on its node; a set without servers runs on one node, see RayEngine.
+            # The others run on the cluster, each on its node; a set without servers runs on one node, see RayJobRunner.
             return load_ensemble(spec, self._config.cache_dir, engine="ray")
         if self._keep_models:
             return load_ensemble(spec, self._config.cache_dir, loaded=self._loaded)
@@ -265,7 +265,7 @@ class Profiler:
             self._on_dev |= self.alone(missing, self._config.dev)
         for name in names:
             if name not in self._on_dev:
-                raise MemberError(f"{name}: {self.failures[name]}")
+                raise MemberError(self.failures[name], of=name)
         profiles = [self._on_dev[name] for name in names]
         # A model without a likelihood has failed on all questions, and its accuracy is 0.
         errors = [(calibration_error(profile) or 0.0) if kind == "ece" else 0.0 for profile in profiles]
@@ -273,7 +273,7 @@ class Profiler:
             return weights_from_dev(kind, [profile.accuracy for profile in profiles], errors)
         except InputError as error:
             # Of this set alone: another one may have weights.
-            raise MemberError(str(error)) from error
+            raise MemberError(error.reason, of=error.of) from error
 
     def decoding(
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
@@ -382,4 +382,4 @@ def _turn(task: Task) -> str:
 
 
 def _without_name(name: str, error: MemberError) -> str:
-    return str(error).removeprefix(f"{name}: ")
+    return error.without(name)

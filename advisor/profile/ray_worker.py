@@ -16,7 +16,7 @@ from advisor.config import InferenceConfig
 from advisor.pool.resources import devices
 from advisor.profile.generate import answers, free_memory, peak_memory, reset_peak_memory
 from advisor.profile.job import Job
-from advisor.profile.loader import hush, load_ensemble
+from advisor.profile.loader import load_ensemble, silence_libraries
 from advisor.response_cache import Response
 from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
@@ -45,17 +45,17 @@ class Worker:
         return f"{socket.gethostname()} (process {os.getpid()})"
 
     def run(self, arguments: JobArguments) -> Iterator[Reply]:
-        """Run a job, as :class:`advisor.profile.engine.LocalEngine` runs it."""
+        """Run a job, as :class:`advisor.profile.job_runner.LocalJobRunner` runs it."""
         name, spec, questions, task, inference, cache_dir = arguments
         # Ray sends what a worker prints to the terminal of the user, between the progress bars.
-        hush(quiet=True)
+        silence_libraries(quiet=True)
         peak, error = None, None
         reset_peak_memory()
         try:
             yield from answers(name, partial(load_ensemble, spec, cache_dir), questions, task, inference)
             peak = peak_memory()
         except MemberError as failure:
-            error = str(failure)
+            error = failure.without(name)
         # After the handler, no traceback refers to the models any more.
         free_memory()
         yield peak, error

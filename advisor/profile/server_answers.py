@@ -69,7 +69,7 @@ class ServerAnswerer:
         """Answer questions; see :data:`advisor.profile.job.AnswerFunction`."""
         if task.metric == "choice" and self._chat:
             reason = f"{CHAT} never does; with chat_template=never on its line {COMPLETIONS} is used, which may do so"
-            raise MemberError(f"{self.name}: {NO_LOGPROBS.format(reason=reason)}")
+            raise MemberError(NO_LOGPROBS.format(reason=reason), of=self.name)
         try:
             if task.metric == "choice" and self._member is not None:
                 yield from self._choose_in_parallel(asked, task, self._member())
@@ -92,7 +92,7 @@ class ServerAnswerer:
 
                 yield from self._answer_in_parallel(asked, ask)
         except InputError as error:
-            raise MemberError(f"{self.name}: {str(error).removeprefix(f'{self.name}: ')}") from None
+            raise MemberError(error.without(self.name), of=self.name) from None
 
     def _text(self, example: Example) -> str | list[dict[str, str]]:
         """What the server gets: the prompt, or in a later turn the conversation."""
@@ -107,13 +107,13 @@ class ServerAnswerer:
         encode, client = _Encoder(member), cast("RemoteMember", member).client
         if not client.limits.chosen:
             reason = "it does not give those of chosen token ids"
-            raise MemberError(f"{self.name}: {NO_LOGPROBS.format(reason=reason)}")
+            raise MemberError(NO_LOGPROBS.format(reason=reason), of=self.name)
         yield from self._answer_in_parallel(
             questions, lambda example: likeliest_option(client, encode.options(example, task), example, task)
         )
 
     def _answer_in_parallel(self, questions: Mapping[int, Example], ask: Ask) -> Iterator[tuple[int, Response]]:
-        # Threads and not asyncio: the engines and the cache around this are synchronous.
+        # Threads and not asyncio: the runners and the cache around this are synchronous.
         workers = _Workers(questions, ask, min(self._address.concurrency, len(questions)))
         unanswered, answered, failures_in_a_row = len(questions), 0, 0
         retried: set[int] = set()
@@ -132,7 +132,7 @@ class ServerAnswerer:
                     # A server that has answered other questions may refuse one that is too long for it.
                     failures_in_a_row += result.failure != "refused" or not answered
                     if result.failure == "fatal" or failures_in_a_row == _MAX_FAILURES:
-                        raise MemberError(f"{self.name}: {result}") from None
+                        raise MemberError(str(result), of=self.name) from None
                     if n not in retried:
                         retried.add(n)
                         # After all others, when a busy server may have recovered.

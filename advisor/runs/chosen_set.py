@@ -16,7 +16,7 @@ from advisor.pool.checks import check_device, check_set
 from advisor.pool.placement import place_models
 from advisor.pool.pool_file import read_line, read_pool
 from advisor.pool.quantization import quantization_config
-from advisor.profile.loader import hush, load_ensemble
+from advisor.profile.loader import silence_libraries, load_ensemble
 from advisor.progress import Progress
 from advisor.tasks import Task
 from ensemble.api import Ensemble
@@ -121,7 +121,7 @@ def check_decoding(options: ChosenOptions) -> InferenceConfig:
     inference = InferenceConfig.from_options(options)
     # A value out of range is an error now, not after the minutes that loading the models takes.
     Settings(stop=options.stop)
-    hush()
+    silence_libraries()
     return inference
 
 

@@ -137,7 +137,7 @@ def _what_it_lacks(address: ServerAddress, name: str) -> str | None:
     try:
         connect(address, name).close()
     except InputError as error:
-        return str(error)
+        return error.without(name)
     return None
 
 

@@ -66,7 +66,7 @@ class EngineModel:
         except RequestError as error:
             # Only a wrong prompt is the client's mistake; all else is a failure of this member.
             if error.status != 400:
-                raise MemberError(f"{self.name}: {error}") from None
+                raise MemberError(str(error), of=self.name) from None
             is_long = error.body["error"]["code"] == "context_length_exceeded"
             raise (PromptTooLongError if is_long else InputError)(f"{self.name}: {error}") from None
         finally:

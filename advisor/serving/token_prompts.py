@@ -140,7 +140,7 @@ class TokenPrompts:
             written = yield from server.steps(body.contexts, max_tokens, wanted)
         except MemberError as error:
             # The token server does not know its name.
-            raise MemberError(f"{self._primary.name}: {error}") from None
+            raise MemberError(str(error), of=self._primary.name) from None
         self._metrics.new_tokens.inc(sum(map(len, written)))
         return self._response(body, written)
 

@@ -174,7 +174,7 @@ class Answerer:
         answers = [self._read(reply) for reply in replies]
         # Messages of members often begin with their name, which is given beside them here.
         failures = [
-            (model.name, str(reply).removeprefix(f"{model.name}: "))
+            (model.name, reply.without(model.name))
             for model, reply in zip(asked, replies, strict=True)
             if isinstance(reply, UniteError)
         ]

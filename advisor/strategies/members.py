@@ -135,7 +135,7 @@ class ServerModel:
         """See :class:`AskedModel`. If it is cancelled, the request ends in its thread, and its answer is dropped."""
         is_encoded_here = self.address.tokenizer is not None
         if not self._chat and not is_encoded_here and not isinstance(prompt, (str, Sourced)):
-            raise InputError(f"{self.name}: a conversation needs a chat template, and this model is used without one")
+            raise InputError("a conversation needs a chat template, and this model is used without one", of=self.name)
         await self._places.acquire()
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
@@ -169,7 +169,7 @@ class ServerModel:
         except ServerError as error:
             # For example a prompt that is too long for it.
             if error.failure == "refused":
-                raise InputError(f"{self.name}: {error}") from None
+                raise InputError(str(error), of=self.name) from None
             raise
         usage = answer.get("usage")
         # What a server counts is untrusted, and goes to the client as a number.
@@ -192,7 +192,7 @@ class ServerModel:
             (member,) = load_members([ModelSpec(self.address, self.name, chat_template=self.chat_template)], "local")
         except InputError as error:
             # A client can do nothing about it, and the other models of the strategy go on.
-            raise MemberError(str(error)) from error
+            raise MemberError(error.reason, of=error.of) from error
         return member
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import abc
+from collections.abc import Iterator, Sequence
 
-from ensemble.decode.sequences import Sequence
+from ensemble.decode.sequences import RunningSequence
 from ensemble.models.member import Member, step_device
 from ensemble.runtime.draft import Drafts
 from ensemble.runtime.logits import Logits, concat
@@ -29,7 +29,7 @@ class Contexts:
             steps.
     """
 
-    def __init__(self, members: abc.Sequence[Member], running: int) -> None:
+    def __init__(self, members: Sequence[Member], running: int) -> None:
         self._members = members
         self._runners = [member.runner() for member in members]
         self._device = step_device(members)
@@ -38,10 +38,10 @@ class Contexts:
         self._held: dict[int, list[int]] = {member: [] for member in range(running, len(members))}
         # For each of these members that ran in this step, the sequences that it ran for, and its logits after them.
         self._ran: dict[int, tuple[list[int], Logits]] = {}
-        self.sequences: list[Sequence] = []
+        self.sequences: list[RunningSequence] = []
         self.logits: list[Logits] = []
 
-    def admit(self, sequences: abc.Sequence[Sequence]) -> None:
+    def admit(self, sequences: Sequence[RunningSequence]) -> None:
         """Append sequences that have no tokens yet."""
         new = [
             runner.admit([s.prompts[n] for s in sequences]) for n, runner in enumerate(self._runners[: self._running])
@@ -51,7 +51,7 @@ class Contexts:
         self.logits = [concat(*pair) for pair in zip(self.logits, moved, strict=True)] if self.sequences else moved
         self.sequences += sequences
 
-    def drop(self, kept: abc.Sequence[int]) -> None:
+    def drop(self, kept: Sequence[int]) -> None:
         """Keep only the sequences with these numbers, in this order."""
         self.sequences = [self.sequences[n] for n in kept]
         for runner in self._runners[: self._running]:
@@ -71,7 +71,7 @@ class Contexts:
         self.logits = [logits.to(self._device) for logits in new]
         self._ran = {}
 
-    def run(self, member: int, needed: abc.Sequence[int]) -> Logits:
+    def run(self, member: int, needed: Sequence[int]) -> Logits:
         """Run a member that waits over all that it missed of some sequences.
 
         It reads a sequence when that needs it for the first time, and not before. From then on it has a row.
@@ -98,7 +98,7 @@ class Contexts:
                 found.append((self._members[member], own[place : place + 1]))
         return found
 
-    def draft(self, new: abc.Sequence[Sequence], drafts: Drafts, *, ahead: bool = False) -> list[Draft]:
+    def draft(self, new: Sequence[RunningSequence], drafts: Drafts, *, ahead: bool = False) -> list[Draft]:
         """Append sequences without tokens; then the primary drafts each sequence, and the others read the drafts.
 
         A member that reads rows gives logits at a place of a draft if ``C_i`` of the text up to there is a prefix of
@@ -127,7 +127,7 @@ class Contexts:
             sequence.hold(0, sequence.tokens + tokens, len(tokens))
         return self._check_all(drafts.tokens, running, ([len(tokens) + 1 for tokens in drafts.tokens], own_logits))
 
-    def look_up(self, new: abc.Sequence[Sequence], drafts: abc.Sequence[list[int]]) -> list[Draft]:
+    def look_up(self, new: Sequence[RunningSequence], drafts: Sequence[list[int]]) -> list[Draft]:
         """Like :meth:`draft`, with drafts that no member wrote: all members read them."""
         running = len(self.sequences)
         self.sequences += new
@@ -135,7 +135,7 @@ class Contexts:
 
     def _check_all(
         self,
-        drafts: abc.Sequence[list[int]],
+        drafts: Sequence[list[int]],
         running: int,
         own: tuple[list[int], Logits] | None = None,
     ) -> list[Draft]:
@@ -158,18 +158,18 @@ class Contexts:
             for tokens, each, count in zip(drafts, readers, places, strict=True)
         ]
 
-    def _own_states(self, drafts: abc.Sequence[list[int]]) -> list[list[list[int]]]:
+    def _own_states(self, drafts: Sequence[list[int]]) -> list[list[list[int]]]:
         """For each sequence, the primary's ids at each place of a draft."""
         return [
             [[*sequence.tokens, *tokens[:place]] for place in range(len(tokens) + 1)]
             for sequence, tokens in zip(self.sequences, drafts, strict=True)
         ]
 
-    def _read_on(self, drafts: abc.Sequence[list[int]]) -> list[list[list[Continuation]]]:
+    def _read_on(self, drafts: Sequence[list[int]]) -> list[list[list[Continuation]]]:
         """The other members' readers after each text, and after its drafted tokens up to one that fits no more."""
         return [list(self._places(sequence, tokens)) for sequence, tokens in zip(self.sequences, drafts, strict=True)]
 
-    def _places(self, sequence: Sequence, tokens: abc.Sequence[int]) -> abc.Iterator[list[Continuation]]:
+    def _places(self, sequence: RunningSequence, tokens: Sequence[int]) -> Iterator[list[Continuation]]:
         readers = sequence.readers
         yield readers
         for place, token in enumerate(tokens, start=1):
@@ -189,11 +189,11 @@ class Contexts:
         sequence = self.sequences[n]
         return sequence.change(member, ids, at_most) if n < running else (0, sequence.start(member, ids))
 
-    def _feed(self, member: int, sequences: abc.Sequence[Sequence]) -> Logits:
+    def _feed(self, member: int, sequences: Sequence[RunningSequence]) -> Logits:
         changes = [sequence.change(member, sequence.ids(member)) for sequence in sequences]
         return self._runners[member].feed([keep for keep, _ in changes], [new for _, new in changes])
 
-    def _catch_up(self, member: int, needed: abc.Sequence[int]) -> Logits:
+    def _catch_up(self, member: int, needed: Sequence[int]) -> Logits:
         """A member's logits [needed, V]; its runner has rows only for the sequences that needed it before."""
         held = self._held[member]
         # Sets and tables, because a batch may have thousands of rows.
@@ -227,14 +227,14 @@ class Contexts:
         changes, contexts = [], []
         for n, (sequence, own) in enumerate(zip(self.sequences, states, strict=True)):
             places = _chain(own) if runner.reads_rows else len(own)
-            contexts.append(runner.worth_reading([[*sequence.prompts[member], *ids] for ids in own[:places]]))
+            contexts.append(runner.already_known([[*sequence.prompts[member], *ids] for ids in own[:places]]))
             # The text's last id is fed in any case: the logits after it are those of the first place.
             changes.append(self._change(member, n, own[places - 1], running, at_most=len(own[0]) - 1))
         keeps, new = zip(*changes, strict=True)
         return list(map(len, contexts)), runner.read(keeps, new, contexts)
 
 
-def _first_places(logits: Logits, counts: abc.Sequence[int], places: abc.Sequence[int]) -> Logits:
+def _first_places(logits: Logits, counts: Sequence[int], places: Sequence[int]) -> Logits:
     """The first ``places`` of each sequence's ``counts`` rows of logits."""
     if list(counts) == list(places):
         return logits
@@ -242,7 +242,7 @@ def _first_places(logits: Logits, counts: abc.Sequence[int], places: abc.Sequenc
     return logits[[start + place for start, count in zip(starts, places, strict=True) for place in range(count)]]
 
 
-def fill_gaps(kept: abc.Sequence[int]) -> list[int]:
+def fill_gaps(kept: Sequence[int]) -> list[int]:
     """The order of the remaining rows in which the last ones fill the places of those that are missing.
 
     So no more rows move than are missing. Closing the gaps in order would move all rows after the first gap.
@@ -255,6 +255,6 @@ def fill_gaps(kept: abc.Sequence[int]) -> list[int]:
     return [n if n in remaining else next(last) for n in range(len(kept))]
 
 
-def _chain(states: abc.Sequence[list[int]]) -> int:
+def _chain(states: Sequence[list[int]]) -> int:
     """How many of the states, from the first on, each begin with the one before."""
     return next((n for n in range(1, len(states)) if states[n][: len(states[n - 1])] != states[n - 1]), len(states))

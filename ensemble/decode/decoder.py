@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import abc, deque
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from ensemble.decode.contexts import Contexts, Draft, fill_gaps
 from ensemble.decode.prompt_decoder import PromptDecoder
-from ensemble.decode.sequences import Generation, Sequence
+from ensemble.decode.sequences import Generation, RunningSequence
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.member import Member
-from ensemble.runtime.draft import MAX_DRAFT_ROWS, MIN_REMOTE_PROBABILITY, Drafter, Way
+from ensemble.runtime.draft import MAX_DRAFT_ROWS, MIN_REMOTE_PROBABILITY, Drafter, DraftMode
 from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
@@ -37,7 +38,7 @@ class Decoder(PromptDecoder):
 
     def __init__(
         self,
-        members: abc.Sequence[Member],
+        members: Sequence[Member],
         joint: JointVocabulary,
         rule: TokenRule,
         batch: Batch | None = None,
@@ -47,7 +48,7 @@ class Decoder(PromptDecoder):
         self._batch = batch or Batch()
         self._detokenizer = Detokenizer([member.vocabulary for member in members], joint)
         self._sample = Sampler(rule, len(members), self._detokenizer, trace=self._batch.trace)
-        self._waiting: deque[Sequence] = deque()
+        self._waiting: deque[RunningSequence] = deque()
         self._mixture = rule.mixture
         others = len(members) > 1
         # A drawn member runs alone. With a gate on the primary's logits, the other members run only where it opens.
@@ -59,7 +60,7 @@ class Decoder(PromptDecoder):
         self._never_drafts = not self._batch.draft or running < len(members) or not others
         self._drafter = drafter or make_drafter(members, joint, self._batch)
 
-    def add(self, number: int, prompt: abc.Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
+    def add(self, number: int, prompt: Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
         """Add a prompt; it waits for a place in the batch.
 
         Args:
@@ -81,9 +82,9 @@ class Decoder(PromptDecoder):
             # Before it joins the batch: positions that a model does not have would fail the step of all rows.
             if most is not None and len(ids) > most:
                 raise PromptTooLongError(
-                    f"{member.name}: a prompt of {len(ids)} tokens does not fit its context of {member.context}"
+                    f"a prompt of {len(ids)} tokens does not fit its context of {member.context}", of=member.name
                 )
-        self._waiting.append(Sequence(number, prompt, settings, self._members, draw))
+        self._waiting.append(RunningSequence(number, prompt, settings, self._members, draw))
 
     def check(self, settings: Settings) -> None:
         """Make sure that the method can decode with these settings.
@@ -163,11 +164,11 @@ class Decoder(PromptDecoder):
         """The numbers of the prompts that wait; correct also after a step that failed."""
         return [sequence.number for sequence in self._waiting]
 
-    def likelihoods(self, number: int) -> abc.Sequence[StepLogprobs]:
+    def likelihoods(self, number: int) -> Sequence[StepLogprobs]:
         """The log-probabilities so far of a running prompt; empty if its settings do not request them."""
         return next((each.likelihoods for each in self._contexts.sequences if each.number == number), ())
 
-    def _plan(self) -> tuple[Way, list[int]]:
+    def _plan(self) -> tuple[DraftMode, list[int]]:
         """How to make the next step: its way, and the length of each sequence's draft, the joining ones last."""
         running = self._contexts.sequences
         sequences = [*running, *itertools.islice(self._waiting, self._room(len(running)))]
@@ -185,7 +186,7 @@ class Decoder(PromptDecoder):
                 sequence.drafting.repeats.read(sequence.prompts[0], sequence.tokens)
         return self._drafter.plan([each.drafting for each in sequences], [int(min(most, room)) for room in rooms])
 
-    def _draft_and_check(self, way: Way, wanted: abc.Sequence[int]) -> int:
+    def _draft_and_check(self, way: DraftMode, wanted: Sequence[int]) -> int:
         """Emit tokens at the end of each text and along its draft, until the ensemble chooses another one.
 
         Args:
@@ -222,7 +223,7 @@ class Decoder(PromptDecoder):
                 self._drafter.count(way, sequence.drafting, most, len(own), count, ended=bool(sequence.finish_reason))
         return 1 + max(map(len, writing.tokens))
 
-    def _accept(self, sequence: Sequence, draft: Draft, sampled: abc.Sequence[SampledToken], row: int) -> int:
+    def _accept(self, sequence: RunningSequence, draft: Draft, sampled: Sequence[SampledToken], row: int) -> int:
         """Emit the tokens sampled along a sequence's draft, up to the first that is not the drafted one.
 
         Args:
@@ -254,7 +255,7 @@ class Decoder(PromptDecoder):
         results = [(sequence.number, sequence.outcome()) for sequence in sequences]
         return [(number, result) for number, result in results if result is not None]
 
-    def _keep(self, kept: abc.Sequence[int]) -> None:
+    def _keep(self, kept: Sequence[int]) -> None:
         """Keep only these rows, given in ascending order."""
         self._contexts.drop(fill_gaps(kept))
 
@@ -276,7 +277,7 @@ class Decoder(PromptDecoder):
                 return n
         return room
 
-    def _appends_only(self, readers: abc.Sequence[abc.Sequence[Continuation]]) -> AppendsOnly:
+    def _appends_only(self, readers: Sequence[Sequence[Continuation]]) -> AppendsOnly:
         """For rows with these readers: whether a token leaves the last ids of every other member unchanged."""
 
         def appends_only(row: int, token: int) -> bool:
@@ -286,7 +287,7 @@ class Decoder(PromptDecoder):
         return appends_only
 
     def _emit(
-        self, sequence: Sequence, sampled: SampledToken, row: int, readers: list[Continuation] | None = None
+        self, sequence: RunningSequence, sampled: SampledToken, row: int, readers: list[Continuation] | None = None
     ) -> None:
         """Append the token sampled in a row of the logits (step 8 of UNITE), or finish the sequence.
 
@@ -326,12 +327,12 @@ class Decoder(PromptDecoder):
             sequence.finish_reason = "length"
 
 
-def make_drafter(members: abc.Sequence[Member], joint: JointVocabulary, batch: Batch) -> Drafter:
+def make_drafter(members: Sequence[Member], joint: JointVocabulary, batch: Batch) -> Drafter:
     """The drafter for some members; it measures their steps."""
     tables = joint.members[0]
     if all(member.is_here for member in members):
         return Drafter(tables, batch.draft, ("check", "repeat", "plain"), by_rows=True)
     # Members here have no requests that could run at the same time as the primary's.
     others = any(not member.is_here for member in members[1:])
-    ways: tuple[Way, ...] = ("ahead", "check", "plain") if others else ("check", "plain")
+    ways: tuple[DraftMode, ...] = ("ahead", "check", "plain") if others else ("check", "plain")
     return Drafter(tables, batch.draft, ways, MIN_REMOTE_PROBABILITY)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import (
-    abc,  # its Sequence is another one than this module's
-    deque,
-)
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -68,7 +66,7 @@ class Generation:
     counts: Counts = field(default_factory=Counts, compare=False)
 
 
-class Sequence:
+class RunningSequence:
     """A prompt that is being continued.
 
     Args:
@@ -95,9 +93,9 @@ class Sequence:
     def __init__(
         self,
         number: int,
-        prompts: abc.Sequence[list[int]],
+        prompts: Sequence[list[int]],
         settings: Settings,
-        members: abc.Sequence[Member],
+        members: Sequence[Member],
         draw: int = 1,
     ) -> None:
         self.number = number
@@ -153,7 +151,7 @@ class Sequence:
         """The emitted text in a member's ids."""
         return self.readers[member - 1].ids if member else self.tokens
 
-    def fits(self, drafted: int = 0, readers: abc.Sequence[Continuation] | None = None) -> bool:
+    def fits(self, drafted: int = 0, readers: Sequence[Continuation] | None = None) -> bool:
         """Whether every member's context holds the prompt and the text.
 
         Args:
@@ -213,7 +211,7 @@ class Sequence:
         if sampled.logprobs is not None:
             self.likelihoods.append(sampled.logprobs)
 
-    def append(self, tokens: abc.Sequence[int], data: bytes) -> None:
+    def append(self, tokens: Sequence[int], data: bytes) -> None:
         """Append tokens of the primary and their bytes, up to a stop string. The other members do not read them yet."""
         searched = len(self.data)
         # Whole tokens are kept even where a stop string cuts the text: they are what the models have read.

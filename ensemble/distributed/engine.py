@@ -13,11 +13,11 @@ from ensemble.models.load import load_member, parse_device
 from ensemble.models.member import Member
 from ensemble.models.spec import ModelSpec
 
-Engine = Literal["local", "ray"]
+Backend = Literal["local", "ray"]
 """``local``: in this process. ``ray``: each member on a node of the Ray cluster that this process has joined."""
 
 
-def check_engine(engine: Engine, method: str, specs: Sequence[ModelSpec] = ()) -> None:
+def check_engine(engine: Backend, method: str, specs: Sequence[ModelSpec] = ()) -> None:
     """Make sure that an engine exists and can run a method, before anything is loaded.
 
     Args:
@@ -28,13 +28,13 @@ def check_engine(engine: Engine, method: str, specs: Sequence[ModelSpec] = ()) -
     Raises:
         InputError: The engine is unknown, or the method needs its members in this process.
     """
-    if engine not in get_args(Engine):
-        raise InputError(f"engine {engine!r}: not one of {', '.join(get_args(Engine))}")
+    if engine not in get_args(Backend):
+        raise InputError(f"engine {engine!r}: not one of {', '.join(get_args(Backend))}")
     if engine == "ray" or any(spec.is_remote for spec in specs):
         check_distributed(method)
 
 
-def check_models(specs: Sequence[ModelSpec], engine: Engine) -> None:
+def check_models(specs: Sequence[ModelSpec], engine: Backend) -> None:
     """Check everything about some models that needs no weights.
 
     Raises:
@@ -54,7 +54,7 @@ def check_models(specs: Sequence[ModelSpec], engine: Engine) -> None:
             parse_device(spec.device or "auto")
 
 
-def load_members(specs: Sequence[ModelSpec], engine: Engine) -> Sequence[Member]:
+def load_members(specs: Sequence[ModelSpec], engine: Backend) -> Sequence[Member]:
     """Load members; on a cluster all at the same time.
 
     Raises:

@@ -78,7 +78,7 @@ class RayServer:
             answer: bytes = self.wait(lambda: self.actor.answer.remote(data))
         except MemberError as error:
             # The worker's model knows no name.
-            raise error if str(error).startswith(self.name) else MemberError(f"{self.name}: {error}") from error
+            raise error if error.of else MemberError(str(error), of=self.name) from error
         self.calls, self.sent, self.received = self.calls + 1, self.sent + len(data), self.received + len(answer)
         return pickle.loads(answer)
 
@@ -91,4 +91,4 @@ class RayServer:
             why = f"its process on the cluster died {times} and is given up; perhaps its node has too little memory"
         else:
             why = f"its node does not answer ({type(error).__name__})"
-        return MemberError(f"{self.name}: {why}")
+        return MemberError(why, of=self.name)

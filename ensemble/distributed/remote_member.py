@@ -62,8 +62,9 @@ class RemoteMember(Member):
         most = self.client.limits.k
         if most < min(k, self.vocabulary.size):
             raise InputError(
-                f"{self.name}: its server gives {most} top log-probabilities, which is too few for k={k}; allow up to "
-                f"64 of them (vllm serve --max-logprobs 64), or give k={most}"
+                f"its server gives {most} top log-probabilities, which is too few for k={k}; allow up to "
+                f"64 of them (vllm serve --max-logprobs 64), or give k={most}",
+                of=self.name,
             )
 
     def runner(self) -> RemoteRunner:
@@ -151,8 +152,8 @@ class RemoteRunner:
 
         self._ahead = written
 
-    def worth_reading(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.worth_reading`."""
+    def already_known(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.already_known`."""
         if self._ahead is None:
             return contexts
         paths, known = self._ahead()

@@ -41,9 +41,9 @@ def load_server_member(spec: ModelSpec) -> RemoteMember:
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
     except Exception as error:  # each library has its own errors for damaged files
-        raise InputError(f"{spec.name}: tokenizer={address.tokenizer} cannot be loaded ({error})") from error
+        raise InputError(f"tokenizer={address.tokenizer} cannot be loaded ({error})", of=spec.name) from error
     if spec.chat_template == "always" and not tokenizer.chat_template:
-        raise InputError(f"{spec.name}: its tokenizer has no chat template; use chat_template=auto or never")
+        raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=spec.name)
     size = json_of(checkpoint, "config.json").get("vocab_size")
     largest = max(tokenizer.get_vocab().values()) + 1
     vocabulary = Vocabulary(
@@ -90,6 +90,7 @@ def _check_tokenizer(client: TokenClient, tokenizer: Any, address: ServerAddress
             return
         if list(own) != theirs:
             raise InputError(
-                f"{client.name}: tokenizer={address.tokenizer} is not the tokenizer of the server's model: it writes "
-                f"{text!r} in other ids; give the folder or id that the server was started with"
+                f"tokenizer={address.tokenizer} is not the tokenizer of the server's model: it writes "
+                f"{text!r} in other ids; give the folder or id that the server was started with",
+                of=client.name,
             )

@@ -309,7 +309,7 @@ class AgreementDecoder(PromptDecoder):
         """Continue a text's hypotheses, which have these rows; the result if none goes on."""
         for reader, shares in zip(self._readers, self._shares, strict=True):
             if np.isnan(shares[rows[0] : rows[-1] + 1]).any():
-                return MemberError(f"{reader.member.name}: its logits are not numbers (NaN)")
+                return MemberError("its logits are not numbers (NaN)", of=reader.member.name)
         text.counts.steps += 1
         text.counts.combined += 1
         agreements = [

@@ -234,7 +234,7 @@ class SpanDecoder(PromptDecoder):
         """The error of a text, if a member's perplexity of any of its spans is not a number."""
         for member, own in zip(self._members, zip(*perplexities, strict=True), strict=True):
             if any(map(math.isnan, own)):
-                return MemberError(f"{member.name}: its logits are not numbers (NaN)")
+                return MemberError("its logits are not numbers (NaN)", of=member.name)
         return None
 
     def _admit(self) -> None:

@@ -40,7 +40,7 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.location, **checkpoint.options)
     except unusable as error:
-        raise InputError(f"{checkpoint.path_or_id}: {_way_out(checkpoint, error)}") from error
+        raise InputError(_way_out(checkpoint, error), of=checkpoint.path_or_id) from error
     # Asked first: some types, as BART, are in both lists, and their encoder is what a member needs.
     if is_encoder_decoder(config):
         return config
@@ -48,14 +48,15 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
         getattr(config, "auto_map", None) or {}
     ):
         raise InputError(
-            f"{checkpoint.path_or_id}: a model of type {config.model_type} is neither a causal language model nor an "
-            "encoder-decoder one, and only those can be members"
+            f"a model of type {config.model_type} is neither a causal language model nor an "
+            "encoder-decoder one, and only those can be members",
+            of=checkpoint.path_or_id,
         )
     # An option that has no effect is more likely a mistake in the pool file than a wish.
     if said := checkpoint.sides.key():
         raise InputError(
-            f"{checkpoint.path_or_id}: a model of type {config.model_type} has no encoder; leave "
-            f"{' and '.join(said)} out"
+            f"a model of type {config.model_type} has no encoder; leave {' and '.join(said)} out",
+            of=checkpoint.path_or_id,
         )
     return config
 

@@ -84,7 +84,7 @@ def encoder_decoder_of(
     start = _configured(model, "bos_token_id") if start is None else start
     if start is None:
         raise InputError(
-            f"{name}: its configuration has no decoder_start_token_id, so its decoder cannot begin; add it"
+            "its configuration has no decoder_start_token_id, so its decoder cannot begin; add it", of=name
         )
     first = _configured(model, "forced_bos_token_id")
     is_plain_start = start in (tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id)
@@ -94,7 +94,7 @@ def encoder_decoder_of(
         return EncoderDecoder((start, first) if is_plain_start else (first,), reads)
     # Without a language such a model writes any of its languages, and no error tells.
     if first is None and is_plain_start and hasattr(tokenizer, "src_lang"):
-        raise InputError(f"{name}: it writes many languages; say which one, as target=deu_Latn does")
+        raise InputError("it writes many languages; say which one, as target=deu_Latn does", of=name)
     return EncoderDecoder((start,) if first is None else (start, first), reads)
 
 
@@ -108,11 +108,11 @@ def _configured(model: PreTrainedModel, key: str) -> int | None:
 def _language(name: str, tokenizer: PreTrainedTokenizerBase, option: str, language: str) -> int:
     """The id of a language's token."""
     if not hasattr(tokenizer, "src_lang"):
-        raise InputError(f"{name}: its tokenizer knows no languages; leave {option}={language} out")
+        raise InputError(f"its tokenizer knows no languages; leave {option}={language} out", of=name)
     index = tokenizer.convert_tokens_to_ids(language)
     if not isinstance(index, int) or index not in set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}:
         raise InputError(
-            f"{name}: {option}={language}: its tokenizer has no language of that name; NLLB's are like deu_Latn"
+            f"{option}={language}: its tokenizer has no language of that name; NLLB's are like deu_Latn", of=name
         )
     return index
 

@@ -33,7 +33,7 @@ def hashes_of(checkpoint: Checkpoint) -> dict[str, str]:
     try:
         return {path.name: sha256(path) for path in files_of(checkpoint)}
     except OSError as error:
-        raise InputError(f"{checkpoint.path_or_id}: cannot be read ({error}); make its files readable") from error
+        raise InputError(f"cannot be read ({error}); make its files readable", of=checkpoint.path_or_id) from error
 
 
 def check_unchanged(checkpoint: Checkpoint, saved: Mapping[str, str], since: str = "the ensemble was saved") -> None:
@@ -51,8 +51,8 @@ def check_unchanged(checkpoint: Checkpoint, saved: Mapping[str, str], since: str
     names = {path.name for path in files_of(checkpoint)}
     if different := sorted(names ^ set(saved)):
         what = "is missing" if different[0] in saved else "is new"
-        raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({different[0]} {what})")
+        raise InputError(f"changed since {since} ({different[0]} {what})", of=checkpoint.path_or_id)
     # After the names, so that every name is in both.
     for name, digest in hashes_of(checkpoint).items():
         if digest != saved[name]:
-            raise InputError(f"{checkpoint.path_or_id}: changed since {since} ({name} differs)")
+            raise InputError(f"changed since {since} ({name} differs)", of=checkpoint.path_or_id)

@@ -57,14 +57,15 @@ def check_name(name: str) -> None:
     """
     if missing := [library for library in _NEEDED if find_spec(library) is None]:
         raise InputError(
-            f"{name}: GGUF files need {' and '.join(missing)}, which is not installed; "
-            "pip install 'unite-advisor[gguf]'"
+            f"GGUF files need {' and '.join(missing)}, which is not installed; pip install 'unite-advisor[gguf]'",
+            of=name,
         )
     # A file that is the only part (00001-of-00001) is whole.
     if (part := _PART.search(name)) and int(part[1]) > 1:
         raise InputError(
-            f"{name}: one of {int(part[1])} parts, and transformers reads only whole files; join the parts with "
-            "llama-gguf-split --merge"
+            f"one of {int(part[1])} parts, and transformers reads only whole files; join the parts with "
+            "llama-gguf-split --merge",
+            of=name,
         )
 
 

@@ -37,16 +37,18 @@ def check_on_hub(checkpoint: Checkpoint) -> None:
     # Before the safetensors: a repository may have both, and the user named the file.
     if checkpoint.gguf is not None:
         if checkpoint.gguf not in names:
-            raise InputError(f"{name}: it has no file {checkpoint.gguf}, but {', '.join(gguf_files) or 'no GGUF file'}")
+            raise InputError(
+                f"it has no file {checkpoint.gguf}, but {', '.join(gguf_files) or 'no GGUF file'}", of=name
+            )
         return
     if any(file.endswith(".safetensors") for file in names):
         return
     if gguf_files:
-        raise InputError(f"{name}: its weights are GGUF files; add gguf_file= with one of {', '.join(gguf_files)}")
+        raise InputError(f"its weights are GGUF files; add gguf_file= with one of {', '.join(gguf_files)}", of=name)
     # Only for the message; pickles are never loaded.
     pickles = [file for file in names if file.endswith((".bin", ".pt", ".pth"))]
     what = f"it has weights only as pickle ({pickles[0]}), which can run code when read" if pickles else "no weights"
-    raise InputError(f"{name}: {what}; choose a revision or a model with *.safetensors")
+    raise InputError(f"{what}; choose a revision or a model with *.safetensors", of=name)
 
 
 def info_on_hub(checkpoint: Checkpoint, file: str) -> Any:
@@ -82,7 +84,7 @@ def commit_of(checkpoint: Checkpoint) -> str:
     name = checkpoint.path_or_id
     config = cached_file(checkpoint, checkpoint.config_file)
     if config is None:
-        raise InputError(f"{name}: its commit on the hub is unknown; give one as {name}@COMMIT")
+        raise InputError(f"its commit on the hub is unknown; give one as {name}@COMMIT", of=name)
     # The cache has a folder for each commit. The file may be in a folder below it.
     return config.parents[checkpoint.config_file.count("/")].name
 
@@ -149,7 +151,7 @@ def file_on_hub(name: str, revision: str | None, file: str) -> Path:
             raise _unreachable(name, error) from error
         path = Path(cached)
     if path is None:
-        raise InputError(f"{name}: it has no {file}, so it is not a saved ensemble; give models as a list")
+        raise InputError(f"it has no {file}, so it is not a saved ensemble; give models as a list", of=name)
     return path
 
 
@@ -180,7 +182,7 @@ def push_files(folder: Path, files: Sequence[str], name: str, *, private: bool) 
         # The hub adds .gitattributes to every new repository.
         existing = {sibling.rfilename for sibling in api.model_info(name).siblings or ()} - {".gitattributes"}
         if existing and files[0] not in existing:
-            raise UniteError(f"{name}: the hub already has a model with this id and other files; give another id")
+            raise UniteError("the hub already has a model with this id and other files; give another id", of=name)
         commit = api.upload_folder(
             repo_id=name, folder_path=folder, allow_patterns=list(files), commit_message="Write the ensemble"
         )
@@ -189,11 +191,12 @@ def push_files(folder: Path, files: Sequence[str], name: str, *, private: bool) 
     except HFValidationError as error:
         raise InputError(f"{name!r}: not a valid id for the hub ({first_line(error)}); give org/name") from error
     except HfHubHTTPError as error:
-        raise UniteError(f"{name}: {_refusal(error.response.status_code, error)}") from error
+        raise UniteError(_refusal(error.response.status_code, error), of=name) from error
     except Exception as error:  # many libraries raise: no network, no token, a malformed answer
         raise UniteError(
-            f"{name}: it cannot be pushed ({type(error).__name__}: {first_line(error)}); check the network, and log in "
-            "(hf auth login)"
+            f"it cannot be pushed ({type(error).__name__}: {first_line(error)}); check the network, and log in "
+            "(hf auth login)",
+            of=name,
         ) from error
     return str(commit.commit_url)
 
@@ -229,19 +232,21 @@ def _request_model(name: str, revision: str | None, request: Callable[[], Any]) 
         return _request(request)
     except RevisionNotFoundError as error:
         raise InputError(
-            f"{name}: the hub has no revision {revision} of this model; give a commit, a branch or a tag"
+            f"the hub has no revision {revision} of this model; give a commit, a branch or a tag", of=name
         ) from error
     except ValueError as error:
         raise InputError(
-            f"{name}: not a local folder, and the hub has no model with this name, or it is private; check the name, "
-            "log in (hf auth login), or give a local folder as ./FOLDER"
+            "not a local folder, and the hub has no model with this name, or it is private; check the name, "
+            "log in (hf auth login), or give a local folder as ./FOLDER",
+            of=name,
         ) from error
 
 
 def _unreachable(name: str, error: ConnectionError) -> InputError:
     return InputError(
-        f"{name}: not a local folder, not downloaded before, and the hub cannot be reached ({error}); "
-        "check the network, or give a local folder as ./FOLDER"
+        f"not a local folder, not downloaded before, and the hub cannot be reached ({error}); "
+        "check the network, or give a local folder as ./FOLDER",
+        of=name,
     )
 
 

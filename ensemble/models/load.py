@@ -45,7 +45,7 @@ def load_member(spec: ModelSpec) -> LocalMember:
     options = checkpoint.options
     if checkpoint.gguf is not None:
         if quantization is not None:
-            raise InputError(f"{name}: a GGUF file defines its own quantization; leave quantization out")
+            raise InputError("a GGUF file defines its own quantization; leave quantization out", of=name)
         # transformers makes the weights dense. Its own choice depends on the file's headers, so the type is set here.
         dtype = "float32" if dtype == "auto" else dtype
     dtype = usable_dtype(dtype, config, device)
@@ -68,13 +68,13 @@ def load_member(spec: ModelSpec) -> LocalMember:
     except (torch.OutOfMemoryError, MemoryError) as error:
         free = free_memory(device)
         known = "" if free is None else f", which has {free / 2**30:.1f} GiB free"
-        raise MemberError(f"{name}: not enough memory on {device}{known} ({first_line(error)})") from error
+        raise MemberError(f"not enough memory on {device}{known} ({first_line(error)})", of=name) from error
     except Exception as error:  # damaged weights raise errors of many libraries
-        raise MemberError(f"{name}: it cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
+        raise MemberError(f"it cannot be loaded: {type(error).__name__}: {first_line(error)}", of=name) from error
     # transformers fills missing weights with random numbers and only warns, so this must be an error here.
     if missing := sorted(info["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise MemberError(f"{name}: its weights lack {missing[0]}{more}; is the download complete?")
+        raise MemberError(f"its weights lack {missing[0]}{more}; is the download complete?", of=name)
     member = member_of(model, tokenizer, name=name, chat_template=spec.chat_template or "auto", sides=checkpoint.sides)
     # transformers reads all files from the commit at which it found the configuration, even if the branch moves on.
     commit = getattr(model.config, "_commit_hash", None) or checkpoint.revision
@@ -103,7 +103,7 @@ def quantization_of(spec: ModelSpec) -> object | None:
     try:
         config: object = AutoQuantizationConfig.from_dict(dict(spec.quantization))
     except Exception as error:  # each library raises its own errors for a wrong configuration
-        raise InputError(f"{spec.name}: quantization: {type(error).__name__}: {error}") from error
+        raise InputError(f"quantization: {type(error).__name__}: {error}", of=spec.name) from error
     return config
 
 
@@ -128,12 +128,14 @@ def member_of(
         InputError: The tokenizer lacks a chat template or a language.
     """
     if chat_template == "always" and not tokenizer.chat_template:
-        raise InputError(f"{name}: its tokenizer has no chat template; use chat_template=auto or never")
+        raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=name)
     model = model.eval()
     eos = getattr(model.generation_config, "eos_token_id", None)
     eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
     if not all(isinstance(index, int) and index >= 0 for index in eos_ids):
-        raise InputError(f"{name}: eos_token_id is {str(eos)[:60]!r}; give the id of a token in generation_config.json")
+        raise InputError(
+            f"eos_token_id is {str(eos)[:60]!r}; give the id of a token in generation_config.json", of=name
+        )
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
     seq2seq = None

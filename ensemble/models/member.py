@@ -76,7 +76,7 @@ class Member(ABC):
             InputError: Its weights are in another process.
         """
         if not isinstance(self, LocalMember):
-            raise InputError(f"{self.name}: its weights are elsewhere, and this needs them in its own process")
+            raise InputError("its weights are elsewhere, and this needs them in its own process", of=self.name)
         return self
 
     @property
@@ -96,8 +96,8 @@ class Member(ABC):
         length = encoder_length(row) or len(row)
         if most is not None and length > most:
             raise PromptTooLongError(
-                f"{self.name}: a prompt of {length} tokens does not fit its context of {self.context}; "
-                f"it may have {most}"
+                f"a prompt of {length} tokens does not fit its context of {self.context}; it may have {most}",
+                of=self.name,
             )
         return row
 
@@ -129,11 +129,11 @@ class Member(ABC):
         else:
             ids = list(self.tokenizer(self._encodable(prompt))["input_ids"])
         if not ids:
-            raise InputError(f"{self.name}: an empty prompt has no tokens to begin with; give it at least one")
+            raise InputError("an empty prompt has no tokens to begin with; give it at least one", of=self.name)
         # On a GPU such an id ends the whole process, and on a CPU it is an IndexError without a name.
         if (largest := max(ids)) >= self.vocabulary.size:
             token = self.tokenizer.convert_ids_to_tokens(largest)
-            raise InputError(f"{self.name}: the prompt has {token!r}, which the model has no embedding for")
+            raise InputError(f"the prompt has {token!r}, which the model has no embedding for", of=self.name)
         return ids if self.seq2seq is None else self.seq2seq.row(ids)
 
     def _encodable(self, text: str) -> str:
@@ -142,8 +142,9 @@ class Member(ABC):
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(
-                f"{self.name}: character {error.start + 1} of the prompt is U+{ord(text[error.start]):04X}, half of a "
-                "character; remove it"
+                f"character {error.start + 1} of the prompt is U+{ord(text[error.start]):04X}, half of a "
+                "character; remove it",
+                of=self.name,
             ) from None
         return text
 
@@ -151,8 +152,9 @@ class Member(ABC):
         """A conversation as the text that the chat template makes of it."""
         if not self.tokenizer.chat_template:
             raise InputError(
-                f"{self.name}: its tokenizer has no chat template, so it takes a text and no conversation; in a chat "
-                "request send one message, the user's"
+                "its tokenizer has no chat template, so it takes a text and no conversation; in a chat "
+                "request send one message, the user's",
+                of=self.name,
             )
         try:
             template = self.tokenizer.get_chat_template()
@@ -163,7 +165,7 @@ class Member(ABC):
         except (InputError, ValueError) as error:
             roles = ", ".join(message["role"] for message in messages)
             raise InputError(
-                f"{self.name}: its chat template does not take a conversation of {roles}: {first_line(error)}"
+                f"its chat template does not take a conversation of {roles}: {first_line(error)}", of=self.name
             ) from error
         return str(text)
 
@@ -178,7 +180,7 @@ class Member(ABC):
         index = self.tokenizer.eos_token_id if index is None else index
         if index is None:
             raise InputError(
-                f"{self.name}: its tokenizer has neither BOS nor EOS, so a text cannot begin; give a prompt"
+                "its tokenizer has neither BOS nor EOS, so a text cannot begin; give a prompt", of=self.name
             )
         return [index] if self.seq2seq is None else self.seq2seq.row([index])
 
@@ -195,7 +197,8 @@ class Member(ABC):
         most = self.context + len(prompt) - encoded if encoded else self.context - room
         if most < 1:
             raise InputError(
-                f"{self.name}: {room} tokens leave no room for a prompt in its context of {self.context}; ask for fewer"
+                f"{room} tokens leave no room for a prompt in its context of {self.context}; ask for fewer",
+                of=self.name,
             )
         # The end stays: it is what the model continues.
         return prompt[-most:]

@@ -154,8 +154,9 @@ def check_memory(
     free = free_memory(device)
     if free is not None and needed > free:
         raise MemberError(
-            f"{name}: its weights need {needed / _GIB:.1f} GiB in {dtype}{how}, and {device} has "
-            f"{free / _GIB:.1f} GiB free; use a smaller dtype (bfloat16), another device, or fewer models"
+            f"its weights need {needed / _GIB:.1f} GiB in {dtype}{how}, and {device} has "
+            f"{free / _GIB:.1f} GiB free; use a smaller dtype (bfloat16), another device, or fewer models",
+            of=name,
         )
 
 

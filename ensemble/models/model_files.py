@@ -55,8 +55,9 @@ def check_files(checkpoint: Checkpoint) -> None:
     if checkpoint.gguf is None:
         if file_of(checkpoint, "adapter_config.json") is not None:
             raise InputError(
-                f"{checkpoint.path_or_id}: is an adapter of another model (adapter_config.json); merge the two "
-                "(merge_and_unload() of peft), and save the result"
+                "is an adapter of another model (adapter_config.json); merge the two "
+                "(merge_and_unload() of peft), and save the result",
+                of=checkpoint.path_or_id,
             )
         _check_counts(checkpoint, json_of(checkpoint, "config.json"))
         # transformers goes on without a damaged one, and so without its end tokens.
@@ -66,18 +67,18 @@ def check_files(checkpoint: Checkpoint) -> None:
     # transformers reads the newest of these in place of tokenizer.json, and other files where it is missing.
     for name in ["tokenizer.json", *(names if isinstance(names, list) else [])]:
         if not isinstance(name, str) or Path(name).name != name:
-            raise InputError(f"{checkpoint.path_or_id}: tokenizer_config.json: {name!r} is not the name of a file")
+            raise InputError(f"tokenizer_config.json: {name!r} is not the name of a file", of=checkpoint.path_or_id)
         path = file_of(checkpoint, name)
         if path is None and name != "tokenizer.json":
-            raise InputError(f"{checkpoint.path_or_id}: tokenizer_config.json names {name}, which is missing")
+            raise InputError(f"tokenizer_config.json names {name}, which is missing", of=checkpoint.path_or_id)
         if path is not None:
             status = path.stat()
             try:
                 _try_tokenizer(path, status.st_size, status.st_mtime_ns)
             except InputError as error:
                 raise InputError(
-                    f"{checkpoint.path_or_id}: its {name} cannot be used ({error}); take the tokenizer from the "
-                    "model's publisher"
+                    f"its {name} cannot be used ({error}); take the tokenizer from the model's publisher",
+                    of=checkpoint.path_or_id,
                 ) from error
 
 
@@ -113,9 +114,9 @@ def json_of(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{checkpoint.path_or_id}: its {name} cannot be used ({first_line(error)})") from error
+        raise InputError(f"its {name} cannot be used ({first_line(error)})", of=checkpoint.path_or_id) from error
     if not isinstance(content, dict):
-        raise InputError(f"{checkpoint.path_or_id}: its {name} cannot be used (not a JSON object)")
+        raise InputError(f"its {name} cannot be used (not a JSON object)", of=checkpoint.path_or_id)
     return content
 
 
@@ -141,7 +142,7 @@ def _check_counts(checkpoint: Checkpoint, node: object) -> None:
     """Check that a configuration does not count millions of layers: it makes lists as long when it is read."""
     for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         if isinstance(value, int) and value > gguf.MOST_PARTS and gguf.COUNT.search(str(key)):
-            raise InputError(f"{checkpoint.path_or_id}: config.json: {key} is {value}; no model has so many")
+            raise InputError(f"config.json: {key} is {value}; no model has so many", of=checkpoint.path_or_id)
         _check_counts(checkpoint, value)
 
 
@@ -156,18 +157,20 @@ def weight_names(checkpoint: Checkpoint) -> list[list[str]]:
     index = named if str(named).endswith(".index.json") else _INDEX if named == _WEIGHTS else None
     if not isinstance(named, str) or Path(named).name != named or not (index or _SHARD.fullmatch(named)):
         raise InputError(
-            f"{checkpoint.path_or_id}: config.json: transformers_weights {str(named)[:60]!r} is not a safetensors file "
-            "of the model; only those are loaded"
+            f"config.json: transformers_weights {str(named)[:60]!r} is not a safetensors file "
+            "of the model; only those are loaded",
+            of=checkpoint.path_or_id,
         )
     shards = json_of(checkpoint, index).get("weight_map", {}) if index else {}
     if not isinstance(shards, dict):
-        raise InputError(f"{checkpoint.path_or_id}: {index}: weight_map is not a JSON object")
+        raise InputError(f"{index}: weight_map is not a JSON object", of=checkpoint.path_or_id)
     for shard in shards.values():
         # transformers reads any other file as a pickle, which can run code.
         if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
             raise InputError(
-                f"{checkpoint.path_or_id}: {index} names {str(shard)[:60]!r}, which is not a safetensors file of the "
-                "model; only those are loaded"
+                f"{index} names {str(shard)[:60]!r}, which is not a safetensors file of the "
+                "model; only those are loaded",
+                of=checkpoint.path_or_id,
             )
     # A file with all weights goes before the usual index.
     return [*([] if named == index else [[named]]), sorted(set(shards.values()))]
@@ -222,7 +225,8 @@ def _shapes_in(name: str, path: Path) -> dict[str, tuple[int, ...]]:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     except Exception as error:  # the library has its own error, which is derived from Exception only
         raise MemberError(
-            f"{name}: it cannot be loaded: the header of {path} cannot be read ({first_line(error)}); download it again"
+            f"it cannot be loaded: the header of {path} cannot be read ({first_line(error)}); download it again",
+            of=name,
         ) from error
 
 
@@ -267,8 +271,9 @@ def check_size(name: str, config: PreTrainedConfig, make: Callable[[], object], 
             make()
     except _TooLargeError:
         raise InputError(
-            f"{name}: its configuration declares a model that is far larger than its files ({weights:,} weights); is "
-            "the download complete, and config.json the model's own?"
+            f"its configuration declares a model that is far larger than its files ({weights:,} weights); is "
+            "the download complete, and config.json the model's own?",
+            of=name,
         ) from None
     except Exception:  # noqa: BLE001  # a model that cannot be made on this device; loading it reports what is wrong
         return

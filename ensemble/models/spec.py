@@ -249,7 +249,7 @@ class ModelSpec:
             InputError: It is behind a server.
         """
         if self.checkpoint.is_remote:
-            raise InputError(f"{self.name}: it is behind a server, and this needs the files of its weights")
+            raise InputError("it is behind a server, and this needs the files of its weights", of=self.name)
         return self.checkpoint
 
     @property
@@ -263,8 +263,9 @@ class ModelSpec:
             return self.checkpoint
         if (tokenizer := self.checkpoint.tokenizer) is None:
             raise InputError(
-                f"{self.name}: a model behind a server needs its tokenizer to be decoded token by token; add "
-                "tokenizer=FOLDER_OR_ID to its line"
+                "a model behind a server needs its tokenizer to be decoded token by token; add "
+                "tokenizer=FOLDER_OR_ID to its line",
+                of=self.name,
             )
         checkpoint = Checkpoint(tokenizer)
         if checkpoint.is_local:

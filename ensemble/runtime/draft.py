@@ -33,29 +33,29 @@ _FIRST_DRAFT_TOKENS = 8
 """Tokens of the first draft, when it is not yet known how often the others agree."""
 _STEPS, _TEXTS = 0.93, 0.95
 """How much a step, and what became of a text's draft, count against the next ones."""
-_FADED = 0.2
-"""How much steps with another number of texts count."""
+_WEIGHT_OF_OTHER_BATCH_SIZES = 0.2
+"""The weight of steps with another number of texts, against 1."""
 _SHARED = 4.0
 """Drafted tokens of other texts that a new text begins with, when its acceptance is estimated."""
 _DITHER = (0, 1, 0, -1)
 _TRIES, _RETRY = 2, 48
 """Steps with which each way is tried at first; of so many steps, one is of the way with the fewest steps."""
-_KEPT = 0.9
-"""How much what was kept of earlier promises counts against that of a step."""
+_WEIGHT_OF_EARLIER_ACCURACY = 0.9
+"""The weight of what earlier steps emitted of their expected tokens; a new step has the rest."""
 _ABOUT = 0.97
-_MUCH = 2.0
-"""How much faster than plain steps drafts are expected to be where plain steps are not tried."""
-_DOUBT = 1.1
-"""How much faster than plain steps drafts must be expected to be: what they will emit is less certain."""
+_SPEEDUP_WITHOUT_PLAIN_TRIALS = 2.0
+"""The expected ratio of speeds, drafts to plain steps, from which plain steps are not tried."""
+_LEAST_SPEEDUP_OF_DRAFTS = 1.1
+"""The same ratio from which drafts are used: what they will emit is less certain."""
 _USUAL_PLACES = 3
 """Places that take about as long as the rest of a step, before anything is measured."""
 _TRUST = 2.0
-"""The variance of the number of places that outweighs that."""
+"""Variance of draft lengths at which measurements replace the default cost model."""
 
 _REPEATED = 3
 """Tokens that must be the same where a text repeats itself. Fewer are often followed by something else."""
 
-Way = Literal["ahead", "check", "repeat", "plain"]
+DraftMode = Literal["ahead", "check", "repeat", "plain"]
 """How a step is made. ``ahead``: all members elsewhere write at the same time. ``check``: the primary writes, and then
 the others check. ``repeat``: all check what followed the text's last tokens before. ``plain``: all give one place."""
 
@@ -226,9 +226,9 @@ class TextDrafts:
 
     def __init__(self) -> None:
         self.repeats = Repeats()
-        self._events: dict[Way, _Events] = {}
+        self._events: dict[DraftMode, _Events] = {}
 
-    def events(self, way: Way) -> _Events:
+    def events(self, way: DraftMode) -> _Events:
         """Those of a way."""
         return self._events.setdefault(way, _Events())
 
@@ -256,7 +256,7 @@ class Drafter:
         self,
         tables: MemberTables,
         longest: int = MAX_DRAFT_TOKENS,
-        ways: Sequence[Way] = get_args(Way),
+        ways: Sequence[DraftMode] = get_args(DraftMode),
         min_probability: float = MIN_PROBABILITY,
         *,
         by_rows: bool = False,
@@ -268,8 +268,8 @@ class Drafter:
         self._ways = [way for way in ways if longest or way == "plain"]
         self._min_probability = min_probability
         self._by_rows = by_rows
-        self._events: dict[Way, _Events] = {way: _Events(8.0, 1.0) for way in self._ways}
-        self._records: dict[tuple[Way, int], _Record] = {}
+        self._events: dict[DraftMode, _Events] = {way: _Events(8.0, 1.0) for way in self._ways}
+        self._records: dict[tuple[DraftMode, int], _Record] = {}
         self._steps = 0
         # Tokens per second that the step planned last is expected to emit; 0 if that is not known.
         self._promised = 0.0
@@ -283,7 +283,7 @@ class Drafter:
         """Empty drafts of a step."""
         return Drafts(self._candidates, self._min_probability, max_tokens, chances)
 
-    def plan(self, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> tuple[Way, list[int]]:
+    def plan(self, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> tuple[DraftMode, list[int]]:
         """How to make the next step.
 
         Args:
@@ -309,19 +309,23 @@ class Drafter:
         # A plain step takes about as long as one with drafts that have one place. Where they are much faster, it is not
         # worth a trial.
         single = max((len(texts) / records[way].seconds(1) for way in speeds if way != "plain"), default=0.0)
-        trials = [way for way in ways if way != "plain" or not single or max(speeds.values()) < _MUCH * single]
+        trials = [
+            way
+            for way in ways
+            if way != "plain" or not single or max(speeds.values()) < _SPEEDUP_WITHOUT_PLAIN_TRIALS * single
+        ]
         untried = [way for way in trials if records[way].steps < _TRIES]
         if untried:
             way = untried[0]
         elif self._steps % _RETRY:
-            way = max(speeds, key=lambda way: speeds[way] * (_DOUBT if way == "plain" else 1.0))
+            way = max(speeds, key=lambda way: speeds[way] * (_LEAST_SPEEDUP_OF_DRAFTS if way == "plain" else 1.0))
         else:
             # Members may begin to agree, or a server may have been busy.
             way = min(trials, key=lambda way: records[way].steps)
         self._promised = speeds.get(way, 0.0)
         return way, lengths[way]
 
-    def count(self, way: Way, text: TextDrafts, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:
+    def count(self, way: DraftMode, text: TextDrafts, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:
         """Count what became of a text's draft.
 
         Args:
@@ -336,7 +340,7 @@ class Drafter:
             # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
             events.count(accepted, lost=accepted < wanted and not ended, ended=ended, short=drafted < wanted)
 
-    def note(self, way: Way, rows: int, seconds: float, places: float, tokens: int) -> None:
+    def note(self, way: DraftMode, rows: int, seconds: float, places: float, tokens: int) -> None:
         """Note how long a step took.
 
         Args:
@@ -348,7 +352,7 @@ class Drafter:
         """
         self._record(way, rows).note(seconds, places, tokens, self._promised * seconds)
 
-    def _record(self, way: Way, rows: int) -> _Record:
+    def _record(self, way: DraftMode, rows: int) -> _Record:
         # Twice as many rows can take twice as long.
         rows = rows.bit_length() if self._by_rows else 0
         if (way, rows) not in self._records:
@@ -358,7 +362,7 @@ class Drafter:
             self._records[way, rows] = _Record() if nearest is None else self._records[nearest].faded()
         return self._records[way, rows]
 
-    def _lengths(self, way: Way, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> list[int]:
+    def _lengths(self, way: DraftMode, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> list[int]:
         """The lengths of the next drafts."""
         if way == "plain":
             return [0] * len(texts)
@@ -375,7 +379,7 @@ class Drafter:
             for text, room in zip(texts, rooms, strict=True)
         ]
 
-    def _shares(self, way: Way, text: TextDrafts) -> tuple[float, float]:
+    def _shares(self, way: DraftMode, text: TextDrafts) -> tuple[float, float]:
         """At a place of a text's draft, the probability that its token is accepted, and that the draft goes on."""
         accepted, goes_on = text.events(way).shares(self._events[way])
         # What is drafted without a model has its length from the beginning.
@@ -392,7 +396,7 @@ class Drafter:
         best = next(n for n in range(self._longest, 0, -1) if speeds[n - 1] >= enough)
         return min(max(1, best + _DITHER[self._steps % len(_DITHER)]), self._longest)
 
-    def _expected(self, way: Way, texts: Sequence[TextDrafts], lengths: Sequence[int]) -> tuple[float, float]:
+    def _expected(self, way: DraftMode, texts: Sequence[TextDrafts], lengths: Sequence[int]) -> tuple[float, float]:
         """The tokens that a step is expected to emit, and the places of its longest draft."""
         sums = [
             _sums(*self._shares(way, text), self._longest)[n - 1] if n else (1.0, 1.0)
@@ -458,7 +462,7 @@ class _Record:
         if promised:
             # Not every place is as likely to be accepted: members may agree on how texts begin, and on little more.
             step = tokens * self.kept / promised
-            self.kept = min(_KEPT * self.kept + (1 - _KEPT) * step, 1.0)
+            self.kept = min(_WEIGHT_OF_EARLIER_ACCURACY * self.kept + (1 - _WEIGHT_OF_EARLIER_ACCURACY) * step, 1.0)
         self.steps += 1
         new = (1, places, places**2, seconds, places * seconds)
         self._sums = [_STEPS * old + each for old, each in zip(self._sums, new, strict=True)]
@@ -466,7 +470,11 @@ class _Record:
     def faded(self) -> _Record:
         """A copy that counts little."""
         copy = _Record()
-        copy.steps, copy.kept, copy._sums = self.steps, self.kept, [_FADED * each for each in self._sums]
+        copy.steps, copy.kept, copy._sums = (
+            self.steps,
+            self.kept,
+            [_WEIGHT_OF_OTHER_BATCH_SIZES * each for each in self._sums],
+        )
         return copy
 
     def seconds(self, places: float) -> float:

@@ -141,8 +141,8 @@ class LocalRunner(ABC):
     def write_ahead(self, contexts: Sequence[Ids], max_tokens: int) -> None:  # noqa: B027  # nothing to do here
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.write_ahead`. Reading a draft is faster here."""
 
-    def worth_reading(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.worth_reading`."""
+    def already_known(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
+        """See :meth:`ensemble.runtime.model_runner.ModelRunner.already_known`."""
         return contexts
 
     def read(self, keep: Sequence[int], new: Sequence[Ids], contexts: Sequence[Sequence[Ids]]) -> Tensor:

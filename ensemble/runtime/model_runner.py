@@ -67,7 +67,7 @@ class ModelRunner(Protocol):
         """
         ...
 
-    def worth_reading(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
+    def already_known(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
         """The first of some contexts along a draft: where the model wrote ahead, as far as it wrote the same text."""
         ...
 

@@ -45,8 +45,9 @@ def specs_of(members: Sequence[Member]) -> tuple[ModelSpec, ...]:
     for member in members:
         if member.spec is None:
             raise InputError(
-                f"{member.name}: it was made from a model in memory, so there is no path or id to save; "
-                "save the model to a folder, and load it from there"
+                "it was made from a model in memory, so there is no path or id to save; "
+                "save the model to a folder, and load it from there",
+                of=member.name,
             )
         spec = member.spec
         if not spec.checkpoint.is_remote:
@@ -151,11 +152,12 @@ def check_pushable(members: Sequence[ModelSpec]) -> None:
     """
     for member in members:
         if member.checkpoint.is_remote:
-            raise InputError(f"{member.name}: it is behind a server, which others cannot reach; save without pushing")
+            raise InputError("it is behind a server, which others cannot reach; save without pushing", of=member.name)
         if member.checkpoint.is_local:
             raise InputError(
-                f"{member.name}: {member.checkpoint.path_or_id} is a local model, which others cannot load; push it "
-                "to the hub first (hf upload) and use its id, or save without pushing"
+                f"{member.checkpoint.path_or_id} is a local model, which others cannot load; push it "
+                "to the hub first (hf upload) and use its id, or save without pushing",
+                of=member.name,
             )
 
 

@@ -247,8 +247,8 @@ def check_lengths(members: Sequence[Member], prompts: Sequence[list[int]], reach
         most = member.most_tokens(prompt)
         if most is not None and length > most:
             raise InputError(
-                f"{member.name}: a prompt and an option of {length} tokens together do not fit its context of "
-                f"{member.context}"
+                f"a prompt and an option of {length} tokens together do not fit its context of {member.context}",
+                of=member.name,
             )
 
 

@@ -48,7 +48,7 @@ def prompt_loss(member: Member, prompt: Sequence[int]) -> float:
     """
     # The ids that an encoder reads are negative.
     if min(prompt) < 0:
-        raise InputError(f"{member.name}: weights perplexity needs causal models, and it has an encoder")
+        raise InputError("weights perplexity needs causal models, and it has an encoder", of=member.name)
     runner = member.local.runner()
     logits = runner.prefill([prompt[:1]])
     loss = 0.0
@@ -59,5 +59,5 @@ def prompt_loss(member: Member, prompt: Sequence[int]) -> float:
         scores = torch.cat([before, logits[0, :-1].double()])
         loss += float(cross_entropy(scores, torch.tensor(piece, device=scores.device), reduction="sum"))
     if loss != loss:  # noqa: PLR0124  # NaN
-        raise MemberError(f"{member.name}: its logits are not numbers (NaN)")
+        raise MemberError("its logits are not numbers (NaN)", of=member.name)
     return loss / max(1, len(prompt) - 1)

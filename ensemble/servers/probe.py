@@ -31,9 +31,10 @@ def connect(address: ServerAddress, name: str) -> TokenServer:
         server = next((found for probe in _PROBES if (found := probe(client)) is not None), None)
         if server is None:
             raise InputError(
-                f"{name}: its server does not give top log-probabilities by token id, so it cannot be decoded token by "
+                "its server does not give top log-probabilities by token id, so it cannot be decoded token by "
                 "token; serve the model with vLLM, SGLang or llama.cpp, or let it vote with whole texts (leave "
-                "tokenizer= out)"
+                "tokenizer= out)",
+                of=name,
             )
         _check_values(server, name)
         # A fault may mean that the server was restarted, which the member must know.
@@ -43,7 +44,7 @@ def connect(address: ServerAddress, name: str) -> TokenServer:
         if error.failure == "temporary":
             # The server may give everything, and does not answer now.
             raise ServerError(f"{name}: {error}", error.failure, error.status) from None
-        raise InputError(f"{name}: {error}") from None
+        raise InputError(str(error), of=name) from None
     except InputError:
         client.close()
         raise
@@ -55,8 +56,8 @@ def _check_values(server: TokenServer, name: str) -> None:
     ((token,),) = server.write([_CONTEXT], 1, min(5, server.limits.k))
     if not _are_logprobs(token.top) or token.top.get(token.token) != max(token.top.values()):
         raise InputError(
-            f"{name}: its server does not give the model's own log-probabilities; start it with "
-            "--logprobs-mode raw_logprobs"
+            "its server does not give the model's own log-probabilities; start it with --logprobs-mode raw_logprobs",
+            of=name,
         )
 
 

@@ -22,9 +22,9 @@ T = TypeVar("T")
 _VALUES = 40_000
 """Log-probabilities of one answer: each has about 40 bytes, and the client reads up to 4 MiB."""
 _CHECK_S = 60.0
-"""Seconds after which the fingerprint is checked in any case: behind a proxy, a restart opens no new connection."""
+"""Seconds after which the probe values are compared in any case: behind a proxy, a restart opens no new connection."""
 _PROBES = (tuple(range(10, 26)), tuple(range(40, 48)), (30, 12, 45, 19, 33))
-"""Contexts of the fingerprint; every vocabulary has these ids."""
+"""Contexts of the probe; every vocabulary has these ids."""
 _PROBE_K = 5
 _SAME = 2e-3
 """Largest difference of two log-probabilities that one model in float32 computes in different batches."""
@@ -75,7 +75,7 @@ class TokenClient:
         self._slots = threading.Semaphore(concurrency)
         # With this object go its connections; an ensemble has no end that its user must call.
         weakref.finalize(self, server.close)
-        self._fingerprint = self._probe()
+        self._probe_values = self._probe()
         self._connections, self._next_check = server.connections, time.monotonic() + _CHECK_S
 
     def write(
@@ -155,7 +155,7 @@ class TokenClient:
         try:
             answer, seconds = retried(attempt, _is_temporary, patience=self._patience)
         except ServerError as error:
-            raise MemberError(f"{self.name}: {error}") from error
+            raise MemberError(str(error), of=self.name) from error
         with self._lock:
             self.counts.requests += 1
             self.counts.second += second
@@ -165,9 +165,9 @@ class TokenClient:
 
     def _check_model(self) -> None:
         connections = self._server.connections
-        if not same_model(self._fingerprint, self._probe()):
+        if not same_model(self._probe_values, self._probe()):
             raise MemberError(
-                f"{self.name}: the server has another model or numeric type than at the start; start the run again"
+                "the server has another model or numeric type than at the start; start the run again", of=self.name
             )
         self._connections = max(connections, self._server.connections)
         self._next_check = time.monotonic() + _CHECK_S

@@ -270,5 +270,5 @@ def next_symbols(models: Sequence[ByteModel], row: int) -> NDArray[np.float64] |
     members = np.stack([model.texts[row].next_symbols() for model in models])
     for model, own in zip(models, members, strict=True):
         if np.isnan(own).any():
-            return MemberError(f"{model.member.name}: its logits are not numbers (NaN)")
+            return MemberError("its logits are not numbers (NaN)", of=model.member.name)
     return members

@@ -345,7 +345,7 @@ def no_token(ran: Iterable[tuple[Member, Logits]], rows: Sequence[int], where: s
     """
     for member, own in ran:
         if reason := next((why for row in rows if (why := fault(own, row))), None):
-            return MemberError(f"{member.name}: {reason}{where}")
+            return MemberError(f"{reason}{where}", of=member.name)
     return MemberError(f"no member has a candidate token{where}")
 
 

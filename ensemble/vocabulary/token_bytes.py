@@ -79,7 +79,7 @@ class Vocabulary:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         name = str(tokenizer.name_or_path)
         if backend is None:
-            raise InputError(f"{name}: its tokenizer has no fast form (tokenizer.json), which ensembles need")
+            raise InputError("its tokenizer has no fast form (tokenizer.json), which ensembles need", of=name)
         self.name = name
         self.size = size
         decoder = _component(backend.decoder)
@@ -91,7 +91,7 @@ class Vocabulary:
             index: token for token, index in backend.get_vocab(with_added_tokens=True).items()
         }
         if not self._tokens:
-            raise InputError(f"{name}: its tokenizer has no tokens; take it from the model's publisher")
+            raise InputError("its tokenizer has no tokens; take it from the model's publisher", of=name)
         added = backend.get_added_tokens_decoder()
         self._literal: dict[int, str] = {index: token.content for index, token in added.items() if not token.special}
         # Some models end a generation by other ids than their tokenizer's EOS, for example at the end of a chat turn.
@@ -263,8 +263,9 @@ def _is_byte_level(decoder: dict[str, Any] | None, name: str) -> bool:
     if decoder is None or (marks and kinds <= _SENTENCEPIECE_STEPS):
         return False
     raise InputError(
-        f"{name}: its tokenizer decodes by {' + '.join(sorted(kinds))}, which is not supported; use a model with a "
-        "byte-level or SentencePiece-style tokenizer"
+        f"its tokenizer decodes by {' + '.join(sorted(kinds))}, which is not supported; use a model with a "
+        "byte-level or SentencePiece-style tokenizer",
+        of=name,
     )
 
 

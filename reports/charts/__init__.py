@@ -1,1 +1,1 @@
-"""Means to draw the charts of the sections: an SVG canvas, scales, rows with intervals, and places for names."""
+"""What the sections draw with: matplotlib's axes in the look of the page, and the way from a figure to the page."""

@@ -1,15 +1,17 @@
-"""Drawings of differences to the best single model: a mark with its interval on each line, beside zero."""
+"""Drawings of differences from the best single model: a mark with its interval on each line, beside zero."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matplotlib.axes import Axes
+
 from advisor.runs.read.fields import Interval
 from ensemble.common import text
-from reports.charts.canvas import Canvas
-from reports.charts.rows import COLUMN, NARROW, WIDE, axis, row_name
-from reports.charts.scales import Scale
+from reports.charts.axes import NARROW, WIDE, add_axes, interval, linear_limits, mark, reference
+from reports.charts.rows import add_scale, row_axes
+from reports.charts.svg import COLOURS, markup, new_figure
 
 _GAINS = ("ensemble", "rejected")
 
@@ -19,7 +21,7 @@ class Mark:
     """A difference on a line.
 
     Attributes:
-        shape: A status, or ``ensemble``; see :meth:`reports.charts.canvas.Canvas.mark`.
+        shape: A status, or ``ensemble``; see :func:`reports.charts.axes.mark`.
         what: What it is, for the text that is shown on hover.
     """
 
@@ -33,23 +35,23 @@ def draw_difference(points: float | None, ends: Interval | None) -> str | None:
     """Draw one difference with its interval on a small scale; None if either is unknown."""
     if points is None or ends is None:
         return None
-    low, high = ends
-    # The scale always shows zero, so that the reader sees whether the interval includes it.
-    reach = max(high, 0.0) - min(low, 0.0) or 1.0
-    canvas = Canvas(NARROW, 64)
-    # Room for the words on both sides of zero.
-    x = Scale(min(low, 0.0) - 0.24 * reach, max(high, 0.0) + 0.24 * reach, 6, NARROW - 6)
-    y, zero = 42.0, x(0.0)
-    canvas.line((x.start, y), (x.end, y), "rule")
-    canvas.line((zero, y - 16), (zero, y + 16), "muted", dash=(3, 3))
-    _interval(canvas, x, ends, y, width=4)
-    canvas.mark(x(points), y, shape_of(points))
-    # The labels of the ends are below the line and the words above it, because they may be close together.
-    canvas.text(zero - 6, y + 14, "← worse", size=12, colour="muted", align="right")
-    canvas.text(zero + 6, y + 14, "better →", size=12, colour="muted")
-    for end, align in ((low, "left"), (high, "right")):
-        canvas.text(x(end), y - 20, text.difference(end), size=12, colour="muted", align=align)
-    return canvas.markup(f"The difference is {text.difference(points)}, interval {text.difference_interval(ends)}.")
+    axes = add_axes(new_figure(NARROW, 64), 6, 6, NARROW - 6, 38)
+    axes.spines["bottom"].set_visible(False)
+    # The scale always shows zero, so that the reader sees whether the interval includes it, and has room for the words.
+    axes.set(xlim=linear_limits((*ends, 0.0), 0.24), ylim=(-1, 1))
+    axes.axhline(0, color=COLOURS["rule"], linewidth=1)
+    reference(axes, 0.0)
+    _gain_interval(axes, ends, 0, 4)
+    mark(axes, points, 0, shape_of(points))
+    # The words are above the line and the labels of the ends below it, because they may be close together.
+    words = [(0.0, (-6, 14), "right", "← worse"), (0.0, (6, 14), "left", "better →")]
+    labels = [(ends[0], (0, -20), "left"), (ends[1], (0, -20), "right")]
+    for x, offset, align, label in [*words, *((*each, text.difference(each[0])) for each in labels)]:
+        axes.annotate(
+            label, (x, 0), xytext=offset, textcoords="offset points", ha=align, va="center_baseline",
+            color=COLOURS["muted"], annotation_clip=False,
+        )  # fmt: skip
+    return markup(axes, f"The difference is {text.difference(points)}, interval {text.difference_interval(ends)}.")
 
 
 def draw_differences(
@@ -65,34 +67,30 @@ def draw_differences(
     """
     if not rows:
         return None
-    wide = width == WIDE
-    start, step, foot = (COLUMN, 30, 44) if wide else (8, 44, 44)
-    canvas = Canvas(width, step * len(rows) + foot)
-    ends = [0.0, *(end for _, marks, _ in rows for mark in marks for end in (mark.points, *(mark.ends or ())))]
-    pad = 0.05 * (max(ends) - min(ends)) or 1.0
-    x = Scale(min(ends) - pad, max(ends) + pad, start, width - 12)
-    axis(canvas, x, foot, axis_label, 8 if wide else 5)
-    canvas.line((x(0.0), foot), (x(0.0), canvas.height), "muted", dash=(3, 3))
-    for index, (name, marks, bold) in enumerate(rows):
-        middle = canvas.height - step * index - (step / 2 if wide else 29)
-        row_name(canvas, name, x, middle, 16, bold=bold)
-        for place, mark in enumerate(marks):
-            y = middle + (4.5 if len(marks) > 1 else 0) * (1 - 2 * place)
-            if mark.ends is not None:
-                _interval(canvas, x, mark.ends, y, width=2, colour="" if mark.shape in _GAINS else mark.shape)
-            title = f"{name}, {mark.what}: {text.difference(mark.points)}, {text.difference_interval(mark.ends)}"
-            canvas.mark(x(mark.points), y, mark.shape, title=title)
-    return canvas.markup(label)
-
-
-def _interval(canvas: Canvas, x: Scale, ends: Interval, y: float, *, width: float, colour: str = "") -> None:
-    """Draw an interval. Without a colour, the part below zero has that of losses, and the part above that of gains."""
-    low, high = ends
-    for start, end, own in ((low, min(high, 0.0), "rejected"), (max(low, 0.0), high, "ensemble")):
-        if start < end or (start == end and low == high):
-            canvas.line((x(start), y), (x(end), y), colour or own, width=width)
+    # Two marks on a line need room below its name.
+    tall = width != WIDE and any(len(marks) > 1 for _, marks, _ in rows)
+    axes = row_axes([name for name, *_ in rows], width, row=56 if tall else 30, bold=[bold for *_, bold in rows])
+    ends = [end for _, marks, _ in rows for each in marks for end in (each.points, *(each.ends or ()))]
+    add_scale(axes, axis_label, linear_limits([0.0, *ends]), 8 if width == WIDE else 5)
+    reference(axes, 0.0)
+    for row, (name, marks, _) in enumerate(rows):
+        for place, each in enumerate(marks):
+            y = row + (place - (len(marks) - 1) / 2) * 0.3
+            if each.ends is not None:
+                _gain_interval(axes, each.ends, y, 2, colour="" if each.shape in _GAINS else each.shape)
+            title = f"{name}, {each.what}: {text.difference(each.points)}, {text.difference_interval(each.ends)}"
+            mark(axes, each.points, y, each.shape, title=title)
+    return markup(axes, label)
 
 
 def shape_of(points: float) -> str:
     """The mark and colour of a gain, or of a loss: a loss is never green."""
     return "rejected" if points < 0 else "ensemble"
+
+
+def _gain_interval(axes: Axes, ends: Interval, y: float, width: float, colour: str = "") -> None:
+    """Draw an interval. Without a colour, the part below zero has that of losses, and the part above that of gains."""
+    low, high = ends
+    for start, end, own in ((low, min(high, 0.0), "rejected"), (max(low, 0.0), high, "ensemble")):
+        if start < end or (start == end and low == high):
+            interval(axes, start, end, y, colour or own, width)

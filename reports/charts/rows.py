@@ -1,52 +1,113 @@
-"""Drawings with a name and a mark on each line, for a wide and for a narrow page."""
+"""Drawings with a name and marks on each line, for a wide and for a narrow page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from matplotlib.axes import Axes
+
 from advisor.runs.read.measurements import Measurements
 from ensemble.common import text
-from reports.charts.canvas import Canvas
-from reports.charts.scales import Scale, points_scale
+from reports.charts.axes import (
+    NAME_SIZE,
+    NARROW,
+    WIDE,
+    add_axes,
+    interval,
+    log_limits,
+    mark,
+    points_limits,
+    reference,
+    set_ticks,
+)
+from reports.charts.svg import figure_of, markup, new_figure
 
-WIDE, NARROW = 904, 358  # CSS pixels that the page leaves for a drawing on a desk, and on a phone of 390 pixels
-COLUMN = 190  # for the names beside a wide drawing; a narrow one has no room beside, so they are above the lines
-_NAME_SIZE = 12.5
-
-
-def both_widths(draw: Callable[[int], str | None]) -> dict[str, str] | None:
-    """Draw once for a wide page and once for a narrow one, where the wide drawing would be too small to read."""
-    wide, narrow = draw(WIDE), draw(NARROW)
-    return None if wide is None or narrow is None else {"wide": wide, "narrow": narrow}
-
-
-def axis(canvas: Canvas, x: Scale, bottom: float, label: str, most: int) -> None:
-    """Draw a scale with its label along the bottom, and at most ``most`` lines upwards from its ticks."""
-    for value in x.ticks(most):
-        canvas.line((x(value), bottom), (x(value), canvas.height), "rule", width=0.8)
-        canvas.text(x(value), bottom - 14, f"{value:,g}", size=11.5, colour="muted", align="center")
-    canvas.line((x.start, bottom), (x.end, bottom), "muted")
-    canvas.text(x.end, 8, f"{label} →", size=11.5, colour="muted", align="right")
+_COLUMN = 190  # for the names beside a wide drawing; a narrow one has no room beside, so they are above the lines
+_LEFT, _FOOT = 8, 44
+# The lines are in the middle of the rows, or below their names.
+_TALL_ROW, _NAME_ABOVE = 45, 17
 
 
-def interval_mark(canvas: Canvas, row: Measurements, shape: str, x: Scale, y: float) -> None:
+def row_axes(
+    names: Sequence[str],
+    width: int,
+    *,
+    row: int = 30,
+    right: float = 12,
+    bold: Sequence[bool] = (),
+    above: bool = False,
+) -> Axes:
+    """Return axes with a line for each name, at y = 0, 1, 2 and so on from the top.
+
+    Args:
+        names: Of the lines.
+        width: Of the drawing, in CSS pixels.
+        row: Height of a line whose name is beside it.
+        right: Pixels that are left free on the right.
+        bold: Whether each name is bold.
+        above: Whether the names are above the lines of a wide drawing, too.
+    """
+    beside = width == WIDE and not above
+    longest, row = (24, row) if beside else (width // 9, max(row, _TALL_ROW))
+    height = row * len(names) + _FOOT
+    axes = add_axes(new_figure(width, height), _COLUMN if beside else _LEFT, _FOOT, width - right, height)
+    lowered = 0.0 if beside else 0.5 * _NAME_ABOVE / row
+    axes.set_ylim(len(names) - 0.5 - lowered, -0.5 - lowered)
+    for y, name in enumerate(names):
+        axes.annotate(
+            text.shortened(name, longest),
+            (0, y),
+            xycoords=("axes fraction", "data"),
+            xytext=(-_COLUMN, 0) if beside else (0, _NAME_ABOVE),
+            textcoords="offset points",
+            fontsize=NAME_SIZE,
+            weight=700 if bold and bold[y] else 400,
+            va="center_baseline",
+        )
+    return axes
+
+
+def write_value(axes: Axes, y: float, value: str, offset: float, *, bold: bool = False) -> None:
+    """Write a value that ends ``offset`` pixels right of the axes."""
+    axes.annotate(
+        value,
+        (1, y),
+        xycoords=("axes fraction", "data"),
+        xytext=(offset, 0),
+        textcoords="offset points",
+        fontsize=13,
+        weight=700 if bold else 400,
+        ha="right",
+        va="center_baseline",
+    )
+
+
+def add_scale(axes: Axes, label: str, limits: tuple[float, float], most: int, *, log: bool = False) -> None:
+    """Give axes their scale along the bottom, with its label and about ``most`` ticks."""
+    if log:
+        axes.set_xscale("log")
+    axes.set_xlim(*limits)
+    set_ticks(axes.xaxis, most)
+    axes.grid(axis="x")
+    axes.set_xlabel(f"{label} →", loc="right")
+
+
+def add_points_scale(axes: Axes, rows: Sequence[Measurements], measure: str, most: int) -> None:
+    """Give axes a scale for the accuracies of the rows and their intervals."""
+    # The scale has room for the intervals and not for the accuracies only.
+    ends = [end for row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
+    add_scale(axes, f"{measure}, points", points_limits(ends, pad=1.5), most)
+
+
+def accuracy_mark(axes: Axes, row: Measurements, shape: str, y: float, *, name: str = "") -> None:
     """Draw a row's accuracy and its interval, as far as they are known."""
     if row.accuracy is None:
         return
     if row.accuracy_ci is not None:
-        low, high = row.accuracy_ci
-        canvas.line((x(low), y), (x(high), y), shape, width=3 if shape == "ensemble" else 2)
+        interval(axes, *row.accuracy_ci, y, shape, width=3 if shape == "ensemble" else 2)
     # The drawing has no room for numbers beside the marks, so they are shown on hover.
-    title = f"{row.name}: {text.points(row.accuracy)} points, interval {text.interval(row.accuracy_ci)}"
-    canvas.mark(x(row.accuracy), y, shape, title=title)
-
-
-def row_name(canvas: Canvas, name: str, x: Scale, y: float, above: float, *, bold: bool) -> None:
-    """Write a row's name: beside the row on a wide drawing, ``above`` pixels above it on a narrow one."""
-    if canvas.width == WIDE:
-        canvas.text(0, y, text.shortened(name, 24), size=_NAME_SIZE, bold=bold)
-    else:
-        canvas.text(x.start, y + above, text.shortened(name, 40), size=_NAME_SIZE, bold=bold)
+    title = f"{name or row.name}: {text.points(row.accuracy)} points, interval {text.interval(row.accuracy_ci)}"
+    mark(axes, row.accuracy, y, shape, title=title)
 
 
 def accuracy_and_cost(
@@ -74,31 +135,32 @@ def accuracy_and_cost(
     if not known:
         return None
     wide = width == WIDE
-    start, step, foot = (COLUMN, 29, 44) if wide else (8, 44, 44)
     # The scale of costs has about a third of the width, with a gap between the two.
     middle = 0.66 * width
-    canvas = Canvas(width, step * len(known) + foot)
-    ends = [end for _, row, *_ in known for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
-    x = points_scale(ends, start, middle - 24, pad=1.5)
-    axis(canvas, x, foot, f"{measure}, points", 8 if wide else 4)
+    axes = row_axes(
+        [name for name, *_ in known], width, row=29, right=width - middle + 24, bold=[bold for *_, bold, _ in known]
+    )
+    add_points_scale(axes, [row for _, row, *_ in known], measure, 8 if wide else 4)
     if best_single is not None:
-        canvas.line((x(best_single), foot), (x(best_single), canvas.height), "muted", dash=(3, 3))
-    scale = _cost_scale([each for *_, each in known], middle, width - 12, log=log)
-    if scale is not None:
-        axis(canvas, scale, foot, cost + (" (log scale)" if log and wide else ", log" if log else ""), 6 if wide else 3)
-    for index, (name, row, shape, bold, own) in enumerate(known):
-        y = canvas.height - step * index - (step / 2 if wide else 29)
-        row_name(canvas, name, x, y, 16, bold=bold)
-        interval_mark(canvas, row, shape, x, y)
-        if scale is not None and own is not None and own > 0:
-            canvas.mark(scale(own), y, shape, title=f"{name}: {written(own)}")
-    what = f"{measure.capitalize()} with intervals and {cost}"
-    return canvas.markup(f"{what} of {len(known)} methods and models; the table has the numbers.")
-
-
-def _cost_scale(costs: Sequence[float | None], start: float, end: float, *, log: bool) -> Scale | None:
+        reference(axes, best_single)
     # A logarithm has no place for a cost of zero.
-    known = [cost for cost in costs if cost is not None and cost > 0]
-    if not known:
-        return None
-    return Scale(min(known) / 1.3 if log else 0.0, max(known) * (1.3 if log else 1.1), start, end, log=log)
+    costs = [each for *_, each in known if each is not None and each > 0]
+    right = _cost_axes(axes, middle, costs, cost, log=log) if costs else None
+    for y, (name, row, shape, _, own) in enumerate(known):
+        accuracy_mark(axes, row, shape, y)
+        if right is not None and own is not None and own > 0:
+            mark(right, own, y, shape, title=f"{name}: {written(own)}")
+    what = f"{measure.capitalize()} with intervals and {cost}"
+    return markup(axes, f"{what} of {len(known)} methods and models; the table has the numbers.")
+
+
+def _cost_axes(beside: Axes, left: float, costs: Sequence[float], cost: str, *, log: bool) -> Axes:
+    figure = figure_of(beside)
+    width, height = 72 * figure.get_size_inches()
+    axes = add_axes(figure, left, _FOOT, width - 12, height)
+    axes.set_ylim(beside.get_ylim())
+    wide = width > NARROW
+    label = cost + (" (log scale)" if log and wide else ", log" if log else "")
+    limits = log_limits(costs, 1.3) if log else (0.0, 1.1 * max(costs))
+    add_scale(axes, label, limits, 6 if wide else 3, log=log)
+    return axes

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.transforms import Bbox
 
 from advisor.runs.read.result import CandidateRow, Result
 from ensemble.common import text
-from reports.charts.canvas import Canvas, Point, part
-from reports.charts.labels import Box, write_names
-from reports.charts.rows import NARROW, WIDE, both_widths
-from reports.charts.scales import Scale, length_scale, points_scale
+from reports.charts.axes import WIDE, both_widths, clipped, log_limits, mark, points_limits
+from reports.charts.scatter import BOTTOM, LEFT, RIGHT, TOP, add_scales, point_axes, write_names
+from reports.charts.svg import COLOURS, markup, named
 
-LEFT, RIGHT, TOP, BOTTOM = 34, 12, 30, 46
-_NAME_SIZE = 12.5
-MOST_NAMES = 24  # beside the chosen ones: more would cover the map, and a point shows its name on hover
+_MOST_NAMES = {
+    True: 24,
+    False: 10,
+}  # on a wide and on a narrow drawing: more would cover it, and a point has its name on hover
 
 
 def values(result: Result) -> dict[str, Any] | None:
@@ -31,96 +34,81 @@ def _draw(result: Result, width: int) -> str | None:
     ]
     if not known:
         return None
-    canvas = Canvas(width, 420 if width == WIDE else 380)
-    ends = [end for candidate, _, accuracy in known for end in (accuracy, *(candidate.accuracy_ci or ()))]
-    x, y = _scales(result, [length for _, length, _ in known], ends, canvas)
-    edges = _draw_region(canvas, result, x, y)
-    _draw_frame(canvas, x, y, result.measure)
-    points = [(candidate, (x(length), y(accuracy))) for candidate, length, accuracy in known]
-    whiskers = [_draw_whisker(canvas, candidate, at[0], y) for candidate, at in points if candidate.accuracy_ci]
-    bounds = Box(x.start + 2, y.start + 2, width - 2, y.end)
-    _draw_names(canvas, result.short_names, points, [*edges, *whiskers], bounds)
-    for candidate, at in reversed(points):
-        _draw_marks(canvas, candidate, at)  # the best candidates last, so that their marks lie above the others
+    wide = width == WIDE
+    height = 420 if wide else 380
+    axes = point_axes(width, height, *_limits(result, known), log=True)
+    # What the file has outside of the scale is drawn at its end.
+    points = [
+        (each, clipped(length, axes.get_xlim()), clipped(accuracy, axes.get_ylim())) for each, length, accuracy in known
+    ]
+    avoid = _draw_region(axes, result)
+    for candidate, x, _ in points:
+        if candidate.accuracy_ci:
+            low, high = (clipped(end, axes.get_ylim()) for end in candidate.accuracy_ci)
+            axes.plot([x, x], [low, high], color=COLOURS["muted"], linewidth=1)
+            avoid.append(Bbox([[x, low], [x, high]]))
+    names = [
+        (x, y, text.shortened(result.short_names[each.name], 28 if wide else 18), each.status != "rejected")
+        for place, (each, x, y) in enumerate(points)
+        if place < _MOST_NAMES[wide] or each.status == "selected"
+    ]
+    names.sort(key=lambda name: not name[-1])  # the chosen ones first
+    write_names(axes, names, [(x, y) for _, x, y in points], avoid)
+    for candidate, x, y in reversed(points):
+        _draw_marks(axes, candidate, x, y)  # the best candidates last, so that their marks lie above the others
+    add_scales(axes, "mean response length, characters (log scale)", f"{result.measure}, points", width)
     label = f"Accuracy against mean response length of {len(points)} candidates; the leaderboard has the same numbers."
-    return canvas.markup(label, _geometry(x, y, canvas.height))
+    return markup(axes, label, _geometry(axes, width, height))
 
 
-def _scales(result: Result, lengths: list[float], accuracies: list[float], canvas: Canvas) -> tuple[Scale, Scale]:
-    """Return scales that also have room for the region of the rules."""
+def _limits(
+    result: Result, known: list[tuple[CandidateRow, float, float]]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return limits for lengths and accuracies that also have room for the region of the rules."""
+    lengths = [length for _, length, _ in known]
+    accuracies = [end for candidate, _, accuracy in known for end in (accuracy, *(candidate.accuracy_ci or ()))]
     primary = result.primary
     if primary and primary.mean_length is not None:
-        lengths = [
-            *lengths,
-            primary.mean_length * result.max_length_ratio,
-            primary.mean_length / result.max_length_ratio,
-        ]
+        ratio = result.max_length_ratio
+        lengths += [primary.mean_length * ratio, primary.mean_length / ratio]
     if primary and primary.accuracy is not None:
-        accuracies = [*accuracies, max(primary.accuracy - result.max_gap, 0.0)]
-    x = length_scale(lengths, LEFT, canvas.width - RIGHT)
-    return x, points_scale(accuracies, BOTTOM, canvas.height - TOP)
+        accuracies.append(max(primary.accuracy - result.max_gap, 0.0))
+    # An empty response counts as one character, because a logarithm has no place for 0.
+    return log_limits([max(length, 1.0) for length in lengths], 1.15), points_limits(accuracies)
 
 
-def _draw_region(canvas: Canvas, result: Result, x: Scale, y: Scale) -> list[Box]:
+def _draw_region(axes: Axes, result: Result) -> list[Bbox]:
     """Draw the accepted region, and return its edges, which names should not cross."""
     primary = result.primary
     if primary is None or primary.accuracy is None:
         return []
-    bottom, left, right = y(primary.accuracy - result.max_gap), x.start, x.end
+    (left, right), (floor, top) = axes.get_xlim(), axes.get_ylim()
+    bottom = clipped(primary.accuracy - result.max_gap, (floor, top))
     if primary.mean_length:
         ratio = result.max_length_ratio
-        left, right = x(primary.mean_length / ratio), x(primary.mean_length * ratio)
-    corners = [(left, bottom), (right, bottom), (right, y.end), (left, y.end)]
-    canvas.area(corners, "band", edge="band-edge", width=1.2, name=part(region=1))
-    sides = [Box(side - 2, bottom, side + 2, y.end) for side in (left, right)]
-    return [*sides, Box(left, bottom - 2, right, bottom + 2)]
+        ends = primary.mean_length / ratio, primary.mean_length * ratio
+        left, right = (clipped(end, axes.get_xlim()) for end in ends)
+    region = Rectangle((left, bottom), right - left, top - bottom, linewidth=1.2, zorder=0.4, gid=named(region=1))
+    region.set(facecolor=COLOURS["band"], edgecolor=COLOURS["band-edge"])
+    axes.add_artist(region)
+    return [Bbox([[x, bottom], [x, top]]) for x in (left, right)] + [Bbox([[left, bottom], [right, bottom]])]
 
 
-def _draw_frame(canvas: Canvas, x: Scale, y: Scale, measure: str) -> None:
-    for value in y.ticks(7):
-        canvas.line((x.start, y(value)), (x.end, y(value)), "rule", width=0.8)
-        canvas.text(x.start - 7, y(value), f"{value:g}", size=11.5, colour="muted", align="right")
-    canvas.line((x.start, y.start), (x.end, y.start), "muted")
-    for value in x.ticks(5 if canvas.width == NARROW else 9):
-        canvas.line((x(value), y.start), (x(value), y.start - 4), "muted")
-        canvas.text(x(value), y.start - 14, f"{value:,g}", size=11.5, colour="muted", align="center")
-    canvas.text(0, canvas.height - 9, f"↑ {measure}, points", size=11.5, colour="muted")
-    canvas.text(x.end, 9, "mean response length, characters (log scale) →", size=11.5, colour="muted", align="right")
-
-
-def _draw_whisker(canvas: Canvas, candidate: CandidateRow, x: float, y: Scale) -> Box:
-    low, high = candidate.accuracy_ci or (0.0, 0.0)
-    canvas.line((x, y(low)), (x, y(high)), "muted", width=1.0)
-    return Box(x - 2, y(low), x + 2, y(high))
-
-
-def _draw_names(
-    canvas: Canvas,
-    short_names: Mapping[str, str],
-    points: Sequence[tuple[CandidateRow, Point]],
-    soft: Sequence[Box],
-    bounds: Box,
-) -> None:
-    longest = 18 if canvas.width == NARROW else 28
-    named = [point for place, point in enumerate(points) if place < MOST_NAMES or point[0].status == "selected"]
-    labels = [
-        (at, text.shortened(short_names[each.name], longest), f"no. {each.index + 1}", each.status != "rejected")
-        for each, at in named
-    ]
-    write_names(canvas, labels, _NAME_SIZE, [at for _, at in points], soft, bounds)
-
-
-def _draw_marks(canvas: Canvas, candidate: CandidateRow, at: Point) -> None:
+def _draw_marks(axes: Axes, candidate: CandidateRow, x: float, y: float) -> None:
     """Draw the marks of all statuses on one another. The page shows the one that its limits give the candidate."""
     accuracy, length = text.points(candidate.accuracy), text.length(candidate.mean_length)
     title = f"{candidate.name}: {accuracy} points, {length} characters"
     for shape in ("primary", "selected", "rejected"):
-        name = part(point=candidate.index, shape=shape, shown=int(shape == candidate.status))
-        canvas.mark(*at, shape, name=name, title=title)
+        shown = int(shape == candidate.status)
+        mark(axes, x, y, shape, title=title, data={"point": candidate.index, "shape": shape, "shown": shown})
 
 
-def _geometry(x: Scale, y: Scale, height: float) -> dict[str, str]:
+def _geometry(axes: Axes, width: int, height: int) -> dict[str, str]:
     """Return the attributes by which the page's script moves the region. In the page y runs downwards."""
-    pixels = {"left": x.start, "right": x.end, "top": height - y.end, "bottom": height - y.start}
-    data = {"x-low": x.low, "x-high": x.high, "y-low": y.low, "y-high": y.high}
-    return {"data-map": "1", **{f"data-{name}": repr(round(value, 6)) for name, value in {**pixels, **data}.items()}}
+    pixels = {"left": LEFT, "right": width - RIGHT, "top": TOP, "bottom": height - BOTTOM}
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    data = {"x-low": left, "x-high": right, "y-low": bottom, "y-high": top}
+    return {
+        "data-map": "1",
+        **{f"data-{name}": repr(round(float(value), 6)) for name, value in {**pixels, **data}.items()},
+    }

@@ -19,7 +19,8 @@ def evidence(result: Result) -> str:
     # HTML escapes would spoil Markdown, so the template passes every text of a model or a file through ``md``.
     environment = Environment(loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, autoescape=False)
     environment.filters |= {**text.FILTERS, "md": escaped}
-    certainty = verdict.certainty(result) if result.ensemble else ""
+    # A card has no leaderboard.
+    certainty = verdict.certainty(result, "the run's report") if result.ensemble else ""
     recommended = result.strategies.recommended
     names = [candidate.name for candidate in result.selected]
     method = result.ensemble.name if result.ensemble else "single"
@@ -31,6 +32,5 @@ def evidence(result: Result) -> str:
         gain=verdict.measured_gain(result),
         baseline=result.best_single.name if result.best_single else "",
         headline=escaped(verdict.verdict_headline(result)),
-        # A card has no leaderboard.
-        certainty=certainty.replace("the leaderboard", "the run's report"),
+        certainty=certainty,
     )

@@ -9,10 +9,10 @@ from advisor.runs.read.fields import Interval
 from advisor.runs.read.prediction import LookRow, PredictedRow
 from advisor.runs.read.result import EnsembleRun, Result
 from ensemble.common import text
-from reports.charts.canvas import Canvas
+from reports.charts.axes import NARROW, both_widths, reference
 from reports.charts.differences import Mark, draw_differences, shape_of
-from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, interval_mark, row_name
-from reports.charts.scales import points_scale
+from reports.charts.rows import accuracy_mark, add_points_scale, row_axes, write_value
+from reports.charts.svg import markup
 
 _MOST_PREDICTED = 20
 _MOST_NAMES = 6
@@ -70,24 +70,19 @@ def _draw(run: EnsembleRun, result: Result, width: int) -> str | None:
     short_names, measure = result.short_names, result.measure
     members = [replace(each, name=short_names.get(each.name, each.name)) for each in run.members]
     rows = [replace(run, name=f"{run.name} ensemble"), *(each for each in members if each.accuracy is not None)]
-    start, step, foot = (COLUMN, 38, 44) if width == WIDE else (8, 46, 44)
-    canvas = Canvas(width, step * len(rows) + foot)
-    # The scale has room for the intervals and not for the accuracies only.
-    ends = [end for row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
-    x = points_scale(ends, start, width - 52, pad=1.5)
-    axis(canvas, x, foot, f"{measure}, points", 5 if width == NARROW else 10)
+    bold = [True, *(False for _ in members)]
+    axes = row_axes([row.name for row in rows], width, row=38, right=52, bold=bold)
+    add_points_scale(axes, rows, measure, 5 if width == NARROW else 10)
     if run.best_single is not None:
         # The line is what the ensemble has to pass.
-        at = x(run.best_single)
-        canvas.line((at, foot), (at, canvas.height), "muted", dash=(3, 3))
-    for index, row in enumerate(rows):
-        y = canvas.height - step * index - (step / 2 if width == WIDE else 31)
-        row_name(canvas, row.name, x, y, 17, bold=index == 0)
-        interval_mark(canvas, row, "selected" if index else shape_of(_gain(run)), x, y)
-        canvas.text(canvas.width - 4, y, text.points(row.accuracy), size=13, bold=index == 0, align="right")
-    return canvas.markup(
+        reference(axes, run.best_single)
+    for y, row in enumerate(rows):
+        accuracy_mark(axes, row, "selected" if y else shape_of(_gain(run)), y)
+        write_value(axes, y, text.points(row.accuracy), 48, bold=bold[y])
+    return markup(
+        axes,
         f"{measure.capitalize()} of the ensemble and of its {len(rows) - 1} members, with intervals; the table has the "
-        "numbers."
+        "numbers.",
     )
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from advisor.runs.read.judge import MEASURES, JudgedSplit
 from advisor.runs.read.result import Result
-from reports.charts.canvas import Canvas
-from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, interval_mark, row_name
-from reports.charts.scales import points_scale
+from reports.charts.axes import NARROW, both_widths, reference
+from reports.charts.rows import accuracy_mark, add_points_scale, row_axes
+from reports.charts.svg import markup
 
 _MOST_DRAWN = 20
 
@@ -42,17 +42,12 @@ def _draw(
     rows = [row for row in split.rows[:_MOST_DRAWN] if row.accuracy is not None]
     if not rows:
         return None
-    start, step, foot = (COLUMN, 30, 44) if width == WIDE else (8, 46, 44)
-    canvas = Canvas(width, step * len(rows) + foot)
-    ends = [end for row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
-    x = points_scale(ends, start, width - 12, pad=1.5)
-    axis(canvas, x, foot, f"{measure}, points", 5 if width == NARROW else 10)
+    is_set = [row.name not in candidates for row in rows]
+    axes = row_axes([short_names.get(row.name, row.name) for row in rows], width, bold=is_set)
+    add_points_scale(axes, rows, measure, 5 if width == NARROW else 10)
     # An average candidate wins half of its comparisons; grades have no middle of this kind.
     if measure == MEASURES["pairwise"]:
-        canvas.line((x(50), foot), (x(50), canvas.height), "muted", dash=(3, 3))
-    for index, row in enumerate(rows):
-        y = canvas.height - step * index - (step / 2 if width == WIDE else 31)
-        is_set = row.name not in candidates
-        row_name(canvas, short_names.get(row.name, row.name), x, y, 17, bold=is_set)
-        interval_mark(canvas, row, "ensemble" if is_set else "selected", x, y)
-    return canvas.markup(f"The {measure} of {len(rows)} models with intervals; the table has the numbers.")
+        reference(axes, 50)
+    for y, row in enumerate(rows):
+        accuracy_mark(axes, row, "ensemble" if is_set[y] else "selected", y)
+    return markup(axes, f"The {measure} of {len(rows)} models with intervals; the table has the numbers.")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
-from advisor.runs.read.result import CandidateRow, Result
+import numpy as np
+
+from advisor.runs.read.result import Result
 from ensemble.common import text
-from reports.charts.canvas import Canvas
-from reports.charts.rows import COLUMN, NARROW, WIDE, axis, both_widths, row_name
-from reports.charts.scales import Scale, length_scale
+from reports.charts.axes import NARROW, WIDE, both_widths, clipped, log_limits, mark
+from reports.charts.rows import add_scale, row_axes
+from reports.charts.svg import COLOURS, markup
 
 MOST_CANDIDATES = 40  # with more, the page would show little else
-_HEIGHT = 26.0
+_HEIGHT = 0.42  # of the highest bar of a histogram, in rows
 
 
 def values(result: Result) -> dict[str, Any] | None:
@@ -28,40 +28,28 @@ def _draw(result: Result, width: int) -> str | None:
     if not rows:
         return None
     rows = rows[:MOST_CANDIDATES]
-    start, step, foot = (COLUMN, 50, 44) if width == WIDE else (8, 60, 44)
-    canvas = Canvas(width, step * len(rows) + foot)
+    names = [result.short_names[each.name] for each, _ in rows]
+    axes = row_axes(names, width, row=50 if width == WIDE else 60, bold=[each.status != "rejected" for each, _ in rows])
     means = [each.mean_length for each, _ in rows if each.mean_length is not None]
-    x = length_scale([float(length) for _, lengths in rows for length in lengths] + means, start, width - 12, pad=1.12)
+    # An empty response counts as one character, because a logarithm has no place for 0.
+    every = [max(length, 1.0) for length in (*means, *(length for _, lengths in rows for length in lengths))]
+    limits = log_limits(every, 1.12)
+    add_scale(axes, "response length, characters (log scale)", limits, 5 if width == NARROW else 10, log=True)
     primary = result.primary
     if primary and primary.mean_length:
         ratio = result.max_length_ratio
-        canvas.box(x(primary.mean_length / ratio), foot, x(primary.mean_length * ratio), canvas.height, "band")
-    axis(canvas, x, foot, "response length, characters (log scale)", 5 if width == NARROW else 10)
-    for index, (candidate, lengths) in enumerate(rows):
-        base = canvas.height - step * (index + 1) + 12
-        _histogram(canvas, lengths, x, base)
-        name, above = result.short_names[candidate.name], base + (8 if width == WIDE else 0)
-        row_name(canvas, name, x, above, 38, bold=candidate.status != "rejected")
-        _mean(canvas, candidate, x, base)
-    return canvas.markup(f"How the response lengths of {len(rows)} candidates are spread, with the mean of each.")
-
-
-def _histogram(canvas: Canvas, lengths: Sequence[int], x: Scale, base: float) -> None:
-    bins = 56 if canvas.width > NARROW else 36
-    counts = [0] * bins
-    for length in lengths:
-        share = (x(max(length, 1)) - x.start) / (x.end - x.start)
-        counts[min(int(share * bins), bins - 1)] += 1
-    # Square roots keep rare lengths visible beside many equal ones.
-    heights = [_HEIGHT * math.sqrt(count / max(counts)) for count in counts]
-    step = (x.end - x.start) / bins
-    # One outline: a box for each bar would make this the largest part of the page.
-    corners = [(x.start + (index + side) * step, base + heights[index]) for index in range(bins) for side in (0, 1)]
-    canvas.area([(x.start, base), *corners, (x.end, base)], "bar")
-    canvas.line((x.start, base), (x.end, base), "rule")
-
-
-def _mean(canvas: Canvas, candidate: CandidateRow, x: Scale, base: float) -> None:
-    if candidate.mean_length is not None:
-        title = f"{candidate.name}: mean {text.length(candidate.mean_length)} characters"
-        canvas.mark(x(candidate.mean_length), base, candidate.status, title=title)
+        low, high = (clipped(end, limits) for end in (primary.mean_length / ratio, primary.mean_length * ratio))
+        axes.axvspan(low, high, facecolor=COLOURS["band"], linewidth=0, zorder=0)
+    edges = np.geomspace(*limits, (56 if width == WIDE else 36) + 1)
+    for y, (candidate, lengths) in enumerate(rows):
+        # Square roots keep rare lengths visible beside many equal ones.
+        heights = np.sqrt(np.histogram(np.clip(lengths, *limits), edges)[0])
+        base, height = y + 0.26, _HEIGHT * heights / max(heights.max(), 1)
+        # One outline: a box for each bar would make this the largest part of the page.
+        axes.stairs(base - height, edges, baseline=base, fill=True, facecolor=COLOURS["bar"], linewidth=0, zorder=2)
+        axes.axhline(base, color=COLOURS["rule"], linewidth=1)
+        if candidate.mean_length is not None:
+            title = f"{candidate.name}: mean {text.length(candidate.mean_length)} characters"
+            mark(axes, candidate.mean_length, base, candidate.status, title=title)
+    label = f"How the response lengths of {len(rows)} candidates are spread, with the mean of each."
+    return markup(axes, label)

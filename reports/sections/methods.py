@@ -7,8 +7,9 @@ from typing import Any
 from advisor.runs.read.evaluation import MethodTable
 from advisor.runs.read.result import Result
 from ensemble.common import text
+from reports.charts.axes import both_widths
 from reports.charts.differences import shape_of
-from reports.charts.rows import accuracy_and_cost, both_widths
+from reports.charts.rows import accuracy_and_cost
 
 _SHAPES = {"member": "selected", "control": "primary"}
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
 
 from advisor.runs.read.result import Result
 from advisor.runs.read.strategies import StrategyRow
 from ensemble.common import text
-from reports.charts.canvas import Canvas, Point
+from reports.charts.axes import WIDE, both_widths, clipped, linear_limits, log_limits, mark, points_limits
 from reports.charts.differences import shape_of
-from reports.charts.labels import Box, write_names
-from reports.charts.rows import NARROW, WIDE, both_widths
-from reports.charts.scales import Scale, points_scale
+from reports.charts.scatter import add_scales, point_axes, write_names
+from reports.charts.svg import COLOURS, markup
 
-LEFT, RIGHT, TOP, BOTTOM = 34, 12, 12, 46
-_NAME_SIZE = 12.5
 _MOST_NAMES = 20
-_LONGEST = {WIDE: 30, NARROW: 20}
 # The attribute, what it is, and how a value is written; the first one that all strategies have is the axis.
 _COSTS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
     ("price", "price of 1,000 questions", text.price),
@@ -90,74 +88,48 @@ def _draw(
     written: Callable[[float | None], str],
     width: int,
 ) -> str:
-    canvas = Canvas(width, 400 if width == WIDE else 380)
+    wide = width == WIDE
     costs, accuracies = [cost for _, cost, *_ in points], [row.accuracy or 0.0 for row, *_ in points]
-    # Room for the mark of a point at the edge.
-    x, y = _cost_scale(costs, width), points_scale(accuracies, BOTTOM + 8, canvas.height - TOP, pad=1.0)
-    measure = result.measure
-    _draw_frame(canvas, x, y, measure, what)
-    places = [((x(cost), y(row.accuracy or 0.0)), row, on_front, best) for row, cost, on_front, best in points]
-    edges = _draw_front(canvas, sorted(at for at, _, on_front, _ in places if on_front), x.end)
-    bounds = Box(x.start + 2, BOTTOM + 2, width - 2, canvas.height)
-    _write_names(canvas, result, places, edges, bounds)
-    for (at, row, _, best), (_, cost, *_) in reversed(list(zip(places, points, strict=True))):
-        gain = "" if row.delta is None or row.is_single else f", {text.difference(row.delta)} points measured"
-        title = f"{_name(row)}: {text.points(row.accuracy)} points{gain}, {what} {written(cost)}"
-        colour = "selected" if row.is_single else shape_of(row.delta or 0.0)
-        canvas.mark(*at, "primary" if best else colour, colour=colour, title=title)
-    return canvas.markup(f"{measure.capitalize()} against the {what} of {len(points)} strategies; the table has both.")
-
-
-def _cost_scale(costs: Sequence[float], width: int) -> Scale:
     least, most = min(costs), max(costs)
-    if least > 0 and most / least > _LOG_FROM:
-        return Scale(least / 1.25, most * 1.25, LEFT, width - RIGHT, log=True)
-    pad = 0.06 * (most - least) or 0.5
-    return Scale(max(least - pad, 0.0), most + pad, LEFT, width - RIGHT)
-
-
-def _draw_frame(canvas: Canvas, x: Scale, y: Scale, measure: str, what: str) -> None:
-    for value in y.ticks(7):
-        canvas.line((x.start, y(value)), (x.end, y(value)), "rule", width=0.8)
-        canvas.text(x.start - 7, y(value), f"{value:g}", size=11.5, colour="muted", align="right")
-    canvas.line((x.start, BOTTOM), (x.end, BOTTOM), "muted")
-    unit = {"price of 1,000 questions": ", dollars", "time of a question": ", seconds"}.get(what, "")
-    for value in x.ticks(5 if canvas.width == NARROW else 9):
-        canvas.line((x(value), BOTTOM), (x(value), BOTTOM - 4), "muted")
-        canvas.text(x(value), BOTTOM - 14, f"{value:,.3g}", size=11.5, colour="muted", align="center")
-    canvas.text(0, 9, f"↑ {measure}, points", size=11.5, colour="muted")
-    scale = " (log)" if x.log else ""
-    canvas.text(x.end, 9, f"{what}{unit}{scale} →", size=11.5, colour="muted", align="right")
-
-
-def _draw_front(canvas: Canvas, front: Sequence[Point], end: float) -> list[Box]:
-    """Draw the front as steps, because nothing is known to lie between two strategies; return the steps' boxes."""
-    corners: list[Point] = []
-    for at in front:
-        corners += [(at[0], corners[-1][1]), at] if corners else [at]
-    corners.append((end, corners[-1][1]))
-    boxes = []
-    for (left, bottom), (right, top) in itertools.pairwise(corners):
-        canvas.line((left, bottom), (right, top), "accent", width=2)
-        boxes.append(Box(left - 2, bottom - 2, right + 2, top + 2))
-    return boxes
-
-
-def _write_names(
-    canvas: Canvas,
-    result: Result,
-    places: Sequence[tuple[Point, StrategyRow, bool, bool]],
-    edges: Sequence[Box],
-    bounds: Box,
-) -> None:
-    longest = _LONGEST[WIDE if canvas.width == WIDE else NARROW]
+    log = least > 0 and most / least > _LOG_FROM
+    x_limits = log_limits(costs, 1.25) if log else linear_limits(costs, 0.06)
+    axes = point_axes(
+        width,
+        420 if wide else 400,
+        x_limits,
+        points_limits(accuracies, pad=1.0 + 0.05 * (max(accuracies) - min(accuracies))),
+        log=log,
+    )
+    places = [
+        (cost, clipped(row.accuracy or 0.0, axes.get_ylim()), row, on_front, best)
+        for row, cost, on_front, best in points
+    ]
+    avoid = _draw_front(axes, sorted((x, y) for x, y, _, on_front, _ in places if on_front))
     named = []
-    for number, (at, row, on_front, best) in enumerate(places, start=1):
+    for number, (x, y, row, on_front, best) in enumerate(places, start=1):
         # Dozens of single models may share one cost: then most have their names only on hover, and in the table.
         if number <= _MOST_NAMES or on_front or best:
             short = text.strategy(row.name, [result.short_names.get(name, name) for name in row.members], row.draws)
-            named.append((at, text.shortened(short, longest), f"no. {number}", on_front or best, best))
-    # The recommended one gets the best place, then the front.
-    named.sort(key=lambda each: (not each[4], not each[3]))
-    labels = [(at, name, short, bold) for at, name, short, bold, _ in named]
-    write_names(canvas, labels, _NAME_SIZE, [at for at, *_ in places], edges, bounds)
+            named.append((not best, not on_front, (x, y, text.shortened(short, 30 if wide else 20), on_front or best)))
+    # The recommended one gets its place first, then the front.
+    named.sort(key=lambda each: each[:2])
+    write_names(axes, [name for *_, name in named], [(x, y) for x, y, *_ in places], avoid)
+    for x, y, row, _, best in reversed(places):
+        gain = "" if row.delta is None or row.is_single else f", {text.difference(row.delta)} points measured"
+        title = f"{_name(row)}: {text.points(row.accuracy)} points{gain}, {what} {written(x)}"
+        colour = "selected" if row.is_single else shape_of(row.delta or 0.0)
+        mark(axes, x, y, "primary" if best else colour, colour=colour, title=title)
+    unit = {"price of 1,000 questions": ", dollars", "time of a question": ", seconds"}.get(what, "")
+    add_scales(axes, f"{what}{unit}{' (log)' if log else ''}", f"{result.measure}, points", width)
+    return markup(
+        axes,
+        f"{result.measure.capitalize()} against the {what} of {len(points)} strategies; the table has both.",
+    )
+
+
+def _draw_front(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Bbox]:
+    """Draw the front as steps, because nothing is known to lie between two strategies; return their boxes."""
+    xs, ys = [*(x for x, _ in front), axes.get_xlim()[1]], [*(y for _, y in front), front[-1][1]]
+    axes.step(xs, ys, where="post", color=COLOURS["accent"], linewidth=2)
+    flat = [Bbox([[left, y], [right, y]]) for left, right, y in zip(xs, xs[1:], ys, strict=False)]
+    return flat + [Bbox([[x, low], [x, high]]) for x, low, high in zip(xs[1:], ys, ys[1:], strict=False)]

@@ -7,8 +7,9 @@ from typing import Any
 from advisor.runs.read.result import Result
 from advisor.runs.read.strategies import StrategyRow
 from ensemble.common import text
+from reports.charts.axes import both_widths
 from reports.charts.differences import Mark, draw_differences, shape_of
-from reports.charts.rows import accuracy_and_cost, both_widths
+from reports.charts.rows import accuracy_and_cost
 
 _MOST_DRAWN = 20
 _MOST_GROUPS = 40

@@ -61,8 +61,8 @@ def verdict_headline(result: Result) -> str:
     return f"Use {result.primary.name if result.primary else 'the best model'} alone."
 
 
-def certainty(result: Result) -> str:
-    """Return how certain the verdict on the set that decodes together is, as sentences."""
+def certainty(result: Result, details: str = "the leaderboard") -> str:
+    """Return how certain the verdict on the set that decodes together is; `details` is what to look at for more."""
     run = result.ensemble
     recommended = result.strategies.recommended is not None
     if run is None:
@@ -73,7 +73,7 @@ def certainty(result: Result) -> str:
         _changes("The ensemble", run.gained, run.lost),
         # A recommendation says it beside its own figures.
         "" if recommended else _other_best(result),
-        _close_calls(result),
+        _close_calls(result, details),
     )
     return _joined(sentences)
 
@@ -215,12 +215,12 @@ def _other_best(result: Result) -> str:
     )
 
 
-def _close_calls(result: Result) -> str:
+def _close_calls(result: Result, details: str) -> str:
     fragile = sum(bool(candidate.fragile) for candidate in result.candidates)
     if not fragile:
         return ""
     noun = "decision of the rules was a close call" if fragile == 1 else "decisions of the rules were close calls"
-    return f"{_number(fragile).capitalize()} {noun}; see the leaderboard."
+    return f"{_number(fragile).capitalize()} {noun}; see {details}."
 
 
 def _joined(sentences: tuple[str, ...]) -> str:

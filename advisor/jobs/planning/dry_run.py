@@ -35,7 +35,7 @@ class _TokenizerOnly(Member):
     """A member without weights: it writes prompts as the loaded member would."""
 
     def runner(self) -> ModelRunner:
-        raise InputError(f"{self.name}: a dry run loads no weights")
+        raise InputError("a dry run loads no weights", of=self.name)
 
     def free_memory(self) -> int | None:
         return None
@@ -202,7 +202,7 @@ def _tokenizer_only(entry: ModelSpec, template: ChatTemplate) -> Member:
         check_tokenizer(checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
     if template == "always" and not tokenizer.chat_template:
-        raise InputError(f"{entry.name}: its tokenizer has no chat template; use chat_template=auto or never")
+        raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=entry.name)
     return _TokenizerOnly(
         name=entry.name,
         tokenizer=tokenizer,

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from advisor.pool.resources import combined, device_of, resources_of
-from advisor.profile.engine import LocalEngine
 from advisor.profile.job import Job
+from advisor.profile.job_runner import LocalJobRunner
 from advisor.profile.ray_worker import Reply, Worker, pack
 from advisor.response_cache import Response
 from ensemble.errors import InputError, first_line
@@ -62,10 +62,10 @@ class _WorkerState:
     deaths: int = 0
 
 
-class RayEngine:
-    """See :class:`advisor.profile.engine.Engine`. This process has joined the cluster (:mod:`ensemble.distributed`).
+class RayJobRunner:
+    """See :class:`advisor.profile.job_runner.JobRunner`. This process has joined the cluster.
 
-    Workers live until the ``with`` block of the engine ends.
+    Workers live until the ``with`` block of the runner ends.
 
     Args:
         cache_dir: The folder of the joint vocabularies' tables, on each node.
@@ -77,7 +77,7 @@ class RayEngine:
         self._say = say
         self._pool = WorkerPool()
 
-    def __enter__(self) -> RayEngine:
+    def __enter__(self) -> RayJobRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,7 +103,7 @@ class RayEngine:
         self._pool.prepare(requests)
 
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
-        """See :meth:`advisor.profile.engine.Engine.run`."""
+        """See :meth:`advisor.profile.job_runner.JobRunner.run`."""
         queues: dict[Resources, deque[Job]] = {}
         local = []
         for job in jobs:
@@ -113,7 +113,7 @@ class RayEngine:
             needs = combined(_needs_of_models(job))
             if reason := missing_resources(needs):
                 job.start()
-                job.finish(error=f"{job.name}: {reason}")
+                job.finish(error=reason)
                 yield job
             else:
                 queues.setdefault(needs, deque()).append(job)
@@ -130,7 +130,7 @@ class RayEngine:
         # are not behind servers are actors, which need what idle workers hold.
         if any(job.spec is not None and job.questions for job in local):
             self._pool.close()
-        yield from LocalEngine().run(local)
+        yield from LocalJobRunner().run(local)
 
     def _run_queues(self, pending: dict[Any, _WorkerState]) -> Iterator[Job]:
         """Give jobs to workers and handle their replies, until all queues are empty.
@@ -225,7 +225,7 @@ class RayEngine:
         if worker.job is not None:
             times = f"died{_on_node(worker)}, and again after {RESTARTS} restarts" if worker.deaths else "failed"
             kept = len(worker.job.questions) - len(worker.left) if worker.left else 0
-            text = f"{worker.job.name}: its worker {times}: {_reason(error)}; {kept} responses are kept"
+            text = f"its worker {times}: {_reason(error)}; {kept} responses are kept"
             yield from _finish(worker, error=text)
         worker.deaths += 1
 

@@ -1,4 +1,4 @@
-"""Engines run jobs: the protocol, and the engine of this process. :mod:`advisor.profile.ray_engine` uses a cluster."""
+"""Running jobs: the protocol, and the runner of this process. :mod:`advisor.profile.ray_runner` uses a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ensemble.common.background import in_background
 from ensemble.errors import MemberError
 
 
-class Engine(Protocol):
+class JobRunner(Protocol):
     """Runs jobs, in this process or on a cluster."""
 
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
@@ -30,14 +30,14 @@ class Engine(Protocol):
         ...
 
 
-class LocalEngine:
+class LocalJobRunner:
     """Runs jobs in this process: those of servers at the same time, then one after the other those of models here."""
 
     def __init__(self) -> None:
         self._froze = False
 
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
-        """See :meth:`Engine.run`. Only the models of one job are in memory at a time."""
+        """See :meth:`JobRunner.run`. Only the models of one job are in memory at a time."""
         local: list[Job] = []
         servers: dict[str, list[Job]] = {}
         for job in jobs:
@@ -56,7 +56,7 @@ class LocalEngine:
                         job.add(number, response)
                     peak = peak_memory()
                 except MemberError as failure:
-                    error = str(failure)
+                    error = failure.without(job.name)
                 # After the handler, no traceback refers to the models any more.
                 free_memory()
             job.finish(peak, error)
@@ -111,7 +111,7 @@ def _run_on_servers(queues: Sequence[Sequence[Job]]) -> Generator[Job, None, Non
             job, _, failure = event
             if failure is not None and not isinstance(failure, MemberError):
                 raise failure
-            job.finish(error=None if failure is None else str(failure))
+            job.finish(error=None if failure is None else failure.without(job.name))
             yield job
     finally:
         stopped.set()

@@ -1,0 +1,118 @@
+"""Points by two measures, with names beside them that cover no other name and no mark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from reports.charts.axes import NAME_SIZE, NARROW, add_axes, set_ticks
+from reports.charts.svg import COLOURS, new_figure
+
+LEFT, RIGHT, TOP, BOTTOM = 34, 12, 30, 46  # pixels between the axes and the edges of the drawing
+
+_MARK, _GAP = 8.0, 3.0  # half the width of a mark, and the room between it and its name, in pixels
+# Where a name stands beside its point, the best place first; oblique places look accidental.
+_SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
+_ALIGN = {1: "left", 0: "center", -1: "right"}
+_ROUNDS = 100
+# A name that is farther than this from its point gets a line to it; one that is farther than the second is left out.
+_LEADER_FROM, _FARTHEST = 16.0, 130.0
+
+
+def point_axes(
+    width: int, height: int, xlim: tuple[float, float], ylim: tuple[float, float], *, log: bool = False
+) -> Axes:
+    """Return axes with these limits, whose x is logarithmic if ``log``; :func:`add_scales` gives them their ticks."""
+    axes = add_axes(new_figure(width, height), LEFT, BOTTOM, width - RIGHT, height - TOP)
+    if log:
+        axes.set_xscale("log")
+    axes.set(xlim=xlim, ylim=ylim)
+    return axes
+
+
+def add_scales(axes: Axes, x_label: str, y_label: str, width: int) -> None:
+    """Give the axes their ticks and labels."""
+    set_ticks(axes.xaxis, 5 if width == NARROW else 9)
+    set_ticks(axes.yaxis, 7)
+    axes.grid(axis="y")
+    axes.tick_params(axis="x", length=4, pad=4)
+    axes.set_title(f"↑ {y_label}", pad=14)
+    axes.set_xlabel(f"{x_label} →", loc="right")
+
+
+def write_names(
+    axes: Axes,
+    names: Sequence[tuple[float, float, str, bool]],
+    marks: Sequence[tuple[float, float]],
+    avoid: Sequence[Bbox] = (),
+) -> None:
+    """Write names beside their points, as far as there is room.
+
+    Args:
+        axes: Without ticks, which would make the search for places slow.
+        names: For each its point, the text, and whether it is bold; the most important first.
+        marks: All points, with a name or without.
+        avoid: What a name avoids if it can, in the units of the axes.
+    """
+    taken = [Bbox.from_bounds(x - _MARK, y - _MARK, 2 * _MARK, 2 * _MARK) for x, y in axes.transData.transform(marks)]
+    lines = [box.transformed(axes.transData).padded(2) for box in avoid]
+    crowded = []
+    for x, y, name, bold in names:
+        colour = COLOURS["ink" if bold else "muted"]
+        text = axes.text(
+            x, y, name, fontsize=NAME_SIZE, color=colour, weight=700 if bold else 400, va="center_baseline"
+        )
+        if not _stands_beside(text, axes, taken, lines):
+            crowded.append((text, x, y))
+    if crowded:
+        _spread(axes, crowded, taken, lines)
+
+
+def _stands_beside(text: Text, axes: Axes, taken: list[Bbox], lines: Sequence[Bbox]) -> bool:
+    """Move a text to the best free place beside its point, add its box to ``taken``; return whether there is one."""
+    x, y = axes.transData.transform(text.get_position())
+    # There is room for half a line above the axes.
+    size, room = text.get_window_extent(), Bbox.union([axes.bbox, axes.bbox.translated(2, 12)])
+    best, least = None, len(lines) + 1
+    for across, up in _SIDES:
+        # An oblique name begins above or below its mark, beside a line that runs upwards from it.
+        left = x + across * (4 if up else _MARK + _GAP) - size.width * (1 - across) / 2
+        bottom = y + up * (_MARK + 1 + size.height / 2) - size.height / 2
+        box = Bbox.from_bounds(left, bottom, size.width, size.height)
+        crossed = box.count_overlaps(lines)
+        if crossed < least and room.contains(*box.min) and room.contains(*box.max) and not box.count_overlaps(taken):
+            best, least = (across, box), crossed
+    if best is None:
+        return False
+    across, box = best
+    taken.append(box)
+    # Held at the end that faces the point, because the browser's font is narrower than matplotlib's.
+    edge = {1: box.x0, 0: (box.x0 + box.x1) / 2, -1: box.x1}[across]
+    at_x, at_y = axes.transData.inverted().transform((edge, (box.y0 + box.y1) / 2))
+    text.set(position=(at_x, at_y), ha=_ALIGN[across])
+    return True
+
+
+def _spread(axes: Axes, crowded: Sequence[tuple[Text, float, float]], taken: list[Bbox], lines: Sequence[Bbox]) -> None:
+    """Move texts away from what is around their points, and draw a line to each; remove those that find no place."""
+    # It takes half a second to import, and most drawings have room for all names.
+    from adjustText import adjust_text  # type: ignore[import-untyped]
+
+    to_data = axes.transData.inverted()
+    texts = [text for text, _, _ in crowded]
+    # A limit of time would make the drawing depend on the machine.
+    adjust_text(texts, objects=[box.transformed(to_data) for box in (*taken, *lines)], ax=axes, iter_lim=_ROUNDS)
+    for text, x, y in crowded:
+        box, point = text.get_window_extent(), axes.transData.transform((x, y))
+        nearest = point.clip(box.min, box.max)
+        distance = float(np.hypot(*(nearest - point)))
+        if distance > _FARTHEST or box.count_overlaps(taken):
+            text.remove()
+            continue
+        taken.append(box)
+        if distance > _LEADER_FROM:
+            axes.plot(*to_data.transform([point, nearest]).T, color=COLOURS["muted"], linewidth=0.8)
