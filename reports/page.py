@@ -47,7 +47,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None
     ("prediction", "Prediction", ensemble.prediction),
     ("looks", "Looks", ensemble.looks),
     ("judge", "Judge", judge.values),
-    ("set", "Set", None),
+    ("set", "Set", verdict.decoded_set),
     ("ensemble", "Gain", ensemble.values),
     ("methods", "Methods", methods.values),
     ("leaderboard", "Leaderboard", leaderboard.values),

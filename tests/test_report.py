@@ -75,9 +75,9 @@ def test_what_to_run_what_it_gains_and_costs_and_how_sure_it_is_come_first(page:
         f"(90% interval {low:+.1f} to {high:+.1f})",
         "Calls a question",
         "Time of a question",
-        "Shown by the test yes",
-        "Decoded together Gain",
+        "Shown by the test: yes",
         "The set that decodes together",
+        "Measured gain",
         "Every candidate of the pool",
     )
     assert [text.index(place) for place in places] == sorted(text.index(place) for place in places)
@@ -86,8 +86,19 @@ def test_what_to_run_what_it_gains_and_costs_and_how_sure_it_is_come_first(page:
 def test_the_price_of_the_recommended_strategy_is_in_the_first_block(tmp_path: Path, result: dict[str, Any]) -> None:
     changed = recommending(result, "cascade")
     changed["strategies"][0]["price_per_1000"] = 1.2
-    first = text_of(written(tmp_path, changed)).partition("Decoded together")[0]
+    first = text_of(written(tmp_path, changed)).partition("Skip to the verdict")[2].partition("Accuracy and cost")[0]
     assert "Price of 1,000 questions $1.20" in first
+
+
+def test_the_first_screen_has_one_gain_the_expected_one(tmp_path: Path, result: dict[str, Any]) -> None:
+    changed = recommending(result, "vote")
+    told = changed["advice"]["recommendation"]
+    told |= {"expected_gain": 4.4, "expected_gain_ci": [1.1, 7.7], "text": "take a vote of three models"}
+    page = written(tmp_path, changed)
+    first = text_of(page.partition('id="verdict">')[2].partition("</section>")[0])
+    assert re.findall("[+\u2212][0-9]+[.][0-9]", first.partition("Of 1,000")[0]) == ["+4.4", "+1.1", "+7.7"]
+    assert not re.search("[Mm]easured|[Pp]redicted", first)
+    assert "The recommended strategy recovered" in section(page, "strategies")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +110,7 @@ def test_the_interval_of_the_gain_has_its_true_confidence(
     changed = recommending(result, "cascade")
     changed["advice"]["confidence"] = confidence
     text = text_of(written(tmp_path, changed))
-    assert f"({words} " in text.partition("Decoded together")[0]
+    assert f"({words} " in text.partition("Skip to the verdict")[2].partition("Accuracy and cost")[0]
     assert f"with its {words};" in text
 
 
@@ -107,7 +118,7 @@ def test_warnings_follow_the_recommendation(tmp_path: Path, result: dict[str, An
     changed = recommending(result, "cascade")
     changed["advice"]["warnings"] = ["these questions were looked at before"]
     text = text_of(written(tmp_path, changed))
-    places = ("Shown by the test", "These questions were looked at before.", "Decoded together")
+    places = ("Shown by the test", "These questions were looked at before.", "The set that decodes together")
     assert [text.index(place) for place in places] == sorted(text.index(place) for place in places)
 
 
@@ -136,7 +147,7 @@ def without_recommendation(result: dict[str, Any]) -> dict[str, Any]:
 def test_without_a_recommendation_the_headline_is_the_verdict(tmp_path: Path, result: dict[str, Any]) -> None:
     text = text_of(written(tmp_path, without_recommendation(result)))
     assert "Ensemble these three models." in text
-    assert "Recommended" not in text and "Decoded together Gain" not in text and "Calls" not in text
+    assert "Recommended" not in text and "Measured gain" not in text and "Calls" not in text
 
 
 @pytest.mark.parametrize(
@@ -176,8 +187,8 @@ def test_what_to_run_and_what_is_shown_are_two_things(
     changed = recommending(result, "cascade")
     changed["advice"]["recommendation"]["shown"] = shown
     text = text_of(written(tmp_path, changed))
-    before, _, after = text.partition("Decoded together Gain")
-    assert f"Shown by the test {words} " in before
+    before, _, after = text.partition("The set that decodes together")
+    assert f"Shown by the test: {words} " in before
     assert result["advice"]["text"] in after
 
 
@@ -443,7 +454,7 @@ def test_a_result_of_an_older_version_has_no_strategies(tmp_path: Path, result: 
 
 
 def test_a_loss_has_another_colour_than_a_gain(tmp_path: Path, page: str, result: dict[str, Any]) -> None:
-    assert "a loss" not in text_of(page).partition("Decoded together")[0]
+    assert "a loss" not in text_of(page).partition("Skip to the verdict")[2].partition("Accuracy and cost")[0]
     told = result["advice"]["recommendation"]
     told |= {"expected_gain": -34.0, "expected_gain_ci": [-40.0, -28.0]}
     for html, colour in ((page, "--ensemble"), (written(tmp_path, result), "--rejected")):

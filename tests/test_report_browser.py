@@ -470,7 +470,7 @@ def test_what_the_recommendation_costs_is_on_the_first_screen(window: Any, repor
     bottoms = window.execute_script(
         "return [...document.querySelectorAll('#verdict .evidence dl')].map((e) => e.getBoundingClientRect().bottom)"
     )
-    assert len(bottoms) == 2 and max(bottoms) < 900
+    assert len(bottoms) == 1 and max(bottoms) < 900
 
 
 def test_strategies_sort_by_their_calls(window: Any) -> None:

@@ -10,6 +10,7 @@ from ensemble.common import text
 from reports.charts.axes import both_widths
 from reports.charts.differences import Mark, draw_differences, shape_of
 from reports.charts.rows import accuracy_and_cost
+from reports.sections.verdict import strategy_certainty
 
 _MOST_DRAWN = 20
 _MOST_GROUPS = 40
@@ -31,6 +32,7 @@ def values(result: Result) -> dict[str, Any] | None:
         # A column that is empty for every strategy is left out.
         "columns": {name for name in _OPTIONAL if any(getattr(row, name) is not None for row in rows)},
         "interval": text.interval_name(result.confidence),
+        "notes": strategy_certainty(result, recommended) if recommended else "",
         "figure": both_widths(lambda width: _draw(result, width)),
     }
 

@@ -1,4 +1,4 @@
-"""What to run as a headline, its gain and how certain that is; and what is proven about decoding together."""
+"""What to run as a headline, its expected gain and how certain that is; and the verdict on the decoded set."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from reports.charts.differences import draw_difference
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others
+_DECODING = (
+    "Decoding together means: for each piece of text, all models say what they would write, and one choice is made."
+)
 _CORRECTED = " after correction for several strategies"
 
 
@@ -34,12 +37,18 @@ def values(result: Result) -> dict[str, Any]:
         "interval": text.interval_name(result.confidence) if recommended else _interval_of_set(result),
         "baseline": result.best_single.name if result.best_single else "the best single model",
         "shown": _shown(result, recommended) if recommended else "",
-        "notes": strategy_certainty(result, recommended) if recommended else "",
-        "told": _evidence(recommended) if recommended else [],
-        "together": _together(result),
+        "decoding": _DECODING if recommended and recommended.row.is_decoded else "",
+        "p": _measured(result)[2],
         "certainty": certainty(result),
         "figure": draw_difference(gain, ends),
     }
+
+
+def decoded_set(result: Result) -> dict[str, Any]:
+    """Return the values of the template of the set: its figures and verdict where something else is the headline."""
+    if result.strategies.recommended is None:
+        return {"figures": [], "advice": "", "certainty": ""}
+    return {"figures": _figures_of_set(result), "advice": result.advice, "certainty": certainty(result)}
 
 
 def headline(result: Result) -> str:
@@ -83,9 +92,7 @@ def strategy_certainty(result: Result, recommended: Recommended) -> str:
     row = recommended.row
     if row.is_single:
         return _other_best(result)
-    # The interval has no correction, so it and the test may seem to contradict each other.
-    why = text.why_not_shown(recommended.shown, recommended.gain_ci)
-    return _joined((_changes("The strategy", row.gained, row.lost), why, _other_best(result)))
+    return _joined((_changes("The recommended strategy", row.gained, row.lost), _other_best(result)))
 
 
 def measured_gain(result: Result) -> str:
@@ -137,25 +144,13 @@ def _measured(result: Result) -> tuple[float | None, Interval | None, float | No
     return run.delta, run.delta_ci, run.p_value
 
 
-def _evidence(recommended: Recommended) -> list[tuple[str, str]]:
-    """What the test shows about the recommended strategy, and what the expected gain comes from: names and values."""
-    row = recommended.row
-    if row.is_single:
-        return []
-    gains = (("Measured", row.delta), ("Predicted", row.predicted))
-    return [
-        ("Shown by the test", text.shown(recommended.shown)),
-        *((name, f"{text.difference(gain)} points") for name, gain in gains if gain is not None),
-    ]
-
-
-def _together(result: Result) -> list[tuple[str, str]]:
+def _figures_of_set(result: Result) -> list[tuple[str, str]]:
     """The figures of the set that decodes together: names and values."""
     gain, ends, p = _measured(result)
     if gain is None:
         return []
     figures = [
-        ("Gain", f"{text.difference(gain)} points"),
+        ("Measured gain", f"{text.difference(gain)} points"),
         (_interval_of_set(result), text.difference_interval(ends)),
         ("p-value", text.chance(p)),
     ]
@@ -174,10 +169,12 @@ def _shown(result: Result, recommended: Recommended) -> str:
     p = "" if row.p_value is None else f" (p {text.p_value(row.p_value)}{_CORRECTED if several else ''})"
     sentences = {
         "yes": f"Chance alone would hardly give this gain{p}.",
-        "not_yet": f"The gain may still be chance{p}. It is the best guess; more questions make it surer.",
+        "not_yet": f"Not significant: chance can explain this gain{p}. It is the best estimate so far; more held-out "
+        "questions will tell.",
         "no": "The test shows that this strategy is worse than the best single model.",
     }
-    return sentences[recommended.shown]
+    # The interval has no correction, so it and the test may seem to contradict each other.
+    return _joined((sentences[recommended.shown], text.why_not_shown(recommended.shown, recommended.gain_ci)))
 
 
 def _strategy_headline(row: StrategyRow) -> str:
