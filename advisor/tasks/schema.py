@@ -109,7 +109,7 @@ def _kind_of_data(value: Any) -> str:
     return "_hub" if isinstance(value, Mapping) and ("hub" in value or value.get("local")) else "_files"
 
 
-class Judge(Schema):
+class JudgeSettings(Schema):
     """How a model grades responses."""
 
     model_config = _HAND_WRITTEN
@@ -141,7 +141,7 @@ class Form(Schema):
     shots: Whole | None = None
     stop: StopTexts | None = None
     extract: Text | None = None
-    judge: Judge | None = None
+    judge: JudgeSettings | None = None
 
 
 class TaskFile(Schema):
@@ -195,5 +195,5 @@ class TaskFile(Schema):
     """Questions of the dev split, drawn from its data."""
     forms: dict[str, Form] = Field(default_factory=dict)
     """Other ways to put the questions, by name; the first one is the default."""
-    judge: Judge | None = None
+    judge: JudgeSettings | None = None
     """How a judge grades, with ``metric: judge``."""

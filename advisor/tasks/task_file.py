@@ -39,7 +39,7 @@ from ensemble.common.limits import LimitedProcess
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
-    from advisor.tasks.schema import FileData, HubData, Judge, TaskFile
+    from advisor.tasks.schema import FileData, HubData, JudgeSettings, TaskFile
 
 # The keys that decide what a model or a judge reads, and where its response ends.
 _PROMPT_KEYS = (
@@ -302,7 +302,7 @@ def _in_form(
     return {key: value for key, value in values.items() if key != "forms"} | changes, form, variant or None
 
 
-def _rubric(judge: Judge, texts: Texts) -> Rubric:
+def _rubric(judge: JudgeSettings, texts: Texts) -> Rubric:
     """How a judge grades, from the mapping under ``judge``."""
     if judge.verdict == "likelihood":
         for key, value in (("max_new_tokens", judge.max_new_tokens), ("pattern", judge.pattern)):
