@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from advisor.tasks import Task, list_tasks, load_task, templates
+from advisor.tasks.schema import TaskFile
 from advisor.tasks.task import clusters_of
+from ensemble.common.schema import json_schema
 from ensemble.errors import InputError
 
 RECORDS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 9)]
@@ -469,3 +471,13 @@ def test_a_template_gives_the_same_text_in_either_process(folder: Path, template
     extra = {"list": [1, 2], "a b": 3.5, "none": None, "true": True, "text": "\u00e9\U0001f600"}
     write_records(folder / "dev.jsonl", [{**RECORDS[0], "extra": extra}])
     assert load(folder, prompt=template).examples[0].prompt == text
+
+
+def test_the_schema_and_the_documentation_describe_every_key() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "own-task.md").read_text(encoding="utf-8")
+    described = json_schema(TaskFile)["properties"]
+    assert list(described) == list(TaskFile.model_fields)
+    for key in TaskFile.model_fields:
+        assert f"`{key}`" in page or f"{key}:" in page
+    # What a reference to another part of the schema says stands there.
+    assert [key for key, each in described.items() if "description" not in each] == []
