@@ -128,9 +128,9 @@ def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
 
 def _print_judge(result: Mapping[str, Any], console: Console) -> None:
     """Print how far a judge can be trusted, from the last split; the report has the others and the win rates."""
-    if result["judge"] is None:
+    if (section := result.get("judge")) is None:
         return
-    judged = JudgeSection.model_validate(result["judge"])
+    judged = JudgeSection.model_validate(section)
     last = judged.splits[-1]
     console.print()
     console.print(_plain(f"Judge {judged.judges[0]}, {last.split} questions; points are {MEASURES[judged.mode]}s."))
