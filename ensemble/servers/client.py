@@ -141,7 +141,7 @@ class ServerClient:
         answer = self._send(path, {"model": self.address.model, **body})
         return [self._object(path, each) for each in (answer if isinstance(answer, list) else [answer])]
 
-    def checked(self, shape: type[Shape], path: str, answer: Mapping[str, Any]) -> Shape:
+    def checked(self, shape: type[Shape], path: str, answer: Mapping[str, Any], *, at_root: bool = False) -> Shape:
         """An answer as a model of :mod:`ensemble.servers.schema`.
 
         Raises:
@@ -154,7 +154,9 @@ class ServerClient:
         try:
             return shape.model_validate(answer)
         except ValidationError as error:
-            raise self.invalid_answer(path, f"has another shape ({first_fault(error, answer)})") from None
+            raise self.invalid_answer(
+                path, f"has another shape ({first_fault(error, answer)})", at_root=at_root
+            ) from None
 
     def _redact(self, text: str) -> str:
         """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode."""
