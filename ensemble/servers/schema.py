@@ -42,7 +42,7 @@ class Usage(Schema):
     """generated tokens"""
 
 
-class Message(Schema):
+class ChatMessage(Schema):
     """What a model says in a conversation."""
 
     content: Text | None = None
@@ -78,7 +78,7 @@ class TextChoice(Schema):
 class ChatChoice(Schema):
     """A message of ``/chat/completions``."""
 
-    message: Message
+    message: ChatMessage
     """the message"""
     finish_reason: Any = None
     """why it ended"""
