@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ensemble.errors import InputError
 from ensemble.common.text import visible
+from ensemble.errors import InputError
 
 Interval = tuple[float, float]
 _LARGEST = 1e18
@@ -161,6 +161,14 @@ class Fields:
             return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         except RecursionError:  # writing goes less deep than reading
             return self.refuse(name, "a text")
+
+
+def is_text(value: object) -> bool:
+    """Whether a value is a text that UTF-8 can encode: JSON may have halves of surrogate pairs. It has no null."""
+    try:
+        return isinstance(value, str) and b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def read_object(path: Path, way_out: str = _WAY_OUT) -> Fields:
