@@ -78,10 +78,8 @@ ORDER = [
 PENDING = {
     ("advisor.advice", "advisor.runs"),
     ("advisor.advice", "advisor.strategies"),
-    ("advisor.choose", "advisor.advice"),
     ("advisor.logs", "advisor.runs"),
     ("advisor.runs", "advisor.jobs"),
-    ("advisor.runs", "advisor.terminal"),
     ("advisor.strategies", "advisor.jobs"),
 }
 """Arrows upwards that are still to be turned; the list only gets shorter."""

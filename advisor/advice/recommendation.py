@@ -1,4 +1,4 @@
-"""The recommendation, in words: the strategy with the largest expected gain, or the usual cascade if it is close.
+"""The recommendation, in words: the strategy with the largest expected gain, or a cascade if it is close.
 
 What is recommended and what is shown are two things: a strategy can be the best choice although the test cannot exclude
 chance. :mod:`advisor.advice.verdict` says what is shown about the set that decodes together.

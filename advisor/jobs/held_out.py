@@ -26,10 +26,10 @@ from advisor.advice.predict import (
     provenance,
 )
 from advisor.advice.recommendation import FEW_QUESTIONS
+from advisor.advice.search import By, best_of, sentence, with_chosen_set
 from advisor.advice.strategies import ASKING, StrategyResult
 from advisor.choose.race import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters
-from advisor.choose.search import By, best_of, sentence, with_chosen_set
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress

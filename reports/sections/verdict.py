@@ -174,7 +174,8 @@ def _shown(result: Result, recommended: Recommended) -> str:
     p = "" if row.p_value is None else f" (p {text.p_value(row.p_value)}{_CORRECTED if several else ''})"
     sentences = {
         "yes": f"Chance alone would hardly give this gain{p}.",
-        "not_yet": f"The gain may still be chance{p}. It is the best guess; more questions make it surer.",
+        "not_yet": f"Not significant: chance can explain this gain{p}. It is the best estimate so far; more held-out "
+        "questions will tell.",
         "no": "The test shows that this strategy is worse than the best single model.",
     }
     return sentences[recommended.shown]

@@ -21,7 +21,7 @@ class GroupRow:
     Attributes:
         n: The group's questions.
         observed: The gain on these questions alone.
-        gain: The estimated gain, pulled to that of all groups, with its interval ``gain_ci``.
+        gain: The estimated gain, shrunk towards the overall gain, with its interval ``gain_ci``.
         shown: Whether the test shows a gain in this group.
     """
 
