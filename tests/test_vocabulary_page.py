@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from importlib import import_module
@@ -91,3 +92,40 @@ def test_no_key_option_or_class_has_a_former_name() -> None:
     assert SYNONYMS & options().keys() == set()
     # In the sections of a judge and of groups, `gain` is the only one there is.
     assert {name: keys()[name] for name in SYNONYMS & keys().keys() - {"gain", "gain_ci"}} == {}
+
+
+READS = {
+    "startswith",
+    "endswith",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "partition",
+    "rpartition",
+    "split",
+    "find",
+}
+FOR_PEOPLE = {"reason", "sentence", "certainty", "verdict_headline"}
+OF_LIBRARIES = {
+    *(("advisor/tasks/data_files.py", "str(error)"), ("advisor/tasks/templates.py", "str(error)")),
+    ("advisor/response_cache.py", "str(error)"),
+    ("advisor/draft/task_text.py", "str(error)"),  # puts the name of the file in place of that of its draft
+}
+"""Messages of other packages, which have no code, and names of files."""
+
+
+def test_no_program_reads_a_sentence_that_was_written_for_people() -> None:
+    found = []
+    for package in ("advisor", "ensemble", "reports"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                read: list[ast.expr] = []
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READS:
+                    read = [node.func.value]
+                elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+                    read = [node.comparators[0]]
+                for each in map(ast.unparse, read):
+                    name = each.rpartition(".")[2]
+                    if name in FOR_PEOPLE or re.fullmatch(r"str\((error|failure|reply)\)", each):
+                        found.append((str(path.relative_to(ROOT)), each))
+    assert set(found) - OF_LIBRARIES == set()
