@@ -12,7 +12,8 @@ from report_fixture import make_result, make_samples, write_json
 from typer.testing import CliRunner
 
 from advisor.cli import app
-from advisor.runs.read.result import Result, read_result
+from advisor.runs.run import Run
+from advisor.runs.schema.result import Result
 from ensemble.common.text import of_thousand
 from reports import write_report
 from reports.formats import leaderboard_csv, markdown
@@ -26,7 +27,7 @@ def figures() -> dict[str, Any]:
 
 
 def read(folder: Path, figures: dict[str, Any]) -> Result:
-    return read_result(write_json(folder, figures) / "result.json")
+    return Run.open(write_json(folder, figures)).result
 
 
 def renamed(folder: Path, figures: dict[str, Any]) -> Result:
@@ -79,7 +80,7 @@ def test_the_command_writes_to_standard_output_alone(tmp_path: Path, figures: di
 def test_the_first_screen_has_the_gain_in_answers_and_what_was_not_checked(
     tmp_path: Path, figures: dict[str, Any]
 ) -> None:
-    page = write_report(write_json(tmp_path, figures)).read_text(encoding="utf-8").partition("Decoded together")[0]
+    page = write_report(write_json(tmp_path, figures)).read_text(encoding="utf-8").partition("<nav")[0]
     assert "Of 1,000 questions, " in page
     assert "Not checked: " in page
 

@@ -102,7 +102,6 @@ READS = {
     "replace",
     "partition",
     "rpartition",
-    "split",
     "find",
 }
 FOR_PEOPLE = {"reason", "sentence", "certainty", "verdict_headline"}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 
-from advisor.runs.read.fields import Interval
 from ensemble.common import text
 from reports.charts.axes import NARROW, WIDE, add_axes, interval, linear_limits, mark, reference
 from reports.charts.rows import add_scale, row_axes
 from reports.charts.svg import COLOURS, markup, new_figure
+
+if TYPE_CHECKING:
+    from advisor.statistics import Interval
 
 _GAINS = ("ensemble", "rejected")
 
@@ -35,7 +38,7 @@ def draw_difference(points: float | None, ends: Interval | None) -> str | None:
     """Draw one difference with its interval on a small scale; None if either is unknown."""
     if points is None or ends is None:
         return None
-    axes = add_axes(new_figure(NARROW, 64), 6, 6, NARROW - 6, 38)
+    axes = add_axes(new_figure(NARROW, 64), 6, 26, NARROW - 6, 58)
     axes.spines["bottom"].set_visible(False)
     # The scale always shows zero, so that the reader sees whether the interval includes it, and has room for the words.
     axes.set(xlim=linear_limits((*ends, 0.0), 0.24), ylim=(-1, 1))

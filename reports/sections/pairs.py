@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.patches import Rectangle
 
-from advisor.runs.read.result import CandidateRow, Result
+from advisor.runs.schema.result import CandidateFigures, Result
 from ensemble.common import text
 from reports.charts.axes import add_axes
 from reports.charts.svg import COLOURS, markup, named, new_figure
+from reports.report_data import ReportData
 
 MOST_CANDIDATES = 12  # with more, the cells have no room for their values, so the page has only the table
 MOST_PAIRS = 1000  # in the table: a hundred candidates have 4,950; those with the best candidates come first
@@ -91,45 +92,61 @@ MEASURES = (
 )
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None without pairs."""
-    if not result.pairs:
+    result = report.result
+    by_index = _by_index(result)
+    if not by_index:
         return None
-    measures = [measure for measure in MEASURES if any(measure.key in known for known in result.pairs.values())]
-    paired = {index for pair in result.pairs for index in pair}
-    candidates = [candidate for candidate in result.candidates if candidate.index in paired]
+    measures = [measure for measure in MEASURES if any(measure.key in known for known in by_index.values())]
+    paired = {index for pair in by_index for index in pair}
+    candidates = [(index, candidate) for index, candidate in enumerate(result.candidates) if index in paired]
     drawn = measures if len(candidates) <= MOST_CANDIDATES else []
     return {
         "measures": measures,
-        "matrices": [(measure, draw_matrix(measure, candidates, result)) for measure in drawn],
+        "matrices": [(measure, draw_matrix(measure, candidates, by_index, result.short_names)) for measure in drawn],
+        "total": len(by_index),
         # The best candidates come first in the file, and so do their pairs.
         "pairs": [
-            (result.candidates[a], result.candidates[b], known)
-            for (a, b), known in list(result.pairs.items())[:MOST_PAIRS]
+            (result.candidates[a], result.candidates[b], known) for (a, b), known in list(by_index.items())[:MOST_PAIRS]
         ],
     }
 
 
-def draw_matrix(measure: PairMeasure, candidates: list[CandidateRow], result: Result) -> str:
+def _by_index(result: Result) -> dict[tuple[int, int], dict[str, float]]:
+    """The known measures of each pair, by the places of its candidates."""
+    places = {candidate.model: index for index, candidate in enumerate(result.candidates)}
+    return {
+        (places[pair.a], places[pair.b]): pair.known()
+        for pair in result.pairs
+        if pair.a in places and pair.b in places and pair.a != pair.b
+    }
+
+
+def draw_matrix(
+    measure: PairMeasure,
+    candidates: list[tuple[int, CandidateFigures]],
+    pairs: Mapping[tuple[int, int], Mapping[str, float]],
+    short_names: Mapping[str, str],
+) -> str:
     """Draw a measure as a staircase of cells. The name at the end of a row is also the head of a column."""
     cell_width = 42 if len(candidates) <= 6 else 36
-    names = [text.shortened(result.short_names[candidate.name], 22) for candidate in candidates]
+    names = [text.shortened(short_names[candidate.name], 22) for _, candidate in candidates]
     width = round(max(column * cell_width + 10 + _LETTER * len(name) for column, name in enumerate(names)))
     height = _ROW * len(candidates)
     axes = add_axes(new_figure(width, height), 0, 0, width, height)
     axes.set_axis_off()
     axes.set(xlim=(0, width), ylim=(height, 0))
-    known = [pair[measure.key] for pair in result.pairs.values() if measure.key in pair]
+    known = [pair[measure.key] for pair in pairs.values() if measure.key in pair]
     low = min(known, default=0.0) if measure.low is None else measure.low
     # Equal values would make a scale of no width.
     high = max(max(known, default=1.0) if measure.high is None else measure.high, low + 1e-9 * max(1.0, abs(low)))
-    for row, candidate in enumerate(candidates):
+    for row, (a, candidate) in enumerate(candidates):
         middle = (row + 0.5) * _ROW
         axes.text(row * cell_width + 7, middle, names[row], fontsize=_NAME_SIZE, va="center_baseline")
-        for column, other in enumerate(candidates[:row]):
-            a, b = candidate.index, other.index
+        for column, (b, other) in enumerate(candidates[:row]):
             # The file may have a pair in either order.
-            value = (result.pairs.get((b, a)) or result.pairs.get((a, b)) or {}).get(measure.key)
+            value = (pairs.get((b, a)) or pairs.get((a, b)) or {}).get(measure.key)
             fill, colour = _colours(None if value is None else (value - low) / (high - low))
             name = named(row=row, column=column, title=f"{candidate.name} and {other.name}: {measure.written(value)}")
             corner = column * cell_width, row * _ROW + 2
