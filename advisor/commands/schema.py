@@ -24,7 +24,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a file; that of samples is of one line."""
     if name not in SCHEMAS:
-        raise InputError(f"schema {name}: there is none of this name; give one of {', '.join(SCHEMAS)}")
+        raise InputError(f"schema {name}: no schema has this name; give one of {', '.join(SCHEMAS)}")
     from ensemble.common.schema import json_schema
 
     module, _, model = SCHEMAS[name].partition(":")

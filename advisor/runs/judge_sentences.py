@@ -38,7 +38,8 @@ def _on_pairs(split: JudgedSplit, second: str) -> Iterator[str]:
         + "."
     )
     if split.first_wins and split.first_wins.n:
-        yield f"Position: the first response wins {_share(split.first_wins)} decided verdicts; 50% would be no preference."
+        wins = _share(split.first_wins)
+        yield f"Position: the first response wins {wins} decided verdicts; 50% would be no preference."
     if split.changed and split.changed.n:
         yield f"Order: if it changes, the verdict changes on {_share(split.changed)} pairs."
     if split.longer_wins and split.longer_wins.n:
@@ -52,7 +53,8 @@ def _on_pairs(split: JudgedSplit, second: str) -> Iterator[str]:
     if agreement and agreement.n:
         # Not defined if both always say the same one thing.
         kappa = "" if agreement.kappa is None else f", Cohen’s kappa {text.decimals(agreement.kappa)}"
-        yield f"Agreement: {second} says the same in {text.points(agreement.equal)}% of {agreement.n:,} verdicts{kappa}."
+        equal = text.points(agreement.equal)
+        yield f"Agreement: {second} says the same in {equal}% of {agreement.n:,} verdicts{kappa}."
 
 
 def _on_grades(split: JudgedSplit, second: str) -> Iterator[str]:

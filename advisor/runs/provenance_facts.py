@@ -9,7 +9,7 @@ from ensemble.common.text import visible
 
 
 def facts_of(provenance: Provenance) -> list[tuple[str, str]]:
-    """Names and values; without the command and the date, which have their own places, and without objects and lists."""
+    """Names and values; without the command and the date, which stand elsewhere, and without objects and lists."""
     return [
         (visible(name), visible(value if isinstance(value, str) else json.dumps(value)))
         for name, value in provenance

@@ -112,7 +112,9 @@ class Run:
         from advisor.runs.schema.evaluation import Evaluation
 
         path = self.folder / "evaluation.json"
-        return _versioned(Evaluation, path, "run `advisor evaluate` again, or delete the file") if path.exists() else None
+        return (
+            _versioned(Evaluation, path, "run `advisor evaluate` again, or delete the file") if path.exists() else None
+        )
 
 
 def _versioned(model: type[_Model], path: Path, way_out: str) -> _Model:
@@ -121,7 +123,7 @@ def _versioned(model: type[_Model], path: Path, way_out: str) -> _Model:
     if type(version) is int and version < 2:
         command = "select" if path.name == "result.json" else "evaluate"
         raise InputError(
-            f"{path}: an older version wrote it; run `advisor {command}` again with the same options: stored responses are "
-            "used"
+            f"{path}: an older version wrote it; run `advisor {command}` again with the same options: stored responses "
+            "are used"
         )
     return validated(model, values, str(path), way_out)

@@ -1,4 +1,4 @@
-"""``result.json``: what a run found, and what is needed to repeat it. Accuracies are in points, lengths in characters."""
+"""``result.json``: what a run found, and what repeats it. Accuracies are in points, lengths in characters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from advisor.runs.schema.judge import JudgeSection
 from advisor.records import ReasonCode, Shown, Status, Verdict
+from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import Accuracy, Measured
 from ensemble.common.schema import (
     Count,
@@ -101,8 +101,9 @@ class CandidateFigures(Measured):
     status: Status = "rejected"
     """the decision of the rules; `failed` for a model without answers"""
     reason_code: ReasonCode | None = None
-    """why: `primary`, `fits`, over a limit (`gap`, `length`), `full` where the set has no room, `copy` of another candidate,
-    dropped in a `race`, a `server` without token probabilities, not in the set of the rules (`other_set`), or `failed`"""
+    """why: `primary`, `fits`, over a limit (`gap`, `length`), `full` where the set has no room, `copy` of another
+    candidate, dropped in a `race`, a `server` without token probabilities, not in the set of the rules (`other_set`),
+    or `failed`"""
     reason: Line | None = None
     """the decision as a sentence, with the figures"""
     close_call: Line | None = None
@@ -270,8 +271,8 @@ class StrategyKey(Schema):
     """A way to answer questions."""
 
     strategy: Line
-    """`single`, `vote`, `weighted_vote`, `cascade`, `router`, `group_router`, `self_consistency`, or the method of the set
-    that decodes together"""
+    """`single`, `vote`, `weighted_vote`, `cascade`, `router`, `group_router`, `self_consistency`, or the method of the
+    set that decodes together"""
     members: Annotated[tuple[Line, ...], must(bool, "a list of names")]
     """the models in the order in which they are asked"""
     weights: Weights | None = None
@@ -379,13 +380,13 @@ class AdviceSection(Schema):
     """What is proven about the set that decodes together, and what to run."""
 
     verdict: Verdict = "unclear"
-    """whether the set that decodes together is shown to be better than the best single model; `worse` also if no set can
-    decode together"""
+    """whether the set that decodes together is shown to be better than the best single model; `worse` also if no set
+    can decode together"""
     text: Line = ""
     """the set, its figures and their uncertainty, in sentences"""
     questions_needed: tuple[Count, Count | None] | None = None
-    """for `unclear`: `[low, high]` held-out questions in all that would show the gain, `high` null without an upper end;
-    null if no gain is expected"""
+    """for `unclear`: `[low, high]` held-out questions in all that would show the gain, `high` null without an upper
+    end; null if no gain is expected"""
     recommendation: RecommendedStrategy | None = None
     """what to run; null if nothing was compared on held-out questions"""
     warnings: tuple[Line, ...] = ()
@@ -515,8 +516,8 @@ class Provenance(SparseSchema):
     profiles: Line | None = None
     """of a run on published numbers: their file"""
     settings: dict[str, Any] | None = None
-    """the options that decide the result, the `models` with what their lines set, and the fingerprints of the `questions`,
-    by which a later run finds out whether this folder is for the same run"""
+    """the options that decide the result, the `models` with what their lines set, and the fingerprints of the
+    `questions`, by which a later run finds out whether this folder is for the same run"""
     date: Line | None = None
     """when it was written"""
 

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_serializer, model_validator
 
-from ensemble.common.schema import Count, Figure, Json, Line, Prose, Schema, Share, SparseSchema, Texts, wrong
-
+from ensemble.common.schema import Count, Figure, Line, Prose, Schema, Share, SparseSchema, Texts, wrong
 
 RIGHT = 0.5
 """A response counts as right from this score on, because some metrics have scores between 0 and 1."""
