@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from advisor.advice.comparison import StrategyResult
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import questions_range
-from advisor.advice.strategies import StrategyResult
 from advisor.choose.rules import select
 from advisor.records import (
     ALPHA,
