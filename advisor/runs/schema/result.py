@@ -290,7 +290,7 @@ class GroupFigures(Schema):
     """whether the test shows a gain in this group"""
 
 
-class StrategyFigures(StrategyKey, GainFigures, Accuracy):
+class StrategyFigures(StrategyKey, GainFigures, Accuracy, extra="allow"):
     """A strategy on the held-out questions."""
 
     n: Count = 0
