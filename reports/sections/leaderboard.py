@@ -6,7 +6,7 @@ from typing import Any
 
 from advisor.runs.read.result import Result
 
-STATUS_WORDS = {"primary": "Primary", "selected": "Chosen", "rejected": "Left out", "failed": "Failed"}
+STATUS_WORDS = {"primary": "Primary", "selected": "Selected", "rejected": "Rejected", "failed": "Failed"}
 
 
 def values(result: Result) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from reports.charts.axes import both_widths
 from reports.charts.differences import shape_of
 from reports.charts.rows import accuracy_and_cost
 
-_SHAPES = {"member": "selected", "control": "primary"}
+_SHAPES = {"member": "selected", "control": "selected"}
 
 
 def values(result: Result) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from advisor.runs.read.result import Result
@@ -118,7 +119,9 @@ def _draw(
         gain = "" if row.delta is None or row.is_single else f", {text.difference(row.delta)} points measured"
         title = f"{_name(row)}: {text.points(row.accuracy)} points{gain}, {what} {written(x)}"
         colour = "selected" if row.is_single else shape_of(row.delta or 0.0)
-        mark(axes, x, y, "primary" if best else colour, colour=colour, title=title)
+        mark(axes, x, y, colour, title=title, data={"recommended": 1} if best else None)
+        if best:
+            axes.add_artist(Line2D([x], [y], linestyle="", marker="o", ms=20, mfc="none", mec=COLOURS["ink"], zorder=4))
     unit = {"price of 1,000 questions": ", dollars", "time of a question": ", seconds"}.get(what, "")
     add_scales(axes, f"{what}{unit}{' (log)' if log else ''}", f"{result.measure}, points", width)
     return markup(
