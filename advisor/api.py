@@ -12,7 +12,6 @@ The modules that do the work are imported by the calls, so that ``import advisor
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from advisor.runs.read.result import Result
-    from advisor.runs.read.strategies import Recommended
+    from advisor.runs.schema.result import RecommendedStrategy
 
 _LONGEST = 60  # characters of a wrong value in a message
 
@@ -82,33 +80,34 @@ class SelectResult:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        from advisor.runs.read import read_run
+        from advisor.runs.run import Run
+        from ensemble.common.schema import written
 
         if not isinstance(folder, (str, Path)):
             raise InputError(f"SelectResult: folder should be a path; got {shortened(visible(repr(folder)), _LONGEST)}")
         self.folder = Path(folder)
         self.report = self.folder / "report.html"
-        self._result: Result = read_run(self.folder)
-        self.json: dict[str, Any] = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+        self._result = Run.open(self.folder).result
+        self.json: dict[str, Any] = written(self._result)
 
     @property
-    def recommendation(self) -> Recommended | None:
-        """The strategy to run, with ``text``, ``gain``, ``gain_ci`` and ``shown``.
+    def recommendation(self) -> RecommendedStrategy | None:
+        """The strategy to run, with ``text``, ``expected_gain``, ``expected_gain_ci`` and ``shown``.
 
         If nothing gains, it is the best single model. None if ``no_verify`` or ``scores`` left nothing to compare.
         """
-        return self._result.strategies.recommended
+        return self._result.advice.recommendation
 
     @property
     def advice(self) -> str:
         """The verdict on the set that the rules choose, in sentences."""
-        return self._result.advice
+        return self._result.advice.text
 
     def leaderboard(self) -> pd.DataFrame:
         """The candidates on the dev questions, best first. Accuracies are in points, lengths in characters."""
         return _table(
             {
-                "model": each.name,
+                "model": each.model,
                 "status": each.status,
                 **_accuracy(each.accuracy, each.accuracy_ci),
                 "mean_length": each.mean_length,
@@ -122,15 +121,15 @@ class SelectResult:
         """What could run in production, on the held-out questions, best first; empty if none was compared."""
         return _table(
             {
-                "strategy": each.name,
+                "strategy": each.strategy,
                 "members": ", ".join(each.members),
                 **_accuracy(each.accuracy, each.accuracy_ci),
-                "expected_gain": each.expected,
+                "expected_gain": each.expected_gain,
                 "shown": each.shown,
-                "calls_per_question": each.calls,
-                "price_per_1000": each.price,
+                "calls_per_question": each.calls_per_question,
+                "price_per_1000": each.price_per_1000,
             }
-            for each in self._result.strategies.rows
+            for each in self._result.strategies
         )
 
     def plot(self) -> Axes:
@@ -139,8 +138,8 @@ class SelectResult:
 
         from ensemble.common.text import strategy
 
-        rows = self._result.strategies.rows
-        table, labels = self.strategies(), [strategy(each.name, each.members, each.draws) for each in rows]
+        rows = self._result.strategies
+        table, labels = self.strategies(), [strategy(*each.key) for each in rows]
         if table.empty:
             table = self.leaderboard().dropna(subset=["accuracy"])  # a candidate that failed has none
             labels = list(table["model"])

@@ -136,18 +136,19 @@ def read_result_json(folder: Path, data: bytes) -> None:
     from advisor.options.export import ExportOptions
     from advisor.options.serve import ServeOptions
     from advisor.runs import chosen_set
-    from advisor.runs.read import read_run
+    from advisor.runs.run import Run
     from advisor.strategies.chosen_strategy import plan_by_options
 
     run = _run_folder(folder, "result.json", data)
     (folder / "models").symlink_to(_MODELS)
 
     def evaluate() -> None:
-        candidates = chosen_set.candidates_of_run(run)
-        evaluation.learned_options(run, ["deepen-adapt"], SimpleNamespace(candidates=candidates))  # type: ignore[arg-type]
+        opened = Run.open(run)
+        candidates = chosen_set.candidates_of_run(opened)
+        evaluation.learned_options(opened, ["deepen-adapt"], SimpleNamespace(candidates=candidates))  # type: ignore[arg-type]
 
     _each(
-        lambda: read_run(run),
+        lambda: Run.open(run).result,
         lambda: plan_by_options(ServeOptions(run=str(run)), lambda _: None),
         evaluate,
         lambda: export(ExportOptions(run=run, folder=folder / "out")),
@@ -197,12 +198,14 @@ def read_numbers(folder: Path, data: bytes) -> None:
     from advisor.records import Limits
     from advisor.runs.result_json import result_of
     from advisor.terminal.tables import leaderboard
+    from ensemble.common.schema import written
 
     path = folder / "numbers.json"
     path.write_bytes(data)
     result = result_of(run_on_numbers(path, Limits(), "advisor"))
-    json.dumps(result, allow_nan=False)
-    leaderboard(result)
+    content = written(result)
+    json.dumps(content, allow_nan=False)
+    leaderboard(content)
 
 
 def read_logs(folder: Path, data: bytes) -> None:
@@ -340,13 +343,14 @@ def _run_folder(folder: Path, name: str, data: bytes) -> Path:
 
 def _examples(run: Path) -> None:
     """Read a run and make what the page has of samples and methods, without the drawings, which take a second."""
-    from advisor.runs.read import read_run
+    from advisor.runs.run import Run
+    from reports.report_data import report_data
     from reports.script_data import script_data
     from reports.sections import examples
 
-    result = read_run(run)
-    script_data(result).encode()
-    examples.values(result)
+    data = report_data(Run.open(run))
+    script_data(data).encode()
+    examples.values(data)
 
 
 def _load(folder: Path, name: str, data: bytes) -> None:

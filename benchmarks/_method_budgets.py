@@ -62,7 +62,7 @@ def tokens_of(table: Mapping[str, Any]) -> dict[str, float]:
         if level == "response":
             # One model answers where a router chooses before; else all do. What an aggregator reads and writes is
             # counted with its responses. A model that fuses the answers writes more, but the demo has none.
-            tokens[name] = entry["tokens"] or sum(alone) / (len(alone) if name == "router" else 1)
+            tokens[name] = entry["tokens_per_question"] or sum(alone) / (len(alone) if name == "router" else 1)
         elif level == "control":
             tokens[name] = _written(entry)
         else:
@@ -74,7 +74,7 @@ def tokens_of(table: Mapping[str, Any]) -> dict[str, float]:
 
 def _written(entry: Mapping[str, Any]) -> float:
     """Tokens of a response on average, from its time and that of a token."""
-    return float(1000 * entry["seconds"] / entry["ms_per_token"]) if entry["ms_per_token"] else 0.0
+    return float(1000 * entry["seconds_per_question"] / entry["ms_per_token"]) if entry["ms_per_token"] else 0.0
 
 
 def draws_of(budget: float, tokens: Mapping[str, float], members: int) -> int:
@@ -138,7 +138,7 @@ def _single(trained: Sequence[Trained], task: str) -> Iterator[Figure]:
         for member in each.table["members"]:
             low, high = member["accuracy_ci"]
             yield Figure(f"{_key(member['model'])}_seed{n}", member["accuracy"], low, high, note="alone")
-        yield Figure(f"best_single_seed{n}", 100 * float(each.best.mean()), note=each.table["best_single"])
+        yield Figure(f"best_single_seed{n}", 100 * float(each.best.mean()), note=each.table["best_single_model"])
     yield _points("best_single_accuracy", [each.best for each in trained], task)
     for draws in sorted(set.intersection(*({*each.majorities} for each in trained))):
         key, drawn = f"majority{draws}", [each.majorities[draws] for each in trained]

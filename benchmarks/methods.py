@@ -35,6 +35,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.runs.evaluation_json import evaluation_of
 from advisor.runs.result_json import result_of, samples_of
+from advisor.runs.run import Run
 from advisor.runs.run_folder import write_run
 from advisor.statistics import scores
 from advisor.terminal.tables import print_methods
@@ -42,6 +43,7 @@ from benchmarks._decoding import BATCH, K, Work, by_ensemble
 from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, ratio, tell
 from benchmarks._method_budgets import Trained, compared, draws_of, majority, tokens_of
 from ensemble import Ensemble
+from ensemble.common.schema import written
 from ensemble.decode.settings import Batch, Settings
 from ensemble.methods import list_methods
 from ensemble.models.member import Member
@@ -110,17 +112,18 @@ def evaluated(folder: Path, pool: Path | None, names: Sequence[str], bars: Progr
     choose(out, cache, bars, limit, pool)
     methods, members = ",".join(list_methods()), ",".join(names)
     options = EvaluateOptions(run=out, task=TASK, limit=limit, methods=methods, members=members, k=K, cache_dir=cache)
-    config = evaluation_config(options, COMMAND)
+    run = Run.open(out)
+    config = evaluation_config(run, options, COMMAND)
     progress(f"benchmarks.methods: {len(list_methods())} methods on {pool or 'the demo'}")
     names = list(list_methods())
     with open_session(config, bars) as (store, _):
         # ME only draws. The control draws at another temperature, but with 1 its texts have GaC's distribution.
-        given = {**learned_options(out, names, config), "me": {"temperature": 1.0}}
+        given = {**learned_options(run, names, config), "me": {"temperature": 1.0}}
         evaluator = Evaluator(config, names, given, store, bars)
         profiles, results = evaluator.run()
-        table = evaluation_of(profiles, results, config, evaluator.task, {})
+        table = written(evaluation_of(profiles, results, config, evaluator.task, {}))
         tokens = tokens_of(table)
-        best = next(profile for profile in profiles if profile.model == table["best_single"])
+        best = next(profile for profile in profiles if profile.model == table["best_single_model"])
         draws = {name: draws_of(count, tokens, len(profiles)) for name, count in tokens.items()}
         majorities = {
             count: majority(best.model, count, config, Profiler(config, store, bars)) for count in {*draws.values()}

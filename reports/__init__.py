@@ -24,11 +24,12 @@ def write_report(run_dir: Path) -> Path:
     Raises:
         ensemble.errors.InputError: A file is missing or broken, or has an unknown schema version.
     """
-    from advisor.runs.read import read_run
+    from advisor.runs.run import Run
+    from reports.report_data import report_data
 
-    result = read_run(run_dir)
+    data = report_data(Run.open(run_dir))
 
     # Imported after reading, because an error in the files should not wait until matplotlib is loaded.
     from reports.page import write_page
 
-    return write_page(run_dir / "report.html", result)
+    return write_page(run_dir / "report.html", data)

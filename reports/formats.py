@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from advisor.runs.read.result import Result
+from advisor.runs.schema.result import Result
 from ensemble.common import text
 from ensemble.saved.model_card import escaped
 from reports.sections import verdict
@@ -18,15 +18,15 @@ _COLUMNS = ("model", "status", "points", "points_low", "points_high", "mean_leng
 
 def markdown(result: Result) -> str:
     """Return the decision as Markdown, in which no name or text of a model or a file is markup."""
-    recommended = result.strategies.recommended
-    said = result.advice if recommended is None else recommended.text
+    recommendation = result.advice.recommendation
+    said = result.advice.text if recommendation is None else recommendation.text
     figures = [(escaped(name), escaped(value)) for name, value in _figures(result)]
     parts = [
         f"## {escaped(verdict.headline(result))}",
         escaped(text.sentence(said)),
         "\n".join(f"- {name}: {value}" for name, value in figures),
-        "\n".join(f"- **Warning:** {escaped(text.sentence(each))}" for each in result.warnings),
-        f"### Leaderboard, {escaped(result.task)}, {text.counted(result.n, 'dev question')}",
+        "\n".join(f"- **Warning:** {escaped(text.sentence(each))}" for each in result.advice.warnings),
+        f"### Leaderboard, {escaped(result.task.name)}, {text.counted(result.task.n, 'dev question')}",
         markdown_table(
             ("model", "", result.measure, "95% interval", "mean length"),
             [
@@ -41,21 +41,21 @@ def markdown(result: Result) -> str:
             ],
         ),
     ]
-    if result.strategies.rows:
+    if result.strategies:
         parts += [
             f"### Strategies, {text.counted(result.held_out, 'held-out question')}",
             markdown_table(
                 ("strategy", "models", result.measure, "expected gain", "calls", "price of 1,000"),
                 [
                     (
-                        text.strategy(row.name, row.members, row.draws),
+                        text.strategy(*row.key),
                         ", ".join(row.members),
                         text.points(row.accuracy),
-                        text.difference(row.expected),
-                        text.decimals(row.calls),
-                        text.price(row.price),
+                        text.difference(row.expected_gain),
+                        text.decimals(row.calls_per_question),
+                        text.price(row.price_per_1000),
                     )
-                    for row in result.strategies.rows
+                    for row in result.strategies
                 ],
             ),
         ]
@@ -69,29 +69,32 @@ def leaderboard_csv(result: Result) -> str:
     writer.writerow(_COLUMNS)
     for each in result.candidates:
         low, high = each.accuracy_ci or (None, None)
-        numbers = (each.accuracy, low, high, each.mean_length, each.truncated, each.errors)
+        numbers = (each.accuracy, low, high, each.mean_length, each.truncated or 0, each.errors or 0)
         # Only texts are guarded: a number with a sign must stay a number.
-        writer.writerow((guarded(each.name), each.status, *numbers, guarded(each.reason)))
+        writer.writerow((guarded(each.name), each.status, *numbers, guarded(each.reason or "")))
     return stream.getvalue()
 
 
 def _figures(result: Result) -> list[tuple[str, str]]:
     """Gain, cost and certainty of the recommended strategy: names and values."""
-    recommended = result.strategies.recommended
+    recommended = result.recommended
     if recommended is None:
         gain = verdict.measured_gain(result)
         return [("Gain", gain)] if gain else []
-    row, figures = recommended.row, []
-    if not row.is_single and recommended.gain is not None:
-        limits = f"{text.interval_name(result.confidence)} {text.difference_interval(recommended.gain_ci)}"
-        figures.append(("Expected gain", f"{text.difference(recommended.gain)} points ({limits})"))
+    row = recommended
+    figures: list[tuple[str, str]] = []
+    if not row.is_single and recommended.expected_gain is not None:
+        limits = (
+            f"{text.interval_name(result.advice.confidence)} {text.difference_interval(recommended.expected_gain_ci)}"
+        )
+        figures.append(("Expected gain", f"{text.difference(recommended.expected_gain)} points ({limits})"))
         figures += [("That is", clause)] if (clause := verdict.of_thousand(result)) else []
-        why = text.why_not_shown(recommended.shown, recommended.gain_ci)
-        figures.append(("Shown by the test", f"{text.shown(recommended.shown)}. {why}".removesuffix(". ")))
+        why = text.why_not_shown(recommended.shown or "not_yet", recommended.expected_gain_ci)
+        figures.append(("Shown by the test", f"{text.shown(recommended.shown or 'not_yet')}. {why}".removesuffix(". ")))
     known = (
-        ("Calls a question", row.calls, text.decimals),
-        ("Time of a question", row.seconds_each, text.duration),
-        ("Price of 1,000 questions", row.price, text.price),
+        ("Calls a question", row.calls_per_question, text.decimals),
+        ("Time of a question", row.seconds_per_question, text.duration),
+        ("Price of 1,000 questions", row.price_per_1000, text.price),
     )
     return figures + [(name, form(value)) for name, value, form in known if value is not None]
 

@@ -12,11 +12,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from advisor.runs.read.result import Result
 from ensemble.common import text
 from ensemble.common.files import write_text
 from ensemble.errors import InputError
 from reports.charts.svg import plain_style
+from reports.report_data import ReportData
 from reports.script_data import script_data
 from reports.sections import (
     accuracy_map,
@@ -30,13 +30,14 @@ from reports.sections import (
     methods,
     pairs,
     pareto,
+    provenance,
     questions,
     strategies,
     verdict,
 )
 
 # The sections in the order of the page.
-SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None], ...] = (
+SECTIONS: tuple[tuple[str, str, Callable[[ReportData], dict[str, Any] | None] | None], ...] = (
     # Name of the template, title in the contents (none for the verdict, which is above them), and function of the
     # template's values (none where `result` is enough).
     ("verdict", "", verdict.values),
@@ -57,7 +58,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Result], dict[str, Any] | None] | None
     ("cost", "Time", cost.values),
     ("questions", "Questions", questions.values),
     ("examples", "Examples", examples.values),
-    ("provenance", "Provenance", None),
+    ("provenance", "Provenance", provenance.values),
 )
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -66,9 +67,9 @@ _SCRIPTS = ("theme.js", "make.js", "tables.js", "limits.js", "matrices.js", "ste
 _SMALL_SCRIPTS = ("theme.js", "tables.js")
 
 
-def write_page(path: Path, result: Result) -> Path:
+def write_page(path: Path, report: ReportData) -> Path:
     """Write the report to a file, and return its path; see :func:`reports.write_report`."""
-    return write_html(path, render(result))
+    return write_html(path, render(report))
 
 
 def write_html(path: Path, content: str) -> Path:
@@ -86,11 +87,11 @@ def write_html(path: Path, content: str) -> Path:
     return path
 
 
-def section_values(result: Result) -> dict[str, dict[str, Any]]:
+def section_values(report: ReportData) -> dict[str, dict[str, Any]]:
     """Return the templates' values of the sections that the run has something to show for, by name."""
     # Once for all figures: it replaces some hundred settings.
     with plain_style():
-        computed = {name: get(result) if get else {} for name, _, get in SECTIONS}
+        computed = {name: get(report) if get else {} for name, _, get in SECTIONS}
     return {name: values for name, values in computed.items() if values is not None}
 
 
@@ -109,10 +110,10 @@ def make_environment() -> Environment:
     return environment
 
 
-def render(result: Result) -> str:
+def render(report: ReportData) -> str:
     """Return the report as HTML."""
     environment = make_environment()
-    values = section_values(result)
+    result, values = report.result, section_values(report)
     sections = {
         name: Markup(environment.get_template(f"sections/{name}.html.j2").render(result=result, **values[name]))
         for name in values
@@ -121,6 +122,7 @@ def render(result: Result) -> str:
     style, script = contents(*_STYLES), contents(*_SCRIPTS)
     return environment.get_template("page.html.j2").render(
         result=result,
+        report=report,
         headline=verdict.headline(result),
         sections=sections,
         titles=[(name, title) for name, title, _ in SECTIONS if title and name in sections],
@@ -129,7 +131,7 @@ def render(result: Result) -> str:
         # The policy allows exactly this style and this script, so that injected ones cannot run.
         style_hash=content_hash(style),
         script_hash=content_hash(script),
-        data=Markup(script_data(result)),
+        data=Markup(script_data(report)),
     )
 
 

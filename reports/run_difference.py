@@ -85,20 +85,20 @@ def _decisions(difference: Mapping[str, Any]) -> list[tuple[str, tuple[str, str]
     """What each run recommends, and its figures: names, and a text for each run."""
 
     def gain(run: Mapping[str, Any]) -> str:
-        ends = f" ({text.difference_interval(run['gain_ci'])})" if run["gain_ci"] else ""
-        return text.difference(run["gain"]) + ends
+        ends = f" ({text.difference_interval(run['expected_gain_ci'])})" if run["expected_gain_ci"] else ""
+        return text.difference(run["expected_gain"]) + ends
 
     rows = (
         ("Folder", lambda run: run["path"]),
         ("Recommended", lambda run: run["strategy"]),
         ("Models", lambda run: ", ".join(run["members"])),
         ("Points on the common questions", lambda run: text.points(run["points"])),
-        ("Best single model", lambda run: run["best_single"] or text.UNKNOWN),
+        ("Best single model", lambda run: run["best_single_model"] or text.UNKNOWN),
         ("Expected gain over it", gain),
         ("Shown by the test", lambda run: text.shown(run["shown"]) if run["shown"] else text.UNKNOWN),
-        ("Calls a question", lambda run: text.decimals(run["calls"])),
-        ("Time of a question", lambda run: text.duration(run["seconds_each"])),
-        ("Price of 1,000 questions", lambda run: text.price(run["price"])),
+        ("Calls a question", lambda run: text.decimals(run["calls_per_question"])),
+        ("Time of a question", lambda run: text.duration(run["seconds_per_question"])),
+        ("Price of 1,000 questions", lambda run: text.price(run["price_per_1000"])),
     )
     a, b = difference["runs"]
     # A row that both runs know nothing of says nothing.

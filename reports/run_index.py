@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from advisor.runs.read.result import Result, read_result
+from advisor.runs.run import Run
+from advisor.runs.schema.result import Result
 from ensemble.common import text
 from ensemble.errors import InputError
 from reports.formats import guarded, markdown_table
@@ -66,28 +67,27 @@ def _row(folder: Path, run: Path) -> dict[str, Any]:
         state = (run / "result.json").stat()
         if state.st_size > _LARGEST:
             return {**named, "problem": f"its result.json is larger than {_LARGEST >> 20} MB"}
-        result = read_result(run / "result.json")
+        result = Run.open(run).result
     except (InputError, OSError) as error:
         return {**named, "problem": text.visible(str(error))}
-    recommended = result.strategies.recommended
-    row = recommended.row if recommended else None
-    gained = recommended is not None and row is not None and not row.is_single
+    recommended = result.recommended
+    gained = None if recommended is None or recommended.is_single else recommended
     return {
         **named,
         # A name may have any characters, also those that mean something in an address.
         "link": quote(f"{relative}/report.html") if (run / "report.html").is_file() else None,
-        "task": result.task,
+        "task": result.task.name,
         "written": datetime.fromtimestamp(state.st_mtime).strftime("%Y-%m-%d %H:%M"),
         "models": len(result.candidates),
         "held_out": result.held_out,
         "best_single": result.best_single.name if result.best_single else None,
         "best_points": _best_points(result),
-        "strategy": text.strategy(row.name, row.members, row.draws) if row else None,
-        "gain": recommended.gain if recommended and gained else None,
-        "gain_ci": recommended.gain_ci if recommended and gained else None,
-        "shown": recommended.shown if recommended and gained else None,
-        "calls": row.calls if row else None,
-        "price": row.price if row else None,
+        "strategy": text.strategy(*recommended.key) if recommended else None,
+        "gain": gained and gained.expected_gain,
+        "gain_ci": gained and gained.expected_gain_ci,
+        "shown": gained and gained.shown,
+        "calls": recommended and recommended.calls_per_question,
+        "price": recommended and recommended.price_per_1000,
     }
 
 
@@ -96,7 +96,7 @@ def _best_points(result: Result) -> float | None:
     best = result.best_single
     if best is None:
         return None
-    held_out = (row.accuracy for row in result.strategies.rows if row.is_single and row.members == (best.name,))
+    held_out = (row.accuracy for row in result.strategies if row.is_single and row.members == (best.name,))
     return next(held_out, best.accuracy)
 
 

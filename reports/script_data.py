@@ -6,19 +6,23 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from advisor.runs.read.questions import KINDS, QuestionRow, model_columns
-from advisor.runs.read.result import Result
-from advisor.runs.read.samples import TAGS, ShownExample, ShownResponse, StepTrace
+from reports.question_rows import KINDS, QuestionRow, model_columns
+from reports.report_data import ReportData
+from reports.shown_samples import TAGS, ShownExample, ShownResponse, StepTrace
 
 # U+2028 and U+2029 end a line in older JavaScript.
 _ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 
-def script_data(result: Result) -> str:
+def script_data(report: ReportData) -> str:
     """Return the JSON for the map's limits and the example explorer, safe inside a ``script`` element."""
-    samples = result.samples
+    result, samples = report.result, report.samples
     data = {
-        "rules": {"maxGap": result.max_gap, "maxRatio": result.max_length_ratio, "maxModels": result.max_models},
+        "rules": {
+            "maxGap": result.rules.max_gap,
+            "maxRatio": result.rules.max_length_ratio,
+            "maxModels": result.rules.max_models,
+        },
         "candidates": [
             {
                 "name": candidate.name,

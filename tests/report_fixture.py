@@ -48,11 +48,14 @@ def make_evaluation(result: dict[str, Any]) -> dict[str, Any]:
     """Make evaluation.json of the set of a result.json: two methods, one that was left out, and the control."""
     run = result["ensemble"]
     members = [
-        {key: member[key] for key in ("model", "accuracy", "accuracy_ci", "mean_length", "seconds", "peak_memory")}
-        | {"ms_per_token": 0.5 + place}
+        {key: member[key] for key in ("model", "accuracy", "accuracy_ci", "mean_length", "peak_memory")}
+        | {"ms_per_token": 0.5 + place, "seconds_per_question": 0.1}
         for place, member in enumerate(run["members"])
     ]
-    figures = {key: run[key] for key in ("accuracy", "accuracy_ci", "delta", "delta_ci", "p_value", "gained", "lost")}
+    figures = {
+        key: run[key]
+        for key in ("accuracy", "accuracy_ci", "difference", "difference_ci", "p_two_sided", "gained", "lost")
+    }
     left_out = {**dict.fromkeys(figures), "left_out": "method average: it needs one vocabulary"}
     methods = [
         _entry("unite", "token", **figures, p_adjusted=0.0312, handled_per_step=23.7),
@@ -62,14 +65,14 @@ def make_evaluation(result: dict[str, Any]) -> dict[str, Any]:
         _entry("self-consistency", "control", **figures, share_ensembled=None),
     ]
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "task": "word_problems",
         "metric": "number",
         "split": "held_out",
         "n": run["n"],
         "signature": "task:word_problems|split:held_out|n:100|shots:0|seed:0|prompt:9f2c1ab0|version:0.1.0",
         "k": 10,
-        "best_single": run["best_single_model"],
+        "best_single_model": run["best_single_model"],
         "members": members,
         "methods": methods,
         "provenance": {"command": "advisor evaluate runs/demo --task word_problems --methods unite,voting"},
@@ -77,7 +80,13 @@ def make_evaluation(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _entry(method: str, level: str, **figures: Any) -> dict[str, Any]:
-    usual = {"left_out": None, "p_adjusted": None, "ms_per_token": 2.04, "seconds": 0.1, "share_ensembled": 1.0}
+    usual = {
+        "left_out": None,
+        "p_adjusted": None,
+        "ms_per_token": 2.04,
+        "seconds_per_question": 0.1,
+        "share_ensembled": 1.0,
+    }
     return {"method": method, "level": level, **usual, "handled_per_step": None, "peak_memory": 701_000_000, **figures}
 
 
@@ -97,7 +106,7 @@ def make_result(samples: list[dict[str, Any]]) -> dict[str, Any]:
     selected = _decide(standing)
     strategies = make_strategies(selected, held_out)
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "task": {
             "name": "word_problems",
             "metric": "number",
@@ -231,11 +240,10 @@ def _standing(model: str, samples: list[dict[str, Any]]) -> dict[str, Any]:
         "errors": 0,
         "status": "rejected",
         "reason": "",
-        "fragile": None,
+        "close_call": None,
         "tokens_per_second": 1834.2 if model != "steps-bytes" else 1720.9,
-        "seconds": 4.31 if model != "steps-bytes" else 11.87,
+        "seconds_total": 4.31 if model != "steps-bytes" else 11.87,
         "peak_memory": 640_000_000 + len(model),
-        "parameters": 912384,
         "ece": 0.0625,
         "groups": {"two steps": {"n": 120, "accuracy": 81.5}, "three steps": {"n": 180, "accuracy": 70}},
     }
@@ -267,7 +275,7 @@ def _decide(standing: list[dict[str, Any]]) -> list[str]:
             selected.append(each["model"])
     chosen = [each for each in standing if each["status"] == "selected"]
     for each in chosen[-1:]:
-        each["fragile"] = "the gap could as well be over the limit: its interval is 3.1 to 14.9 points"
+        each["close_call"] = "the gap could as well be over the limit: its interval is 3.1 to 14.9 points"
     return selected
 
 
@@ -281,11 +289,10 @@ def _failed() -> dict[str, Any]:
         "errors": 0,
         "status": "failed",
         "reason": "model.safetensors ends after 1,024 bytes: download it again.",
-        "fragile": None,
+        "close_call": None,
         "tokens_per_second": None,
-        "seconds": None,
+        "seconds_total": None,
         "peak_memory": None,
-        "parameters": None,
         "ece": None,
         "groups": None,
     }
@@ -333,7 +340,7 @@ def _ensemble(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, A
     changes = [sample["ensemble"]["score"] - sample["responses"][best["model"]]["score"] for sample in samples]
     n, mean = len(changes), sum(changes) / len(changes)
     half = 1.96 * math.sqrt(sum((change - mean) ** 2 for change in changes) / n / n)
-    keys = ("model", "accuracy", "accuracy_ci", "mean_length", "tokens_per_second", "seconds", "peak_memory")
+    keys = ("model", "accuracy", "accuracy_ci", "mean_length", "tokens_per_second", "seconds_total", "peak_memory")
     return {
         "method": "unite",
         "k": 10,
@@ -341,21 +348,24 @@ def _ensemble(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, A
         "split": "held_out",
         "accuracy": round(100 * right / n, 2),
         "accuracy_ci": wilson(right, n),
-        "best_single": best["accuracy"],
+        "best_single_accuracy": best["accuracy"],
         "best_single_model": best["model"],
-        "delta": round(100 * mean, 2),
-        "delta_ci": [round(100 * (mean - half), 2), round(100 * (mean + half), 2)],
-        "p_value": _mcnemar(sum(change > 0 for change in changes), sum(change < 0 for change in changes)),
+        "difference": round(100 * mean, 2),
+        "difference_ci": [round(100 * (mean - half), 2), round(100 * (mean + half), 2)],
+        "p_two_sided": _mcnemar(sum(change > 0 for change in changes), sum(change < 0 for change in changes)),
         "gained": sum(change > 0 for change in changes),
         "lost": sum(change < 0 for change in changes),
-        "gain": round(100 * mean, 2),
-        "gain_ci": [round(100 * (mean - half / 1.96 * 1.645), 2), round(100 * (mean + half / 1.96 * 1.645), 2)],
-        "gain_p": _one_sided(sum(change > 0 for change in changes), sum(change < 0 for change in changes)),
+        "measured_gain": round(100 * mean, 2),
+        "measured_gain_ci": [
+            round(100 * (mean - half / 1.96 * 1.645), 2),
+            round(100 * (mean + half / 1.96 * 1.645), 2),
+        ],
+        "p_adjusted": _one_sided(sum(change > 0 for change in changes), sum(change < 0 for change in changes)),
         "questions": n,
         "answered": n,
         "mean_length": round(sum(response["length"] for response in joint) / n, 2),
         "tokens_per_second": 612.4,
-        "seconds": 9.8,
+        "seconds_total": 9.8,
         "peak_memory": 1_712_000_000,
         "truncated": 0,
         "members": [{key: member[key] for key in keys} for member in members],
@@ -387,13 +397,13 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
     if not strategies:
         return None
     best = strategies[0]
-    names, gain = ", ".join(best["members"]), best["gain"]
+    names, gain = ", ".join(best["members"]), best["measured_gain"]
     keys = ("strategy", "members", "weights", "routes", "draws", "calls_per_question", "seconds_per_question", "shown")
     return {
         **{key: best[key] for key in (*keys, "price_per_1000")},
         "method": "unite" if best["strategy"] == "unite" else None,
         "expected_gain": best["expected_gain"],
-        "expected_gain_ci": best["gain_ci"],
+        "expected_gain_ci": best["expected_gain_ci"],
         "min_gain": 0.0,
         "text": f"{best['strategy']} of {names}: {gain:+.1f} points against {best['best_single_model']}.",
     }
@@ -412,7 +422,7 @@ def _prediction(selected: list[str]) -> dict[str, Any]:
                 "oracle": 92.0,
                 "rules": models == selected,
                 "decoded": models == selected,
-                "gain": 6.0 if models == selected else None,
+                "measured_gain": 6.0 if models == selected else None,
             }
             for place, models in enumerate(sets)
         ],
@@ -466,16 +476,17 @@ def _strategy(
         "split": "held_out",
         "accuracy": round(100 * sum(scores) / n, 2),
         "accuracy_ci": wilson(sum(scores), n),
-        "best_single": round(100 * sum(measure) / n, 2),
+        "best_single_accuracy": round(100 * sum(measure) / n, 2),
         "best_single_model": best,
-        "gain": round(100 * mean, 2),
-        "gain_ci": [round(100 * (mean - half), 2), round(100 * (mean + half), 2)],
-        "p_value": p_value,
+        "measured_gain": round(100 * mean, 2),
+        "measured_gain_ci": [round(100 * (mean - half), 2), round(100 * (mean + half), 2)],
+        "p_no_gain": p_value,
         "p_adjusted": p_adjusted,
         "shown": "yes" if p_adjusted is not None and p_adjusted <= 0.05 else "not_yet",
         "questions": n,
         "answered": n,
         "expected_gain": round(80 * mean, 2),
+        "expected_gain_ci": [round(100 * (mean - half), 2), round(100 * (mean + half), 2)],
         "predicted_gain": 3.5 if name == "vote" else None,
         "predicted_gain_ci": [0.5, 6.5] if name == "vote" else None,
         "groups": _groups(100 * mean) if name == "cascade" else None,
@@ -503,7 +514,7 @@ def _advice(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, str
         return {"verdict": "unclear", "text": "The set was not run together, so nothing is known of its gain."}
     run = _ensemble(selected, samples)
     names = " and ".join([", ".join(selected[:-1]), selected[-1]])
-    reached = f"{run['accuracy']:.1f} points, {run['delta']:.1f} more than {run['best_single_model']} alone"
+    reached = f"{run['accuracy']:.1f} points, {run['difference']:.1f} more than {run['best_single_model']} alone"
     questions = f"{run['n']} held-out question{'s' if run['n'] > 1 else ''}"
     text = f"Decoded together, {names} are better than one model alone: on {questions} they reach {reached}."
     return {"verdict": "better", "text": text}
@@ -513,7 +524,7 @@ def _provenance() -> dict[str, Any]:
     names = [*CANDIDATES, BROKEN]
     return {
         "command": "advisor select --pool demo --task word_problems --out runs/demo",
-        "created": "2026-01-12T09:14:03Z",
+        "date": "2026-01-12T09:14:03Z",
         "versions": {"unite-advisor": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "transformers": "5.1.0"},
         "seed": 0,
         "models": {
@@ -526,7 +537,6 @@ def _provenance() -> dict[str, Any]:
         },
         "device": "cpu",
         "dtype": "float32",
-        "times": {"profiling": 25.4, "ensemble": 11.3},
     }
 
 

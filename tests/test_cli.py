@@ -201,11 +201,18 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "truncated": 1,
         "status": "primary",
         "reason": HOSTILE,
-        "fragile": HOSTILE,
+        "close_call": HOSTILE,
     }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
     strategy = {"strategy": HOSTILE, "members": [HOSTILE], "draws": 1, "n": 5, "best_single_model": HOSTILE}
-    strategy |= {"accuracy": 50.0, "gain": 1.0, "expected_gain": 1.0, "p_value": 0.5, "p_adjusted": 0.5, "shown": "yes"}
+    strategy |= {
+        "accuracy": 50.0,
+        "measured_gain": 1.0,
+        "expected_gain": 1.0,
+        "p_no_gain": 0.5,
+        "p_adjusted": 0.5,
+        "shown": "yes",
+    }
     strategy |= {"expected_gain_ci": [0.0, 2.0]}
     strategy |= {"calls_per_question": 1.0, "seconds_per_question": None, "price_per_1000": None}
     result = {
@@ -219,7 +226,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
                     "dev_accuracy": None,
                     "predicted_gain": 1.0,
                     "predicted_gain_ci": [0.0, 2.0],
-                    "gain": None,
+                    "measured_gain": None,
                     "rules": True,
                     "decoded": False,
                     "error": HOSTILE,
@@ -265,7 +272,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
                 "ece": None,
                 "status": status[n],
                 "reason": f"reason {n}",
-                "fragile": None,
+                "close_call": None,
             }
             for n in range(candidates)
         ],
@@ -280,7 +287,13 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
                 "best_single_model": "a",
                 "accuracy": 50.0 + gain,
             }
-            | {"gain": gain, "expected_gain": gain - 1, "p_value": p, "p_adjusted": p, "calls_per_question": calls}
+            | {
+                "measured_gain": gain,
+                "expected_gain": gain - 1,
+                "p_no_gain": p,
+                "p_adjusted": p,
+                "calls_per_question": calls,
+            }
             | {"shown": "not_yet"}
             for name, members, gain, p, calls in (
                 ("cascade", ["a", "b", "c"], 4.0, 0.0004, 2.25),

@@ -23,7 +23,7 @@ from ensemble.distributed.ray_cluster import cluster, settle
 from ensemble.errors import InputError, MemberError
 from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec
-from ensemble.runtime.draft import Drafter, Way
+from ensemble.runtime.draft import Drafter, DraftMode
 
 settle()  # this module is the first to import Ray in a process of tests
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -113,7 +113,7 @@ def test_a_draft_takes_fewer_calls_than_its_tokens_and_changes_nothing(pair: Pai
         before = client(pair.apart.members[0]).calls
         settings, batch = Settings(max_new_tokens=24), Batch(1, draft=draft)
         # However long that takes: here a plain step may be faster.
-        way: Way = "check" if draft else "plain"
+        way: DraftMode = "check" if draft else "plain"
         pair.apart._drafters[batch] = Drafter(pair.apart._joint.members[0], draft, (way,))
         ((_, far),) = pair.apart.generate_each(encoded, settings, batch)
         ((_, own),) = pair.here.generate_each(encoded, settings, batch)

@@ -14,6 +14,7 @@ from advisor.choose.copies import find_copies
 from advisor.pool.fingerprint import Fingerprint
 from advisor.records import Answer, Profile
 from advisor.runs.result_json import result_of
+from ensemble.common.schema import written
 
 if TYPE_CHECKING:
     from pools import Place
@@ -88,6 +89,6 @@ def test_a_copied_folder_is_rejected_with_the_name_of_its_original(place: Place,
     outcome = run(plan_of_pool(place))
     assert statuses(outcome)["alpha-2"] == "rejected"
     assert len(outcome.selection.selected) == 2 and "alpha-2" not in outcome.selection.selected
-    reasons = {candidate["model"]: candidate["reason"] for candidate in result_of(outcome)["candidates"]}
+    reasons = {candidate["model"]: candidate["reason"] for candidate in written(result_of(outcome))["candidates"]}
     assert reasons["alpha-2"] == "the same model as alpha: their weights are equal"
     assert all("alpha-2" not in result.strategy.members for result in outcome.strategies)

@@ -174,7 +174,7 @@ def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFix
         "accuracy_ci": None,
         "status": "primary",
         "reason": "",
-        "fragile": False,
+        "close_call": False,
     }
     print_tables({**result, "candidates": [candidate]})
     assert "The models ran on cuda in bfloat16." in capfd.readouterr().err

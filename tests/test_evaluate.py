@@ -16,6 +16,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
+from advisor.runs.run import Run
 from advisor.statistics import holm
 from advisor.strategies.responses import chosen, dev_scores
 from advisor.tasks import load_task
@@ -57,7 +58,7 @@ def test_every_method_stands_beside_the_members_and_a_control(run: Place) -> Non
     assert [entry["method"] for entry in found["methods"]] == [*METHODS.split(","), "self-consistency"]
     by_name = {entry["method"]: entry for entry in found["methods"]}
     assert by_name["unite"]["accuracy"] == result["ensemble"]["accuracy"]
-    assert by_name["unite"]["delta"] == result["ensemble"]["delta"]
+    assert by_name["unite"]["difference"] == result["ensemble"]["difference"]
     assert by_name["gac"]["handled_per_step"] > by_name["unite"]["handled_per_step"] > 0
     assert by_name["unite"]["share_ensembled"] == 1
     assert json.loads((run.folder / "run" / "evaluation.json").read_text(encoding="utf-8")) == found
@@ -106,7 +107,7 @@ def test_a_set_that_only_draws_is_not_compared_greedily_and_is_run_with_a_temper
 
 def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
     options = EvaluateOptions(run=run.folder / "run", task="task.yaml", methods="unite", max_new_tokens=6)
-    plan = evaluation_config(options, "")
+    plan = evaluation_config(Run.open(options.run), options, "")
     with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
         name, task = plan.candidates[0].name, plan.dev
@@ -121,11 +122,11 @@ def test_texts_are_decoded_by_themselves_as_in_the_run_unless_an_option_says_oth
     path = run.folder / "run" / "result.json"
     result = json.loads(path.read_text(encoding="utf-8"))
     options = EvaluateOptions(run=run.folder / "run", task="task.yaml", methods="unite")
-    found = [evaluation_config(options, "").inference.deterministic]
+    found = [evaluation_config(Run.open(options.run), options, "").inference.deterministic]
     result["provenance"]["deterministic"] = True
     path.write_text(json.dumps(result), encoding="utf-8")
     for given in (None, False):
-        plan = evaluation_config(replace(options, deterministic=given), "")
+        plan = evaluation_config(Run.open(options.run), replace(options, deterministic=given), "")
         found.append(plan.inference.deterministic)
     assert found == [False, True, False]
 

@@ -11,7 +11,7 @@ import yaml
 from markdown_it import MarkdownIt
 from scipy.stats import binomtest
 
-from advisor.runs.read.result import read_result
+from advisor.runs.run import Run
 from reports.sections.card import evidence
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_no_name_or_text_is_markup_in_a_card(run: Path, tmp_path: Path) -> None:
     result["ensemble"]["best_single_model"] = result["ensemble"]["members"][0]["model"] = HOSTILE
     result["selected"][0] = HOSTILE
     (tmp_path / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    text = evidence(read_result(tmp_path / "result.json"))
+    text = evidence(Run.open(tmp_path).result)
     page = MarkdownIt("commonmark").enable("table").render(text)
     assert "{{ 7 * 7 }}" in page
     for markup in ("<script", "<a ", "<h1", "<!--", "<code"):
@@ -77,7 +77,7 @@ def test_no_name_or_text_is_markup_in_a_card(run: Path, tmp_path: Path) -> None:
 
 def test_the_interval_that_a_card_names_for_ten_questions_is_wilsons(run: Path) -> None:
     found = binomtest(7, 10).proportion_ci(0.95, method="wilson")
-    text = " ".join(evidence(read_result(run / "result.json")).split())
+    text = " ".join(evidence(Run.open(run).result).split())
     assert f"7 right of 10 fits any accuracy from {100 * found.low:.1f} to {100 * found.high:.1f}" in text
 
 

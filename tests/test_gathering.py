@@ -18,6 +18,7 @@ from advisor.records import Limits
 from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import result_of, samples_of
 from advisor.tasks import load_task
+from ensemble.common.schema import written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +67,7 @@ def test_a_race_says_that_it_has_dropped_nobody(plan: RunConfig) -> None:
 
 def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_they_were_asked(plan: RunConfig) -> None:
     outcome = run(plan)
-    result = result_of(outcome)
+    result = written(result_of(outcome))
     assert statuses(outcome) == {"alpha": "primary", "beta": "rejected", "gamma": "rejected"}
     best, *dropped = result["candidates"]
     assert (best["n"], best["accuracy"], best["reason"][:31]) == (QUESTIONS, 100, "the most accurate of 3 candidat")
@@ -75,7 +76,7 @@ def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_t
         assert "gap" in candidate["reason"]
         assert "length" not in candidate["reason"]
         assert f"after {FIRST} of {QUESTIONS} questions" in candidate["reason"]
-        assert (candidate["gap_ci"], candidate["fragile"]) == (None, None)
+        assert (candidate["gap_ci"], candidate["close_call"]) == (None, None)
         assert candidate["accuracy_ci"][0] <= candidate["accuracy"] <= candidate["accuracy_ci"][1]
     assert result["pairs"] == []
     assert result["race"] == {"confidence": 0.95, "responses": QUESTIONS + 2 * FIRST, "of": 3 * QUESTIONS}
@@ -83,7 +84,7 @@ def test_the_hopeless_are_dropped_after_the_first_round_and_reported_with_what_t
 
 
 def test_the_samples_have_the_responses_of_the_dropped_where_there_are_any(plan: RunConfig) -> None:
-    samples = list(samples_of(run(plan)))
+    samples = [written(each) for each in samples_of(run(plan))]
     assert [sample["id"] for sample in samples] == [example.id for example in plan.dev.examples]
     asked = [sample for sample in samples if "beta" in sample["responses"]]
     first = {plan.dev.examples[place].id for place in race_order(plan.dev)[:FIRST]}
@@ -107,7 +108,7 @@ def test_the_selection_is_that_of_the_full_run_which_goes_on_from_the_race(
     assert full.selection.selected == raced.selection.selected
     assert loaded == ["beta", "gamma"]
     assert len(asked) == 2 * (QUESTIONS - FIRST)
-    assert result_of(full)["race"] is None
+    assert result_of(full).race is None
 
 
 def test_whoever_was_behind_one_that_fails_later_races_again(
@@ -120,7 +121,7 @@ def test_whoever_was_behind_one_that_fails_later_races_again(
     loaded = spoil_loading(monkeypatch, fail_the_second_time)
     outcome = run(dataclasses.replace(plan, cache_dir=place.folder / "another"))
     assert loaded == ["alpha", "beta", "gamma", "alpha", "beta", "gamma"]
-    candidates = {each["model"]: each for each in result_of(outcome)["candidates"]}
+    candidates = {each["model"]: each for each in written(result_of(outcome))["candidates"]}
     assert candidates["alpha"]["status"] == "failed"
     assert [candidates[name]["n"] for name in ("beta", "gamma")] == [QUESTIONS, QUESTIONS]
 

@@ -395,7 +395,7 @@ def test_a_run_folder_and_chat_templates_are_taken(run: Any, place: Place, chatt
     loading = {"revision": None, "device": "cpu", "dtype": "float32", "chat_template": "auto"}
     sources = {path.name: {"path_or_id": str(path), **loading} for path in chatting}
     result = {
-        "schema_version": 1,
+        "schema_version": 2,
         "task": {"max_new_tokens": 6, "stop": []},
         "selected": ["one", "two"],
         "ensemble": {"method": "gac", "k": 4},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from advisor.logs import run_folder
 from advisor.logs.join import join_logs
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile
-from advisor.runs.run_folder import write_run
 from ensemble.errors import InputError
 
 GOOD = {"text": "It is 2", "extracted": "2", "score": 1.0, "length": 7, "finish_reason": "eos", "error": None}
@@ -24,10 +24,16 @@ LINE = {
     "ensemble": {**GOOD, "trace": None},
 }
 RESULT = {
-    "schema_version": 1,
+    "schema_version": 2,
     "task": {"name": "sums", "metric": "number"},
     "ensemble": {"method": "unite", "members": [{"model": "large"}, {"model": "small"}]},
 }
+
+
+def write_run(folder: Path, result: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    (folder / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
 
 
 def records(folder: Path) -> tuple[list[LogRecord], list[str]]:
@@ -106,17 +112,17 @@ def test_responses_without_a_score_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     assert len(found) == 3
     assert notes == [
-        f"{path}: 2 records are left out: a model's response has no score between 0 and 1; the first is {path}:2",
-        f"{path}: 1 record is left out: it has no id, or no responses; the first is {path}:4",
+        f"{path}: 1 record is left out: a model's response has no score; the first is {path}:2",
+        f"{path}: 2 records are left out: it has another form than a line of samples.jsonl; the first is {path}:3",
     ]
 
 
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ("{", "result.json:1: not JSON"),
-        ('{"task": []}', "task"),
-        ('{"ensemble": {"members": ["a"]}}', "members"),
+        ("{", "result.json: not JSON"),
+        ('{"schema_version": 2, "task": []}', "task"),
+        ('{"schema_version": 2, "ensemble": {"method": "unite", "members": ["a"]}}', "members"),
         ("[" * 100_000, "not usable JSON"),
     ],
 )

@@ -21,6 +21,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
+from advisor.runs.run import Run
 from advisor.strategies.responses import answered, with_responses
 from advisor.tasks import load_task
 from ensemble.errors import InputError, MemberError
@@ -64,7 +65,8 @@ def run(place: Place, long_models: Path, prepare: Prepare) -> Place:
 
 def evaluated(place: Place, method: str, **options: Any) -> tuple[list[Profile], MethodResult, list[Profile]]:
     """Every member alone, a method's result, and the draws of the control."""
-    config = evaluation_config(EvaluateOptions(run=place.folder / "run", task="task.yaml", methods=method), "")
+    options_of_run = EvaluateOptions(run=place.folder / "run", task="task.yaml", methods=method)
+    config = evaluation_config(Run.open(options_of_run.run), options_of_run, "")
     with ResponseCache(config.cache_dir) as cache:
         alone, results = Evaluator(config, [method], {method: options}, cache, Progress(quiet=True)).run()
         best = max(alone, key=lambda profile: profile.accuracy).model

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from advisor.advice.strategies import Strategy
 from advisor.choose.published import read_standings
@@ -27,11 +28,16 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits
 from advisor.response_cache import ResponseCache
-from advisor.runs.result_json import Outcome, read_result, result_of, samples_of
+from advisor.runs.chosen_set import candidates_of_run, chosen_by_run
+from advisor.runs.result_json import Outcome, result_of, samples_of
+from advisor.runs.run import Run
 from advisor.runs.run_folder import check_out, folder_name, replace, write_run
+from advisor.runs.schema.result import CandidateFigures, Result, TaskInfo
+from advisor.runs.schema.samples import Sample, SampleResponse
 from advisor.tasks import load_task
 from advisor.terminal.tables import leaderboard
 from ensemble import Ensemble
+from ensemble.common.schema import written
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import load_member
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
@@ -94,7 +100,7 @@ def break_forward(ensemble: Ensemble, message: str = "kaput") -> None:
 
 
 def statuses(outcome: Outcome) -> dict[str, str]:
-    return {each["model"]: each["status"] for each in result_of(outcome)["candidates"]}
+    return {each["model"]: each["status"] for each in written(result_of(outcome))["candidates"]}
 
 
 def without_nan(text: str) -> Any:
@@ -132,7 +138,7 @@ def test_a_candidate_that_fails_is_listed_with_its_reason_and_the_others_go_on(
 ) -> None:
     spoil_loading(monkeypatch, lambda names, ensemble: break_forward(ensemble) if names == ["gamma"] else None)
     plan = plan_of(place, models, "truncated", "alpha", "numberless", "gamma", "beta", verify=False)
-    result = result_of(run(plan))
+    result = written(result_of(run(plan)))
     failed = {each["model"]: each["reason"] for each in result["candidates"] if each["status"] == "failed"}
     assert failed.keys() == {"truncated", "numberless", "gamma"}
     assert failed["truncated"].startswith("it cannot be loaded: ")
@@ -196,7 +202,7 @@ def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
             raise MemberError("not enough memory beside the others", of="alpha")
 
     spoil_loading(monkeypatch, fail_together)
-    result = result_of(run(plan_of(place, models, "alpha", "beta")))
+    result = written(result_of(run(plan_of(place, models, "alpha", "beta"))))
     assert result["ensemble"] is None
     assert result["advice"]["verdict"] == "unclear"
     assert "alpha: not enough memory beside the others" in result["advice"]["text"]
@@ -243,7 +249,7 @@ def test_a_larger_set_of_questions_asks_only_the_new_ones(place: Place, models: 
 
 def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) -> None:
     outcome = run(plan_of(place, models, "alpha", "beta", "truncated"))
-    result = without_nan(json.dumps(result_of(outcome)))
+    result = without_nan(json.dumps(written(result_of(outcome))))
     assert list(result) == [
         *(
             "schema_version",
@@ -256,14 +262,14 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "pairs",
             "ensemble",
             "strategies",
-            "alone",
+            "single_models",
             "advice",
             "looks",
             "judge",
             "provenance",
         )
     ]
-    assert result["schema_version"] == 1
+    assert result["schema_version"] == 2
     assert {"name", "metric", "split", "n", "fingerprint"} <= result["task"].keys()
     limits = {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3, "vote_gap": 15, "max_voters": 5}
     limits |= {"min_gain": 0}
@@ -272,7 +278,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
     assert all(wanted <= candidate.keys() for candidate in result["candidates"])
     assert len({tuple(candidate) for candidate in result["candidates"]}) <= 2  # the profiled ones, and the failed
     assert all({"a", "b", "gap", "length_ratio", "bleu"} <= pair.keys() for pair in result["pairs"])
-    wanted = {"method", "k", "n", "split", "accuracy", "best_single", "delta", "delta_ci", "p_value"}
+    wanted = {"method", "k", "n", "split", "accuracy", "best_single_accuracy", "difference", "difference_ci"}
     assert wanted <= result["ensemble"].keys()
     assert {"verdict", "text", "recommendation"} <= result["advice"].keys()
     wanted = {
@@ -282,9 +288,9 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
         "split",
         "accuracy",
         "accuracy_ci",
-        "gain",
-        "gain_ci",
-        "p_value",
+        "measured_gain",
+        "measured_gain_ci",
+        "p_no_gain",
         "p_adjusted",
     }
     wanted |= {"calls_per_question", "tokens_per_question", "seconds_per_question", "price_per_1000"}
@@ -296,7 +302,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
 
 def test_a_line_of_the_samples_has_the_keys_of_the_interface(place: Place, models: Path) -> None:
     outcome = run(plan_of(place, models, "alpha", "beta"))
-    samples = [without_nan(json.dumps(sample)) for sample in samples_of(outcome)]
+    samples = [without_nan(json.dumps(written(sample))) for sample in samples_of(outcome)]
     assert [sample["split"] for sample in samples] == ["dev"] * 6 + ["held_out"] * 6
     for sample in samples:
         assert list(sample) == ["id", "prompt", "reference", "split", "responses", "ensemble", "recommended"]
@@ -312,7 +318,7 @@ def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path
     records = [{"question": f"{n}?", "answer": "AB"[n % 2], "part": "xxy"[n % 3]} for n in range(12)]
     place.task(records, metric="choice", choices=["yes", "no no"], group="{{part}}")
     dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
-    result = without_nan(json.dumps(result_of(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
+    result = without_nan(json.dumps(written(result_of(run(dataclasses.replace(plan, dev=dev, held_out=held_out))))))
     for found in (*result["candidates"], result["ensemble"], *result["ensemble"]["members"]):
         groups = found["groups"]
         assert {name: group["n"] for name, group in groups.items()} == {"x": 4, "y": 2}
@@ -331,16 +337,17 @@ def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -
     place.task(records, metric="choice", choices=["no", "a long text"])
     dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
     outcome = run(dataclasses.replace(plan, dev=dev, held_out=held_out))
-    result = result_of(outcome)
+    content = result_of(outcome)
+    result = written(content)
     primary, second = result["candidates"]
     assert (primary["mean_length"], second["mean_length"]) == (None, None)
     assert second["status"] == "selected"
     assert "the length rule was not checked, as the task has options to choose from" in second["reason"]
     assert [pair["length_ratio"] for pair in result["pairs"]] == [None]
-    responses = [answer for line in samples_of(outcome) for answer in line["responses"].values()]
-    assert {response["length"] for response in responses} == {None}
-    assert all(response["text"] for response in responses)
-    write_run(Path("run"), result, samples_of(outcome))
+    responses = [answer for line in samples_of(outcome) for answer in line.responses.values()]
+    assert {response.length for response in responses} == {None}
+    assert all(response.text for response in responses)
+    write_run(Path("run"), content, samples_of(outcome))
     write_report(Path("run"))
     page = Path("run", "report.html").read_text(encoding="utf-8")
     assert 'id="lengths"' not in page
@@ -350,7 +357,7 @@ def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -
 
 
 def test_other_tasks_have_no_such_figures(place: Place, models: Path) -> None:
-    result = result_of(run(plan_of(place, models, "alpha", "beta")))
+    result = written(result_of(run(plan_of(place, models, "alpha", "beta"))))
     for found in (*result["candidates"], result["ensemble"]):
         assert [found[name] for name in ("groups", "accuracy_macro", "ece", "accuracy_bytes")] == [None] * 4
 
@@ -360,14 +367,14 @@ def test_models_that_write_nothing_give_no_infinities(place: Place, models: Path
     place.task(stop=[chr(code) for code in range(1, 256)])  # every text ends before its first character
     dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
     outcome = run(dataclasses.replace(plan, dev=dev, held_out=held_out))
-    result = without_nan(json.dumps(result_of(outcome)))
+    result = without_nan(json.dumps(written(result_of(outcome))))
     assert [candidate["mean_length"] for candidate in result["candidates"]] == [0, 0, 0]
 
 
 def test_a_single_question_is_enough(place: Place, models: Path) -> None:
     plan = plan_of(place, models, "alpha", "gamma")
     dev, held_out = load_task("task.yaml", limit=1), load_task("task.yaml", "held_out", limit=1)
-    result = without_nan(json.dumps(result_of(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
+    result = without_nan(json.dumps(written(result_of(run(dataclasses.replace(plan, dev=dev, held_out=held_out))))))
     assert result["task"]["n"] == result["ensemble"]["n"] == 1
 
 
@@ -383,7 +390,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_said_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("", encoding="utf-8")
     with pytest.raises(UniteError, match=r"cannot be written .* the cache keeps all responses") as caught:
-        write_run(tmp_path / "run", {}, [])
+        write_run(tmp_path / "run", *made_up("x"))
     assert not isinstance(caught.value, InputError)
 
 
@@ -394,11 +401,11 @@ def test_a_run_that_is_killed_leaves_the_old_files_the_new_files_or_no_result(
     found = set()
     for last in range(8):
         out = tmp_path / str(last)
-        write_run(out, {"run": "old"}, [{"run": "old"}])
+        write_run(out, *made_up("old"))
         (out / "report.html").write_text("old", encoding="utf-8")
         killed = Killed(monkeypatch, last)
         try:
-            write_run(out, {"run": "new"}, [{"run": "new"}])
+            write_run(out, *made_up("new"))
         except KeyboardInterrupt:
             pass
         finally:
@@ -410,6 +417,12 @@ def test_a_run_that_is_killed_leaves_the_old_files_the_new_files_or_no_result(
         found.add(state)
     assert ("old", "old", "old") in found and ("new", "new", None) in found
     assert all(result is None or (result == samples and report in (result, None)) for result, samples, report in found)
+
+
+def made_up(name: str) -> tuple[Result, list[Sample]]:
+    """A result and samples that have a name."""
+    task = TaskInfo(name=name)
+    return Result(schema_version=2, task=task), [Sample(id=name, split="dev")]
 
 
 class Killed:
@@ -438,7 +451,7 @@ def read_if_there(path: Path) -> str | None:
 
 
 def test_a_disk_that_is_full_keeps_the_old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_run(tmp_path, {"run": "old"}, [{"run": "old"}])
+    write_run(tmp_path, *made_up("old"))
     write_text = Path.write_text
 
     def full(path: Path, text: str, **more: Any) -> int:
@@ -448,17 +461,16 @@ def test_a_disk_that_is_full_keeps_the_old_run(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(UniteError, match="No space left"):
-        write_run(tmp_path, {"run": "new"}, [{"run": "new"}])
+        write_run(tmp_path, *made_up("new"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "samples.jsonl"]
     assert '"old"' in (tmp_path / "samples.jsonl").read_text(encoding="utf-8")
     assert '"old"' in (tmp_path / "result.json").read_text(encoding="utf-8")
 
 
 def test_a_number_that_is_none_is_never_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_run(tmp_path, {"accuracy": math.nan}, [])
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_run(tmp_path, {}, [{"score": math.inf}])
+    assert CandidateFigures(model="a", accuracy=math.nan).accuracy is None
+    with pytest.raises(ValidationError, match="finite"):
+        SampleResponse(score=math.inf)
 
 
 @pytest.mark.parametrize(
@@ -503,7 +515,7 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
     pairs = zip(table["models"], table["accuracy"]["triviaqa"], strict=True)
     profiles = [{"model": model, "accuracy": points} for model, points in pairs]
     path.write_text(json.dumps({"task": "triviaqa", "profiles": profiles}), encoding="utf-8")
-    result = without_nan(json.dumps(result_of(run_on_numbers(path, Limits(), "advisor select"))))
+    result = without_nan(json.dumps(written(result_of(run_on_numbers(path, Limits(), "advisor select")))))
     assert result["selected"] == ["Mistral", "OpenChat"]
     assert result["task"]["name"] == "triviaqa"
     assert (result["ensemble"], result["advice"]["verdict"]) == (None, "unclear")
@@ -610,7 +622,6 @@ MODEL = ("provenance", "models", "terse-mistral")
         (("selected",), [{}]),
         (("candidates",), {}),
         (("candidates",), [[]]),
-        (("candidates",), [{"model": "a"}]),
         (("candidates",), [{"model": "a", "accuracy": "x"}]),
         (("provenance",), "x"),
         (("provenance", "models"), []),
@@ -640,7 +651,9 @@ def test_a_result_with_a_value_of_another_form_is_refused_with_its_place(
     at[place[-1]] = value
     (tmp_path / "result.json").write_text(json.dumps(result), encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        read_result(tmp_path)
+        run = Run.open(tmp_path)
+        candidates_of_run(run)
+        chosen_by_run(run)
     assert str(caught.value).startswith(f"{tmp_path / 'result.json'}: ")
     assert place[-1] in str(caught.value)
     assert "advisor select" in str(caught.value)
@@ -650,17 +663,19 @@ def test_a_result_with_a_value_of_another_form_is_refused_with_its_place(
 def test_a_result_that_is_no_usable_json_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "result.json").write_text(content, encoding="latin-1")
     with pytest.raises(InputError, match=r"result\.json"):
-        read_result(tmp_path)
+        _ = Run.open(tmp_path).result
 
 
 def test_a_pipe_in_the_place_of_a_result_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "result.json")
     with pytest.raises(InputError, match=r"has no result\.json"):
-        read_result(tmp_path)
+        _ = Run.open(tmp_path).result
 
 
-def test_a_result_of_the_first_version_is_read() -> None:
-    assert read_result(Path(__file__).parent / "data" / "first-version")["selected"]
+def test_a_result_of_an_older_version_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"schema_version": 1}', encoding="utf-8")
+    with pytest.raises(InputError, match="an older version wrote it; run `advisor select` again with the same options"):
+        _ = Run.open(tmp_path).result
 
 
 def test_numbers_that_are_nested_too_deeply_are_refused(tmp_path: Path) -> None:

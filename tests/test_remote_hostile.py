@@ -182,7 +182,7 @@ def run_folder(place: Place, address: str, **remote: Any) -> None:
     (place.folder / "run").mkdir()
     model = {"chat_template": "never", "remote": {"address": f"openai:{address}#m", **remote}}
     result = {
-        "schema_version": 1,
+        "schema_version": 2,
         "task": {"max_new_tokens": 4, "stop": []},
         "selected": ["a", "b"],
         "ensemble": None,

@@ -24,7 +24,7 @@ def honest(models: Path) -> dict[str, Any]:
     """What of a result.json decides how its set is loaded."""
     common = {"revision": None, "files": {}, "dtype": "float32", "device": "cpu", "chat_template": "never"}
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "task": {"name": "sums", "metric": "contains", "max_new_tokens": 2, "stop": ["\n"]},
         "selected": ["a", "b"],
         "ensemble": {"method": "unite", "k": 10},
@@ -107,20 +107,18 @@ def test_odd_candidates_are_one_line_for_a_method_that_reads_their_accuracy(
     assert "result.json" in line
 
 
-def test_a_name_that_controls_the_terminal_is_refused(place: Place, models: Path) -> None:
+def test_a_name_that_controls_the_terminal_is_cleaned(place: Place, models: Path) -> None:
     result = honest(models)
     name = "\x1b]0;owned\x07"
     result["provenance"]["models"][name] = result["provenance"]["models"].pop("a")
     result["selected"] = [name, "b"]
     (place.folder / "run").mkdir()
     place.write("run/result.json", json.dumps(result))
-    for command in (
-        ("run", "run", "Hello", "--trace"),
-        ("evaluate", "run", "--task", place.task(), "--members", "x,y"),
-    ):
-        line = place.refused(*command)
-        assert "name" in line
-        assert line.isprintable()
+    line = place.refused("evaluate", "run", "--task", place.task(), "--members", "x,y")
+    assert "candidate" in line
+    assert line.isprintable()
+    ran = place.advisor("run", "run", "Hello", "--trace")
+    assert ran.status == 0 and not {"\x1b", "\x07"} & {*ran.out, *ran.err}
 
 
 def test_a_trace_shows_names_without_their_control_characters() -> None:

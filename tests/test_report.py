@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from report_fixture import make_result, make_samples, recommend, write_json, write_run
 
-from advisor.runs.read import read_run
+from advisor.runs.run import Run
 from ensemble.errors import InputError
 from reports import write_report
 from reports.sections.card import evidence
@@ -122,7 +122,7 @@ def test_warnings_follow_the_recommendation(tmp_path: Path, result: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("needed", "words"), [([300, 1200], "300 to 1,200"), ([300, None], "at least 300"), (None, None), (300, None)]
+    ("needed", "words"), [([300, 1200], "300 to 1,200"), ([300, None], "at least 300"), (None, None)]
 )
 def test_the_questions_needed_are_a_range(
     tmp_path: Path, result: dict[str, Any], needed: Any, words: str | None
@@ -139,7 +139,7 @@ def recommending(result: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def without_recommendation(result: dict[str, Any]) -> dict[str, Any]:
-    """A result as older versions wrote it."""
+    """A result without held-out questions for strategies."""
     return {**result, "strategies": [], "advice": {**result["advice"], "recommendation": None}}
 
 
@@ -258,6 +258,12 @@ def test_an_old_report_stays_where_the_new_one_fails(tmp_path: Path) -> None:
     assert (folder / "report.html").read_bytes() == before
 
 
+def test_no_library_that_runs_models_is_loaded(run: Path) -> None:
+    code = f"import sys; from pathlib import Path; from reports import write_report; write_report(Path({str(run)!r}))"
+    loaded = "sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"
+    subprocess.run([sys.executable, "-c", f"{code}; {loaded}"], check=True)
+
+
 def test_without_samples_the_report_is_made_and_says_so(tmp_path: Path, result: dict[str, Any]) -> None:
     assert "The run folder has no samples.jsonl" in text_of(written(tmp_path, result))
 
@@ -269,12 +275,12 @@ def test_empty_samples_are_no_error(tmp_path: Path, result: dict[str, Any]) -> N
 
 def test_a_result_of_bare_profiles_is_drawn(tmp_path: Path) -> None:
     candidates = [{"model": "a", "accuracy": 70.0, "status": "primary"}, {"model": "b", "accuracy": None}]
-    page = written(tmp_path, {"schema_version": 1, "candidates": candidates, "selected": ["a"], "news": {"x": 1}})
+    page = written(tmp_path, {"schema_version": 2, "candidates": candidates, "selected": ["a"], "news": {"x": 1}})
     assert "Too close to call." in text_of(page)
 
 
 def test_a_result_where_every_candidate_failed_is_drawn(tmp_path: Path) -> None:
-    result = {"schema_version": 1, "candidates": [{"model": "a", "status": "failed", "reason": "out of memory"}]}
+    result = {"schema_version": 2, "candidates": [{"model": "a", "status": "failed", "reason": "out of memory"}]}
     assert "out of memory" in text_of(written(tmp_path, result))
 
 
@@ -300,7 +306,7 @@ def test_many_candidates_have_a_table_of_pairs_instead_of_matrices(tmp_path: Pat
     ]
     candidates[0]["status"] = "primary"
     pairs = [{"a": f"m{i}", "b": f"m{j}", "gap": (j - i) / 4} for i in range(100) for j in range(i + 1, 100)]
-    result = {"schema_version": 1, "candidates": candidates, "selected": ["m0"], "pairs": pairs}
+    result = {"schema_version": 2, "candidates": candidates, "selected": ["m0"], "pairs": pairs}
     page = written(tmp_path, result)
     assert "The first 1,000 of 4,950 pairs" in text_of(page)
     assert "<figcaption>" not in page
@@ -334,29 +340,34 @@ def test_what_every_prompt_begins_with_is_kept_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "place", "way_out"),
     [
-        (None, "nowhere: not a folder", "name the run folder"),
-        ({}, "has no result.json", "name the run folder"),
+        (None, "nowhere: no such folder", "give a run folder"),
+        ({}, "has no result.json", "give a run folder"),
         ({"result.json": '{\n"schema_version":\n}'}, "result.json:3: not JSON", "restore the file"),
-        ({"result.json": "[]"}, "result.json:1: should be a JSON object", "restore the file"),
+        ({"result.json": "[]"}, "result.json: should be a JSON object", "restore the file"),
         ({"result.json": "{}"}, "result.json: schema_version is missing", "run `advisor select` again"),
         (
-            {"result.json": '{"schema_version": 2}'},
-            "schema_version is 2, and this unite-advisor reads 1",
-            "version that",
+            {"result.json": '{"schema_version": 1}'},
+            "an older version wrote it",
+            "run `advisor select` again with the same options: stored responses are used",
         ),
-        ({"result.json": '{"schema_version": 1, "candidates": 3}'}, "candidates should be a list", "restore the file"),
         (
-            {"result.json": '{"schema_version": 1, "candidates": [{"model": "a", "accuracy": "high"}]}'},
-            "result.json: candidates[0]: accuracy should be a number",
+            {"result.json": '{"schema_version": 3}'},
+            "result.json: schema_version should be 2",
+            "run `advisor select` again",
+        ),
+        ({"result.json": '{"schema_version": 2, "candidates": 3}'}, "candidates should be a list", "restore the file"),
+        (
+            {"result.json": '{"schema_version": 2, "candidates": [{"model": "a", "accuracy": "high"}]}'},
+            "result.json: candidates[0].accuracy should be a number",
             "restore the file",
         ),
         (
-            {"result.json": '{"schema_version": 1}', "samples.jsonl": '{"id": "a"}\n{"id":\n'},
+            {"result.json": '{"schema_version": 2}', "samples.jsonl": '{"id": "a", "split": "dev"}\n{"id":\n'},
             "samples.jsonl:2: not JSON",
             "restore the file",
         ),
         (
-            {"result.json": '{"schema_version": 1}', "samples.jsonl": '{"id": "a", "responses": []}\n'},
+            {"result.json": '{"schema_version": 2}', "samples.jsonl": '{"id": "a", "split": "dev", "responses": []}\n'},
             "samples.jsonl:1: responses should be an object",
             "restore the file",
         ),
@@ -405,7 +416,7 @@ def test_a_card_of_the_set_says_if_another_strategy_is_recommended(
     changed = recommending(result, name)
     for row in changed["strategies"]:
         row["members"] = result["selected"] if len(row["members"]) > 1 else row["members"]
-    card = evidence(read_run(write_json(tmp_path, changed)))
+    card = evidence(Run.open(write_json(tmp_path, changed)).result)
     assert "**Ensemble these" in card
     assert ("The run recommends another strategy than this set." in card) is is_said
 
@@ -418,8 +429,8 @@ def test_strategies_are_a_table_with_their_figures(tmp_path: Path, result: dict[
     vote = next(row for row in result["strategies"] if row["strategy"] == "vote")
     vote |= {
         "weights": [1.52, 0.7, 0.66],
-        "gain": -4.0,
-        "gain_ci": [-9.0, 1.0],
+        "measured_gain": -4.0,
+        "measured_gain_ci": [-9.0, 1.0],
         "p_adjusted": 0.0004,
         "shown": "not_yet",
         "price_per_1000": 1.2,
@@ -500,7 +511,7 @@ def test_without_groups_there_is_no_section_of_groups(tmp_path: Path, result: di
 def test_a_prediction_is_held_against_what_came_out(tmp_path: Path, result: dict[str, Any]) -> None:
     text = section(written(tmp_path, result), "prediction")
     together = next(row for row in result["strategies"] if row["strategy"] == "unite")
-    assert f"+4.0 +1.0 to +7.0 {together['gain']:+.1f} {together['gain_ci'][0]:+.1f} to" in text
+    assert f"+4.0 +1.0 to +7.0 {together['measured_gain']:+.1f} {together['measured_gain_ci'][0]:+.1f} to" in text
     # A strategy that has both is a row, too; a set that was not run is none.
     assert "Vote, 3 models" in text and "+3.5 +0.5 to +6.5" in text
     assert "steps-bytes" not in text

@@ -169,7 +169,7 @@ def test_the_limits_choose_what_the_advisor_would(driver: Any, tmp_path: Path, s
         for decision in selection.decisions
     ]
     result = {
-        "schema_version": 1,
+        "schema_version": 2,
         "rules": {"max_gap": 10.0, "max_length_ratio": 2.0, "max_models": models},
         "candidates": [*candidates, {"model": "broken", "status": "failed"}],
         "selected": selection.selected,

@@ -14,15 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_fixture import make_judges, make_result, make_samples, wilson, write_json
 
-from advisor.runs.read import read_run
-from advisor.runs.read.fields import Fields
-from advisor.runs.read.questions import MOST_BYTES, fitted, question_row
-from advisor.runs.read.result import Result
-from advisor.runs.read.strategies import StrategyRow, read_strategies
+from advisor.runs.run import Run
+from advisor.runs.schema.result import StrategyFigures
 from ensemble.common.text import shortened
 from reports import write_report
 from reports.charts.axes import NARROW, WIDE
 from reports.page import section_values
+from reports.question_rows import MOST_BYTES, fitted, question_row
+from reports.report_data import ReportData, report_data
 from reports.sections.pareto import front_of
 
 
@@ -42,6 +41,10 @@ def write(folder: Path, result: dict[str, Any], samples: list[dict[str, Any]]) -
     return folder
 
 
+def read(folder: Path) -> ReportData:
+    return report_data(Run.open(folder))
+
+
 def page_of(folder: Path) -> str:
     return write_report(folder).read_text(encoding="utf-8")
 
@@ -54,10 +57,8 @@ def data_of(page: str) -> dict[str, Any]:
 # --- Accuracy and cost ---
 
 
-def strategy(accuracy: float, cost: float) -> StrategyRow:
-    fields = {"strategy": "vote", "members": ["a"], "accuracy": accuracy, "calls_per_question": cost}
-    (row,) = read_strategies(Fields({"strategies": [fields]}, "result.json")).rows
-    return row
+def strategy(accuracy: float, cost: float) -> StrategyFigures:
+    return StrategyFigures(strategy="vote", members=("a",), accuracy=accuracy, calls_per_question=cost)
 
 
 @settings(max_examples=50, deadline=None)
@@ -71,11 +72,11 @@ def test_the_front_has_what_nothing_cheaper_beats(points: list[tuple[int, int]])
             other >= accuracy and price <= cost and (other, price) != (accuracy, cost) for other, price in points
         )
     }
-    assert [(row.accuracy, row.calls) for row in front_of(rows)] == sorted(expected)
+    assert [(row.accuracy, row.calls_per_question) for row in front_of(rows)] == sorted(expected)
 
 
 def pareto(result: dict[str, Any], folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = section_values(read_run(write_json(folder, result)))["pareto"]
+    found: dict[str, Any] = section_values(read(write_json(folder, result)))["pareto"]
     return found
 
 
@@ -119,7 +120,7 @@ def test_the_recommended_strategy_has_a_ring_and_its_name_in_bold(tmp_path: Path
 
 def test_a_loss_is_a_diamond_in_its_own_colour(tmp_path: Path, result: dict[str, Any]) -> None:
     vote = next(row for row in result["strategies"] if row["strategy"] == "vote")
-    vote["gain"] = -3.0
+    vote["measured_gain"] = -3.0
     for svg in pareto(result, tmp_path)["figure"].values():
         for group in ElementTree.fromstring(svg).iter("g"):
             title, path = group.find("title"), group.find("path")
@@ -130,7 +131,7 @@ def test_a_loss_is_a_diamond_in_its_own_colour(tmp_path: Path, result: dict[str,
 
 def test_single_models_outside_the_comparison_are_points_too(tmp_path: Path, result: dict[str, Any]) -> None:
     low = min(row["accuracy"] for row in result["strategies"])
-    result["alone"] = [
+    result["single_models"] = [
         {"model": "near", "n": 40, "accuracy": low, "seconds_per_question": 0.1, "price_per_1000": 0.1},
         {"model": "far", "n": 40, "accuracy": 1.0, "seconds_per_question": 0.1, "price_per_1000": 0.2},
         {"model": "free", "n": 40, "accuracy": low, "seconds_per_question": 0.1, "price_per_1000": None},
@@ -144,7 +145,7 @@ def test_single_models_outside_the_comparison_are_points_too(tmp_path: Path, res
 
 def test_without_strategies_there_is_no_accuracy_against_cost(tmp_path: Path, result: dict[str, Any]) -> None:
     result["strategies"] = []
-    assert "pareto" not in section_values(read_run(write_json(tmp_path, result)))
+    assert "pareto" not in section_values(read(write_json(tmp_path, result)))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -265,7 +266,7 @@ def test_a_run_of_28_models_and_1000_questions_stays_below_two_megabytes(tmp_pat
     candidates[0]["status"] = "primary"
     keys = ("gap", "length_ratio", "bleu", "style", "both_wrong_same", "kappa", "oracle", "next_token")
     pairs = [{"a": a, "b": b, **dict.fromkeys(keys, 1.0)} for k, a in enumerate(names) for b in names[k + 1 :]]
-    result = {"schema_version": 1, "candidates": candidates, "selected": names[:1], "pairs": pairs}
+    result = {"schema_version": 2, "candidates": candidates, "selected": names[:1], "pairs": pairs}
     text = 'Let us think <step> by step & "check". ' * 100
     samples = [
         {
@@ -289,8 +290,7 @@ def test_a_run_of_28_models_and_1000_questions_stays_below_two_megabytes(tmp_pat
 
 
 def values_of(folder: Path, result: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    found: Result = read_run(write_json(folder, result))
-    return section_values(found)
+    return section_values(read(write_json(folder, result)))
 
 
 def test_groups_are_a_table_with_intervals_and_a_note_on_few(tmp_path: Path, result: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from report_fixture import make_result, make_samples, write_json
 from scipy.stats import binomtest
 
 from advisor.cli import main
+from advisor.runs.run import Run
 from advisor.runs.run_difference import MOST_EXAMPLES, run_difference
 from ensemble.errors import InputError
 from reports.run_difference import difference_markdown, headline, write_difference
@@ -54,12 +55,16 @@ def take_second(line: Line) -> None:
         line["recommended"] = {"model": "terse-pieces", "draw": 0} | {key: taken[key] for key in ("extracted", "score")}
 
 
+def difference_of(a: Path, b: Path) -> dict[str, Any]:
+    return run_difference(Run.open(a), Run.open(b))
+
+
 def scores(model: str) -> list[float]:
     return [line["responses"][model]["score"] for line in SAMPLES if line["split"] == "held_out"]
 
 
 def test_fixed_and_broken_questions_and_the_p_value_are_those_of_a_plain_count(tmp_path: Path) -> None:
-    found = run_difference(single(tmp_path / "a", "terse-bytes"), single(tmp_path / "b", "terse-unigram", weaken))
+    found = difference_of(single(tmp_path / "a", "terse-bytes"), single(tmp_path / "b", "terse-unigram", weaken))
     weak = [0.0 if n % 3 else score for n, score in enumerate(scores("terse-unigram"))]
     pairs = list(zip(scores("terse-bytes"), weak, strict=True))
     fixed, broken = sum(b > a for a, b in pairs), sum(b < a for a, b in pairs)
@@ -73,7 +78,7 @@ def test_fixed_and_broken_questions_and_the_p_value_are_those_of_a_plain_count(t
 
 def test_the_same_run_twice_has_no_difference(tmp_path: Path) -> None:
     run = write(tmp_path / "a")
-    found = run_difference(run, run)
+    found = difference_of(run, run)
     assert (found["pair"]["gained"], found["pair"]["lost"], found["pair"]["p_two_sided"]) == (0, 0, 1.0)
     assert found["same_decision"] and found["settings"] == []
     assert headline(found) == "A and B score the same on every question"
@@ -85,7 +90,7 @@ def test_the_answers_are_those_of_the_recommended_strategy(tmp_path: Path, strat
     members = [member] if strategy == "single" else RESULT["selected"]
     run = write(tmp_path / "a", take_second, strategy=strategy, members=members)
     other = single(tmp_path / "b", "terse-unigram", weaken)
-    found = run_difference(run, other)["runs"][0]["points"]
+    found = difference_of(run, other)["runs"][0]["points"]
     lines = [line for line in SAMPLES if line["split"] == "held_out"]
     expected = {
         "cascade": scores("terse-pieces"),
@@ -103,9 +108,9 @@ def test_turns_of_a_conversation_are_one_cluster(tmp_path: Path) -> None:
         weaken(line)
         pair_up(line)
 
-    plain = run_difference(single(tmp_path / "a", "terse-bytes"), single(tmp_path / "b", "terse-unigram", weaken))
+    plain = difference_of(single(tmp_path / "a", "terse-bytes"), single(tmp_path / "b", "terse-unigram", weaken))
     a, b = single(tmp_path / "c", "terse-bytes", pair_up), single(tmp_path / "d", "terse-unigram", both)
-    found = run_difference(a, b)["pair"]
+    found = difference_of(a, b)["pair"]
     assert found["difference"] == plain["pair"]["difference"]
     assert found["test"] != plain["pair"]["test"] and "cluster" in found["difference_method"]
 
@@ -116,7 +121,7 @@ def test_runs_with_different_scores_are_refused(tmp_path: Path) -> None:
     result["task"]["metric"] = "chrf"
     write_json(b, result)
     with pytest.raises(InputError, match="give two runs with the same score"):
-        run_difference(a, b)
+        difference_of(a, b)
 
 
 def test_only_common_questions_count_and_the_others_are_said(tmp_path: Path) -> None:
@@ -124,7 +129,7 @@ def test_only_common_questions_count_and_the_others_are_said(tmp_path: Path) -> 
         if line["id"].endswith("7"):
             line["id"] = f"{line['id']}-new"
 
-    found = run_difference(write(tmp_path / "a"), write(tmp_path / "b", rename))
+    found = difference_of(write(tmp_path / "a"), write(tmp_path / "b", rename))
     assert found["n"] == 72
     assert "8 held-out questions of run A are not in the other run; left out" in found["notes"]
 
@@ -136,7 +141,7 @@ def test_changed_settings_and_models_are_said(tmp_path: Path) -> None:
     result["candidates"][0]["accuracy"] -= 7
     result["candidates"][1]["status"] = "rejected"
     write_json(b, result)
-    found = run_difference(a, b)
+    found = difference_of(a, b)
     assert [each["name"] for each in found["settings"]] == ["version of torch"]
     first, second, *_ = found["candidates"]
     assert first["difference"] == pytest.approx(-7)
@@ -149,7 +154,7 @@ def test_runs_without_a_common_question_are_refused_with_the_reason(tmp_path: Pa
         line["prompt"] = f"Please. {line['prompt']}"
 
     with pytest.raises(InputError, match=r"no held-out question is in both runs: .*80 ids are in both, with other pro"):
-        run_difference(write(tmp_path / "a"), write(tmp_path / "b", rewrite))
+        difference_of(write(tmp_path / "a"), write(tmp_path / "b", rewrite))
 
 
 def test_a_run_without_a_recommendation_is_refused(tmp_path: Path) -> None:
@@ -158,7 +163,7 @@ def test_a_run_without_a_recommendation_is_refused(tmp_path: Path) -> None:
     del result["advice"]["recommendation"]
     write_json(bare, result)
     with pytest.raises(InputError, match="recommends nothing"):
-        run_difference(bare, write(tmp_path / "b"))
+        difference_of(bare, write(tmp_path / "b"))
 
 
 def test_texts_of_models_are_no_markup(tmp_path: Path) -> None:
@@ -168,14 +173,14 @@ def test_texts_of_models_are_no_markup(tmp_path: Path) -> None:
         line["responses"]["terse-bytes"]["text"] = attack
         line["prompt"] += f" {attack} **bold**"
 
-    found = run_difference(single(tmp_path / "a", "terse-bytes", say), single(tmp_path / "b", "terse-unigram", say))
+    found = difference_of(single(tmp_path / "a", "terse-bytes", say), single(tmp_path / "b", "terse-unigram", say))
     page = write_difference(tmp_path / "diff.html", found).read_text(encoding="utf-8")
     assert attack not in page and html.escape(attack, quote=False) in page
     assert page.count("<script>") == 1
 
 
 def test_a_loss_has_its_sign_its_word_and_its_colour(tmp_path: Path) -> None:
-    found = run_difference(single(tmp_path / "a", "terse-bytes"), single(tmp_path / "b", "terse-unigram", weaken))
+    found = difference_of(single(tmp_path / "a", "terse-bytes"), single(tmp_path / "b", "terse-unigram", weaken))
     page = write_difference(tmp_path / "diff.html", found).read_text(encoding="utf-8")
     assert "<h1>B is worse than A</h1>" in page and 'class="verdict shown-no"' in page
     assert re.search(r'<p class="delta loss"><span class="figure-of">−\d', page)
@@ -206,7 +211,7 @@ def test_arguments_that_do_not_go_together_are_refused(
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    found = run_difference(single(folder / "a", "terse-bytes"), single(folder / "b", "terse-unigram", weaken))
+    found = difference_of(single(folder / "a", "terse-bytes"), single(folder / "b", "terse-unigram", weaken))
     return write_difference(folder / "b" / "diff.html", found)
 
 

@@ -17,26 +17,32 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json, write_run
 
-from advisor.runs.read import read_run
-from advisor.runs.read.result import Result, read_result
+from advisor.runs.run import Run
+from advisor.runs.schema.result import Result
 from reports.charts.axes import NARROW, WIDE, add_axes, linear_limits, log_limits, mark, points_limits, set_ticks
 from reports.charts.scatter import point_axes, write_names
 from reports.charts.svg import COLOURS, markup, named, new_figure, plain_style
 from reports.page import section_values
+from reports.report_data import ReportData, report_data
+
+
+def read(folder: Path) -> ReportData:
+    return report_data(Run.open(folder))
+
 
 Figures = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return read_result(write_run(tmp_path_factory.mktemp("figures")) / "result.json")
+    return Run.open(write_run(tmp_path_factory.mktemp("figures"))).result
 
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
     folder = write_run(tmp_path_factory.mktemp("figures"))
     write_evaluation(folder, make_evaluation(make_result(make_samples())))
-    return section_values(read_run(folder))
+    return section_values(read(folder))
 
 
 def every(figures: Figures) -> list[str]:
@@ -87,9 +93,9 @@ def test_the_region_is_where_the_rules_put_it(figures: Figures, result: Result, 
     corners = [tuple(map(float, corner)) for corner in re.findall(r"[ML] (\S+) (\S+)", path.get("d", ""))]
     length, accuracy = result.primary.mean_length or 0, result.primary.accuracy or 0
     expected = {
-        "left": x(length / result.max_length_ratio),
-        "right": x(length * result.max_length_ratio),
-        "bottom": y(accuracy - result.max_gap),
+        "left": x(length / result.rules.max_length_ratio),
+        "right": x(length * result.rules.max_length_ratio),
+        "bottom": y(accuracy - result.rules.max_gap),
     }
     assert min(corner[0] for corner in corners) == pytest.approx(expected["left"], abs=0.05)
     assert max(corner[0] for corner in corners) == pytest.approx(expected["right"], abs=0.05)
@@ -99,14 +105,14 @@ def test_the_region_is_where_the_rules_put_it(figures: Figures, result: Result, 
 def test_each_candidate_shows_the_one_mark_of_its_status(figures: Figures, result: Result) -> None:
     root = ElementTree.fromstring(figures["map"]["figure"]["wide"])
     shown = {int(mark.get("data-point", "")): mark.get("data-shape") for mark in root.findall("g[@data-shown='1']")}
-    assert shown == {each.index: each.status for each in result.candidates if each.status != "failed"}
+    assert shown == {place: each.status for place, each in enumerate(result.candidates) if each.status != "failed"}
 
 
 def test_names_are_written_as_they_are(tmp_path: Path) -> None:
     samples = make_samples(dev=6, held_out=4)
     made = make_result(samples)
     made["candidates"][0]["model"] = "$x^2$ <b>&"
-    svg = section_values(read_result(write_json(tmp_path, made) / "result.json"))["map"]["figure"]["wide"]
+    svg = section_values(read(write_json(tmp_path, made)))["map"]["figure"]["wide"]
     texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
     assert "$x^2$ <b>&" in texts
 
@@ -114,7 +120,7 @@ def test_names_are_written_as_they_are(tmp_path: Path) -> None:
 def test_a_pair_without_a_value_is_an_empty_cell(tmp_path: Path) -> None:
     made = make_result(make_samples(dev=6, held_out=4))
     made["pairs"][0]["length_ratio"] = None
-    _, staircase = section_values(read_result(write_json(tmp_path, made) / "result.json"))["pairs"]["matrices"][1]
+    _, staircase = section_values(read(write_json(tmp_path, made)))["pairs"]["matrices"][1]
     cells = [cell for _, row in staircase for cell in row]
     assert [cell[:2] for cell in cells].count((None, "–")) == 1 and all(0 <= (cell[0] or 0) <= 8 for cell in cells)
     assert [len(row) for _, row in staircase] == [*range(len(staircase))]

@@ -12,7 +12,8 @@ from report_fixture import make_result, make_samples, write_json
 from typer.testing import CliRunner
 
 from advisor.cli import app
-from advisor.runs.read.result import Result, read_result
+from advisor.runs.run import Run
+from advisor.runs.schema.result import Result
 from ensemble.common.text import of_thousand
 from reports import write_report
 from reports.formats import leaderboard_csv, markdown
@@ -26,7 +27,7 @@ def figures() -> dict[str, Any]:
 
 
 def read(folder: Path, figures: dict[str, Any]) -> Result:
-    return read_result(write_json(folder, figures) / "result.json")
+    return Run.open(write_json(folder, figures)).result
 
 
 def renamed(folder: Path, figures: dict[str, Any]) -> Result:

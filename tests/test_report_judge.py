@@ -10,8 +10,9 @@ import pytest
 from servers import Answer, Raw, completion, models, raw_server
 from test_judge import PAIRWISE, SINGLE, line, longer, prepare, result, serve
 
-from advisor.runs.read import read_run
+from advisor.runs.run import Run
 from reports.page import section_values
+from reports.report_data import report_data
 
 if TYPE_CHECKING:
     from pools import Place
@@ -153,5 +154,5 @@ def test_the_evaluation_of_methods_has_the_judge(place: Place, raw: Raw) -> None
     judged = {each["model"].partition(" of ")[0] for each in found["models"]}
     assert {"short", "medium", "longest", "mbr"} <= judged
     assert "points are win rates" in ran.out
-    values = section_values(read_run(place.folder / "run"))["judge"]
-    assert [title for title, _ in values["parts"]][-1] == "advisor evaluate, held_out questions"
+    values = section_values(report_data(Run.open(place.folder / "run")))["judge"]
+    assert [title for title, *_ in values["parts"]][-1] == "advisor evaluate, held_out questions"

@@ -40,7 +40,7 @@ def test_a_line_has_the_figures_of_its_method(tmp_path: Path, result: dict[str, 
     section = text[text.index(HEADING) : text.index("Leaderboard", text.index(HEADING))]
     unite = section[section.index("unite tokens") : section.index("gac-threshold tokens")]
     run = result["ensemble"]
-    for figure in (f"{run['accuracy']:.1f}", f"{run['delta']:+.1f}", "0.031", "2.04", "100%", "24", "701 MB"):
+    for figure in (f"{run['accuracy']:.1f}", f"{run['difference']:+.1f}", "0.031", "2.04", "100%", "24", "701 MB"):
         assert f" {figure} " in unite, figure
     assert "7% 2,400" in section and "1,234" in section
     for model in result["selected"]:
@@ -72,19 +72,19 @@ def test_memory_that_nobody_measured_has_no_column(tmp_path: Path, result: dict[
 @pytest.mark.parametrize(
     ("written", "place"),
     [
-        ('{"schema_version": 1,\n "methods": [', "evaluation.json:2: not JSON"),
-        ("[]", "evaluation.json:1: should be a JSON object"),
-        ("{}", "evaluation.json: schema_version is missing, and this unite-advisor reads 1"),
-        ('{"schema_version": [1]}', "evaluation.json: schema_version should be a number"),
-        ('{"schema_version": 1, "methods": 3}', "evaluation.json: methods should be a list of objects"),
-        ('{"schema_version": 1, "methods": [{}]}', "evaluation.json: methods[0]: method should be the method's name"),
+        ('{"schema_version": 2,\n "methods": [', "evaluation.json:2: not JSON"),
+        ("[]", "evaluation.json: should be a JSON object"),
+        ("{}", "evaluation.json: schema_version is missing"),
+        ('{"schema_version": [1]}', "evaluation.json: schema_version should be 2"),
+        ('{"schema_version": 2, "methods": 3}', "evaluation.json: methods should be a list"),
+        ('{"schema_version": 2, "methods": [{}]}', "evaluation.json: methods[0].method is missing"),
         (
-            '{"schema_version": 1, "methods": [{"method": "a", "level": "token", "delta": "much"}]}',
-            "evaluation.json: methods[0]: delta should be a number",
+            '{"schema_version": 2, "methods": [{"method": "a", "level": "token", "difference": "much"}]}',
+            "evaluation.json: methods[0].difference should be a number",
         ),
         (
-            '{"schema_version": 1, "methods": [{"method": "a", "level": "word"}]}',
-            "evaluation.json: methods[0]: level should be token or byte or span or response or control",
+            '{"schema_version": 2, "methods": [{"method": "a", "level": "word"}]}',
+            "evaluation.json: methods[0].level should be token, byte, span, response or control",
         ),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_damaged_evaluation_is_one_line_with_place_and_way_out(
 
 def test_an_evaluation_without_figures_is_drawn(tmp_path: Path, result: dict[str, Any]) -> None:
     bare = {
-        "schema_version": 1,
+        "schema_version": 2,
         "members": [{"model": name} for name in result["selected"]],
         "methods": [{"method": "unite", "level": "token"}],
         "news": json.dumps([1]),

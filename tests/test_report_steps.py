@@ -77,9 +77,13 @@ def test_a_trace_of_another_form_is_refused_with_its_place(tmp_path: Path) -> No
     samples = make_samples(dev=1, held_out=1)
     step = samples[1]["ensemble"]["trace"]["steps"][0]
     for name, value, expected in [
-        ("won_by", [7], "numbers of members"),
+        ("won_by", [7], "a trace whose steps have numbers of its members"),
         ("disagreement", "much", "a number"),
-        ("candidates", [{"text": "a", "probabilities": [0.5]}], "a number for each member"),
+        (
+            "candidates",
+            [{"text": "a", "probabilities": [0.5]}],
+            "a trace whose candidates have a probability for each member",
+        ),
     ]:
         before, step[name] = step[name], value
         folder = write_json(write_samples(tmp_path, samples), make_result(samples))
@@ -192,7 +196,7 @@ def test_a_long_table_of_pairs_is_searched_by_names(driver: Any, tmp_path: Path)
     candidates = [{"model": f"m{i:02}", "accuracy": 80 - i, "mean_length": 50, "status": "rejected"} for i in range(20)]
     pairs = [{"a": f"m{i:02}", "b": f"m{j:02}", "gap": j - i} for i in range(20) for j in range(i + 1, 20)]
     open_report(
-        driver, write_report(write_json(tmp_path, {"schema_version": 1, "candidates": candidates, "pairs": pairs}))
+        driver, write_report(write_json(tmp_path, {"schema_version": 2, "candidates": candidates, "pairs": pairs}))
     )
     find(driver, "#pairs input")[0].send_keys("m07")
     script = """return [...document.querySelectorAll('#pairs tbody tr:not([hidden])')]

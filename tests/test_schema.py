@@ -28,6 +28,7 @@ from ensemble.common.schema import (
     Prose,
     Schema,
     Share,
+    SparseSchema,
     Texts,
     read_json,
     read_lines,
@@ -62,6 +63,11 @@ class Whole(Schema):
     parts: tuple[Part, ...] = ()
     by_name: dict[Name, Part] = Field(default_factory=dict)
     anything: Json = None
+
+
+class Given(SparseSchema):
+    line: Line = ""
+    part: Part | None = None
 
 
 def read(values: Any, **options: Any) -> Whole:
@@ -133,10 +139,10 @@ def test_numbers_that_are_not_finite_are_unknown_where_a_figure_may_be() -> None
     assert read({"interval": [0, 1]}).interval == (0, 1)
 
 
-def test_unknown_keys_are_ignored_and_only_given_keys_are_written() -> None:
+def test_unknown_keys_are_ignored_and_of_some_classes_only_given_keys_are_written() -> None:
     whole = read({"other": 1, "count": 3, "interval": None})
-    assert written(whole) == {"count": 3, "interval": None}
-    assert json.dumps(written(Whole(parts=(Part(name="a"),)))) == '{"parts": [{"name": "a"}]}'
+    assert written(whole) == {**written(Whole()), "count": 3}
+    assert json.dumps(written(Given(part=Part(name="a")))) == '{"part": {"name": "a", "share": 0.0}}'
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
     sets = result["prediction"]["sets"]
     tried = [one for one in sets if one["dev_accuracy"] is not None]
     assert len(tried) == 3 and sum(one["rules"] for one in tried) == 1
-    (verified,) = [one for one in sets if one["gain"] is not None]
+    (verified,) = [one for one in sets if one["measured_gain"] is not None]
     assert verified["models"] == result["selected"]
     assert result["ensemble"] is not None
     together = [name for name in loaded if "+" in name]
@@ -178,7 +178,7 @@ def test_a_decoded_set_has_the_measured_gain_of_its_strategy(place: Place, model
     result = result_of(run(plan_of_pool(place)))
     [own] = [row for row in result["strategies"] if row["strategy"] == "unite"]
     [found] = [one for one in result["prediction"]["sets"] if one["decoded"]]
-    assert found["gain"] == own["gain"] != result["ensemble"]["delta"]
+    assert found["measured_gain"] == own["measured_gain"] != result["ensemble"]["difference"]
 
 
 def test_the_interval_of_a_prediction_has_the_level_of_the_run(

@@ -21,7 +21,7 @@ from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member
 from ensemble.models.spec import Checkpoint, ModelSpec
-from ensemble.runtime.draft import Drafter, Way
+from ensemble.runtime.draft import Drafter, DraftMode
 
 PROMPTS = ["The cat sat on", "James and Anna went to the shop", "Café", "3 pears and", "What is the capital"]
 KINDS = [("bytes", "llama"), ("unigram with bytes", "gpt2")]
@@ -82,15 +82,15 @@ def generate(ensemble: Ensemble, prompts: list[str], settings: Settings, batch: 
     return [made[n] for n in range(len(prompts))]
 
 
-def always(ensemble: Ensemble, way: Way, batch: Batch) -> Ensemble:
+def always(ensemble: Ensemble, way: DraftMode, batch: Batch) -> Ensemble:
     """The same ensemble, with each step made in one way, however long that takes."""
     ensemble._drafters[batch] = Drafter(ensemble._joint.members[0], batch.draft, (way,))
     return ensemble
 
 
 @pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("way", get_args(Way))
-def test_texts_are_those_of_one_process(far: Far, size: int, way: Way) -> None:
+@pytest.mark.parametrize("way", get_args(DraftMode))
+def test_texts_are_those_of_one_process(far: Far, size: int, way: DraftMode) -> None:
     here, apart = far.ensembles()
     settings, batch = Settings(max_new_tokens=24), Batch(size)
     assert generate(always(apart, way, batch), PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
@@ -168,7 +168,7 @@ def test_a_member_here_and_one_behind_a_server_write_together(far: Far, order: t
 
 
 @pytest.mark.parametrize("way", ["check", "ahead"])
-def test_a_draft_takes_fewer_requests_than_its_tokens(far: Far, way: Way) -> None:
+def test_a_draft_takes_fewer_requests_than_its_tokens(far: Far, way: DraftMode) -> None:
     # Two connections to one model, which agree at every step.
     members, batch = [far.members[0], far.members[0]], Batch(1)
     before = [member.counts.requests for member in members]

@@ -485,9 +485,9 @@ def test_a_run_compares_strategies_without_decoding_anything_more(place: Place, 
     assert counts["vote"] == counts["cascade"] == counts["unite"] == 1
     assert outcome.verified is not None
     unite = next(one for one in result["strategies"] if one["strategy"] == "unite")
-    for key in ("gain", "gain_ci", "accuracy", "n", "questions", "answered"):
+    for key in ("measured_gain", "measured_gain_ci", "accuracy", "n", "questions", "answered"):
         assert unite[key] == result["ensemble"][key]
-    assert unite["p_adjusted"] == result["ensemble"]["gain_p"]
+    assert unite["p_adjusted"] == result["ensemble"]["p_adjusted"]
     assert result["advice"]["recommendation"]["text"] == outcome.advice.recommendation.text  # type: ignore[union-attr]
     assert not math.isnan(result["advice"]["recommendation"]["expected_gain"])
 

@@ -124,9 +124,9 @@ class PredictedSet:
             "oracle": self.oracle,
             "rules": self.rules,
             "decoded": decoded,
-            "gain": gain,
+            "measured_gain": gain,
             "dev_accuracy": self.accuracy,
-            "seconds": self.seconds,
+            "seconds_total": self.seconds,
             "error": self.error,
         }
 

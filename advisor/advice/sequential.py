@@ -16,19 +16,15 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from scipy import optimize, stats
 
 from advisor.advice.gain import Gain
-from advisor.progress import Progress
 from advisor.records import ALPHA
-from advisor.runs.read.fields import Fields, read_object
 from advisor.statistics import Floats, Interval
 from advisor.tasks.task import Task, sha256
 from ensemble.common.text import counted
-from ensemble.errors import InputError
 
 FIRST_LOOK = 100
 """Questions before the first look: with fewer, the estimate's distribution is too far from Student's."""
@@ -45,12 +41,6 @@ _USUAL, _AROUND = 1.0, 4.0
 """Mean and deviation, in points, of the gains that sets of fitting models have, before any question is asked: somewhat
 wider than the pools in docs/pools.md, so that the data counts more."""
 _MOST_NEEDED = 10**6
-_LARGEST_FILE = 64 * 2**20
-_MOST_LOOKS = 10_000
-_MOST_IN_LIST = 100
-_MOST_COUNT = 10**9
-_LONGEST_NAME = 4096
-_WAY_OUT = "its looks are not counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,78 +328,3 @@ def with_earlier(looks: Sequence[Look], earlier: Sequence[Look]) -> tuple[Look, 
     """The looks of earlier runs and those of this one, each once."""
     seen = {look.inputs for look in looks}
     return (*(look for look in earlier if look.inputs not in seen), *looks)
-
-
-def read_looks(run: Path) -> tuple[Look, ...]:
-    """The looks that a run folder records; empty if it has no result.
-
-    Raises:
-        InputError: The file is too large, or not a result, or a look has another form.
-    """
-    path = run / "result.json"
-    if not path.is_file():
-        return ()
-    if path.stat().st_size > _LARGEST_FILE:
-        raise InputError(f"{path}: larger than {_LARGEST_FILE >> 20} MiB, so it is no result; {_WAY_OUT}")
-    parts = read_object(path, _WAY_OUT).parts("looks")
-    if len(parts) > _MOST_LOOKS:
-        raise InputError(f"{path}: it has {len(parts)} looks, and at most {_MOST_LOOKS} can be read; {_WAY_OUT}")
-    return tuple(map(_read_look, parts))
-
-
-def looks_or_note(run: Path, progress: Progress) -> tuple[Look, ...]:
-    """The looks that a run folder records; if they cannot be read, none, and a note that says why."""
-    try:
-        return read_looks(run)
-    except InputError as error:
-        # The new run replaces the file anyway.
-        progress.say(str(error))
-        return ()
-
-
-def _read_look(fields: Fields) -> Look:
-    chances = ("p_no_gain", "p_no_loss", "limit")
-    for name in ("questions", "method"):
-        fields.check(name, "a short text", _is_name, required=True)
-    for name in chances:
-        fields.check(name, "a probability", _is_probability, required=True)
-    for name in ("k", "n", "test"):
-        fields.check(name, "a whole number of at least 1", _is_count, required=True)
-    fields.check("members", "a list of names", lambda value: _is_list(value, _is_name), required=True)
-    fields.check("plan", "a list of ascending whole numbers", _is_plan, required=True)
-    values = fields.values
-    if values["n"] not in values["plan"]:
-        fields.refuse("n", "a number of the plan")
-    return Look(
-        questions=values["questions"],
-        members=tuple(values["members"]),
-        method=values["method"],
-        k=values["k"],
-        plan=tuple(values["plan"]),
-        n=values["n"],
-        p_no_gain=float(values["p_no_gain"]),
-        p_no_loss=float(values["p_no_loss"]),
-        limit=float(values["limit"]),
-        test=values["test"],
-    )
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and value.isprintable() and len(value) <= _LONGEST_NAME
-
-
-def _is_count(value: object) -> bool:
-    # In Python True is an int.
-    return type(value) is int and 1 <= value <= _MOST_COUNT
-
-
-def _is_probability(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value <= 1  # type: ignore[operator]
-
-
-def _is_list(value: object, fits: Callable[[object], bool]) -> bool:
-    return isinstance(value, list) and 0 < len(value) <= _MOST_IN_LIST and all(map(fits, value))
-
-
-def _is_plan(value: object) -> bool:
-    return _is_list(value, _is_count) and value == sorted(set(value))  # type: ignore[call-overload]

@@ -15,13 +15,14 @@ def evaluate(options: EvaluateOptions) -> None:
     from advisor.jobs.evaluate import evaluate_run
     from advisor.runs.run_folder import write_json
     from advisor.terminal.tables import print_methods
+    from ensemble.common.schema import written
     from reports import write_report
 
-    result = evaluate_run(options, command_line(), progress)
+    content = written(evaluate_run(options, command_line(), progress))
     # Before the report, which reads it.
-    write_json(options.run / "evaluation.json", result)
+    write_json(options.run / "evaluation.json", content)
     write_report(options.run)
     if options.as_json:
-        print_json(result)
+        print_json(content)
     else:
-        print_methods(result)
+        print_methods(content)

@@ -25,10 +25,10 @@ def _write_report(run: Path, form: str) -> None:
     if form == "html":
         print(write_report(run))
         return
-    from advisor.runs.read import read_run
+    from advisor.runs.run import Run
     from reports.formats import leaderboard_csv, markdown
 
-    print((markdown if form == "md" else leaderboard_csv)(read_run(run)), end="")
+    print((markdown if form == "md" else leaderboard_csv)(Run.open(run).result), end="")
 
 
 def _write_index(folder: Path, form: str) -> None:
@@ -44,10 +44,11 @@ def _write_index(folder: Path, form: str) -> None:
 def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
     from advisor.progress import Progress
     from advisor.records import signed
+    from advisor.runs.run import Run
     from advisor.runs.run_difference import run_difference
     from reports.run_difference import difference_markdown, headline, write_difference
 
-    difference = run_difference(a, b)
+    difference = run_difference(Run.open(a), Run.open(b))
     if form == "md":
         print(difference_markdown(difference), end="")
     else:

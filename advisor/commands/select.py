@@ -17,14 +17,16 @@ def select(options: SelectOptions) -> None:
     progress.starting()
     from advisor.jobs.select import run_folder, select_run
     from advisor.terminal.tables import print_conclusion, print_tables
+    from ensemble.common.schema import written
 
     if options.dry_run:
         print_dry_run(options, check_folder=partial(run_folder, options))
         return
     folder, result = select_run(options, command_line(), progress)
+    content = written(result)
     if not options.quiet:
-        print_tables(result)
+        print_tables(content)
     if options.as_json:
-        print_json(result)
+        print_json(content)
     else:
-        print_conclusion(result, folder / "report.html")
+        print_conclusion(content, folder / "report.html")

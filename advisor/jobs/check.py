@@ -6,9 +6,8 @@ Fresh are the questions whose text is not in the run. :mod:`advisor.advice.drift
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from advisor.advice.drift import (
@@ -46,13 +45,14 @@ from advisor.runs.chosen_set import (
     judges_beside,
     limits_of_run,
 )
-from advisor.runs.read.fields import Fields
-from advisor.runs.result_json import is_text, read_result
+from advisor.runs.run import Run
+from advisor.runs.schema.result import EnsembleResult
+from advisor.runs.schema.samples import Sample
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
-from advisor.strategies.chosen_strategy import read_learned, sample_lines
+from advisor.strategies.chosen_strategy import learned_from
 from advisor.strategies.plan import DevScores
 from advisor.strategies.responses import can_vote
-from advisor.strategies.strategy_json import find_strategy, read_strategy
+from advisor.strategies.strategy_json import find_strategy, strategy_of
 from advisor.tasks.task import Example, Task, clusters_of, sha256
 from ensemble.common.files import default_cache_dir
 from ensemble.common.text import counted
@@ -117,67 +117,58 @@ def check_run(options: CheckOptions, command: str, progress: Progress) -> dict[s
             used; or no question is fresh.
         MemberError: A model failed.
     """
-    run = options.run
+    run = Run.open(options.run)
     promise = _read_promise(run, options.strategy)
     # Before the models run, which can take long.
-    known = {
-        _key(line.values.get("id"), line.values.get("prompt"))
-        for line in sample_lines(run, "the run's questions are in this file")
-    }
-    learned = read_learned(run, promise.strategy.members) if promise.strategy.name == "router" else ((), ())
+    known, learned = _read_samples(run, promise.strategy)
     if options.logs:
-        fresh = _from_logs(promise, known, learned, options, command, progress)
+        fresh = _from_logs(run, promise, known, learned, options, command, progress)
     else:
-        fresh = _from_models(promise, known, learned, options, command, progress)
+        fresh = _from_models(run, promise, known, learned, options, command, progress)
     min_gain = promise.min_gain if options.min_gain is None else options.min_gain
     return _result(promise, fresh, options.alpha, min_gain, options.seed)
 
 
-def _read_promise(run: Path, wanted: str | None) -> _Promise:
+def _read_promise(run: Run, wanted: str | None) -> _Promise:
     """What a run says about its recommended strategy, or about the one that ``--strategy`` names."""
-    result, place = read_result(run), str(run / "result.json")
-    root = Fields(result, place, "run `advisor select` again")
-    compared = root.parts("strategies")
-    strategies = [read_strategy(each) for each in compared]
-    found = root.part("advice").optional_part("recommendation")
-    if found is None:
+    result, place = run.result, run.place
+    strategies = [strategy_of(each, place) for each in result.strategies]
+    recommendation = result.advice.recommendation
+    if recommendation is None or result.recommended is None:
         raise InputError(
             f"{place}: it recommends nothing, for example because of --no-verify, so nothing can be checked; run "
             "`advisor select` again with held-out questions"
         )
-    strategy = read_strategy(found) if wanted is None else find_strategy(wanted, strategies, place)
-    if strategy not in strategies:
-        found.refuse("strategy", "one that `strategies` compares")
-    own = compared[strategies.index(strategy)]
-    if "expected_gain" not in own.values:
-        raise InputError(
-            f"{place}: an older version wrote this run, without expected gains; run `advisor select` again"
-        )
-    own.check("best_single_model", "the name of a model", is_text, required=True)
-    return _Promise(
-        strategy,
-        _number(own, "expected_gain"),
-        _interval(own, "expected_gain_ci"),
-        _number(own, "accuracy"),
-        _interval(own, "accuracy_ci"),
-        own.values["best_single_model"],
-        found.number("min_gain") or 0.0,
+    own = result.recommended
+    if wanted is not None:
+        own = result.strategies[strategies.index(find_strategy(wanted, strategies, place))]
+    figures = (own.expected_gain, own.expected_gain_ci, own.accuracy, own.accuracy_ci, own.best_single_model)
+    match figures:
+        case (float(gain), (_, _) as gain_ci, float(accuracy), (_, _) as accuracy_ci, str(best_single)):
+            strategy = strategy_of(own, place)
+            return _Promise(strategy, gain, gain_ci, accuracy, accuracy_ci, best_single, recommendation.min_gain)
+    raise InputError(
+        f"{place}: the strategy {own.strategy} should have expected_gain, accuracy, their intervals and "
+        "best_single_model; run `advisor select` again"
     )
 
 
-def _number(fields: Fields, name: str) -> float:
-    value = fields.number(name)
-    return fields.refuse(name, "a number") if value is None else value
+def _read_samples(run: Run, strategy: Strategy) -> tuple[set[object], DevScores]:
+    """What identifies the questions of a run, and what a router learns from them, from one reading of the file."""
+    known: set[object] = set()
+
+    def noted() -> Iterator[Sample]:
+        for sample in run.samples_for("the run's questions are in this file"):
+            known.add(_key(sample.id, sample.prompt))
+            yield sample
+
+    is_router = strategy.name == "router"
+    return known, learned_from(noted(), strategy.members if is_router else (), run.folder / "samples.jsonl")
 
 
-def _interval(fields: Fields, name: str) -> Interval:
-    value = fields.interval(name)
-    return fields.refuse(name, "[low, high]") if value is None else value
-
-
-def _key(number: object, prompt: object) -> object:
+def _key(number: str, prompt: str) -> object:
     """What makes a question the same as another one: its text, or its id where a log has no text."""
-    return prompt if isinstance(prompt, str) and prompt.strip() else ("id", str(number))
+    return prompt if prompt.strip() else ("id", number)
 
 
 def _draw_fresh(
@@ -201,11 +192,12 @@ def _draw_fresh(
     return drawn, len(firsts) - len(fresh)
 
 
-def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[ModelSpec]) -> str:
+def _weights(measured: EnsembleResult | None, strategy: Strategy, entries: Sequence[ModelSpec]) -> str:
     """The weights of the set that the run measured, as ``--weights`` has them; equal ones for another set."""
-    members = tuple(each.get("model") for each in measured.get("members") or ())
-    weights = measured.get("weights")
-    if weights is None or (members, measured.get("method")) != (strategy.members, strategy.name):
+    if measured is None or measured.weights is None:
+        return EQUAL
+    members, weights = tuple(each.model for each in measured.members), measured.weights
+    if (members, measured.method) != (strategy.members, strategy.name):
         return EQUAL
     if isinstance(weights, str):
         return weights
@@ -215,6 +207,7 @@ def _weights(measured: Mapping[str, Any], strategy: Strategy, entries: Sequence[
 
 
 def _from_models(
+    run: Run,
     promise: _Promise,
     known: Collection[object],
     learned: DevScores,
@@ -224,15 +217,15 @@ def _from_models(
 ) -> _Fresh:
     """Let the models answer fresh questions of a task."""
     task_name = options.needed_task()
-    run, strategy, seed = options.run, promise.strategy, options.seed
+    strategy, seed = promise.strategy, options.seed
     decodes = strategy.name not in ASKING
     entries = entries_as(candidates_of_run(run, promise.models, options.pool), options)
     for entry in entries:
         # Before anything is contacted.
         if decodes and entry.name in strategy.members and not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
-    check_servers(entries, options, str(run), is_trusted=options.pool is not None)
-    whole = _load_whole(options, progress)
+    check_servers(entries, options, str(options.run), is_trusted=options.pool is not None)
+    whole = _load_whole(run, options, progress)
     if strategy.name in VOTES and not can_vote(whole):
         raise InputError(
             f"--task {task_name}: the strategy {strategy.name} counts short, fixed answers, which its metric "
@@ -244,7 +237,7 @@ def _from_models(
             "run `advisor select` on the fresh questions",
             of=whole.name,
         )
-    judges = judges_beside(options, whole)
+    judges = judges_beside(run, options, whole)
     limit, place = options.limit or LIMIT, f"--split {options.split} of {whole.name}"
     numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, place)
     task = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
@@ -252,9 +245,9 @@ def _from_models(
     inference = replace(
         InferenceConfig.from_options(options),
         max_new_tokens=options.max_new_tokens or limits_of_run(run)[0],
-        deterministic=deterministic_as(options),
+        deterministic=deterministic_as(run, options),
     )
-    measured = read_result(run).get("ensemble") or {}
+    measured = run.result.ensemble
     config = RunConfig(
         candidates=entries,
         dev=task,
@@ -265,7 +258,7 @@ def _from_models(
         cache_dir=options.cache_dir or default_cache_dir(),
         command=command,
         method=strategy.name if decodes else DEFAULT,
-        k=measured.get("k") or 10,
+        k=(measured.k if measured else None) or 10,
         weights=_weights(measured, strategy, entries) if decodes else EQUAL,
         judges=judges,
     )
@@ -288,26 +281,27 @@ def _from_models(
     return _Fresh(options.split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
 
 
-def _load_whole(options: CheckOptions, progress: Progress) -> Task:
+def _load_whole(run: Run, options: CheckOptions, progress: Progress) -> Task:
     """All questions of a split, with the demonstrations and the dev questions of the run."""
-    task = Fields(read_result(options.run), str(options.run / "result.json")).part("task")
+    task = run.result.task
     # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
-    match = _SIGNATURE.search(task.line("signature"))
+    match = _SIGNATURE.search(task.signature)
     shots, seed, prompt = match.groups() if match else (None, "0", None)
     if options.shots is not None:
         shots = options.shots
     asked = replace(options, shots=None if shots is None else int(shots), limit=None)
     whole = load_split(asked, options.split, int(seed))
     whole.check_allowed()
-    if prompt is not None and (prompt, task.line("metric")) != (whole.signature.prompt, whole.metric):
+    if prompt is not None and (prompt, task.metric) != (whole.signature.prompt, whole.metric):
         progress.say(
-            f"{whole.name} has other prompts or another metric than the run (its task was {task.line('name')}), so a "
+            f"{whole.name} has other prompts or another metric than the run (its task was {task.name}), so a "
             "change may come from that"
         )
     return whole
 
 
 def _from_logs(
+    run: Run,
     promise: _Promise,
     known: Collection[object],
     learned: DevScores,
@@ -323,7 +317,7 @@ def _from_logs(
             "models alone; give --task, or --strategy for another strategy"
         )
     if options.metric is None and options.task is None:
-        options = replace(options, **_scoring_of_run(options.run))
+        options = replace(options, **_scoring_of_run(run))
     config = LogsConfig.from_options(options, command)
     logs = config.join(config.logs, promise.models, progress.say)
     if strategy.name in VOTES and not logs.can_vote:
@@ -339,13 +333,12 @@ def _from_logs(
     return _Fresh("logs", logs.name, left_out, answers, single, clusters)
 
 
-def _scoring_of_run(run: Path) -> dict[str, Any]:
+def _scoring_of_run(run: Run) -> dict[str, Any]:
     """The options that score a log's responses as those of the run were scored."""
-    place = str(run / "result.json")
-    scoring = Fields(read_result(run), place, "run `advisor select` again").part("provenance").part("scoring")
-    for name in ("metric", "extract"):
-        scoring.check(name, "a text", is_text)
-    return {name: scoring.values.get(name) for name in ("metric", "extract")}
+    scoring = run.result.provenance.scoring
+    return (
+        {"metric": None, "extract": None} if scoring is None else {"metric": scoring.metric, "extract": scoring.extract}
+    )
 
 
 def _responses(logs: JoinedLogs, strategy: Strategy) -> Sequence[Profile]:

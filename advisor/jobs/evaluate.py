@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -30,13 +28,14 @@ from advisor.runs import provenance
 from advisor.runs.chosen_set import candidates_of_run, check_servers, deterministic_as, entries_as, judges_beside
 from advisor.runs.evaluation_json import evaluation_of
 from advisor.runs.judged import judge_section
-from advisor.runs.result_json import read_result
+from advisor.runs.run import Run
+from advisor.runs.schema.evaluation import Evaluation
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
 from ensemble.methods import list_methods, make_options, plugins
 
 
-def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> dict[str, Any]:
+def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> Evaluation:
     """Score methods, and every member alone, on the same questions.
 
     Args:
@@ -51,9 +50,10 @@ def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> 
         InputError: An option is missing or out of range, or a model, the task or all methods cannot be used.
         MemberError: A member cannot be run.
     """
-    config = with_devices(evaluation_config(options, command), progress)
+    run = Run.open(options.run)
+    config = with_devices(evaluation_config(run, options, command), progress)
     methods = split_names(options.methods)
-    method_options = learned_options(options.run, methods, config)
+    method_options = learned_options(run, methods, config)
     for method, values in _read_settings(options.settings, methods).items():
         method_options.setdefault(method, {}).update(values)
     # Checked before the cache is opened, so that a wrong option writes nothing.
@@ -66,16 +66,16 @@ def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> 
     judge = evaluator.judge
     task = judge.sign(evaluator.task) if judge else evaluator.task
     recorded = provenance.of_run(config, evaluator.identities, methods, judge.identities if judge else {})
-    evaluation = evaluation_of(profiles, results, config, task, recorded)
+    judged = None
     if judge:
         names = [profile.model for profile in profiles]
         sets = {name_of_set(each.method, names): each.profile for each in results if each.profile is not None}
         responses = {**dict(zip(names, profiles, strict=True)), **sets}
-        evaluation["judge"] = judge_section(judge, [(task, responses)], names, seed=config.seed)
-    return evaluation
+        judged = judge_section(judge, [(task, responses)], names, seed=config.seed)
+    return evaluation_of(profiles, results, config, task, recorded, judged)
 
 
-def evaluation_config(options: EvaluateOptions, command: str) -> RunConfig:
+def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunConfig:
     """Load what the options of ``advisor evaluate`` name; see :meth:`advisor.config.RunConfig.from_options`.
 
     ``held_out`` has the questions to evaluate on, and ``dev`` those that a router learns from.
@@ -93,17 +93,17 @@ def evaluation_config(options: EvaluateOptions, command: str) -> RunConfig:
             raise InputError(f"--methods {method}: not one of {', '.join(list_methods())}")
     _check_unique("--methods", methods)
     _check_unique("--members", members)
-    run, seed, weights = options.run, options.seed, options.weights
+    seed, weights = options.seed, options.weights
     candidates = entries_as(candidates_of_run(run, members), options)
     if len(candidates) < 2:
         raise InputError(
-            f"{run}: the set has one model, {candidates[0].name}, and methods join at least two; name some of its "
-            "candidates with --members"
+            f"{run.folder}: the set has one model, {candidates[0].name}, and methods join at least two; name some of "
+            "its candidates with --members"
         )
-    check_servers(candidates, options, str(run))
+    check_servers(candidates, options, str(options.run))
     evaluated = load_split(options, options.split, seed)
     evaluated.check_allowed()
-    judges = judges_beside(options, evaluated)
+    judges = judges_beside(run, options, evaluated)
     dev = evaluated
     # Without a method that learns a missing dev split must not end the command.
     if "router" in methods:
@@ -117,7 +117,7 @@ def evaluation_config(options: EvaluateOptions, command: str) -> RunConfig:
         dev=dev,
         held_out=evaluated,
         rules=Limits(),
-        inference=replace(InferenceConfig.from_options(options), deterministic=deterministic_as(options)),
+        inference=replace(InferenceConfig.from_options(options), deterministic=deterministic_as(run, options)),
         seed=seed,
         cache_dir=options.cache_dir or default_cache_dir(),
         command=command,
@@ -127,19 +127,14 @@ def evaluation_config(options: EvaluateOptions, command: str) -> RunConfig:
     )
 
 
-def learned_options(run: Path, methods: Sequence[str], config: RunConfig) -> dict[str, dict[str, Any]]:
+def learned_options(run: Run, methods: Sequence[str], config: RunConfig) -> dict[str, dict[str, Any]]:
     """Options of methods that the run has found out: DeePEn-Adapt weighs members by their accuracy on dev."""
     if "deepen-adapt" not in methods:
         return {}
-    try:
-        by_name = {candidate["model"]: candidate["accuracy"] for candidate in read_result(run)["candidates"]}
-        accuracies = [by_name.get(member.name) for member in config.candidates]
-        # math.isfinite raises TypeError for what is no number, and OverflowError for 400 digits.
-        is_odd = not all(accuracy is None or math.isfinite(accuracy) for accuracy in accuracies)
-    except (KeyError, TypeError, OverflowError):
-        is_odd = True
-    if is_odd:
-        raise InputError(f"{run / 'result.json'}: candidates has no accuracies; run `advisor select` again")
+    by_name = {candidate.model: candidate.accuracy for candidate in run.result.candidates}
+    accuracies = [by_name.get(member.name) for member in config.candidates]
+    if not any(accuracy is not None for accuracy in accuracies):
+        raise InputError(f"{run.place}: candidates has no accuracies; run `advisor select` again")
     # A candidate that failed in the run has no accuracy; the method then says that it lacks them.
     return {} if None in accuracies else {"deepen-adapt": {"accuracies": accuracies}}
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from advisor.advice.recommendation import describe
 from advisor.advice.strategies import Strategy
 from advisor.jobs.compose import compose, write_compose
 from advisor.options.export import ExportOptions
 from advisor.progress import Progress
-from advisor.runs.read import result as run_result
-from advisor.runs.read.fields import Fields
-from advisor.runs.result_json import read_result
+from advisor.runs.run import Run
+from advisor.runs.schema.result import ModelSource, Result
 from advisor.strategies.chosen_strategy import plan_of_run
 from advisor.strategies.plan import StrategyPlan
 from advisor.strategies.strategy_file import to_json
-from advisor.strategies.strategy_json import read_strategy
+from advisor.strategies.strategy_json import strategy_of
 from ensemble.common.text import shown
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.hub import commit_of, push_files
@@ -47,27 +45,27 @@ def export(options: ExportOptions) -> str:
             has other files, a member cannot be pushed, or a container does not reach its server.
         UniteError: The folder cannot be written, or the hub refuses.
     """
-    run, folder, push, private = options.run, options.folder, options.push, not options.public
+    run, folder, push, private = Run.open(options.run), options.folder, options.push, not options.public
     chosen = plan_of_run(run, options, Progress().say)
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
         # A saved ensemble is of several models that decode together.
         name = chosen.members[0].name
         chosen = StrategyPlan(Strategy("single", (name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
     # With a pool file the models are where it says, and the run's hashes may be those of other files.
-    sources = read_result(run)["provenance"]["models"] if options.pool is None else {}
+    result = run.result
+    sources = result.provenance.models if options.pool is None else {}
     pinned = tuple(_pinned(member, sources.get(member.name)) for member in chosen.members)
     # Checked before the card is made: everything that can be refused is refused before a file is written.
     savedfolder.check_target(folder)
     if push is not None:
         savedfolder.check_pushable(pinned)
-    result = run_result.read_result(run / "result.json")
     services: Mapping[str, str] = {}
     if isinstance(chosen, EnsembleSpec):
         spec = replace(chosen, members=pinned)
         if options.compose:
             placed, services = compose(spec.members, folder / savedfolder.FILE, options)
             spec = replace(spec, members=placed)
-        card = model_card(spec, f"An ensemble for {result.task}", evidence(result), _measured(result))
+        card = model_card(spec, f"An ensemble for {result.task.name}", evidence(result), _measured(result))
         saved = savedfolder.save(spec, folder, push, private=private, card=card)
         write_compose(folder, services)
         return saved or str(folder)
@@ -76,7 +74,7 @@ def export(options: ExportOptions) -> str:
         members, services = compose(plan.members, folder / savedfolder.STRATEGY_FILE, options)
         plan = replace(plan, members=members)
     content = {
-        savedfolder.CARD: _card(plan, run, result),
+        savedfolder.CARD: _card(plan, result, run.place),
         savedfolder.STRATEGY_FILE: to_json(plan, folder),
     }
     savedfolder.write_files(folder, content)
@@ -84,7 +82,7 @@ def export(options: ExportOptions) -> str:
     return str(folder) if push is None else push_files(folder, tuple(content), push, private=private)
 
 
-def _pinned(member: ModelSpec, source: Mapping[str, Any] | None) -> ModelSpec:
+def _pinned(member: ModelSpec, source: ModelSource | None) -> ModelSpec:
     """A member with its commit, or its absolute path and the hashes of its files.
 
     Args:
@@ -102,12 +100,12 @@ def _pinned(member: ModelSpec, source: Mapping[str, Any] | None) -> ModelSpec:
     if source is None:
         return replace(member, checkpoint=checkpoint.absolute, files=hashes_of(checkpoint))
     # The run's hashes, not new ones: the evidence is about the files that the run loaded.
-    files = dict(source.get("files") or {})
+    files = dict(source.files)
     check_unchanged(checkpoint, files, since="the run")
     return replace(member, checkpoint=checkpoint.absolute, files=files)
 
 
-def _measured(result: run_result.Result) -> Sequence[EvalResult]:
+def _measured(result: Result) -> Sequence[EvalResult]:
     """The ensemble's accuracy for the card's metadata; nothing where it was not run on held-out questions."""
     from huggingface_hub import EvalResult
 
@@ -117,25 +115,25 @@ def _measured(result: run_result.Result) -> Sequence[EvalResult]:
     return (
         EvalResult(
             task_type="text-generation",
-            dataset_type=result.task,
-            dataset_name=result.task,
+            dataset_type=result.task.name,
+            dataset_name=result.task.name,
             dataset_split=run.split,
-            metric_type=result.metric,
-            metric_name=f"{result.metric}, points of 100, on {run.n} held-out questions",
+            metric_type=result.task.metric,
+            metric_name=f"{result.task.metric}, points of 100, on {run.n} held-out questions",
             # The hub compares numbers as they are shown; more digits would claim more than n questions tell.
             metric_value=round(run.accuracy, 2),
         ),
     )
 
 
-def _card(plan: StrategyPlan, run: Path, result: run_result.Result) -> str:
+def _card(plan: StrategyPlan, result: Result, place: str) -> str:
     """The card of a strategy: what it does, its models, how to run it, and the evidence for it."""
     questions = len(plan.learned[0])
     learned = f" It also holds the {questions:,} dev questions that the router learns from." if questions else ""
     parts = (
         f"---\nlibrary_name: unite-advisor\ntags: [unite-advisor, {plan.strategy.name}]\n---",
         MARKER,
-        f"# {escaped(f'A strategy for {result.task}')}",
+        f"# {escaped(f'A strategy for {result.task.name}')}",
         f"{escaped(describe(plan.strategy))}.",
         "This folder holds no weights: `strategy.json` lists the models, which do not decode together, and says how "
         f"they are asked.{learned}",
@@ -147,7 +145,7 @@ def _card(plan: StrategyPlan, run: Path, result: run_result.Result) -> str:
         "A model behind a server also needs `--allow-server URL`. The SHA-256 of its files identifies a model with a "
         "path.",
         "## Evidence",
-        _evidence(plan.strategy, run),
+        _evidence(plan.strategy, result, place),
         "## Licence",
         "No licence is set here. Each model keeps its own licence, whose conditions also apply to the text that it "
         "writes.",
@@ -163,36 +161,32 @@ def _place(member: ModelSpec) -> str:
     return f"a path, dtype {member.dtype or 'auto'}" if not revision else f"{escaped(checkpoint.path_or_id)}{revision}"
 
 
-def _evidence(strategy: Strategy, run: Path) -> str:
+def _evidence(strategy: Strategy, result: Result, place: str) -> str:
     """The figures of a strategy and of the others that the run compared, as Markdown."""
-    root = Fields(read_result(run), str(run / "result.json"), "run `advisor select` again")
-    compared = root.parts("strategies")
-    if not compared:
+    if not result.strategies:
         return "The run compared no strategies on held-out questions."
     lines = [
         "| strategy | models | accuracy | measured gain | shown | calls a question |",
         "|---|---|---|---|---|---|",
     ]
-    for fields in compared:
-        each = read_strategy(fields)
-        interval = fields.interval("gain_ci")
+    for each in result.strategies:
+        interval, gain = each.measured_gain_ci, each.measured_gain
         around = f" ({interval[0]:+.1f} to {interval[1]:+.1f})" if interval else ""
-        own = " (this one)" if each == strategy else ""
-        calls, accuracy, gain = (fields.number(name) for name in ("calls_per_question", "accuracy", "gain"))
+        own = " (this one)" if strategy_of(each, place) == strategy else ""
+        calls, accuracy = each.calls_per_question, each.accuracy
         cells = [
-            f"{each.name}{own}",
+            f"{each.strategy}{own}",
             escaped(", ".join(each.members)),
             "–" if accuracy is None else f"{accuracy:.1f}",
             "–" if gain is None else f"{gain:+.1f}{around}",
-            shown(fields.line("shown", "–")),
+            shown(each.shown) if each.shown else "–",
             "–" if calls is None else f"{calls:.1f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    task = root.part("task")
-    questions = f"{compared[0].count('n'):,} held-out questions"
+    questions = f"{result.strategies[0].n:,} held-out questions"
     return "\n\n".join(
         (
-            f"On {questions} of the task {escaped(task.line('name'))}, in points, with the measured gain over the best "
+            f"On {questions} of the task {escaped(result.task.name)}, in points, with the measured gain over the best "
             "single model, and whether the test shows it:",
             "\n".join(lines),
             "The result does not hold for other tasks, other wordings of the prompt, or other versions of the models.",

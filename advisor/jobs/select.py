@@ -15,7 +15,6 @@ from advisor.advice.sequential import (
     first_questions,
     look_until_sure,
     looks_in_words,
-    looks_or_note,
     planned_looks,
     questions_id,
     with_earlier,
@@ -61,9 +60,11 @@ from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed
 from advisor.response_cache import ResponseCache
 from advisor.runs import provenance
+from advisor.runs.earlier_looks import looks_or_note
 from advisor.runs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
 from advisor.runs.result_json import Outcome, result_of, samples_of, task_info
 from advisor.runs.run_folder import check_out, check_settings, folder_name, write_run
+from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import accuracy_interval
 from advisor.strategies.responses import can_vote
 from ensemble.common.text import counted, p_value
@@ -71,7 +72,7 @@ from ensemble.models.spec import Price
 from reports import write_report
 
 
-def select_run(options: SelectOptions, command: str, progress: Progress) -> tuple[Path, dict[str, Any]]:
+def select_run(options: SelectOptions, command: str, progress: Progress) -> tuple[Path, Result]:
     """Do the whole job, and write the run folder with its report.
 
     Args:
@@ -93,7 +94,7 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
         outcome = run_on_numbers(options.scores, options.limits, command)
     elif options.logs:
         outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
-        folder = _folder(options, outcome.task_info["name"], settings)
+        folder = _folder(options, outcome.task_info.name, settings)
     else:
         config = with_devices(RunConfig.from_options(options, command), progress)
         # Before the hours of work, not after them.
@@ -101,8 +102,7 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
         with open_session(config, progress) as (cache, engine):
             say_judging(config, progress)
             outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
-    result = result_of(outcome)
-    result["provenance"]["settings"] = settings
+    result = result_of(outcome, settings)
     write_run(folder, result, samples_of(outcome))
     write_report(folder)
     return folder, result
@@ -423,7 +423,7 @@ def run_on_numbers(path: Path, rules: Limits, command: str) -> Outcome:
     # The report shows pairs in the order of the leaderboard.
     order = {decision.model: n for n, decision in enumerate(selection.decisions)}
     return Outcome(
-        task_info={**dict.fromkeys(("metric", "split", "n", "fingerprint")), "name": task, "signature": str(path)},
+        task_info=TaskInfo(name=task, signature=str(path)),
         rules=rules,
         standings=standings,
         selection=selection,

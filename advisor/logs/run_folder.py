@@ -6,16 +6,18 @@ is one more model: ``unite(a, b)``. The questions of both splits are read. A run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.values import LONGEST_NAME, check_name, count_of, score_of, text_of, texts_of, usable
-from advisor.runs.read.fields import Fields, read_object
+from advisor.logs.values import LONGEST_NAME, check_name, text_of, texts_of, usable
+from advisor.runs.run import Run
+from advisor.runs.schema.result import Result
+from advisor.runs.schema.samples import Sample
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import LARGEST_ITEM, Notes, json_lines
+from ensemble.common.schema import validated
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
@@ -35,27 +37,24 @@ def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
 
 def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
     """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
-    result = _result(source.companions[0]) if source.companions else Fields({}, "")
-    name, metric = result.part("task").line("name"), result.part("task").line("metric")
+    result = _result(source.companions[0]) if source.companions else None
+    task, metric = (result.task.name, result.task.metric or None) if result else (None, None)
     # A run knows its clusters, for example the turns of a conversation, so the user need not name them.
     field = "cluster" if options.cluster is None else options.cluster
-    return usable(
-        source.path, _records(source.path, notes, name or None, metric or None, _ensemble(result), field), notes
-    )
+    return usable(source.path, _records(source.path, notes, task, metric, _ensemble(result), field), notes)
 
 
-def _result(path: Path) -> Fields:
+def _result(path: Path) -> Result:
     # Before it is read: a stranger's file may have any size.
     if path.is_file() and path.stat().st_size > LARGEST_ITEM:
         raise InputError(f"{path}: it is larger than {LARGEST_ITEM >> 20} MB; {_WAY_OUT}")
-    return read_object(path, _WAY_OUT)
+    return Run.open(path.parent, _WAY_OUT).result
 
 
-def _ensemble(result: Fields) -> str:
-    ensemble = result.part("ensemble")
-    members = ", ".join(member.line("model") for member in ensemble.parts("members"))
-    name = f"{ensemble.line('method', 'ensemble')}({members})" if members else "ensemble"
-    return shortened(name, LONGEST_NAME)
+def _ensemble(result: Result | None) -> str:
+    ensemble = result.ensemble if result else None
+    members = ", ".join(member.model for member in ensemble.members) if ensemble else ""
+    return shortened(f"{ensemble.method}({members})" if ensemble and members else "ensemble", LONGEST_NAME)
 
 
 def _records(
@@ -63,37 +62,35 @@ def _records(
 ) -> Iterator[LogRecord | LeftOut]:
     known: set[str] = set()
     for line, place in json_lines(path, notes):
-        number, responses = text_of(line.get("id")), line.get("responses")
-        if number is None or not isinstance(responses, dict):
-            yield LeftOut("it has no id, or no responses", place)
+        try:
+            # Texts as they are: they are compared with those of other logs.
+            sample = validated(Sample, line, place, _WAY_OUT, clean=False)
+        except InputError:
+            yield LeftOut("it has another form than a line of samples.jsonl", place)
             continue
-        question = text_of(line.get("prompt"))
-        reference = text_of(line.get("reference")) or texts_of(line.get("reference"))
-        together = line.get("ensemble")
-        for model, value in (*responses.items(), *([] if together is None else [(ensemble, together)])):
+        together = [] if sample.ensemble is None else [(ensemble, sample.ensemble)]
+        for model, answer in (*sample.responses.items(), *together):
             if model not in known:
                 known.add(check_name(model, place))
-            answer: Mapping[str, Any] = value if isinstance(value, dict) else {}
-            score = score_of(answer.get("score"))
-            # In a choice task the text is an option. As a response, its length would count in the length rule.
-            text = None if metric == "choice" else text_of(answer.get("text"))
-            if score is None:
-                yield LeftOut("a model's response has no score between 0 and 1", place)
+            if answer.score is None:
+                yield LeftOut("a model's response has no score", place)
                 continue
-            failed = answer.get("finish_reason") == "error"
+            # In a choice task the text is an option. As a response, its length would count in the length rule.
+            text = None if metric == "choice" else text_of(answer.text)
+            failed = answer.finish_reason == "error"
             yield LogRecord(
                 model=model,
                 task=task,
-                id=number,
+                id=sample.id,
                 place=place,
-                question=question,
-                reference=reference,
+                question=text_of(sample.prompt),
+                reference=text_of(line.get("reference")) or texts_of(line.get("reference")),
                 response=text,
-                extracted=text_of(answer.get("extracted")),
-                score=score,
+                extracted=text_of(answer.extracted),
+                score=answer.score,
                 metric=metric,
                 cluster=text_of(line.get(cluster)),
-                length=count_of(answer.get("length")) if text is None and metric != "choice" else None,
-                cut=answer.get("finish_reason") == "length",
-                error=visible(text_of(answer.get("error")) or "unknown reason")[:500] if failed else None,
+                length=answer.length if text is None and metric != "choice" else None,
+                cut=answer.finish_reason == "length",
+                error=visible(answer.error or "unknown reason")[:500] if failed else None,
             )

@@ -11,7 +11,8 @@ from advisor.config import InferenceConfig, check_decodes, read_judges
 from advisor.options.chosen import ChosenOptions
 from advisor.options.on_run import AgainOptions
 from advisor.options.shared import CheckJudgeOptions, EngineName, LoadingOptions, ServerOptions
-from advisor.runs.result_json import read_result
+from advisor.runs.run import Run
+from advisor.runs.schema.result import ModelSource
 from advisor.pool.checks import check_device, check_set
 from advisor.pool.placement import place_models
 from advisor.pool.pool_file import read_line, read_pool
@@ -24,10 +25,14 @@ from ensemble.decode.settings import Settings
 from ensemble.distributed.engine import check_engine
 from ensemble.errors import InputError
 from ensemble.common.files import default_cache_dir
-from ensemble.methods import DEFAULT
+from ensemble.common.schema import is_usable
+from ensemble.methods import DEFAULT, list_methods
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
 from ensemble.saved import folder as savedfolder
 from ensemble.servers.address import PREFIX, ServerAddress, why_not_decodable
+
+
+RUN_AGAIN = "run `advisor select` again"
 
 
 def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None) -> EnsembleSpec:
@@ -101,14 +106,14 @@ def entries_as(entries: Sequence[ModelSpec], options: LoadingOptions) -> tuple[M
     return tuple(replace(entry, **given) for entry in entries)
 
 
-def deterministic_as(options: AgainOptions) -> bool:
+def deterministic_as(run: Run, options: AgainOptions) -> bool:
     """Whether each text is decoded by itself: as the option says, or as in the run if it is not given.
 
     Raises:
-        InputError: The folder is not a run folder.
+        InputError: The result of the run cannot be read.
     """
     given = options.deterministic
-    return bool((read_result(options.run).get("provenance") or {}).get("deterministic")) if given is None else given
+    return run.result.provenance.deterministic if given is None else given
 
 
 def check_decoding(options: ChosenOptions) -> InferenceConfig:
@@ -136,75 +141,78 @@ def load_chosen(spec: EnsembleSpec, engine: str = "local") -> Ensemble:
 
 
 def chosen_by_run(
-    run: Path, names: Sequence[str] = (), method: str | None = None, pool: str | None = None
+    run: Run, names: Sequence[str] = (), method: str | None = None, pool: str | None = None
 ) -> EnsembleSpec:
     """The set in a run folder's ``result.json``, with the task's stop strings and token limit.
 
     Args:
-        run: The folder.
+        run: The run.
         names: The members; empty for the chosen set.
         method: How they decode; None for the method of the chosen set.
         pool: A pool file with the places of the models; None for those of the run.
 
     Raises:
-        InputError: The folder is not a run folder, its result names no models, or a model is behind a server that gives
+        InputError: The result cannot be read, names no models, or a model is behind a server that gives
             whole texts only.
     """
-    result = read_result(run)
     members = []
     for entry in candidates_of_run(run, names, pool):
         # Before anything is contacted.
         if not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
         members.append(entry)
-    ensemble = result.get("ensemble") or {}
+    measured = run.result.ensemble
     max_new_tokens, stop = limits_of_run(run)
-    decodes = method or ensemble.get("method") or DEFAULT
+    if measured is not None and measured.k is None:
+        raise InputError(f"{run.place}: ensemble.k should be a whole number of at least 1; {RUN_AGAIN}")
+    decodes = method or (measured.method if measured else DEFAULT)
+    if decodes not in list_methods() or list_methods()[decodes].level == "response":
+        raise InputError(f"{run.place}: ensemble.method should be an installed method that decodes; {RUN_AGAIN}")
     # They belong to the set that decoded, and to its method: another one may take none.
-    measured = [each.get("model") for each in ensemble.get("members") or ()], ensemble.get("method")
-    weights = ensemble.get("weights") if measured == ([each.name for each in members], decodes) else None
-    if isinstance(weights, list) and not (len(weights) == len(members) and sum(weights) > 0):
+    names = [each.name for each in members]
+    is_measured = measured is not None and measured.method == decodes and [m.model for m in measured.members] == names
+    weights = measured.weights if measured is not None and is_measured else None
+    if isinstance(weights, tuple) and not (len(weights) == len(members) and sum(weights) > 0):
         raise InputError(
-            f"{run / 'result.json'}: ensemble: weights should be {len(members)} numbers, one of them above 0; run "
-            "`advisor select` again"
+            f"{run.place}: ensemble.weights should be {len(members)} numbers, one of them above 0; {RUN_AGAIN}"
         )
     return EnsembleSpec(
         tuple(members),
         decodes,
-        ensemble.get("k") or 10,
-        tuple(weights) if isinstance(weights, list) else weights,
+        (measured.k if measured else None) or 10,
+        weights,
         max_new_tokens=max_new_tokens,
         stop=stop,
     )
 
 
-def limits_of_run(run: Path) -> tuple[int | None, tuple[str, ...]]:
+def limits_of_run(run: Run) -> tuple[int | None, tuple[str, ...]]:
     """The token limit of a run's responses, None for responses of logs, and their stop strings.
 
     Raises:
-        InputError: The folder is not a run folder, or its result does not say it.
+        InputError: The result cannot be read, or does not say it.
     """
-    result = read_result(run)
-    task, from_logs = result.get("task") or {}, bool((result.get("provenance") or {}).get("logs"))
-    if task.get("stop") is None or (task.get("max_new_tokens") is None and not from_logs):
-        raise InputError(f"{run / 'result.json'}: task has no stop or max_new_tokens; run `advisor select` again")
-    return task.get("max_new_tokens"), tuple(task["stop"])
+    task, from_logs = run.result.task, bool(run.result.provenance.logs)
+    if task.stop is None or (task.max_new_tokens is None and not from_logs):
+        raise InputError(f"{run.place}: task has no stop or max_new_tokens; {RUN_AGAIN}")
+    return task.max_new_tokens, task.stop
 
 
-def judges_beside(options: AgainOptions, task: Task) -> tuple[ModelSpec, ...]:
+def judges_beside(run: Run, options: AgainOptions, task: Task) -> tuple[ModelSpec, ...]:
     """The judges that the options name: candidates of a run, or other models by lines as in a pool file.
 
     Args:
+        run: The run.
         options: The options of the command.
         task: The task that is judged.
 
     Raises:
         InputError: A judge is missing, cannot be used, or is behind a server that the user does not allow.
     """
-    models = (read_result(options.run).get("provenance") or {}).get("models") or {}
+    models = run.result.provenance.models
     given = (options.judge, options.check_judge if isinstance(options, CheckJudgeOptions) else None)
     named = [name for name in models if name in given]
-    of_run = entries_as(candidates_of_run(options.run, named), options) if named else ()
+    of_run = entries_as(candidates_of_run(run, named), options) if named else ()
     check_servers(of_run, options, str(options.run))
     return read_judges(options, of_run, task)
 
@@ -249,7 +257,7 @@ def chosen_by_folder(
     # A folder that is both counts as a run folder. A strategy that does not decode is refused by the reader.
     is_exported = savedfolder.is_saved(folder) or (folder / savedfolder.STRATEGY_FILE).is_file()
     if not is_exported or (folder / "result.json").exists():
-        return chosen_by_run(folder)
+        return chosen_by_run(Run.open(folder))
     return savedfolder.read(
         folder,
         trust_remote_code=trust_remote_code,
@@ -259,50 +267,57 @@ def chosen_by_folder(
     )
 
 
-def candidates_of_run(run: Path, names: Sequence[str] = (), pool: str | None = None) -> tuple[ModelSpec, ...]:
+def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = None) -> tuple[ModelSpec, ...]:
     """Candidates of a run folder, with the values that the run used.
 
     Args:
-        run: The folder.
+        run: The run.
         names: The candidates; empty for the chosen set.
         pool: A pool file that says where the models are; None for the places of the run.
 
     Raises:
-        InputError: The folder is not a run folder, or its result or the pool file lacks one of these models.
+        InputError: The result cannot be read, or it or the pool file lacks one of these models.
     """
-    result, place = read_result(run), str(run / "result.json")
+    place, names = run.place, names or run.result.selected
+    if not 0 < len(set(names)) == len(names):
+        raise InputError(f"{place}: selected should be a list of different names; {RUN_AGAIN}")
     if pool is not None:
         entries = {entry.name: entry for entry in read_pool(pool)}
-        wanted = names or result["selected"]
-        if unknown := next((name for name in wanted if name not in entries), None):
+        if unknown := next((name for name in names if name not in entries), None):
             raise InputError(
                 f"--pool {pool}: it has no model with the name {unknown!r} of {place}; add name={unknown} to its line"
             )
-        return tuple(entries[name] for name in wanted)
-    sources = (result.get("provenance") or {}).get("models") or {}
+        return tuple(entries[name] for name in names)
+    sources = run.result.provenance.models
     if sources and (unknown := next((name for name in names if name not in sources), None)):
         raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
-    if missing := next((name for name in names or result["selected"] if name not in sources), None):
+    if missing := next((name for name in names if name not in sources), None):
         raise InputError(
             f"{place}: it does not have the place of its model {missing}, because the run used --logs or --scores; "
             "`advisor run`, `serve` and `export` take a pool file in which the models have these names: --pool FILE"
         )
-    return tuple(_entry(name, sources[name], place) for name in names or result["selected"])
+    return tuple(_entry(name, sources[name], place) for name in names)
 
 
-def _entry(name: str, source: Mapping[str, Any], place: str) -> ModelSpec:
-    template = source["chat_template"]
-    if source.get("remote") is not None:
-        remote = ServerAddress.from_dict(source["remote"], f"{place}: {name}")
-        return ModelSpec(remote, name, chat_template=template, place=place)
-    sides = Sides(source.get("source"), source.get("target"), source.get("reads"))
-    _check_path(source["path_or_id"], f"{place}: {name}")
-    checkpoint = Checkpoint(
-        source["path_or_id"], source.get("revision"), sides=sides, gguf_file=source.get("gguf_file")
+def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
+    if source.remote is not None:
+        remote = ServerAddress.from_dict(source.remote, f"{place}: {name}")
+        return ModelSpec(remote, name, chat_template=source.chat_template, place=place)
+    model = source.path_or_id or ""
+    for key in ("path_or_id", "revision", "source", "target", "gguf_file"):
+        if not is_usable(getattr(source, key) or ""):
+            raise InputError(f"{place}: provenance.models.{name}.{key} should be a text; {RUN_AGAIN}")
+    _check_path(model, f"{place}: {name}")
+    if not model or source.device is None or source.dtype is None or source.chat_template is None:
+        raise InputError(
+            f"{place}: provenance.models.{name} should have path_or_id, device, dtype and chat_template; {RUN_AGAIN}"
+        )
+    sides = Sides(source.source, source.target, source.reads)
+    checkpoint = Checkpoint(model, source.revision, sides=sides, gguf_file=source.gguf_file)
+    quantization = None if source.quantization is None else quantization_config(source.quantization)
+    return ModelSpec(
+        checkpoint, name, source.device, source.dtype, source.chat_template, quantization, place=place
     )
-    kind = source.get("quantization")
-    quantization = None if kind is None else quantization_config(kind)
-    return ModelSpec(checkpoint, name, source["device"], source["dtype"], template, quantization, place=place)
 
 
 def _check_path(model: str, place: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,10 @@ from advisor.compare.score_table import ScoreTable
 from advisor.records import FIGURE_CONFIDENCE, TOLERANCE
 from ensemble.errors import InputError
 from ensemble.common import text
-from advisor.runs.read import read_run
-from advisor.runs.read.fields import Fields, read_lines
-from advisor.runs.read.result import Result
-from advisor.runs.read.samples import RIGHT
-from advisor.runs.read.strategies import Recommended, StrategyRow
+from advisor.runs.provenance_facts import facts_of
+from advisor.runs.run import Run
+from advisor.runs.schema.result import Result, StrategyFigures
+from advisor.runs.schema.samples import RIGHT, RecommendedAnswer, Sample, SampleResponse
 
 MOST_EXAMPLES = 25
 """Of the questions that were fixed, and of those that were broken; the others are counted."""
@@ -28,12 +26,12 @@ _Key = tuple[str, str, tuple[str, ...]]
 _Answers = dict[_Key, dict[str, Any]]
 
 
-def run_difference(a: Path, b: Path) -> dict[str, Any]:
+def run_difference(a: Run, b: Run) -> dict[str, Any]:
     """Compare what two runs recommend, on the held-out questions that both have.
 
     Args:
-        a: The run folder that is the baseline.
-        b: The run folder that is compared with it.
+        a: The run that is the baseline.
+        b: The run that is compared with it.
 
     Returns:
         ``runs`` (what each recommends, and its figures), ``pair`` (the difference of the recommended strategies as in
@@ -45,13 +43,15 @@ def run_difference(a: Path, b: Path) -> dict[str, Any]:
         InputError: A run cannot be read or recommends nothing, the scores are different ones, or no held-out question
             is in both.
     """
-    results = [read_run(a), read_run(b)]
-    chosen = [_recommended(folder, result) for folder, result in zip((a, b), results, strict=True)]
-    answers = [_answers(folder, each.row) for folder, each in zip((a, b), chosen, strict=True)]
-    names = [text.visible(str(folder)) for folder in (a, b)]
-    if results[0].metric != results[1].metric:
+    runs = (a, b)
+    results = [run.result for run in runs]
+    chosen = [_recommended(run) for run in runs]
+    answers = [_answers(run, each) for run, each in zip(runs, chosen, strict=True)]
+    names = [text.visible(str(run.folder)) for run in runs]
+    metrics = [result.task.metric for result in results]
+    if metrics[0] != metrics[1]:
         raise InputError(
-            f"{names[0]} is scored by {results[0].metric} and {names[1]} by {results[1].metric}; give two runs with "
+            f"{names[0]} is scored by {metrics[0]} and {names[1]} by {metrics[1]}; give two runs with "
             "the same score"
         )
     # As in `advisor compare`: an equal id alone can be another question.
@@ -60,8 +60,8 @@ def run_difference(a: Path, b: Path) -> dict[str, Any]:
         raise InputError(_no_common(names, results, answers))
     scores = np.array([[answer[key]["score"] for answer in answers] for key in common])
     table = ScoreTable(
-        task=results[1].task,
-        metric=results[1].metric,
+        task=results[1].task.name,
+        metric=metrics[1],
         models=("A", "B"),
         scores=scores,
         groups=(None,) * len(common),
@@ -71,8 +71,8 @@ def run_difference(a: Path, b: Path) -> dict[str, Any]:
     (pair,) = compare_pairs(table)
     changes = scores[:, 1] - scores[:, 0]
     return {
-        "task": results[1].task,
-        "metric": results[1].metric,
+        "task": results[1].task.name,
+        "metric": metrics[1],
         "n": len(common),
         "confidence": FIGURE_CONFIDENCE,
         "runs": [
@@ -84,33 +84,33 @@ def run_difference(a: Path, b: Path) -> dict[str, Any]:
             }
             for n in (0, 1)
         ],
-        "same_decision": _key(chosen[0].row) == _key(chosen[1].row),
+        "same_decision": chosen[0].key == chosen[1].key,
         "pair": pair.as_dict(MARGIN),
         "fixed": _examples(common, answers, changes > TOLERANCE),
         "broken": _examples(common, answers, changes < -TOLERANCE),
         "candidates": _candidates(results),
-        "strategies": _strategies(results, [_key(each.row) for each in chosen]),
+        "strategies": _strategies(results, [each.key for each in chosen]),
         "settings": _settings(results),
         "notes": list(_notes(results, answers, len(common))),
     }
 
 
-def _recommended(folder: Path, result: Result) -> Recommended:
-    if result.strategies.recommended is None:
+def _recommended(run: Run) -> StrategyFigures:
+    recommended = run.result.recommended
+    if recommended is None:
         raise InputError(
-            f"{folder}: this run recommends nothing, because no strategy was compared on held-out questions; run "
+            f"{run.folder}: this run recommends nothing, because no strategy was compared on held-out questions; run "
             "`advisor select` without --no-verify"
         )
-    return result.strategies.recommended
+    return recommended
 
 
-def _answers(folder: Path, row: StrategyRow) -> _Answers:
+def _answers(run: Run, strategy: StrategyFigures) -> _Answers:
     """The response of the recommended strategy to each held-out question that it has a score for."""
     found = {}
-    for line in read_lines(folder / "samples.jsonl"):
-        if line.line("split") == "held_out" and (answer := _answer(line, row)) is not None:
-            key = line.line("id"), line.prose("prompt"), line.texts("reference", keep_lines=True)
-            found[key] = answer
+    for sample in run.samples():
+        if sample.split == "held_out" and (answer := _answer(sample, strategy)) is not None:
+            found[sample.id, sample.prompt, sample.reference] = answer
     return found
 
 
@@ -122,39 +122,36 @@ def _clusters(common: list[_Key], answers: _Answers) -> tuple[str, ...] | None:
     return tuple(name or f"question {number}" for number, name in enumerate(named))
 
 
-def _answer(line: Fields, row: StrategyRow) -> dict[str, Any] | None:
-    """The response of a strategy to the question of a line; None without a score."""
-    responses, taken = line.part("responses"), line.optional_part("recommended")
-    # The names in result.json are cleaned, and those of the line are not.
-    by_name = {text.visible(name): name for name in responses.values}
-    if row.is_decoded:
-        response = scored = line.optional_part("ensemble")
-    elif row.is_single:
-        response = scored = responses.part(by_name[row.members[0]]) if row.members[0] in by_name else None
+def _answer(sample: Sample, strategy: StrategyFigures) -> dict[str, Any] | None:
+    """The response of a strategy to a question; None without a score."""
+    taken = sample.recommended
+    response: SampleResponse | None
+    scored: SampleResponse | RecommendedAnswer | None
+    if strategy.is_decoded:
+        response = scored = sample.ensemble
+    elif strategy.is_single:
+        response = scored = sample.responses.get(strategy.members[0])
     else:
         scored = taken
         # Of several responses of one model the file has only the first.
-        known = taken is not None and not taken.count("draw") and taken.line("model") in by_name
-        response = responses.part(by_name[taken.line("model")]) if taken is not None and known else None
-    score = None if scored is None else scored.number("score")
-    if scored is None or score is None:
+        response = None if taken is None or taken.draw else sample.responses.get(taken.model)
+    if scored is None or scored.score is None:
         return None
-    written = "" if response is None or response.values.get("text") is None else response.prose("text")
     return {
-        "score": min(1.0, max(0.0, score)),
-        "right": score >= RIGHT,
-        "cluster": line.line("cluster"),
+        "score": scored.score,
+        "right": scored.score >= RIGHT,
+        "cluster": sample.cluster,
         "candidate": None,
-        "text": text.shortened(written, _LONGEST_TEXT) if response is not None else None,
-        "extracted": None if scored.values.get("extracted") is None else scored.line("extracted")[:200],
-        "length": None if response is None else response.optional_count("length"),
-        "finish_reason": "" if response is None else response.line("finish_reason"),
-        "error": "" if response is None else response.line("error")[:400],
+        "text": text.shortened(response.text or "", _LONGEST_TEXT) if response is not None else None,
+        "extracted": None if scored.extracted is None else scored.extracted[:200],
+        "length": None if response is None else response.length,
+        "finish_reason": (response.finish_reason or "") if response is not None else "",
+        "error": (response.error or "")[:400] if response is not None else "",
     }
 
 
 def _no_common(names: list[str], results: list[Result], answers: list[_Answers]) -> str:
-    tasks = [result.task for result in results]
+    tasks = [result.task.name for result in results]
     counts = ", ".join(f"{name} ({len(each):,})" for name, each in zip(names, answers, strict=True))
     shared = len(set.intersection(*({key[0] for key in each} for each in answers)))
     why = f"; the tasks are {tasks[0]} and {tasks[1]}" if tasks[0] != tasks[1] else ""
@@ -163,24 +160,22 @@ def _no_common(names: list[str], results: list[Result], answers: list[_Answers])
     return f"no held-out question is in both runs: {counts}{why}; give two runs on the same questions"
 
 
-def _key(row: StrategyRow) -> tuple[str, tuple[str, ...], int]:
-    return row.name, row.members, row.draws
-
-
-def _run(result: Result, recommended: Recommended) -> dict[str, Any]:
+def _run(result: Result, strategy: StrategyFigures) -> dict[str, Any]:
     """What a run recommends, with the figures that its report has."""
-    row = recommended.row
+    recommended = result.advice.recommendation
     # One model is what gains are measured against, so it has none.
-    gain = (None, None, None) if row.is_single else (recommended.gain, recommended.gain_ci, recommended.shown)
+    gain = None if recommended is None or strategy.is_single else recommended
     return {
-        "strategy": text.strategy(*_key(row)),
-        "members": list(row.members),
-        "text": recommended.text,
-        **dict(zip(("gain", "gain_ci", "shown"), gain, strict=True)),
-        "calls": row.calls,
-        "seconds_each": row.seconds_each,
-        "price": row.price,
-        "best_single": result.best_single.name if result.best_single else None,
+        "strategy": text.strategy(*strategy.key),
+        "members": list(strategy.members),
+        "text": recommended.text if recommended else "",
+        "expected_gain": gain and gain.expected_gain,
+        "expected_gain_ci": gain and gain.expected_gain_ci,
+        "shown": gain and gain.shown,
+        "calls_per_question": strategy.calls_per_question,
+        "seconds_per_question": strategy.seconds_per_question,
+        "price_per_1000": strategy.price_per_1000,
+        "best_single_model": result.best_single.model if result.best_single else None,
     }
 
 
@@ -204,7 +199,7 @@ def _examples(common: list[_Key], answers: list[_Answers], changed: np.ndarray[A
 def _candidates(results: list[Result]) -> list[dict[str, Any]]:
     """Each model of either run with its accuracy on the dev questions and its status, in the order of the second."""
     # The newer run first: its order is the one that the reader knows.
-    rows = [{candidate.name: candidate for candidate in result.candidates} for result in reversed(results)]
+    rows = [{candidate.model: candidate for candidate in result.candidates} for result in reversed(results)]
     found = []
     for name in dict.fromkeys(name for each in rows for name in each):
         b, a = (each.get(name) for each in rows)
@@ -222,7 +217,7 @@ def _candidates(results: list[Result]) -> list[dict[str, Any]]:
 
 def _strategies(results: list[Result], chosen: list[tuple[str, tuple[str, ...], int]]) -> list[dict[str, Any]]:
     """Each strategy of either run, in the order of the second."""
-    rows = [{_key(row): row for row in result.strategies.rows} for result in reversed(results)]
+    rows = [{row.key: row for row in result.strategies} for result in reversed(results)]
     found = []
     for key in dict.fromkeys(key for each in rows for key in each):
         b, a = (each.get(key) for each in rows)
@@ -231,7 +226,7 @@ def _strategies(results: list[Result], chosen: list[tuple[str, tuple[str, ...], 
                 "strategy": text.strategy(*key),
                 "members": ", ".join(key[1]),
                 "points": [each.accuracy if each else None for each in (a, b)],
-                "expected": [each.expected if each else None for each in (a, b)],
+                "expected": [each.expected_gain if each else None for each in (a, b)],
                 "recommended": [key == each for each in chosen],
             }
         )
@@ -246,26 +241,28 @@ def _settings(results: list[Result]) -> list[dict[str, Any]]:
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
-    yield "command", result.command
-    yield "dev questions", f"{result.n:,}"
+    rules, provenance = result.rules, result.provenance
+    yield "command", provenance.command or ""
+    yield "dev questions", f"{result.task.n:,}"
     yield "held-out questions", f"{result.held_out:,}"
     yield (
         "limits of the rules",
-        f"{result.max_gap:g} points, ratio {result.max_length_ratio:g}, {result.max_models} models",
+        f"{rules.max_gap:g} points, ratio {rules.max_length_ratio:g}, {rules.max_models} models",
     )
-    # Times differ between any two runs.
-    yield from ((name, value) for name, value in result.facts if not name.endswith(" took"))
-    yield from ((f"version of {name}", value) for name, value in result.versions)
-    for name, source, revision, files in result.model_files:
+    yield from facts_of(provenance)
+    yield from ((f"version of {name}", value) for name, value in provenance.versions.items())
+    for name, model in provenance.models.items():
         # The first digits tell two files apart, and a model has dozens of files.
-        hashes = ", ".join(sorted(digest[:12] for _, digest in files))
-        yield f"files of {name}", " ".join(each for each in (source, revision, hashes) if each)[:300]
+        hashes = ", ".join(sorted(digest[:12] for digest in model.files.values()))
+        source = (text.visible(each) for each in (model.path_or_id or "", model.revision or "", hashes) if each)
+        yield f"files of {text.visible(name)}", " ".join(source)[:300]
 
 
 def _notes(results: list[Result], answers: list[_Answers], common: int) -> Iterator[str]:
     for label, each in zip(("A", "B"), answers, strict=True):
         if left_out := len(each) - common:
             yield f"{text.counted(left_out, 'held-out question')} of run {label} are not in the other run; left out"
-    if results[0].task != results[1].task:
-        yield f"the tasks have different names: {results[0].task} and {results[1].task}"
+    first, second = (result.task.name for result in results)
+    if first != second:
+        yield f"the tasks have different names: {first} and {second}"
     yield "each run chose its strategy with the help of these questions, so both accuracies are a little too high"

@@ -7,12 +7,17 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ensemble.errors import InputError, UniteError
 from ensemble.common.files import write_text
-from advisor.runs.read.fields import read_object
+from advisor.runs.run import Run
+from ensemble.common.schema import written
 from ensemble.common.text import shortened
+
+if TYPE_CHECKING:
+    from advisor.runs.schema.result import Result
+    from advisor.runs.schema.samples import Sample
 
 _MOST_SETTINGS = 3  # in a message
 _LONGEST_SETTING = 60  # characters
@@ -58,9 +63,9 @@ def check_settings(out: Path, settings: Mapping[str, Any]) -> None:
     path, way_out = out / "result.json", "give another --out, or --force to replace it"
     if not path.exists():
         return
-    earlier = read_object(path, way_out).part("provenance").values.get("settings")
-    if not isinstance(earlier, dict):
-        raise InputError(f"--out {out}: it has a run of an older version, whose settings are not known; {way_out}")
+    earlier = Run.open(out, way_out).result.provenance.settings
+    if earlier is None:
+        raise InputError(f"--out {out}: it has a run whose settings are not known; {way_out}")
     names = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
     if len(names) > 1 and "questions" in names:
         names.remove("questions")  # the other settings say why the questions differ
@@ -70,7 +75,7 @@ def check_settings(out: Path, settings: Mapping[str, Any]) -> None:
         raise InputError(f"--out {out}: it has a run with other settings ({other}{more}); {way_out}")
 
 
-def write_run(out: Path, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) -> None:
+def write_run(out: Path, result: Result, samples: Iterable[Sample]) -> None:
     """Write ``samples.jsonl`` and ``result.json``; a folder with a ``result.json`` is complete.
 
     The files of an earlier run in this folder stay until the new ones are written. A process that is killed at any
@@ -86,8 +91,8 @@ def write_run(out: Path, result: Mapping[str, Any], samples: Iterable[Mapping[st
             fresh = Path(folder)
             # ASCII escapes keep Unicode's line separators in a response from ending a line.
             with (fresh / "samples.jsonl").open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{json.dumps(sample, allow_nan=False)}\n" for sample in samples)
-            (fresh / "result.json").write_text(_json(result), encoding="utf-8", newline="\n")
+                file.writelines(f"{json.dumps(written(sample), allow_nan=False)}\n" for sample in samples)
+            (fresh / "result.json").write_text(_json(written(result)), encoding="utf-8", newline="\n")
             # The old result goes first and the new one comes last: at no moment is a result beside another run's
             # samples. The old report would show another run's figures.
             for name in ("result.json", "report.html"):

@@ -6,7 +6,7 @@ ask their models one by one: they are a :class:`StrategyPlan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,19 +23,17 @@ from advisor.runs.chosen_set import (
     limits_of_run,
     loaded_as,
 )
-from advisor.runs.read.fields import Fields, read_lines
-from advisor.runs.result_json import read_result
+from advisor.runs.run import Run
+from advisor.runs.schema.result import Result, StrategyFigures
+from advisor.runs.schema.samples import Sample
 from advisor.strategies.answers import AnswerReader
-from advisor.strategies.plan import ALONE, DevScores, StrategyPlan, is_score
+from advisor.strategies.plan import ALONE, DevScores, StrategyPlan
 from advisor.strategies.strategy_file import read_folder
-from advisor.strategies.strategy_json import find_strategy, label, read_strategy
+from advisor.strategies.strategy_json import find_strategy, label, strategy_of
 from ensemble.common.files import exists
 from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec
 from ensemble.saved.folder import STRATEGY_FILE, is_saved
-
-_MOST_BYTES = 2**29
-"""The size limit of ``samples.jsonl``."""
 
 
 def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
@@ -60,7 +58,7 @@ def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> Ensem
         _refuse(options, ("strategy", "pool", "group"), "--models and a saved ensemble have no strategies")
         return chosen_by_options(options)
     else:
-        chosen = plan_of_run(run, options, say, options.method, options.k)
+        chosen = plan_of_run(Run.open(run), options, say, options.method, options.k)
         if isinstance(chosen, EnsembleSpec):
             _refuse(options, ("group",), "only a router by groups reads it")
             return chosen_by_options(options, chosen)
@@ -69,29 +67,28 @@ def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> Ensem
 
 
 def plan_of_run(
-    run: Path, options: StrategyOptions, say: Callable[[str], None], method: str | None = None, k: int | None = None
+    run: Run, options: StrategyOptions, say: Callable[[str], None], method: str | None = None, k: int | None = None
 ) -> EnsembleSpec | StrategyPlan:
     """The strategy of a run folder: the recommended one, or the one that the options name.
 
     ``--method`` and ``--k`` name the chosen set, which decodes together.
 
     Args:
-        run: The folder.
+        run: The run.
         options: The options of the command.
         say: Shows a note if the evidence is against the strategy.
         method: How the chosen set decodes, if the options say it.
         k: Candidate tokens of each member in a step, if the options say it.
 
     Raises:
-        InputError: The folder cannot be used, the run has no such strategy, or a model has no place.
+        InputError: The result cannot be read, the run has no such strategy, or a model has no place.
     """
-    result, place, pool = read_result(run), str(run / "result.json"), options.pool
+    result, place, pool = run.result, run.place, options.pool
     # All strategies are checked, also those that do not run: notes quote them.
-    root = Fields(result, place, "run `advisor select` again")
-    compared = root.parts("strategies")
-    strategies = [read_strategy(each) for each in compared]
-    found = root.part("advice").optional_part("recommendation")
-    recommended = None if found is None else read_strategy(found)
+    compared = result.strategies
+    strategies = [strategy_of(each, place) for each in compared]
+    found = result.recommended
+    recommended = None if found is None else strategy_of(found, place)
     if options.strategy is not None:
         strategy = find_strategy(options.strategy, strategies, place)
     elif method or k or recommended is None:
@@ -118,7 +115,7 @@ def plan_of_run(
         entries,
         max_new_tokens,
         stop,
-        _reader(root) if strategy.name in VOTES else None,
+        _reader(result, place) if strategy.name in VOTES else None,
         read_learned(run, strategy.members) if strategy.name == "router" else ((), ()),
     )
 
@@ -147,68 +144,56 @@ def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str
     )
 
 
-def _reader(root: Fields) -> AnswerReader:
+def _reader(result: Result, place: str) -> AnswerReader:
     """How the run read the answers."""
-    provenance, task = root.part("provenance"), root.part("task")
-    if provenance.values.get("logs") and not provenance.part("scoring").values:
+    if result.provenance.logs and result.provenance.scoring is None:
         raise InputError(
-            f"{root.place}: its answers come from logs, and only the tool that wrote them knows how to read an answer; "
+            f"{place}: its answers come from logs, and only the tool that wrote them knows how to read an answer; "
             "run `advisor select --logs ... --metric NAME --extract PATTERN` again, then votes can run"
         )
-    return AnswerReader(task.values.get("metric"), task.values.get("extract"), task.place)
+    return AnswerReader(result.task.metric, result.task.extract, f"{place}: task")
 
 
-def read_learned(run: Path, members: Sequence[str]) -> DevScores:
+def read_learned(run: Run, members: Sequence[str]) -> DevScores:
     """The dev questions of a run, and every member's score on each of them.
 
     Raises:
         InputError: ``samples.jsonl`` cannot be used.
     """
-    prompts, scores = [], []
-    for line in sample_lines(run, "a router learns from this file"):
-        if line.values.get("split") != "dev":
-            continue
-        line.check("prompt", "a text that is not empty", _is_prompt, required=True)
-        responses = line.part("responses")
-        parts = [responses.part(member) for member in members]
-        for part in parts:
-            part.check("score", "a number from 0 to 1", is_score, required=True)
-        prompts.append(line.values["prompt"])
-        scores.append(tuple(float(part.values["score"]) for part in parts))
-    return tuple(prompts), tuple(scores)
+    return learned_from(run.samples_for("a router learns from this file"), members, run.folder / "samples.jsonl")
 
 
-def sample_lines(run: Path, use: str) -> Iterator[Fields]:
-    """The lines of a run's ``samples.jsonl``.
-
-    Args:
-        run: The folder.
-        use: What the file is needed for, for messages.
+def learned_from(samples: Iterable[Sample], members: Sequence[str], path: Path) -> DevScores:
+    """The dev questions among samples, and every member's score on each of them.
 
     Raises:
-        InputError: The file is missing or too large, or a line is not a JSON object.
+        InputError: A question has no prompt, or not the score of each member.
     """
-    path = run / "samples.jsonl"
-    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-        raise InputError(
-            f"{path}: {use}, and it is missing, or larger than {_MOST_BYTES >> 20} MiB; run `advisor select` again"
-        )
-    return read_lines(path)
-
-
-def _is_prompt(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    prompts, scores = [], []
+    for sample in samples:
+        if sample.split != "dev":
+            continue
+        known = [sample.responses[member].score for member in members if member in sample.responses]
+        own = tuple(score for score in known if score is not None)
+        if not sample.prompt.strip() or len(own) < len(members):
+            raise InputError(
+                f"{path}: a dev question should have a prompt, and a score from 0 to 1 of each of "
+                f"{', '.join(members)}; run `advisor select` again"
+            )
+        prompts.append(sample.prompt)
+        scores.append(own)
+    return tuple(prompts), tuple(scores)
 
 
 def _warn(
     strategy: Strategy,
     recommended: Strategy,
     strategies: Sequence[Strategy],
-    compared: Sequence[Fields],
+    compared: Sequence[StrategyFigures],
     say: Callable[[str], None],
 ) -> None:
     """Say so if the evidence is against a strategy, or if there is no evidence for it."""
-    figures = {each: fields.number("accuracy") for each, fields in zip(strategies, compared, strict=True)}
+    figures = {each: own.accuracy for each, own in zip(strategies, compared, strict=True)}
     best, own = figures.get(recommended), figures.get(strategy)
     if strategy == recommended:
         return
@@ -216,7 +201,7 @@ def _warn(
     if best is None or own is None:
         say(f"{label(strategy, strategies)} was not compared on held-out questions with {recommendation}")
     elif own < best:
-        on = f"on {compared[strategies.index(strategy)].count('n'):,} held-out questions"
+        on = f"on {compared[strategies.index(strategy)].n:,} held-out questions"
         say(f"{label(strategy, strategies)} scored {best - own:.1f} points less than {recommendation} {on}")
 
 

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from advisor.advice.strategies import VOTES
-from advisor.runs.read.fields import Fields, read_object
-from advisor.runs.result_json import is_text
+from advisor.runs.read.fields import Fields, is_text, read_object
+from advisor.runs.schema.result import StrategyKey
 from advisor.strategies.answers import AnswerReader
 from advisor.strategies.plan import DevScores, StrategyPlan, is_score
-from advisor.strategies.strategy_json import read_strategy
+from advisor.strategies.strategy_json import strategy_of
+from ensemble.common.schema import validated
 from ensemble.errors import InputError
 from ensemble.saved.ensemble_json import member_from_json, member_to_json
 from ensemble.saved.folder import STRATEGY_FILE, check_members
@@ -80,7 +81,8 @@ def read_folder(folder: Path, *, trust_remote_code: bool = False, check_files: b
     # A key of a newer version may change what the strategy does.
     if unknown := next((key for key in root.values if key not in _KEYS), None):
         raise InputError(f"{path}: unknown key {unknown[:60]!r}; the keys are {', '.join(_KEYS)}")
-    strategy, generation, answers = read_strategy(root), root.part("generation"), root.part("answers")
+    key = validated(StrategyKey, root.values, str(path), _WAY_OUT)
+    strategy, generation, answers = strategy_of(key, str(path)), root.part("generation"), root.part("answers")
     generation.check("stop", "a list of texts that are not empty", _are_stops)
     generation.check("max_new_tokens", "a whole number of at least 1", _is_count)
     members = tuple(member_from_json(each.values, each.place, folder) for each in root.parts("models"))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from advisor.advice.strategies import ASKING, Strategy
-from advisor.runs.read.fields import Fields
-from advisor.runs.result_json import are_names, is_text
+from advisor.runs.schema.result import StrategyKey
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
 
@@ -17,33 +15,43 @@ _MOST_ROUTES = 100_000
 _LARGEST_WEIGHT = 1e6
 
 
-def read_strategy(fields: Fields) -> Strategy:
-    """A strategy from its JSON object.
+def strategy_of(figures: StrategyKey, place: str) -> Strategy:
+    """A strategy that a file describes, after it is checked that it can run.
+
+    Args:
+        figures: The strategy.
+        place: The file, and what in it, for messages.
 
     Raises:
-        InputError: A key is missing, or has a value that does not fit.
+        InputError: The strategy is not known, or a key has a value that does not fit it.
     """
-    known = [*ASKING, *(name for name, method in list_methods().items() if method.level != "response")]
-    fields.check("strategy", f"one of {', '.join(known)}", known.__contains__, required=True)
-    name = fields.values["strategy"]
-    if name in ("single", "self_consistency"):
-        fields.check("members", "a list of one printable name", lambda value: _has_names(value, 1, 1), required=True)
-    else:
-        fewest, expected = 2, f"a list of 2 to {_MOST_MEMBERS} different, printable names"
-        fields.check("members", expected, lambda value: _has_names(value, fewest, _MOST_MEMBERS), required=True)
-    members = tuple(fields.values["members"])
+    name, members = figures.strategy, figures.members
+    known = [*ASKING, *(method for method, each in list_methods().items() if each.level != "response")]
+    fewest, most = (1, 1) if name in ("single", "self_consistency") else (2, _MOST_MEMBERS)
     is_weighted, is_routed = name == "weighted_vote", name == "group_router"
-    expected = f"{len(members)} numbers from 0 to {_LARGEST_WEIGHT:g}"
-    fields.check("weights", expected, lambda value: _are_weights(value, len(members)), required=is_weighted)
-    expected = "an object with the name of a member for each group"
-    fields.check("routes", expected, lambda value: _are_routes(value, members), required=is_routed)
-    fields.check("draws", f"a whole number from 1 to {_MOST_DRAWS}", _is_count_of_draws)
+    weights, routes = figures.weights or (), figures.routes or {}
+    problems = (
+        (name not in known, f"strategy should be one of {', '.join(known)}"),
+        (
+            not fewest <= len(set(members)) == len(members) <= most or not all(map(str.isprintable, members)),
+            f"members should be a list of {fewest} to {most} different, printable names"
+            if most > 1
+            else "members should be a list of one printable name",
+        ),
+        (
+            is_weighted and not (len(weights) == len(members) and max(weights) <= _LARGEST_WEIGHT),
+            f"weights should be {len(members)} numbers from 0 to {_LARGEST_WEIGHT:g}",
+        ),
+        (
+            is_routed and not (0 < len(routes) <= _MOST_ROUTES and set(routes.values()) <= set(members)),
+            "routes should be an object with the name of a member for each group",
+        ),
+        (figures.draws > _MOST_DRAWS, f"draws should be a whole number from 1 to {_MOST_DRAWS}"),
+    )
+    if problem := next((text for is_wrong, text in problems if is_wrong), None):
+        raise InputError(f"{place}: {problem}; run `advisor select` again")
     return Strategy(
-        name,
-        members,
-        tuple(map(float, fields.values.get("weights") or ())) if is_weighted else (),
-        tuple((fields.values.get("routes") or {}).items()) if is_routed else (),
-        fields.values.get("draws") or 1,
+        name, members, weights if is_weighted else (), tuple(routes.items()) if is_routed else (), figures.draws
     )
 
 
@@ -84,28 +92,3 @@ def find_strategy(wanted: str, strategies: Sequence[Strategy], place: str) -> St
         problem = "has several of this name" if found else "has no such strategy"
         raise InputError(f"--strategy {wanted}: {place} {problem}; give one of {', '.join(labels)}")
     return found[0]
-
-
-def _has_names(value: Any, fewest: int, most: int) -> bool:
-    return isinstance(value, list) and fewest <= len(value) <= most and are_names(value)
-
-
-def _are_weights(value: Any, members: int) -> bool:
-    # In Python True is a number. NaN is in no range.
-    return (
-        isinstance(value, list)
-        and len(value) == members
-        and all(type(each) in (int, float) and 0 <= each <= _LARGEST_WEIGHT for each in value)
-    )
-
-
-def _are_routes(value: Any, members: Sequence[str]) -> bool:
-    return (
-        isinstance(value, dict)
-        and 0 < len(value) <= _MOST_ROUTES
-        and all(is_text(group) and name in members for group, name in value.items())
-    )
-
-
-def _is_count_of_draws(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= _MOST_DRAWS

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.records import join, signed
-from advisor.runs.read.fields import Fields
-from advisor.runs.read.judge import MEASURES, read_judged
+from advisor.runs.judge_sentences import on_split, on_strategy
+from advisor.runs.schema.judge import JudgeSection
+from advisor.runs.schema.result import MEASURES
 from ensemble.common.text import (
     chance,
     counted,
@@ -71,7 +72,7 @@ def print_tables(result: Mapping[str, Any]) -> None:
             f"Points are the mean over all questions (micro); macro is the mean over {len(groups)} groups of "
             "questions. result.json has the points of each group."
         )
-    if close := [candidate["model"] for candidate in result["candidates"] if candidate["fragile"]]:
+    if close := [candidate["model"] for candidate in result["candidates"] if candidate["close_call"]]:
         console.print(_plain(f"Other questions could change what the rules decide on {join(close)}."))
     # A table with the set of the rules alone would say nothing new.
     if (prediction := result["prediction"]) and (prediction["choose"] != "rules" or not prediction["sets"][0]["rules"]):
@@ -127,13 +128,13 @@ def print_conclusion(result: Mapping[str, Any], report: Path) -> None:
 
 def _print_judge(result: Mapping[str, Any], console: Console) -> None:
     """Print how far a judge can be trusted, from the last split; the report has the others and the win rates."""
-    judged = read_judged(Fields(dict(result), "result"))
-    if judged is None:
+    if result["judge"] is None:
         return
+    judged = JudgeSection.model_validate(result["judge"])
     last = judged.splits[-1]
     console.print()
     console.print(_plain(f"Judge {judged.judges[0]}, {last.split} questions; points are {MEASURES[judged.mode]}s."))
-    for sentence in (*last.sentences, *judged.met):
+    for sentence in (*on_split(judged, last), *map(on_strategy, judged.head_to_head)):
         console.print(_plain(sentence), soft_wrap=True)
 
 
@@ -208,7 +209,7 @@ def strategies(result: Mapping[str, Any]) -> Table:
             name,
             _number(row["accuracy"], ".1f"),
             "–" if row["expected_gain"] is None else signed(row["expected_gain"]),
-            signed(row["gain"]),
+            signed(row["measured_gain"]),
             "–" if is_single else shown(row["shown"]),
             _number(row["calls_per_question"], ".1f"),
         )
@@ -233,7 +234,7 @@ def predicted(prediction: Mapping[str, Any], confidence: float) -> Table:
             signed(each["predicted_gain"]),
             _interval(each["predicted_gain_ci"]),
             "–" if each["dev_accuracy"] is None else _number(each["dev_accuracy"], ".1f"),
-            "–" if each["gain"] is None else signed(each["gain"]),
+            "–" if each["measured_gain"] is None else signed(each["measured_gain"]),
             # The first row may have a candidate that the leaderboard calls rejected.
             ("chosen" if each["rules"] else "not chosen")
             + " by the rules"
@@ -255,7 +256,7 @@ def held_out(ensemble: Mapping[str, Any]) -> Table:
 
 def methods_table(evaluation: Mapping[str, Any]) -> Table:
     """Every member, every method, and self-consistency as the control, on the same questions."""
-    best = evaluation["best_single"]
+    best = evaluation["best_single_model"]
     questions = counted(evaluation["n"], f"{evaluation['split']} question")
     title = f"{evaluation['task']}, {questions}, compared with {best} alone"
     table = Table(title=_plain(title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
@@ -266,8 +267,8 @@ def methods_table(evaluation: Mapping[str, Any]) -> Table:
         table.add_row(*_scores(member["model"], member), "", "", *_costs(member))
     table.add_section()
     for entry in evaluation["methods"]:
-        p_value = entry["p_value"] if entry["p_adjusted"] is None else entry["p_adjusted"]
-        difference = "–" if entry["delta"] is None else signed(entry["delta"]), chance(p_value)
+        p_value = entry["p_two_sided"] if entry["p_adjusted"] is None else entry["p_adjusted"]
+        difference = "–" if entry["difference"] is None else signed(entry["difference"]), chance(p_value)
         table.add_row(*_scores(entry["method"], entry), *difference, *_costs(entry))
     return table
 
@@ -336,11 +337,11 @@ def _shown(result: Mapping[str, Any]) -> str:
     row = next((row for row in result["strategies"] if _is_same(row, recommendation)), None)
     if row is None or row["p_adjusted"] is None:
         return answer
-    alone, together = p_value(row["p_value"]), p_value(row["p_adjusted"])
+    alone, together = p_value(row["p_no_gain"]), p_value(row["p_adjusted"])
     p = alone if alone == together else f"{alone}; {together}"
     p += " after correction for several strategies" if tests > 1 else ""
     why = why_not_shown(recommendation["shown"], recommendation["expected_gain_ci"])
-    figures = f"{answer} (measured {signed(row['gain'])} points, p {p})"
+    figures = f"{answer} (measured {signed(row['measured_gain'])} points, p {p})"
     return f"{figures}. {why}" if why else figures
 
 

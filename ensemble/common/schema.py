@@ -2,8 +2,9 @@
 
 A module of models derives each class from :class:`Schema`, and its fields from the types below. Built in this process,
 a model holds what it was given. Read from a file (:func:`read_object`, :func:`read_lines`, :func:`validated`), its
-strings are cleaned with :func:`ensemble.common.text.visible`, except those of :data:`Exact`, which programs use as they
-are. A run folder may come from a stranger, so numbers are strict and finite, and a flag is no number.
+strings are cleaned with :func:`ensemble.common.text.visible`, except those of :data:`Exact` and :data:`Raw`, which
+programs use as they are. A run folder may come from a stranger, so numbers are strict and finite, and a flag is no
+number.
 
 Keys that a class does not state are ignored; a class whose format keeps them says ``extra="allow"``, and one whose file
 people write by hand says ``extra="forbid"``, so that a misspelt key is found.
@@ -25,10 +26,12 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    SerializerFunctionWrapHandler,
     Strict,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
+    model_serializer,
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
@@ -47,6 +50,14 @@ class Schema(BaseModel):
     """Base of the classes that state a file's shape."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class SparseSchema(Schema):
+    """Base of the classes of which a file has only the keys that were given; of the others it has all."""
+
+    @model_serializer(mode="wrap")
+    def _given(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if name in self.model_fields_set}
 
 
 def wrong(expected: str) -> PydanticCustomError:
@@ -77,19 +88,25 @@ def _prose(value: Any, info: ValidationInfo) -> str:
     return visible(value, keep_lines=True) if info.context else value
 
 
-def _exact(value: Any) -> str:
-    # JSON may have halves of surrogate pairs, which no file name and no prompt can hold.
-    if not isinstance(value, str) or "\0" in value or not _is_unicode(value):
+def _raw(value: Any) -> str:
+    if not isinstance(value, str):
         raise wrong("a text")
     return value
 
 
-def _is_unicode(value: str) -> bool:
+def _exact(value: Any) -> str:
+    if not isinstance(value, str) or not is_usable(value):
+        raise wrong("a text")
+    return value
+
+
+def is_usable(text: str) -> bool:
+    """Whether a path or a prompt can have this text: JSON may have null characters, and halves of surrogate pairs."""
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
-    return True
+    return "\0" not in text
 
 
 def _json(value: Any, info: ValidationInfo) -> Any:
@@ -128,6 +145,8 @@ Prose = Annotated[str, PlainValidator(_prose), WithJsonSchema({"type": "string"}
 """A text that keeps its line breaks."""
 Exact = Annotated[str, PlainValidator(_exact), WithJsonSchema({"type": "string"})]
 """A text that a program uses as it is, for example a path: it is not cleaned, and has no null character."""
+Raw = Annotated[str, PlainValidator(_raw), WithJsonSchema({"type": "string"})]
+"""A text as it is in the file, with any characters; what shows it cleans it, and what uses it checks it."""
 Name = Annotated[Exact, must(lambda value: bool(value.strip()) and value.isprintable(), "a printable name")]
 """The name of a model: printable, so that it needs no cleaning."""
 Names = Annotated[
@@ -248,8 +267,8 @@ def parsed(text: str, place: str, way_out: str) -> dict[str, Any]:
 
 
 def written(model: Schema) -> dict[str, Any]:
-    """Return a model as JSON holds it: the keys that were given, in the order of the class."""
-    return model.model_dump(mode="json", exclude_unset=True)
+    """Return a model as JSON holds it."""
+    return model.model_dump(mode="json")
 
 
 def json_schema(model: type[Schema]) -> dict[str, Any]:

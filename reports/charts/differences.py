@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 
-from advisor.runs.read.fields import Interval
 from ensemble.common import text
 from reports.charts.axes import NARROW, WIDE, add_axes, interval, linear_limits, mark, reference
 from reports.charts.rows import add_scale, row_axes
 from reports.charts.svg import COLOURS, markup, new_figure
+
+if TYPE_CHECKING:
+    from advisor.statistics import Interval
 
 _GAINS = ("ensemble", "rejected")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 
-from advisor.runs.read.measurements import Measurements
+from advisor.runs.schema.measured import Accuracy
 from ensemble.common import text
 from reports.charts.axes import (
     NAME_SIZE,
@@ -92,26 +92,26 @@ def add_scale(axes: Axes, label: str, limits: tuple[float, float], most: int, *,
     axes.set_xlabel(f"{label} →", loc="right")
 
 
-def add_points_scale(axes: Axes, rows: Sequence[Measurements], measure: str, most: int) -> None:
+def add_points_scale(axes: Axes, rows: Sequence[Accuracy], measure: str, most: int) -> None:
     """Give axes a scale for the accuracies of the rows and their intervals."""
     # The scale has room for the intervals and not for the accuracies only.
     ends = [end for row in rows for end in (row.accuracy or 0.0, *(row.accuracy_ci or ()))]
     add_scale(axes, f"{measure}, points", points_limits(ends, pad=1.5), most)
 
 
-def accuracy_mark(axes: Axes, row: Measurements, shape: str, y: float, *, name: str = "") -> None:
+def accuracy_mark(axes: Axes, name: str, row: Accuracy, shape: str, y: float) -> None:
     """Draw a row's accuracy and its interval, as far as they are known."""
     if row.accuracy is None:
         return
     if row.accuracy_ci is not None:
         interval(axes, *row.accuracy_ci, y, shape, width=3 if shape == "ensemble" else 2)
     # The drawing has no room for numbers beside the marks, so they are shown on hover.
-    title = f"{name or row.name}: {text.points(row.accuracy)} points, interval {text.interval(row.accuracy_ci)}"
+    title = f"{name}: {text.points(row.accuracy)} points, interval {text.interval(row.accuracy_ci)}"
     mark(axes, row.accuracy, y, shape, title=title)
 
 
 def accuracy_and_cost(
-    rows: Sequence[tuple[str, Measurements, str, bool, float | None]],
+    rows: Sequence[tuple[str, Accuracy, str, bool, float | None]],
     width: int,
     best_single: float | None,
     cost: str,
@@ -129,7 +129,7 @@ def accuracy_and_cost(
         cost: What the cost is, in words.
         written: A cost as text, with its unit.
         log: Whether the costs have a logarithmic scale; one that is not begins at 0.
-        measure: What the points are; see :attr:`advisor.runs.read.result.Result.measure`.
+        measure: What the points are; see :attr:`advisor.runs.schema.result.Result.measure`.
     """
     known = [row for row in rows if row[1].accuracy is not None]
     if not known:
@@ -147,7 +147,7 @@ def accuracy_and_cost(
     costs = [each for *_, each in known if each is not None and each > 0]
     right = _cost_axes(axes, middle, costs, cost, log=log) if costs else None
     for y, (name, row, shape, _, own) in enumerate(known):
-        accuracy_mark(axes, row, shape, y)
+        accuracy_mark(axes, name, row, shape, y)
         if right is not None and own is not None and own > 0:
             mark(right, own, y, shape, title=f"{name}: {written(own)}")
     what = f"{measure.capitalize()} with intervals and {cost}"

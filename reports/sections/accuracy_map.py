@@ -8,11 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 
-from advisor.runs.read.result import CandidateRow, Result
+from advisor.runs.schema.result import CandidateFigures, Result
 from ensemble.common import text
 from reports.charts.axes import WIDE, both_widths, clipped, log_limits, mark, points_limits
 from reports.charts.scatter import BOTTOM, LEFT, RIGHT, TOP, add_scales, point_axes, write_names
 from reports.charts.svg import COLOURS, markup, named
+from reports.report_data import ReportData
 
 _MOST_NAMES = {
     True: 24,
@@ -20,8 +21,9 @@ _MOST_NAMES = {
 }  # on a wide and on a narrow drawing: more would cover it, and a point has its name on hover
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None if no candidate's length is known."""
+    result = report.result
     figure = both_widths(lambda width: _draw(result, width))
     return figure and {"figure": figure}
 
@@ -54,25 +56,27 @@ def _draw(result: Result, width: int) -> str | None:
     ]
     names.sort(key=lambda name: not name[-1])  # the chosen ones first
     write_names(axes, names, [(x, y) for _, x, y in points], avoid)
+    places = {candidate.model: place for place, candidate in enumerate(result.candidates)}
     for candidate, x, y in reversed(points):
-        _draw_marks(axes, candidate, x, y)  # the best candidates last, so that their marks lie above the others
+        # The best candidates last, so that their marks lie above the others.
+        _draw_marks(axes, candidate, places[candidate.model], x, y)
     add_scales(axes, "mean response length, characters (log scale)", f"{result.measure}, points", width)
     label = f"Accuracy against mean response length of {len(points)} candidates; the leaderboard has the same numbers."
     return markup(axes, label, _geometry(axes, width, height))
 
 
 def _limits(
-    result: Result, known: list[tuple[CandidateRow, float, float]]
+    result: Result, known: list[tuple[CandidateFigures, float, float]]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return limits for lengths and accuracies that also have room for the region of the rules."""
     lengths = [length for _, length, _ in known]
     accuracies = [end for candidate, _, accuracy in known for end in (accuracy, *(candidate.accuracy_ci or ()))]
     primary = result.primary
     if primary and primary.mean_length is not None:
-        ratio = result.max_length_ratio
+        ratio = result.rules.max_length_ratio
         lengths += [primary.mean_length * ratio, primary.mean_length / ratio]
     if primary and primary.accuracy is not None:
-        accuracies.append(max(primary.accuracy - result.max_gap, 0.0))
+        accuracies.append(max(primary.accuracy - result.rules.max_gap, 0.0))
     # An empty response counts as one character, because a logarithm has no place for 0.
     return log_limits([max(length, 1.0) for length in lengths], 1.15), points_limits(accuracies)
 
@@ -83,9 +87,9 @@ def _draw_region(axes: Axes, result: Result) -> list[Bbox]:
     if primary is None or primary.accuracy is None:
         return []
     (left, right), (floor, top) = axes.get_xlim(), axes.get_ylim()
-    bottom = clipped(primary.accuracy - result.max_gap, (floor, top))
+    bottom = clipped(primary.accuracy - result.rules.max_gap, (floor, top))
     if primary.mean_length:
-        ratio = result.max_length_ratio
+        ratio = result.rules.max_length_ratio
         ends = primary.mean_length / ratio, primary.mean_length * ratio
         left, right = (clipped(end, axes.get_xlim()) for end in ends)
     region = Rectangle((left, bottom), right - left, top - bottom, linewidth=1.2, zorder=0.4, gid=named(region=1))
@@ -94,13 +98,13 @@ def _draw_region(axes: Axes, result: Result) -> list[Bbox]:
     return [Bbox([[x, bottom], [x, top]]) for x in (left, right)] + [Bbox([[left, bottom], [right, bottom]])]
 
 
-def _draw_marks(axes: Axes, candidate: CandidateRow, x: float, y: float) -> None:
+def _draw_marks(axes: Axes, candidate: CandidateFigures, place: int, x: float, y: float) -> None:
     """Draw the marks of all statuses on one another. The page shows the one that its limits give the candidate."""
     accuracy, length = text.points(candidate.accuracy), text.length(candidate.mean_length)
     title = f"{candidate.name}: {accuracy} points, {length} characters"
     for shape in ("primary", "selected", "rejected"):
         shown = int(shape == candidate.status)
-        mark(axes, x, y, shape, title=title, data={"point": candidate.index, "shape": shape, "shown": shown})
+        mark(axes, x, y, shape, title=title, data={"point": place, "shape": shape, "shown": shown})
 
 
 def _geometry(axes: Axes, width: int, height: int) -> dict[str, str]:

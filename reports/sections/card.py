@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from advisor.runs.read.result import Result
+from advisor.runs.schema.result import Result
 from ensemble.common import text
 from ensemble.saved.model_card import escaped
 from reports.sections import verdict
@@ -21,13 +21,13 @@ def evidence(result: Result) -> str:
     environment.filters |= {**text.FILTERS, "md": escaped}
     # A card has no leaderboard.
     certainty = verdict.certainty(result, "the run's report") if result.ensemble else ""
-    recommended = result.strategies.recommended
-    names = [candidate.name for candidate in result.selected]
+    recommended, recommendation = result.recommended, result.advice.recommendation
+    names = [candidate.name for candidate in result.chosen]
     method = result.ensemble.name if result.ensemble else "single"
-    is_set = recommended is not None and (recommended.row.name, list(recommended.row.members)) == (method, names)
+    is_set = recommended is not None and (recommended.strategy, list(recommended.members)) == (method, names)
     return environment.get_template("evidence.md.j2").render(
         result=result,
-        other="" if recommended is None or is_set else text.sentence(recommended.text),
+        other="" if recommendation is None or is_set else text.sentence(recommendation.text),
         run=result.ensemble,
         gain=verdict.measured_gain(result),
         baseline=result.best_single.name if result.best_single else "",

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from advisor.runs.read.fields import Interval
-from advisor.runs.read.prediction import LookRow, PredictedRow
-from advisor.runs.read.result import EnsembleRun, Result
+from advisor.runs.schema.measured import Accuracy
+from advisor.runs.schema.result import EnsembleResult, LookRecord, PredictedFigures, Result
+from advisor.statistics import Interval
 from ensemble.common import text
 from reports.charts.axes import NARROW, both_widths, reference
 from reports.charts.differences import Mark, draw_differences, shape_of
 from reports.charts.rows import accuracy_mark, add_points_scale, row_axes, write_value
 from reports.charts.svg import markup
+from reports.report_data import ReportData
 
 _MOST_PREDICTED = 20
 _MOST_NAMES = 6
+_MOST_SETS = 1000
+_MOST_LOOKS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +34,17 @@ class _Promise:
     measured_ci: Interval | None
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None if the ensemble has no accuracy."""
+    result = report.result
     run = result.ensemble
     figure = both_widths(lambda width: _draw(run, result, width)) if run else None
-    return figure and {"run": run, "figure": figure}
+    return figure and {"run": run, "weights": _weights(run), "figure": figure}
 
 
-def prediction(result: Result) -> dict[str, Any] | None:
+def prediction(report: ReportData) -> dict[str, Any] | None:
     """Return the values of the prediction's template; None without a prediction."""
+    result = report.result
     rows = [*_sets(result), *_strategies(result)]
     measured = [row for row in rows if row.measured is not None]
     # A set that promises more than the measured ones is worth a row, even if it did not answer.
@@ -55,29 +60,38 @@ def prediction(result: Result) -> dict[str, Any] | None:
     }
 
 
-def looks(result: Result) -> dict[str, Any] | None:
+def looks(report: ReportData) -> dict[str, Any] | None:
     """Return the values of the looks' template; None if the held-out questions were looked at only once."""
+    result = report.result
     if len(result.looks) < 2:
         return None
-    return {"rows": [(look, text.strategy(look.method, look.members), _shows(look)) for look in result.looks]}
+    last = result.looks[-_MOST_LOOKS:]
+    return {"rows": [(look, text.strategy(look.method, look.members), _shows(look)) for look in last]}
 
 
-def _draw(run: EnsembleRun, result: Result, width: int) -> str | None:
+def _weights(run: EnsembleResult | None) -> str:
+    """The members' weights as text; empty for equal ones."""
+    if run is None or run.weights is None:
+        return ""
+    return run.weights if isinstance(run.weights, str) else " : ".join(f"{each:.3g}" for each in run.weights)
+
+
+def _draw(run: EnsembleResult, result: Result, width: int) -> str | None:
     """Draw the ensemble and its members, each with its interval."""
     if run.accuracy is None:
         return None
     # Full hub ids would not fit beside the rows.
     short_names, measure = result.short_names, result.measure
-    members = [replace(each, name=short_names.get(each.name, each.name)) for each in run.members]
-    rows = [replace(run, name=f"{run.name} ensemble"), *(each for each in members if each.accuracy is not None)]
-    bold = [True, *(False for _ in members)]
-    axes = row_axes([row.name for row in rows], width, row=38, right=52, bold=bold)
-    add_points_scale(axes, rows, measure, 5 if width == NARROW else 10)
-    if run.best_single is not None:
+    rows: list[tuple[str, Accuracy]] = [(f"{run.method} ensemble", run)]
+    rows += [(short_names.get(each.model, each.model), each) for each in run.members if each.accuracy is not None]
+    bold = [True, *(False for _ in rows[1:])]
+    axes = row_axes([name for name, _ in rows], width, row=38, right=52, bold=bold)
+    add_points_scale(axes, [row for _, row in rows], measure, 5 if width == NARROW else 10)
+    if run.best_single_accuracy is not None:
         # The line is what the ensemble has to pass.
-        reference(axes, run.best_single)
-    for y, row in enumerate(rows):
-        accuracy_mark(axes, row, "selected" if y else shape_of(_gain(run)), y)
+        reference(axes, run.best_single_accuracy)
+    for y, (name, row) in enumerate(rows):
+        accuracy_mark(axes, name, row, "selected" if y else shape_of(_gain(run)), y)
         write_value(axes, y, text.points(row.accuracy), 48, bold=bold[y])
     return markup(
         axes,
@@ -86,47 +100,53 @@ def _draw(run: EnsembleRun, result: Result, width: int) -> str | None:
     )
 
 
-def _gain(run: EnsembleRun) -> float:
-    return run.gain if run.gain is not None else run.delta or 0.0
+def _gain(run: EnsembleResult) -> float:
+    return run.measured_gain if run.measured_gain is not None else run.difference or 0.0
+
+
+def _predicted(result: Result) -> tuple[PredictedFigures, ...]:
+    return result.prediction.sets[:_MOST_SETS] if result.prediction else ()
 
 
 def _sets(result: Result) -> list[_Promise]:
     # The strategies have the interval of what was measured; the sets have the points only.
-    together = {row.members: row for row in result.strategies.rows if row.is_decoded}
+    together = {row.members: row for row in result.strategies if row.is_decoded}
     found = []
-    for number, each in enumerate(result.predictions, start=1):
-        if each.predicted is None or not each.models:
+    for number, each in enumerate(_predicted(result), start=1):
+        if each.predicted_gain is None or not each.models:
             continue
         row = together.get(each.models)
-        measured, ends = (row.delta, row.delta_ci) if row else (each.measured, None)
+        measured, ends = (row.measured_gain, row.measured_gain_ci) if row else (each.measured_gain, None)
         # A drawing has no room for all names.
         name = f"Set {number}, {text.counted(len(each.models), 'model')}"
         found.append(
-            _Promise(name, each.models, _note(each, result), each.predicted, each.predicted_ci, measured, ends)
+            _Promise(
+                name, each.models, _note(each, result), each.predicted_gain, each.predicted_gain_ci, measured, ends
+            )
         )
     return found
 
 
-def _note(each: PredictedRow, result: Result) -> str:
-    chosen = each.models == tuple(candidate.name for candidate in result.selected)
-    return ", ".join(words for words, holds in (("chosen by the rules", each.by_rules), ("used", chosen)) if holds)
+def _note(each: PredictedFigures, result: Result) -> str:
+    chosen = each.models == tuple(candidate.model for candidate in result.chosen)
+    return ", ".join(words for words, holds in (("chosen by the rules", each.rules), ("used", chosen)) if holds)
 
 
 def _strategies(result: Result) -> list[_Promise]:
-    sets = {each.models for each in result.predictions}
+    sets = {each.models for each in _predicted(result)}
     return [
         _Promise(
-            text.strategy(row.name, row.members, row.draws),
+            text.strategy(*row.key),
             row.members,
             "",
-            row.predicted,
-            row.predicted_ci,
-            row.delta,
-            row.delta_ci,
+            row.predicted_gain,
+            row.predicted_gain_ci,
+            row.measured_gain,
+            row.measured_gain_ci,
         )
-        for row in result.strategies.rows
+        for row in result.strategies
         # A set that decodes together is among the sets.
-        if row.predicted is not None and not (row.is_decoded and row.members in sets)
+        if row.predicted_gain is not None and not (row.is_decoded and row.members in sets)
     ]
 
 
@@ -152,10 +172,8 @@ def _draw_predictions(rows: list[_Promise], width: int) -> str | None:
     return draw_differences(drawn, width, "gain, points", label)
 
 
-def _shows(look: LookRow) -> str:
+def _shows(look: LookRecord) -> str:
     """What the test shows at a look; it ends with the first look that shows something."""
-    if look.limit is None:
-        return ""
-    if look.p_no_gain is not None and look.p_no_gain <= look.limit:
+    if look.p_no_gain <= look.limit:
         return "a gain"
-    return "a loss" if look.p_no_loss is not None and look.p_no_loss <= look.limit else "nothing yet"
+    return "a loss" if look.p_no_loss <= look.limit else "nothing yet"

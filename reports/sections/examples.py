@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.runs.read.result import Result
-from advisor.runs.read.samples import TAGS, Samples, ShownExample
+from reports.report_data import ReportData
 from reports.sections.questions import compared_strategy
+from reports.shown_samples import TAGS, ShownExample, ShownSamples
 
 SHOWN_WITHOUT_SCRIPT = 12  # for readers without JavaScript
 MOST_BYTES_WITHOUT_SCRIPT = 150_000  # of these examples, because they are in the page a second time
 BYTES_OF_A_STEP = 300  # about as many as a step of a trace has in the page's markup
 
 
-def values(result: Result) -> dict[str, Any]:
+def values(report: ReportData) -> dict[str, Any]:
     """Return the template's values. The section is always shown, because it says when examples are missing."""
-    samples = result.samples
+    result = report.result
+    samples = report.samples
     return {
         "samples": samples,
         "telling": _telling(samples) if samples else [],
         "tags": TAGS,
-        "changes": compared_strategy(result) if result.best_single else "",
+        "changes": compared_strategy(report) if result.best_single else "",
         "traced": sum(example.trace is not None for example in samples.examples) if samples else 0,
     }
 
 
-def _telling(samples: Samples) -> list[ShownExample]:
+def _telling(samples: ShownSamples) -> list[ShownExample]:
     """Return the most instructive examples: those with a trace first, then in the order of the tags."""
     order = {tag: place for place, tag in enumerate(TAGS)}
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.runs.read.measurements import Measurements
-from advisor.runs.read.result import CandidateRow, Result
+from advisor.runs.schema.measured import GroupAccuracy
+from advisor.runs.schema.result import CandidateFigures
+from reports.report_data import ReportData
 
 _MOST_GROUPS, _MOST_MODELS = 40, 40
 _SHADES = 9
@@ -13,27 +14,30 @@ _SHADES = 9
 FEW = 20
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None if the questions have no groups."""
+    result = report.result
     models = [candidate for candidate in result.candidates if candidate.groups]
     sizes: dict[str, int] = {}
     for candidate in models:
-        for group in candidate.groups:
+        for name, group in (candidate.groups or {}).items():
             # A candidate that left a race answered fewer questions than the others.
-            sizes[group.name] = max(sizes.get(group.name, 0), group.n)
+            sizes[name] = max(sizes.get(name, 0), group.n)
     if not sizes:
         return None
     shown = models[:_MOST_MODELS]
     # Of many groups the largest tell the most.
-    names = sorted(sorted(sizes, key=lambda name: -sizes[name])[:_MOST_GROUPS])
-    by_model = [(candidate, {group.name: group for group in candidate.groups}) for candidate in shown]
+    names = sorted(sorted(sizes, key=lambda group: -sizes[group])[:_MOST_GROUPS])
+    by_model = [(candidate, candidate.groups or {}) for candidate in shown]
     accuracies = [each.accuracy for _, own in by_model for each in own.values() if each.accuracy is not None]
     low, high = min(accuracies, default=0.0), max(accuracies, default=0.0)
 
     def shade(accuracy: float) -> int:
         return min(int(_SHADES * (accuracy - low) / (high - low or 1.0)), _SHADES - 1)
 
-    def cell(candidate: CandidateRow, group: Measurements | None) -> tuple[CandidateRow, Measurements | None, int]:
+    def cell(
+        candidate: CandidateFigures, group: GroupAccuracy | None
+    ) -> tuple[CandidateFigures, GroupAccuracy | None, int]:
         return candidate, group, 0 if group is None or group.accuracy is None else shade(group.accuracy)
 
     return {

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.runs.read.result import Result
+from advisor.runs.schema.result import Result
+from reports.report_data import ReportData
 
 STATUS_WORDS = {"primary": "Primary", "selected": "Selected", "rejected": "Rejected", "failed": "Failed"}
 
 
-def values(result: Result) -> dict[str, Any]:
+def values(report: ReportData) -> dict[str, Any]:
     """Return the template's values."""
+    result = report.result
     has = {
         "corpus_score": any(candidate.corpus_score is not None for candidate in result.candidates),
         "mean_length": any(candidate.mean_length is not None for candidate in result.candidates),
@@ -18,7 +20,6 @@ def values(result: Result) -> dict[str, Any]:
         "errors": any(candidate.errors for candidate in result.candidates),
         "tokens_per_second": any(candidate.tokens_per_second is not None for candidate in result.candidates),
         "ece": any(candidate.ece is not None for candidate in result.candidates),
-        "parameters": any(candidate.parameters is not None for candidate in result.candidates),
     }
     return {
         "bars": _bars(result),
@@ -31,8 +32,8 @@ def values(result: Result) -> dict[str, Any]:
 def _bars(result: Result) -> dict[int, dict[str, float]]:
     """Return each candidate's accuracy, its interval and the lowest allowed accuracy, in percent of the bar's width."""
     known = [
-        (each, each.accuracy, each.accuracy_ci or (each.accuracy,) * 2)
-        for each in result.candidates
+        (index, each.accuracy, each.accuracy_ci or (each.accuracy,) * 2)
+        for index, each in enumerate(result.candidates)
         if each.accuracy is not None
     ]
     if not known:
@@ -42,12 +43,12 @@ def _bars(result: Result) -> dict[int, dict[str, float]]:
     width = max(high - low, 1.0)
     primary = result.primary
     # Without a primary there is no limit to draw, and the mark falls on the left end.
-    limit = primary.accuracy - result.max_gap if primary and primary.accuracy is not None else low
+    limit = primary.accuracy - result.rules.max_gap if primary and primary.accuracy is not None else low
 
     def percent(value: float) -> float:
         return round(100 * min(max((value - low) / width, 0.0), 1.0), 2)
 
     return {
-        each.index: {"at": percent(at), "low": percent(ends[0]), "high": percent(ends[1]), "floor": percent(limit)}
-        for each, at, ends in known
+        index: {"at": percent(at), "low": percent(ends[0]), "high": percent(ends[1]), "floor": percent(limit)}
+        for index, at, ends in known
     }

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from advisor.runs.read.result import Result
+from advisor.runs.schema.result import Result
 from ensemble.common import text
 from reports.charts.axes import NARROW, WIDE, both_widths, clipped, log_limits, mark
 from reports.charts.rows import add_scale, row_axes
 from reports.charts.svg import COLOURS, markup
+from reports.report_data import ReportData
 
 MOST_CANDIDATES = 40  # with more, the page would show little else
 _HEIGHT = 0.42  # of the highest bar of a histogram, in rows
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None if no length is known."""
-    figure = both_widths(lambda width: _draw(result, width))
+    result = report.result
+    lengths = report.samples.lengths if report.samples else [()] * len(result.candidates)
+    figure = both_widths(lambda width: _draw(result, lengths, width))
     return figure and {"figure": figure}
 
 
-def _draw(result: Result, width: int) -> str | None:
-    lengths_of = result.samples.lengths if result.samples else [()] * len(result.candidates)
+def _draw(result: Result, lengths_of: Sequence[Sequence[int]], width: int) -> str | None:
     rows = [(each, lengths) for each, lengths in zip(result.candidates, lengths_of, strict=True) if lengths]
     if not rows:
         return None
@@ -37,7 +40,7 @@ def _draw(result: Result, width: int) -> str | None:
     add_scale(axes, "response length, characters (log scale)", limits, 5 if width == NARROW else 10, log=True)
     primary = result.primary
     if primary and primary.mean_length:
-        ratio = result.max_length_ratio
+        ratio = result.rules.max_length_ratio
         low, high = (clipped(end, limits) for end in (primary.mean_length / ratio, primary.mean_length * ratio))
         axes.axvspan(low, high, facecolor=COLOURS["band"], linewidth=0, zorder=0)
     edges = np.geomspace(*limits, (56 if width == WIDE else 36) + 1)

@@ -4,42 +4,62 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.runs.read.evaluation import MethodTable
-from advisor.runs.read.result import Result
+from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from ensemble.common import text
 from reports.charts.axes import both_widths
 from reports.charts.differences import shape_of
 from reports.charts.rows import accuracy_and_cost
+from reports.report_data import ReportData
 
-_SHAPES = {"member": "selected", "control": "selected"}
+_JOINS = {
+    "token": "tokens",
+    "byte": "bytes",
+    "span": "spans",
+    "response": "responses",
+    "control": "control",
+}
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None without an evaluation."""
-    table = result.evaluation
-    if table is None:
+    result = report.result
+    evaluation = report.evaluation
+    if evaluation is None:
         return None
+    every: list[EvaluatedModel | EvaluatedMethod] = [*evaluation.members, *evaluation.methods]
     # The run may have chosen another set since its methods were evaluated.
-    current = table.members == [candidate.name for candidate in result.selected]
+    current = [each.model for each in evaluation.members] == [candidate.model for candidate in result.chosen]
     return {
-        "evaluation": table,
+        "evaluation": evaluation,
+        "rows": [
+            *((each, "alone", None, None) for each in evaluation.members),
+            *((each, _JOINS[each.level], each, each.p) for each in evaluation.methods),
+        ],
         "current": current,
-        "known_corpus": any(row.corpus_score is not None for row in table.rows),
-        "known_memory": any(row.peak_memory is not None for row in table.rows),
-        "figure": both_widths(lambda width: _draw(table, result.measure, width)) if current else None,
+        "known_corpus": any(row.corpus_score is not None for row in every),
+        "known_memory": any(row.peak_memory is not None for row in every),
+        "figure": both_widths(lambda width: _draw(evaluation, result.measure, width)) if current else None,
     }
 
 
-def _draw(table: MethodTable, measure: str, width: int) -> str | None:
+def _draw(evaluation: Evaluation, measure: str, width: int) -> str | None:
     """Draw all rows with a known accuracy, best first: the accuracy on the left, the cost per token on the right."""
     # A method that was left out has no accuracy, and only a row in the table.
-    known = sorted((row for row in table.rows if row.accuracy is not None), key=lambda row: -(row.accuracy or 0.0))
-    best = (row.accuracy for row in known if (row.kind, row.name) == ("member", table.best_single))
+    every: list[EvaluatedModel | EvaluatedMethod] = [*evaluation.members, *evaluation.methods]
+    known = sorted((row for row in every if row.accuracy is not None), key=lambda row: -(row.accuracy or 0.0))
+    best = (row.accuracy for row in evaluation.members if row.model == evaluation.best_single_model)
     rows = [
-        (row.name, row, _SHAPES.get(row.kind) or shape_of(row.delta or 0.0), row.kind == "method", row.ms_per_token)
+        (row.name, row, _shape(row), isinstance(row, EvaluatedMethod) and row.level != "control", row.ms_per_token)
         for row in known
     ]
     return accuracy_and_cost(rows, width, next(best, None), "ms a token", _milliseconds, log=True, measure=measure)
+
+
+def _shape(row: EvaluatedModel | EvaluatedMethod) -> str:
+    # The control is one model, asked several times.
+    if isinstance(row, EvaluatedModel) or row.level == "control":
+        return "selected"
+    return shape_of(row.difference or 0.0)
 
 
 def _milliseconds(value: float) -> str:

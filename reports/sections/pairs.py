@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.runs.read.result import CandidateRow, Result
+from advisor.runs.schema.result import CandidateFigures, Result
 from ensemble.common import text
+from reports.report_data import ReportData
 
 MOST_CANDIDATES = 12  # with more, the cells have no room for their values, so the page has only the table
 MOST_PAIRS = 1000  # in the table: a hundred candidates have 4,950; those with the best candidates come first
@@ -85,41 +86,58 @@ MEASURES = (
 )
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None without pairs."""
-    if not result.pairs:
+    result = report.result
+    by_index = _by_index(result)
+    if not by_index:
         return None
-    measures = [measure for measure in MEASURES if any(measure.key in known for known in result.pairs.values())]
-    paired = {index for pair in result.pairs for index in pair}
-    candidates = [candidate for candidate in result.candidates if candidate.index in paired]
+    measures = [measure for measure in MEASURES if any(measure.key in known for known in by_index.values())]
+    paired = {index for pair in by_index for index in pair}
+    candidates = [(index, candidate) for index, candidate in enumerate(result.candidates) if index in paired]
     drawn = measures if len(candidates) <= MOST_CANDIDATES else []
     return {
         "measures": measures,
-        "matrices": [(measure, _matrix(measure, candidates, result)) for measure in drawn],
+        "matrices": [(measure, _matrix(measure, candidates, by_index, result.short_names)) for measure in drawn],
+        "total": len(by_index),
         # The best candidates come first in the file, and so do their pairs.
         "pairs": [
-            (result.candidates[a], result.candidates[b], known)
-            for (a, b), known in list(result.pairs.items())[:MOST_PAIRS]
+            (result.candidates[a], result.candidates[b], known) for (a, b), known in list(by_index.items())[:MOST_PAIRS]
         ],
     }
 
 
-def _matrix(measure: PairMeasure, candidates: list[CandidateRow], result: Result) -> list[tuple[str, list[Cell]]]:
+def _by_index(result: Result) -> dict[tuple[int, int], dict[str, float]]:
+    """The known measures of each pair, by the places of its candidates."""
+    places = {candidate.model: index for index, candidate in enumerate(result.candidates)}
+    return {
+        (places[pair.a], places[pair.b]): pair.known()
+        for pair in result.pairs
+        if pair.a in places and pair.b in places and pair.a != pair.b
+    }
+
+
+def _matrix(
+    measure: PairMeasure,
+    candidates: list[tuple[int, CandidateFigures]],
+    pairs: Mapping[tuple[int, int], Mapping[str, float]],
+    short_names: Mapping[str, str],
+) -> list[tuple[str, list[Cell]]]:
     """Return a measure as a staircase: for each candidate its name, and a cell for each candidate before it."""
-    known = [pair[measure.key] for pair in result.pairs.values() if measure.key in pair]
+    known = [pair[measure.key] for pair in pairs.values() if measure.key in pair]
     low = min(known, default=0.0) if measure.low is None else measure.low
     # Equal values would make a scale of no width.
     high = max(max(known, default=1.0) if measure.high is None else measure.high, low + 1e-9 * max(1.0, abs(low)))
 
-    def cell(one: CandidateRow, other: CandidateRow) -> Cell:
-        a, b = one.index, other.index
+    def cell(one: tuple[int, CandidateFigures], other: tuple[int, CandidateFigures]) -> Cell:
+        (a, first), (b, second) = one, other
         # The file may have a pair in either order.
-        value = (result.pairs.get((b, a)) or result.pairs.get((a, b)) or {}).get(measure.key)
+        value = (pairs.get((b, a)) or pairs.get((a, b)) or {}).get(measure.key)
         level = None if value is None else min(max(int(_LEVELS * (value - low) / (high - low)), 0), _LEVELS - 1)
         written = measure.written(value)
-        return level, written, f"{one.name} and {other.name}: {written}"
+        return level, written, f"{first.name} and {second.name}: {written}"
 
     return [
-        (text.shortened(result.short_names[one.name], 22), [cell(one, other) for other in candidates[:row]])
+        (text.shortened(short_names[one[1].name], 22), [cell(one, other) for other in candidates[:row]])
         for row, one in enumerate(candidates)
     ]

@@ -9,20 +9,21 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from advisor.runs.read.result import Result
-from advisor.runs.read.strategies import StrategyRow
+from advisor.runs.schema.result import Result, StrategyFigures
 from ensemble.common import text
 from reports.charts.axes import WIDE, both_widths, clipped, linear_limits, log_limits, mark, points_limits
 from reports.charts.differences import shape_of
 from reports.charts.scatter import add_scales, point_axes, write_names
 from reports.charts.svg import COLOURS, markup
+from reports.report_data import ReportData
+from reports.sections.strategies import MOST_STRATEGIES
 
 _MOST_NAMES = 20
 # The attribute, what it is, and how a value is written; the first one that all strategies have is the axis.
 _COSTS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
-    ("price", "price of 1,000 questions", text.price),
-    ("seconds_each", "time of a question", text.duration),
-    ("calls", "calls a question", text.decimals),
+    ("price_per_1000", "price of 1,000 questions", text.price),
+    ("seconds_per_question", "time of a question", text.duration),
+    ("calls_per_question", "calls a question", text.decimals),
 )
 # A single model that is so many points worse than the best strategy would press the others together in the drawing.
 _FARTHEST = 15
@@ -30,9 +31,10 @@ _FARTHEST = 15
 _LOG_FROM = 10
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None if fewer than two strategies have an accuracy and a cost."""
-    rows = result.strategies.rows
+    result = report.result
+    rows = result.strategies[:MOST_STRATEGIES]
     found = next((cost for cost in _COSTS if rows and all(getattr(row, cost[0]) is not None for row in rows)), None)
     if found is None:
         return None
@@ -43,9 +45,8 @@ def values(result: Result) -> dict[str, Any] | None:
         return None
     known.sort(key=lambda each: (-(each[0].accuracy or 0.0), each[1]))
     front = {id(row) for row in front_of(known)}
-    recommended = result.strategies.recommended
-    chosen = recommended.row if recommended else None
-    points = [(row, cost, id(row) in front, row is chosen) for row, cost in known]
+    chosen = result.recommended
+    points = [(row, cost, id(row) in front, chosen is not None and row.key == chosen.key) for row, cost in known]
     best = known[0][0].accuracy or 0.0
     drawn = [each for each in points if each[0] in rows or each[2] or (each[0].accuracy or 0.0) >= best - _FARTHEST]
     return {
@@ -59,32 +60,45 @@ def values(result: Result) -> dict[str, Any] | None:
     }
 
 
-def front_of(rows: Sequence[tuple[StrategyRow, float]]) -> list[StrategyRow]:
+def front_of(rows: Sequence[tuple[StrategyFigures, float]]) -> list[StrategyFigures]:
     """Return the strategies that are more accurate than all that cost the same or less, the cheapest first.
 
     Args:
         rows: Strategies with their costs.
     """
-    front: list[StrategyRow] = []
+    front: list[StrategyFigures] = []
     for row, _ in sorted(rows, key=lambda each: (each[1], -(each[0].accuracy or 0.0))):
         if not front or (row.accuracy or 0.0) > (front[-1].accuracy or 0.0):
             front.append(row)
     return front
 
 
-def _every(result: Result) -> list[StrategyRow]:
+def _every(result: Result) -> list[StrategyFigures]:
     """All strategies, and the single models that the comparison has no row for."""
-    singles = {row.members for row in result.strategies.rows if row.is_single}
-    return [*result.strategies.rows, *(row for row in result.strategies.alone if row.members not in singles)]
+    rows = result.strategies[:MOST_STRATEGIES]
+    singles = {row.members for row in rows if row.is_single}
+    alone = (
+        StrategyFigures(
+            strategy="single",
+            members=(each.model,),
+            n=each.n,
+            accuracy=each.accuracy,
+            calls_per_question=1,
+            seconds_per_question=each.seconds_per_question,
+            price_per_1000=each.price_per_1000,
+        )
+        for each in result.single_models[:MOST_STRATEGIES]
+    )
+    return [*rows, *(row for row in alone if row.members not in singles)]
 
 
-def _name(row: StrategyRow) -> str:
-    return text.strategy(row.name, row.members, row.draws)
+def _name(row: StrategyFigures) -> str:
+    return text.strategy(*row.key)
 
 
 def _draw(
     result: Result,
-    points: Sequence[tuple[StrategyRow, float, bool, bool]],
+    points: Sequence[tuple[StrategyFigures, float, bool, bool]],
     what: str,
     written: Callable[[float | None], str],
     width: int,
@@ -110,15 +124,16 @@ def _draw(
     for number, (x, y, row, on_front, best) in enumerate(places, start=1):
         # Dozens of single models may share one cost: then most have their names only on hover, and in the table.
         if number <= _MOST_NAMES or on_front or best:
-            short = text.strategy(row.name, [result.short_names.get(name, name) for name in row.members], row.draws)
+            short = text.strategy(row.strategy, [result.short_names.get(name, name) for name in row.members], row.draws)
             named.append((not best, not on_front, (x, y, text.shortened(short, 30 if wide else 20), on_front or best)))
     # The recommended one gets its place first, then the front.
     named.sort(key=lambda each: each[:2])
     write_names(axes, [name for *_, name in named], [(x, y) for x, y, *_ in places], avoid)
     for x, y, row, _, best in reversed(places):
-        gain = "" if row.delta is None or row.is_single else f", {text.difference(row.delta)} points measured"
+        measured = None if row.is_single else row.measured_gain
+        gain = "" if measured is None else f", {text.difference(measured)} points measured"
         title = f"{_name(row)}: {text.points(row.accuracy)} points{gain}, {what} {written(x)}"
-        colour = "selected" if row.is_single else shape_of(row.delta or 0.0)
+        colour = "selected" if row.is_single else shape_of(row.measured_gain or 0.0)
         mark(axes, x, y, colour, title=title, data={"recommended": 1} if best else None)
         if best:
             axes.add_artist(Line2D([x], [y], linestyle="", marker="o", ms=20, mfc="none", mec=COLOURS["ink"], zorder=4))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.runs.read.questions import KINDS, MOST_MODELS, NOT_ASKED, RIGHT, WRONG, QuestionRow, model_columns
-from advisor.runs.read.result import Result
 from ensemble.common import text
+from reports.question_rows import KINDS, MOST_MODELS, NOT_ASKED, RIGHT, WRONG, QuestionRow, model_columns
+from reports.report_data import ReportData
 
 _SHOWN_WITHOUT_SCRIPT = 20
 _WORDS = {RIGHT: "right", WRONG: "wrong", NOT_ASKED: "not asked"}
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None without samples, and where answers have grades and are not right or wrong."""
-    samples = result.samples
+    result = report.result
+    samples = report.samples
     if samples is None or not samples.questions or result.is_graded:
         return None
     rows, models = samples.questions, model_columns(samples.questions)
@@ -23,7 +24,7 @@ def values(result: Result) -> dict[str, Any] | None:
         "total": samples.total,
         "models": [(number, result.candidates[number].name) for number in models],
         "left_out": max(len(result.candidates) - MOST_MODELS, 0),
-        "strategy": compared_strategy(result) if any(each.strategy != NOT_ASKED for each in rows) else "",
+        "strategy": compared_strategy(report) if any(each.strategy != NOT_ASKED for each in rows) else "",
         "best_single": result.best_single.name if result.best_single else "the best single model",
         "counts": [(name, sum(kind in each.kinds for each in rows)) for kind, name in KINDS.items()],
         "rows": _telling(rows),
@@ -32,11 +33,12 @@ def values(result: Result) -> dict[str, Any] | None:
     }
 
 
-def compared_strategy(result: Result) -> str:
+def compared_strategy(report: ReportData) -> str:
     """Return what is compared with the best single model; empty if nothing is."""
-    recommended, samples = result.strategies.recommended, result.samples
+    result, samples = report.result, report.samples
+    recommended = result.recommended
     if recommended and samples and samples.by_strategy:
-        return text.strategy(recommended.row.name, recommended.row.members, recommended.row.draws)
+        return text.strategy(*recommended.key)
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""
 
 

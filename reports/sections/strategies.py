@@ -4,43 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.runs.read.result import Result
-from advisor.runs.read.strategies import StrategyRow
+from advisor.runs.schema.result import Result, StrategyFigures
 from ensemble.common import text
 from reports.charts.axes import both_widths
 from reports.charts.differences import Mark, draw_differences, shape_of
 from reports.charts.rows import accuracy_and_cost
+from reports.report_data import ReportData
 from reports.sections.verdict import strategy_certainty
 
+MOST_STRATEGIES = 100  # a run has about ten; a page of thousands would be of no use
+_MOST_KNOWN_GROUPS = 1000  # a run gives no gains for more
 _MOST_DRAWN = 20
 _MOST_GROUPS = 40
-_OPTIONAL = ("expected", "tokens", "seconds_each", "price")
+_OPTIONAL = ("expected_gain", "tokens_per_question", "seconds_per_question", "price_per_1000")
 _MOST_NAMES = 12
 _LONGEST_GROUP = 60
 
 
-def values(result: Result) -> dict[str, Any] | None:
+def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None without strategies."""
-    rows, recommended = result.strategies.rows, result.strategies.recommended
+    result = report.result
+    rows, recommended = result.strategies[:MOST_STRATEGIES], result.recommended
     if not rows:
         return None
     return {
-        "rows": [(row, text.strategy(row.name, row.members, row.draws), _members(row)) for row in rows],
-        "total": result.strategies.total,
-        "recommended": recommended.row if recommended else None,
+        "rows": [(row, text.strategy(*row.key), _members(row)) for row in rows],
+        "total": len(result.strategies),
+        "recommended": recommended.key if recommended else None,
         "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
         # A column that is empty for every strategy is left out.
         "columns": {name for name in _OPTIONAL if any(getattr(row, name) is not None for row in rows)},
-        "interval": text.interval_name(result.confidence),
+        "interval": text.interval_name(result.advice.confidence),
         "notes": strategy_certainty(result, recommended) if recommended else "",
         "figure": both_widths(lambda width: _draw(result, width)),
     }
 
 
-def groups(result: Result) -> dict[str, Any] | None:
+def groups(report: ReportData) -> dict[str, Any] | None:
     """Return the values of the groups' template; None if the recommended strategy has no groups."""
-    recommended = result.strategies.recommended
-    every = recommended.row.groups if recommended else ()
+    result = report.result
+    recommended = result.recommended
+    every = (recommended.groups or ())[:_MOST_KNOWN_GROUPS] if recommended else ()
     if not every:
         return None
     # What is hurt must not be among those that are left out.
@@ -50,36 +54,36 @@ def groups(result: Result) -> dict[str, Any] | None:
         for each in rows
         if each.gain is not None
     ]
-    if recommended is not None and (gain := recommended.row.delta) is not None:
-        pooled = Mark(gain, recommended.row.delta_ci, shape_of(gain), "gain")
+    if recommended is not None and (gain := recommended.measured_gain) is not None:
+        pooled = Mark(gain, recommended.measured_gain_ci, shape_of(gain), "gain")
         drawn.insert(0, ("all questions", [pooled], False))
     label = f"Gain in {len(rows)} groups of questions, with intervals; the table has the numbers."
     return {
         "rows": rows,
         "total": len(every),
         "hurt": any(each.shown == "no" for each in every),
-        "interval": text.interval_name(result.confidence),
+        "interval": text.interval_name(result.advice.confidence),
         "figure": both_widths(lambda width: draw_differences(drawn, width, "gain, points", label)),
     }
 
 
-def _members(row: StrategyRow) -> str:
+def _members(row: StrategyFigures) -> str:
     """The members in the order in which they are asked, with the weights of their votes."""
     if len(row.members) == 1:
         return ""  # the strategy's name has it
     names = list(row.members[:_MOST_NAMES])
-    if len(row.weights) == len(row.members):
+    if row.weights is not None and len(row.weights) == len(row.members):
         # Names may be cut above; then the last weights are not shown.
         names = [f"{name} ({weight:.1f})" for name, weight in zip(names, row.weights, strict=False)]
     more = len(row.members) - len(names)
     if row.routes:
         return "; ".join(_routed(row, name) for name in names)
-    return (", then " if row.name == "cascade" else ", ").join(names) + (f" and {more:,} more" if more else "")
+    return (", then " if row.strategy == "cascade" else ", ").join(names) + (f" and {more:,} more" if more else "")
 
 
-def _routed(row: StrategyRow, name: str) -> str:
+def _routed(row: StrategyFigures, name: str) -> str:
     """A model of a router by groups, and the groups that it answers."""
-    own = [text.shortened(group, _LONGEST_GROUP) for group, member in row.routes if member == name]
+    own = [text.shortened(group, _LONGEST_GROUP) for group, member in (row.routes or {}).items() if member == name]
     listed = own[:_MOST_GROUPS] + ([f"{len(own) - _MOST_GROUPS:,} more"] if len(own) > _MOST_GROUPS else [])
     # New groups, and prompts without one, go to the first model.
     return f"{name}: {', '.join([*listed, *(['all others'] if name == row.members[0] else [])])}"
@@ -87,14 +91,14 @@ def _routed(row: StrategyRow, name: str) -> str:
 
 def _draw(result: Result, width: int) -> str | None:
     """Draw the accuracy of each strategy on the left, and its calls a question on the right."""
-    recommended = result.strategies.recommended
+    recommended = result.recommended
     drawn = [
-        (text.strategy(row.name, [result.short_names.get(name, name) for name in row.members], row.draws), row)
-        for row in result.strategies.rows[:_MOST_DRAWN]
+        (text.strategy(row.strategy, [result.short_names.get(name, name) for name in row.members], row.draws), row)
+        for row in result.strategies[:_MOST_DRAWN]
     ]
     best = max((row.accuracy for _, row in drawn if row.is_single and row.accuracy is not None), default=None)
-    chosen = recommended.row if recommended else None
-    rows = [(name, row, _shape(row), row is chosen, row.calls) for name, row in drawn]
+    key = recommended.key if recommended else None
+    rows = [(name, row, _shape(row), row.key == key, row.calls_per_question) for name, row in drawn]
     return accuracy_and_cost(rows, width, best, "calls a question", _calls, log=False, measure=result.measure)
 
 
@@ -102,8 +106,8 @@ def _calls(value: float) -> str:
     return f"{text.decimals(value)} calls"
 
 
-def _shape(row: StrategyRow) -> str:
+def _shape(row: StrategyFigures) -> str:
     # The colour of a gain is not that of a loss.
     if row.is_single:
         return "selected"
-    return "rejected" if row.delta is not None and row.delta < 0 else "ensemble"
+    return "rejected" if row.measured_gain is not None and row.measured_gain < 0 else "ensemble"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from advisor.runs.read.fields import Interval
-from advisor.runs.read.result import Result
-from advisor.runs.read.strategies import Recommended, StrategyRow
+from advisor.runs.schema.result import Result, StrategyFigures
 from ensemble.common import text
 from reports.charts.differences import draw_difference
+from reports.report_data import ReportData
+
+if TYPE_CHECKING:
+    from advisor.statistics import Interval
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others
@@ -18,14 +20,15 @@ _DECODING = (
 _CORRECTED = " after correction for several strategies"
 
 
-def values(result: Result) -> dict[str, Any]:
+def values(report: ReportData) -> dict[str, Any]:
     """Return the template's values."""
-    recommended, run = result.strategies.recommended, result.ensemble
+    result = report.result
+    recommended, run = result.recommended, result.ensemble
     gain, ends = (None, None) if run is None else _measured(result)[:2]
     if recommended is not None:
         # A single model has no gain: it is what the others are compared with.
-        is_single = recommended.row.is_single
-        gain, ends = (None, None) if is_single else (recommended.gain, recommended.gain_ci)
+        is_single = recommended.is_single
+        gain, ends = (None, None) if is_single else (recommended.expected_gain, recommended.expected_gain_ci)
     return {
         "headline": headline(result),
         "recommended": recommended,
@@ -34,35 +37,36 @@ def values(result: Result) -> dict[str, Any]:
         "of_thousand": of_thousand(result),
         "printed": PRINTED_WARNINGS,
         "unchecked": _unchecked(result),
-        "interval": text.interval_name(result.confidence) if recommended else _interval_of_set(result),
+        "interval": text.interval_name(result.advice.confidence) if recommended else _interval_of_set(result),
         "baseline": result.best_single.name if result.best_single else "the best single model",
         "shown": _shown(result, recommended) if recommended else "",
-        "decoding": _DECODING if recommended and recommended.row.is_decoded else "",
+        "decoding": _DECODING if recommended and recommended.is_decoded else "",
         "p": _measured(result)[2],
         "certainty": certainty(result),
         "figure": draw_difference(gain, ends),
     }
 
 
-def decoded_set(result: Result) -> dict[str, Any]:
+def decoded_set(report: ReportData) -> dict[str, Any]:
     """Return the values of the template of the set: its figures and verdict where something else is the headline."""
-    if result.strategies.recommended is None:
+    result = report.result
+    if result.recommended is None:
         return {"figures": [], "advice": "", "certainty": ""}
-    return {"figures": _figures_of_set(result), "advice": result.advice, "certainty": certainty(result)}
+    return {"figures": _figures_of_set(result), "advice": result.advice.text, "certainty": certainty(result)}
 
 
 def headline(result: Result) -> str:
     """Return what to run in a few words; without a recommendation the verdict."""
-    recommended = result.strategies.recommended
-    return verdict_headline(result) if recommended is None else _strategy_headline(recommended.row)
+    recommended = result.recommended
+    return verdict_headline(result) if recommended is None else _strategy_headline(recommended)
 
 
 def verdict_headline(result: Result) -> str:
     """Return the verdict on the set that decodes together in a few words."""
-    if result.verdict == "better":
-        size = len(result.selected)
+    if result.advice.verdict == "better":
+        size = len(result.chosen)
         return f"Ensemble these {_number(size)} models." if size > 1 else "Ensemble the chosen models."
-    if result.verdict == "unclear":
+    if result.advice.verdict == "unclear":
         return "Too close to call."
     # The best member on held-out questions may be another one than the primary on dev.
     if result.ensemble and result.ensemble.best_single_model:
@@ -73,10 +77,10 @@ def verdict_headline(result: Result) -> str:
 def certainty(result: Result, details: str = "the leaderboard") -> str:
     """Return how certain the verdict on the set that decodes together is; `details` is what to look at for more."""
     run = result.ensemble
-    recommended = result.strategies.recommended is not None
+    recommended = result.recommended is not None
     if run is None:
         # With a recommendation the verdict's text says so, and why.
-        was_chosen = len(result.selected) > 1 and not recommended
+        was_chosen = len(result.chosen) > 1 and not recommended
         return "The chosen set was not run together, so no gain was measured." if was_chosen else ""
     sentences = (
         _changes("The ensemble", run.gained, run.lost),
@@ -87,9 +91,9 @@ def certainty(result: Result, details: str = "the leaderboard") -> str:
     return _joined(sentences)
 
 
-def strategy_certainty(result: Result, recommended: Recommended) -> str:
+def strategy_certainty(result: Result, recommended: StrategyFigures) -> str:
     """Return what the figures of the recommended strategy come from, as sentences."""
-    row = recommended.row
+    row = recommended
     if row.is_single:
         return _other_best(result)
     return _joined((_changes("The recommended strategy", row.gained, row.lost), _other_best(result)))
@@ -107,21 +111,21 @@ def measured_gain(result: Result) -> str:
 
 def of_thousand(result: Result) -> str:
     """Return the expected gain as right answers of 1,000, as a clause; empty if a question is not right or wrong."""
-    recommended = result.strategies.recommended
-    if recommended is None or recommended.row.is_single or recommended.gain is None:
+    recommended = result.recommended
+    if recommended is None or recommended.is_single or recommended.expected_gain is None:
         return ""
-    return "" if result.is_graded else text.of_thousand(recommended.gain, recommended.gain_ci)
+    return "" if result.is_graded else text.of_thousand(recommended.expected_gain, recommended.expected_gain_ci)
 
 
 def _unchecked(result: Result) -> str:
     """Return what the run did not check, as a sentence."""
-    recommended = result.strategies.recommended
+    recommended = result.recommended
     # A model without the hashes of its files may be another one tomorrow, such as a server's.
-    unpinned = sum(not files for *_, files in result.model_files)
+    unpinned = sum(not model.files for model in result.provenance.models.values())
     missing = (
         "" if result.held_out else "held-out questions",
-        "the time" if recommended and recommended.row.seconds_each is None else "",
-        "the price" if recommended and recommended.row.price is None else "",
+        "the time" if recommended and recommended.seconds_per_question is None else "",
+        "the price" if recommended and recommended.price_per_1000 is None else "",
         f"the version of {text.counted(unpinned, 'model')}" if unpinned else "",
         "other tasks and other wordings of the prompt",
     )
@@ -129,9 +133,9 @@ def _unchecked(result: Result) -> str:
 
 
 def _interval_of_set(result: Result) -> str:
-    is_estimated = result.ensemble is not None and result.ensemble.gain is not None
+    is_estimated = result.ensemble is not None and result.ensemble.measured_gain is not None
     # Older versions have a plain difference, whose interval has a confidence of 95%.
-    return text.interval_name(result.confidence if is_estimated else 0.95)
+    return text.interval_name(result.advice.confidence if is_estimated else 0.95)
 
 
 def _measured(result: Result) -> tuple[float | None, Interval | None, float | None]:
@@ -139,9 +143,9 @@ def _measured(result: Result) -> tuple[float | None, Interval | None, float | No
     run = result.ensemble
     if run is None:
         return None, None, None
-    if run.gain is not None:
-        return run.gain, run.gain_ci, run.gain_p
-    return run.delta, run.delta_ci, run.p_value
+    if run.measured_gain is not None:
+        return run.measured_gain, run.measured_gain_ci, run.p_adjusted
+    return run.difference, run.difference_ci, run.p_two_sided
 
 
 def _figures_of_set(result: Result) -> list[tuple[str, str]]:
@@ -154,19 +158,19 @@ def _figures_of_set(result: Result) -> list[tuple[str, str]]:
         (_interval_of_set(result), text.difference_interval(ends)),
         ("One-sided p", text.chance(p)),
     ]
-    if result.questions_needed is not None:
-        least, most = result.questions_needed
+    if result.advice.questions_needed is not None:
+        least, most = result.advice.questions_needed
         figures.append(("Questions needed", f"at least {least:,}" if most is None else f"{least:,} to {most:,}"))
     return figures
 
 
-def _shown(result: Result, recommended: Recommended) -> str:
+def _shown(result: Result, recommended: StrategyFigures) -> str:
     """What the test shows about the recommended strategy, as a sentence."""
-    row = recommended.row
+    row = recommended
     if row.is_single:
         return "This model is what the test compares the other strategies with."
-    several = sum(not each.is_single for each in result.strategies.rows) > 1
-    p = "" if row.p_value is None else f" (p {text.p_value(row.p_value)}{_CORRECTED if several else ''})"
+    several = sum(not each.is_single for each in result.strategies) > 1
+    p = "" if row.p_adjusted is None else f" (p {text.p_value(row.p_adjusted)}{_CORRECTED if several else ''})"
     sentences = {
         "yes": f"Chance alone would hardly give this gain{p}.",
         "not_yet": f"Not significant: chance can explain this gain{p}. It is the best estimate so far; more held-out "
@@ -174,10 +178,11 @@ def _shown(result: Result, recommended: Recommended) -> str:
         "no": "The test shows that this strategy is worse than the best single model.",
     }
     # The interval has no correction, so it and the test may seem to contradict each other.
-    return _joined((sentences[recommended.shown], text.why_not_shown(recommended.shown, recommended.gain_ci)))
+    shown = recommended.shown or "not_yet"
+    return _joined((sentences[shown], text.why_not_shown(shown, recommended.expected_gain_ci)))
 
 
-def _strategy_headline(row: StrategyRow) -> str:
+def _strategy_headline(row: StrategyFigures) -> str:
     count, first = _number(len(row.members)), row.members[0]
     headlines = {
         "single": f"Use {first} alone.",
@@ -188,7 +193,7 @@ def _strategy_headline(row: StrategyRow) -> str:
         "group_router": f"Send each group of questions to one of {count} models.",
         "self_consistency": f"Take the majority of {_number(row.draws)} responses of {first}.",
     }
-    return headlines.get(row.name, f"Decode these {count} models together.")
+    return headlines.get(row.strategy, f"Decode these {count} models together.")
 
 
 def _changes(subject: str, gained: int | None, lost: int | None) -> str:
@@ -205,7 +210,7 @@ def _other_best(result: Result) -> str:
     if primary is None or best is None or best is primary:
         return ""
     # Older versions took the best model of the held-out questions alone.
-    where = "dev and held-out questions together" if result.strategies.recommended else "held-out questions"
+    where = "dev and held-out questions together" if result.recommended else "held-out questions"
     return (
         f"{primary.name} is the most accurate model on the dev questions, {best.name} on the {where}; gains are "
         f"measured against {best.name}."
@@ -213,7 +218,7 @@ def _other_best(result: Result) -> str:
 
 
 def _close_calls(result: Result, details: str) -> str:
-    fragile = sum(bool(candidate.fragile) for candidate in result.candidates)
+    fragile = sum(bool(candidate.close_call) for candidate in result.candidates)
     if not fragile:
         return ""
     noun = "decision of the rules was a close call" if fragile == 1 else "decisions of the rules were close calls"

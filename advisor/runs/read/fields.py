@@ -163,6 +163,14 @@ class Fields:
             return self.refuse(name, "a text")
 
 
+def is_text(value: object) -> bool:
+    """Whether a value is a text that UTF-8 can encode: JSON may have halves of surrogate pairs. It has no null."""
+    try:
+        return isinstance(value, str) and b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 def read_object(path: Path, way_out: str = _WAY_OUT) -> Fields:
     """Read a file that holds one JSON object."""
     return _parse(_text(path, way_out), path, 1, way_out)

@@ -1,31 +1,21 @@
-"""``samples.jsonl``: the questions with every response, and the choice of those that the page has room for.
-
-A line, as written (``split`` is ``dev`` or ``held_out``; ``ensemble`` is null on questions that it did not answer)::
-
-    {"id": "q7", "prompt": "2 + 2 =", "reference": "4", "split": "held_out",
-     "responses": {"tiny-a": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop"}},
-     "ensemble": {"text": " 4", "extracted": "4", "score": 1.0, "length": 2, "finish_reason": "stop", "trace": null},
-     "recommended": {"model": "tiny-a", "draw": 0, "extracted": "4", "score": 1.0}}
-
-``text`` is null if a log has only answers; ``recommended`` is null unless the recommended strategy takes one of several
-responses.
-
-A step of a ``trace`` (texts are null for the end; the members are numbers, the primary is 0)::
-
-    {"text": " 4", "won_by": [0], "disagreement": 0.12, "union": 17, "chosen": 0,
-     "candidates": [{"text": " 4", "probabilities": [0.9, 0.5], "mean": 0.7, "wanted_by": [0, 1]}, ...]}
-"""
+"""The choice of the questions that the page has room for, from ``samples.jsonl``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from advisor.runs.read.fields import Fields, read_lines
-from advisor.runs.read.questions import KINDS, QuestionRow, fitted, question_row, written_bytes
-from ensemble.common.text import visible
+from advisor.runs.run import Run
+from advisor.runs.schema.samples import (
+    RIGHT,
+    RecommendedAnswer,
+    ResponseTrace,
+    Sample,
+    SampleResponse,
+    TracedStep,
+)
+from reports.question_rows import KINDS, QuestionRow, fitted, question_row, written_bytes
 
 MOST_EXAMPLES = 200  # in the report: a reader looks at few, and the others stay in samples.jsonl
 LONGEST_TEXT = 4000  # characters of a prompt or a response: one endless response must not fill the page
@@ -34,7 +24,6 @@ MOST_BYTES_OF_A_CANDIDATE = 6_000  # of the above: its part of the tables and dr
 LEAST_BYTES = 300_000  # of all examples, however many candidates there are
 MOST_TRACE_BYTES = 400_000  # of all traces, a part of the above: a single trace has hundreds of steps
 OVERHEAD = 70  # bytes of markup for each response
-RIGHT = 0.5  # a response counts as right from this score on, because some metrics have scores between 0 and 1
 PROFILED = "dev"  # only on this split did every candidate answer, so only its lengths can be compared
 DISAGREEMENTS = (0.02, 0.1, 0.25, 0.5)  # between five shades, closer at the low end, where most steps are
 
@@ -137,7 +126,7 @@ class ShownExample:
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class ShownSamples:
     """What the report takes from ``samples.jsonl``.
 
     Attributes:
@@ -157,27 +146,23 @@ class Samples:
     by_strategy: bool
 
 
-def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> Samples | None:
-    """Read ``samples.jsonl``; None if the file does not exist.
-
-    Args:
-        path: Of the file.
-        names: The candidates, best first.
-        best_single: The candidate that the recommended strategy and the ensemble are compared with.
+def shown_samples(run: Run) -> ShownSamples | None:
+    """Choose what the page shows of a run's questions; None without ``samples.jsonl``.
 
     Raises:
         InputError: A line is broken.
     """
-    if not path.exists():
+    if not run.has_samples:
         return None
+    names = [candidate.model for candidate in run.result.candidates]
     indices = {name: index for index, name in enumerate(names)}
     # Examples are tagged by what the recommended strategy, else the ensemble, changed against this candidate.
-    best_index = None if best_single is None else indices.get(best_single)
+    best_index = indices[run.result.best_single.model] if run.result.best_single else None
     lengths: list[list[int]] = [[] for _ in names]
     examples, by_strategy = [], False
-    for fields in read_lines(path):
-        example = _example(fields, indices, best_index)
-        by_strategy |= fields.values.get("recommended") is not None
+    for sample in run.samples():
+        example = _example(sample, indices, best_index)
+        by_strategy |= sample.recommended is not None
         examples.append(example)
         if example.split == PROFILED:
             for response in example.responses:
@@ -190,34 +175,35 @@ def read_samples(path: Path, names: Sequence[str], best_single: str | None) -> S
     room = MOST_BYTES - MOST_BYTES_OF_A_CANDIDATE * len(names) - sum(each.weight for each in questions)
     clipped = [_clipped_example(example, len(opening)) for example in _without_heavy_traces(examples)]
     shown = tuple(_most_telling(clipped, max(room, LEAST_BYTES)))
-    return Samples(len(examples), shown, _clipped(opening), tuple(map(tuple, lengths)), questions, by_strategy)
+    return ShownSamples(len(examples), shown, _clipped(opening), tuple(map(tuple, lengths)), questions, by_strategy)
 
 
-def _example(fields: Fields, indices: dict[str, int], best_index: int | None) -> ShownExample:
-    by_name = fields.part("responses")
+def _example(sample: Sample, indices: dict[str, int], best_index: int | None) -> ShownExample:
     # Responses of models that result.json does not list are ignored.
-    # Names in result.json were cleaned when they were read, so these are compared cleaned.
-    cleaned = {name: visible(name) for name in by_name.values}
-    known = sorted((indices[clean], name) for name, clean in cleaned.items() if clean in indices)
-    responses = [_response(by_name.part(name), index) for index, name in known]
-    joint, recommended = fields.optional_part("ensemble"), fields.optional_part("recommended")
-    ensemble = None if joint is None else _response(joint, None)
-    trace = None if joint is None else _trace(joint.part("trace"))
-    taken = indices.get(recommended.line("model")) if recommended and not recommended.count("draw") else None
-    # None if neither answered the question.
-    changed = _is_right(recommended.number("score")) if recommended else ensemble.right if ensemble else None
+    known = sorted((indices[name], name) for name in sample.responses if name in indices)
+    responses = [_response(sample.responses[name], index) for index, name in known]
+    ensemble = None if sample.ensemble is None else _response(sample.ensemble, None)
+    trace = None if sample.ensemble is None or sample.ensemble.trace is None else _trace(sample.ensemble.trace)
+    changed = _changed(sample.recommended, ensemble)
     return ShownExample(
-        id=fields.line("id"),
-        split=fields.line("split"),
-        prompt=fields.prose("prompt"),
-        reference=fields.texts("reference", keep_lines=True),
+        id=sample.id,
+        split=sample.split,
+        prompt=sample.prompt,
+        reference=sample.reference,
         responses=tuple(responses),
         ensemble=ensemble,
-        taken=taken,
+        taken=None if sample.recommended is None or sample.recommended.draw else indices.get(sample.recommended.model),
         changed=changed,
         tags=_tags(responses, ensemble, changed, best_index, traced=trace is not None),
         trace=trace,
     )
+
+
+def _changed(recommended: RecommendedAnswer | None, ensemble: ShownResponse | None) -> bool | None:
+    """Whether the recommended strategy is right, or else the ensemble; None if neither answered the question."""
+    if recommended is not None:
+        return _is_right(recommended.score)
+    return ensemble.right if ensemble else None
 
 
 def _question_row(example: ShownExample, candidates: int, best_index: int | None) -> QuestionRow:
@@ -234,20 +220,20 @@ def _question_row(example: ShownExample, candidates: int, best_index: int | None
     )
 
 
-def _response(fields: Fields, candidate: int | None) -> ShownResponse:
-    text = None if fields.values.get("text") is None else fields.prose("text")
-    length = fields.optional_count("length")
+def _response(response: SampleResponse, candidate: int | None) -> ShownResponse:
+    text = response.text
+    is_measured = "length" in response.model_fields_set
     return ShownResponse(
         candidate=candidate,
         # Clipped at once: a run with many models has hundreds of thousands.
         text=None if text is None else _clipped(text),
         # No answer found (null) is different from an empty answer.
-        extracted=None if fields.values.get("extracted") is None else _clipped(fields.line("extracted"), 200),
-        score=fields.number("score"),
+        extracted=None if response.extracted is None else _clipped(response.extracted, 200),
+        score=response.score,
         # Null says that the text is an option, whose length is not the model's.
-        length=len(text) if "length" not in fields.values and text is not None else length,
-        finish_reason=fields.line("finish_reason"),
-        error=_clipped(fields.line("error"), 400),
+        length=len(text) if text is not None and not is_measured else response.length,
+        finish_reason=response.finish_reason or "",
+        error=_clipped(response.error or "", 400),
     )
 
 
@@ -277,45 +263,27 @@ def _tags(
     return tuple(tag for tag in TAGS if holds[tag])
 
 
-def _trace(fields: Fields) -> StepTrace | None:
-    members = fields.texts("members")
-    steps = tuple(_step(step, len(members)) for step in fields.parts("steps"))
-    return StepTrace(members, steps, fields.count("left_out")) if members and steps else None
+def _trace(trace: ResponseTrace) -> StepTrace | None:
+    steps = tuple(_step(step) for step in trace.steps)
+    return StepTrace(trace.members, steps, trace.left_out) if trace.members and steps else None
 
 
-def _step(fields: Fields, members: int) -> list[Any]:
-    candidates = [_step_candidate(candidate, members) for candidate in fields.parts("candidates")]
-    # A number outside the recorded candidates reads as unknown: the file keeps only the likeliest of them.
-    chosen = fields.count("chosen", -1)
-    disagreement = fields.number("disagreement")
+def _step(step: TracedStep) -> list[Any]:
+    # Thousandths keep the page small: a run has thousands of steps.
+    candidates = [
+        [each.text, list(each.wanted_by), *(round(1000 * share) for share in (each.mean or 0.0, *each.probabilities))]
+        for each in step.candidates
+    ]
     return [
-        _token_text(fields),
-        _member_numbers(fields, "won_by", members),
-        disagreement,
-        sum((disagreement or 0.0) >= limit for limit in DISAGREEMENTS),
-        fields.count("union", len(candidates)),
-        chosen if 0 <= chosen < len(candidates) else None,
+        step.text,
+        list(step.won_by),
+        step.disagreement,
+        sum((step.disagreement or 0.0) >= limit for limit in DISAGREEMENTS),
+        len(candidates) if step.union is None else step.union,
+        # A number outside the recorded candidates reads as unknown: the file keeps only the likeliest of them.
+        step.chosen if step.chosen is not None and step.chosen < len(candidates) else None,
         candidates,
     ]
-
-
-def _step_candidate(fields: Fields, members: int) -> list[Any]:
-    probabilities = fields.numbers("probabilities")
-    if len(probabilities) != members:
-        fields.refuse("probabilities", "a number for each member")
-    shares = (fields.number("mean") or 0.0, *probabilities)
-    # Thousandths keep the page small: a run has thousands of steps.
-    thousandths = [round(1000 * share) for share in shares]
-    return [_token_text(fields), _member_numbers(fields, "wanted_by", members), *thousandths]
-
-
-def _token_text(fields: Fields) -> str | None:
-    return None if fields.values.get("text") is None else fields.prose("text")
-
-
-def _member_numbers(fields: Fields, name: str, members: int) -> list[int]:
-    numbers = [int(number) for number in fields.numbers(name)]
-    return numbers if all(0 <= number < members for number in numbers) else fields.refuse(name, "numbers of members")
 
 
 def _common_opening(prompts: list[str]) -> str:
