@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,26 +11,25 @@ from advisor.config import InferenceConfig, check_decodes, read_judges
 from advisor.options.chosen import ChosenOptions
 from advisor.options.on_run import AgainOptions
 from advisor.options.shared import CheckJudgeOptions, EngineName, LoadingOptions, ServerOptions
-from advisor.runs.run import Run
-from advisor.runs.schema.result import ModelSource
 from advisor.pool.checks import check_device, check_set
 from advisor.pool.placement import place_models
 from advisor.pool.pool_file import read_line, read_pool
 from advisor.pool.quantization import quantization_config
-from advisor.profile.loader import silence_libraries, load_ensemble
+from advisor.profile.loader import load_ensemble, silence_libraries
 from advisor.progress import Progress
+from advisor.runs.run import Run
+from advisor.runs.schema.result import ModelSource
 from advisor.tasks import Task
 from ensemble.api import Ensemble
+from ensemble.common.files import default_cache_dir
+from ensemble.common.schema import is_usable
 from ensemble.decode.settings import Settings
 from ensemble.distributed.engine import check_engine
 from ensemble.errors import InputError
-from ensemble.common.files import default_cache_dir
-from ensemble.common.schema import is_usable
 from ensemble.methods import DEFAULT, list_methods
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
 from ensemble.saved import folder as savedfolder
 from ensemble.servers.address import PREFIX, ServerAddress, why_not_decodable
-
 
 RUN_AGAIN = "run `advisor select` again"
 
@@ -71,15 +70,19 @@ def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None
     return replace(spec, members=loaded_as(spec.members, options, inference.engine))
 
 
-def loaded_as(models: Sequence[ModelSpec], options: ChosenOptions, engine: EngineName = "local") -> tuple[ModelSpec, ...]:
+def loaded_as(
+    models: Sequence[ModelSpec], options: ChosenOptions, engine: EngineName = "local"
+) -> tuple[ModelSpec, ...]:
     """The models as the options ``device``, ``dtype`` and ``chat_template`` load them, after they are checked.
 
     Raises:
         InputError: A model cannot be loaded.
     """
-    changed = EnsembleSpec(tuple(models)).with_loading(
-        device=options.device, dtype=options.dtype, chat_template=options.chat_template
-    ).members
+    changed = (
+        EnsembleSpec(tuple(models))
+        .with_loading(device=options.device, dtype=options.dtype, chat_template=options.chat_template)
+        .members
+    )
     if (quantization := options.quantization) is not None:
         changed = tuple(replace(model, quantization=quantization_config(quantization)) for model in changed)
     if is_here := engine == "local":
@@ -315,9 +318,7 @@ def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
     sides = Sides(source.source, source.target, source.reads)
     checkpoint = Checkpoint(model, source.revision, sides=sides, gguf_file=source.gguf_file)
     quantization = None if source.quantization is None else quantization_config(source.quantization)
-    return ModelSpec(
-        checkpoint, name, source.device, source.dtype, source.chat_template, quantization, place=place
-    )
+    return ModelSpec(checkpoint, name, source.device, source.dtype, source.chat_template, quantization, place=place)
 
 
 def _check_path(model: str, place: str) -> None:

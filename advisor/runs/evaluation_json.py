@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from advisor.config import RunConfig
-from advisor.runs.result_json import corpus_figures
-from advisor.records import Profile
-from advisor.statistics import accuracy_interval
-from advisor.tasks.task import Task
 from advisor.jobs.methods import MethodResult
+from advisor.records import Profile
+from advisor.runs.result_json import corpus_figures
 from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import SCHEMA_VERSION
 from advisor.runs.schema.result import Provenance
+from advisor.statistics import accuracy_interval
+from advisor.tasks.task import Task
 
 
 def evaluation_of(

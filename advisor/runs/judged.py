@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
+from advisor.advice.recommendation import Recommendation
+from advisor.advice.strategies import StrategyResult
+from advisor.jobs.held_out import Verified
 from advisor.judge.judge import Judge
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
 from advisor.judge.verdicts import Grade, Match, name_of_set
 from advisor.records import FIGURE_CONFIDENCE, Profile
 from advisor.tasks.task import Task, clusters_of
-from advisor.jobs.held_out import Verified
-from advisor.advice.recommendation import Recommendation
-from advisor.advice.strategies import StrategyResult
 from ensemble.common.text import counted, interval_name
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-from advisor.pool.resources import device_of
-from advisor.pool.quantization import kind_of
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -16,11 +14,12 @@ from advisor.config import InferenceConfig, LogsConfig, RunConfig
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
-from ensemble.models.spec import ModelSpec
+from advisor.pool.quantization import kind_of
+from advisor.pool.resources import device_of
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks import metrics
 from ensemble import methods as registry
-from ensemble.models.spec import Checkpoint
+from ensemble.models.spec import ModelSpec
 
 _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
 """The packages that can change a number."""

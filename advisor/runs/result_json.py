@@ -10,19 +10,15 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from advisor.compare.pairs import Pair
-from advisor.profile.calibration import accuracy_by_bytes, calibration_error
-from advisor.records import CONFIDENCE, Answer, Cost, Decision, Profile, Limits, Selection, Standing, alpha_of
-from advisor.statistics import Interval, accuracy_interval
-from advisor.tasks.task import Task
-from advisor.advice.verdict import Advice, Margin
 from advisor.advice.groups import GroupGain
-from advisor.jobs.held_out import Verified
 from advisor.advice.recommendation import Recommendation
 from advisor.advice.sequential import Look
 from advisor.advice.strategies import Strategy, StrategyResult
-from ensemble.methods import list_methods
-from ensemble.models.spec import Price
+from advisor.advice.verdict import Advice, Margin
+from advisor.compare.pairs import Pair
+from advisor.jobs.held_out import Verified
+from advisor.profile.calibration import accuracy_by_bytes, calibration_error
+from advisor.records import CONFIDENCE, Answer, Cost, Decision, Limits, Profile, Selection, Standing, alpha_of
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import SCHEMA_VERSION, GroupAccuracy
 from advisor.runs.schema.result import (
@@ -44,6 +40,10 @@ from advisor.runs.schema.result import (
     TaskInfo,
 )
 from advisor.runs.schema.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
+from advisor.statistics import Interval, accuracy_interval
+from advisor.tasks.task import Task
+from ensemble.methods import list_methods
+from ensemble.models.spec import Price
 
 _MOST_INTERVALS = 100
 
@@ -136,7 +136,10 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
         _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
         for decision in outcome.selection.decisions
     ]
-    failed = [CandidateFigures(model=model, status="failed", reason_code="failed", reason=reason) for model, reason in outcome.failures.items()]
+    failed = [
+        CandidateFigures(model=model, status="failed", reason_code="failed", reason=reason)
+        for model, reason in outcome.failures.items()
+    ]
     advice = outcome.advice
     recommendation = advice.recommendation
     return Result(
@@ -316,7 +319,10 @@ def _strategy_figures(result: StrategyResult, outcome: Outcome) -> StrategyFigur
 
 def _single(profile: Profile, price: Price | None) -> SingleModel:
     """A single model on the held-out questions; seconds and price are null if they are not known."""
-    n, dollars = len(profile.answers), None if price is None else price.of(profile.cost.prompt_tokens, profile.cost.tokens)
+    n, dollars = (
+        len(profile.answers),
+        None if price is None else price.of(profile.cost.prompt_tokens, profile.cost.tokens),
+    )
     return SingleModel(
         model=profile.model,
         n=n,

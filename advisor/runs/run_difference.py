@@ -10,12 +10,12 @@ import numpy as np
 from advisor.compare.paired import MARGIN, compare_pairs
 from advisor.compare.score_table import ScoreTable
 from advisor.records import FIGURE_CONFIDENCE, TOLERANCE
-from ensemble.errors import InputError
-from ensemble.common import text
 from advisor.runs.provenance_facts import facts_of
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result, StrategyFigures
 from advisor.runs.schema.samples import RIGHT, RecommendedAnswer, Sample, SampleResponse
+from ensemble.common import text
+from ensemble.errors import InputError
 
 MOST_EXAMPLES = 25
 """Of the questions that were fixed, and of those that were broken; the others are counted."""
@@ -51,8 +51,7 @@ def run_difference(a: Run, b: Run) -> dict[str, Any]:
     metrics = [result.task.metric for result in results]
     if metrics[0] != metrics[1]:
         raise InputError(
-            f"{names[0]} is scored by {metrics[0]} and {names[1]} by {metrics[1]}; give two runs with "
-            "the same score"
+            f"{names[0]} is scored by {metrics[0]} and {names[1]} by {metrics[1]}; give two runs with the same score"
         )
     # As in `advisor compare`: an equal id alone can be another question.
     common = [key for key in answers[0] if key in answers[1]]

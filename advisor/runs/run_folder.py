@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble.errors import InputError, UniteError
-from ensemble.common.files import write_text
 from advisor.runs.run import Run
+from ensemble.common.files import write_text
 from ensemble.common.schema import written
 from ensemble.common.text import shortened
+from ensemble.errors import InputError, UniteError
 
 if TYPE_CHECKING:
     from advisor.runs.schema.result import Result

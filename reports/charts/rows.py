@@ -61,7 +61,7 @@ def row_axes(
             xytext=(-_COLUMN, 0) if beside else (0, _NAME_ABOVE),
             textcoords="offset points",
             fontsize=NAME_SIZE,
-            weight=700 if bold and bold[y] else 400,
+            weight="bold" if bold and bold[y] else "normal",
             va="center_baseline",
         )
     return axes
@@ -76,7 +76,7 @@ def write_value(axes: Axes, y: float, value: str, offset: float, *, bold: bool =
         xytext=(offset, 0),
         textcoords="offset points",
         fontsize=13,
-        weight=700 if bold else 400,
+        weight="bold" if bold else "normal",
         ha="right",
         va="center_baseline",
     )

@@ -64,7 +64,7 @@ def write_names(
     for x, y, name, bold in names:
         colour = COLOURS["ink" if bold else "muted"]
         text = axes.text(
-            x, y, name, fontsize=NAME_SIZE, color=colour, weight=700 if bold else 400, va="center_baseline"
+            x, y, name, fontsize=NAME_SIZE, color=colour, weight="bold" if bold else "normal", va="center_baseline"
         )
         if not _stands_beside(text, axes, taken, lines):
             crowded.append((text, x, y))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ensemble.errors import InputError
 from ensemble.common.text import visible
+from ensemble.errors import InputError
 
 Interval = tuple[float, float]
 _LARGEST = 1e18

@@ -1,0 +1,1 @@
+"""A finished run: its files, written and read."""

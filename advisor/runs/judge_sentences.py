@@ -1,0 +1,81 @@
+"""The figures of a judge as sentences, for the terminal and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.runs.schema.judge import HeadToHead, JudgedSplit, JudgeSection, JudgeShare
+from ensemble.common import text
+
+_MOST_MEMBERS = 100
+
+
+def on_split(judge: JudgeSection, split: JudgedSplit) -> list[str]:
+    """How far the judge can be trusted, from its verdicts on a split."""
+    # The second judge is named in the sentences on agreement.
+    second = judge.judges[1] if len(judge.judges) > 1 else "the second judge"
+    return list((_on_pairs if judge.mode == "pairwise" else _on_grades)(split, second))
+
+
+def on_strategy(met: HeadToHead) -> str:
+    """How often the responses of a strategy win against those of the best single model."""
+    name = text.strategy(met.strategy, met.members[:_MOST_MEMBERS])
+    return (
+        f"{name}: wins {text.points(met.win_rate)}% against {met.rival} ({text.interval(met.win_rate_ci)}) on "
+        f"{text.counted(met.questions, 'question')}."
+    )
+
+
+def _on_pairs(split: JudgedSplit, second: str) -> Iterator[str]:
+    yield (
+        f"The judge gave {text.counted(split.verdicts, 'verdict')} on two responses"
+        + (f"; {split.unread:,} of them cannot be read and count as ties" if split.unread else "")
+        + (
+            f"; {text.counted(split.settled, 'comparison')} needed no judge (equal texts, failed responses)"
+            if split.settled
+            else ""
+        )
+        + "."
+    )
+    if split.first_wins and split.first_wins.n:
+        wins = _share(split.first_wins)
+        yield f"Position: the first response wins {wins} decided verdicts; 50% would be no preference."
+    if split.changed and split.changed.n:
+        yield f"Order: if it changes, the verdict changes on {_share(split.changed)} pairs."
+    if split.longer_wins and split.longer_wins.n:
+        yield (
+            f"Length: the longer response wins {_share(split.longer_wins)} decided verdicts; it may also be the better "
+            "one."
+        )
+    if split.ties and split.ties.n:
+        yield f"Ties: {_share(split.ties)} verdicts."
+    agreement = split.agreement
+    if agreement and agreement.n:
+        # Not defined if both always say the same one thing.
+        kappa = "" if agreement.kappa is None else f", Cohen’s kappa {text.decimals(agreement.kappa)}"
+        equal = text.points(agreement.equal)
+        yield f"Agreement: {second} says the same in {equal}% of {agreement.n:,} verdicts{kappa}."
+
+
+def _on_grades(split: JudgedSplit, second: str) -> Iterator[str]:
+    yield f"The judge graded {text.counted(split.verdicts, 'response')}" + (
+        f"; {split.unread:,} of its grades cannot be read." if split.unread else "."
+    )
+    length, agreement = split.length, split.agreement
+    if length and length.spearman is not None:
+        yield (
+            f"Length: Spearman’s correlation of length and grade is {text.decimals(length.spearman)} on "
+            f"{text.counted(length.n, 'response')}; longer ones may also be better."
+        )
+    if agreement and agreement.n:
+        known = (("Spearman’s correlation", agreement.spearman), ("Kendall’s tau", agreement.kendall))
+        ranks = "".join(f", {name} {text.decimals(value)}" for name, value in known if value is not None)
+        yield (
+            f"Agreement: {second} is within one grade on {text.points(agreement.within_one)}% of {agreement.n:,} "
+            f"responses{ranks}."
+        )
+
+
+def _share(share: JudgeShare) -> str:
+    """A share in words: ``62.0% (50.1 to 72.4) of 36``."""
+    return f"{text.points(share.share)}% ({text.interval(share.share_ci)}) of {share.n:,}"

@@ -1,0 +1,612 @@
+"""``result.json``: what a run found, and what repeats it. Accuracies are in points, lengths in characters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from advisor.records import ReasonCode, Shown, Status, Verdict
+from advisor.runs.schema.judge import JudgeSection
+from advisor.runs.schema.measured import Accuracy, Measured
+from ensemble.common.schema import (
+    Count,
+    Exact,
+    Figure,
+    Flag,
+    Interval,
+    Json,
+    Line,
+    Number,
+    OpenInterval,
+    Points,
+    Positive,
+    Raw,
+    Schema,
+    Share,
+    SparseSchema,
+    must,
+    wrong,
+)
+from ensemble.models.spec import ChatTemplate, Reads
+
+ASKING = frozenset({"single", "vote", "weighted_vote", "cascade", "router", "group_router", "self_consistency"})
+MEASURES = {"pairwise": "win rate", "single": "grade", "": "accuracy"}
+"""What points are called, by the mode of the judge; without a judge they are accuracies."""
+Weights = tuple[Annotated[float, Field(strict=True, ge=0, lt=2**31)], ...]
+StopTexts = tuple[Annotated[Exact, must(bool, "a text that is not empty")], ...]
+DType = Literal["auto", "float32", "float64", "bfloat16", "float16"]
+
+
+class TaskInfo(Schema):
+    """The task and its dev questions."""
+
+    name: Line = "unnamed task"
+    """its name"""
+    metric: Line = ""
+    """how a response becomes a score"""
+    split: Line = ""
+    """the split that the rules were applied to"""
+    n: Count = 0
+    """the number of its questions"""
+    fingerprint: Line = ""
+    """a hash of the questions, their references and the prompts"""
+    signature: Line = ""
+    """all that decides the scores, in one line"""
+    stop: StopTexts | None = None
+    """where a response ends"""
+    max_new_tokens: Positive | None = None
+    """the token limit of a response; null for responses of logs"""
+    extract: Exact | None = None
+    """the regular expression that finds the answer in a response"""
+    notes: tuple[Line, ...] = ()
+    """what to know about the scores"""
+
+
+class RuleLimits(Schema):
+    """The limits that decided which models were tried."""
+
+    max_gap: Number = 10.0
+    """for the set that decodes together: the largest gap to the primary, in points"""
+    max_length_ratio: Annotated[Number, Field(ge=1)] = 2.0
+    """for the set that decodes together: the longer over the shorter mean response"""
+    max_models: Count | None = None
+    """the most members of the set that decodes together"""
+    vote_gap: Number = 15.0
+    """for votes and cascades: the largest gap to the most accurate model, in points"""
+    max_voters: Count = 5
+    """the most models in a vote or a cascade"""
+    min_gain: Number = 0.0
+    """points that a strategy must gain to be recommended"""
+
+
+class RaceCost(Schema):
+    """The cost of a race."""
+
+    confidence: Share
+    """that no candidate is dropped by chance"""
+    responses: Count
+    """the number of responses in the race"""
+    of: Count
+    """the number without a race"""
+
+
+class CandidateFigures(Measured):
+    """A model of the pool, with the decision of the rules."""
+
+    model: Line
+    """its name in the pool"""
+    n: Count | None = None
+    """number of its questions"""
+    status: Status = "rejected"
+    """the decision of the rules; `failed` for a model without answers"""
+    reason_code: ReasonCode | None = None
+    """why: `primary`, `fits`, over a limit (`gap`, `length`), `full` where the set has no room, `copy` of another
+    candidate, dropped in a `race`, a `server` without token probabilities, not in the set of the rules (`other_set`),
+    or `failed`"""
+    reason: Line | None = None
+    """the decision as a sentence, with the figures"""
+    close_call: Line | None = None
+    """why other questions could change the decision; null if they hardly could"""
+    gap_ci: OpenInterval = None
+    """the 95% interval of the gap to the primary"""
+    length_ratio_ci: OpenInterval = None
+    """the 95% interval of the length ratio to the primary; null for an end that is not finite"""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.model
+
+
+class PredictedFigures(Schema):
+    """A set that can decode together, and what was predicted for it."""
+
+    models: tuple[Line, ...]
+    """the members, the primary first"""
+    predicted_gain: Points = None
+    """points over the best candidate, from the dev questions"""
+    predicted_gain_ci: Interval = None
+    """the interval: a 90% interval by default"""
+    vote: Points = None
+    """the accuracy of a vote on the dev questions"""
+    oracle: Points = None
+    """the accuracy of the best of the members' answers to the dev questions"""
+    rules: Flag = False
+    """whether the rules choose this set"""
+    decoded: Flag = False
+    """whether it was decoded, on dev or on held-out questions"""
+    measured_gain: Points = None
+    """the measured gain, as in `strategies`; null if the set was not decoded on the held-out questions"""
+    dev_accuracy: Points = None
+    """of a search: its accuracy on the dev questions"""
+    seconds_total: Figure = None
+    """of a search: the time of its responses"""
+    error: Line | None = None
+    """of a search: why it could not be decoded"""
+
+
+class Predictions(Schema):
+    """The predicted gains of sets."""
+
+    choose: Line = "rules"
+    """what the set is chosen by: `rules`, `predicted` or `search`"""
+    sets: tuple[PredictedFigures, ...] = ()
+    """the ten most promising sets, that of the rules, and all that were decoded; the most promising first"""
+    provenance: Json = None
+    """the `command` and `commit` that fitted the coefficients, and what they were fitted on: `decode`, `vote`"""
+
+
+class PairFigures(Schema):
+    """Two candidates on the same questions. The report explains the measures; null for one that is not known."""
+
+    a: Line
+    """the first candidate"""
+    b: Line
+    """the second candidate"""
+    gap: Points = None
+    """points of accuracy between them"""
+    length_ratio: Figure = None
+    """the longer mean length over the shorter; null if it is not finite"""
+    bleu: Figure = None
+    """corpus BLEU of their responses, 0 to 100"""
+    style: Figure = None
+    """distance of their habits of writing, 0 to 1"""
+    both_wrong_same: Figure = None
+    """share of the questions on which both give the same wrong answer, 0 to 1"""
+    kappa: Figure = None
+    """Cohen's kappa of being right"""
+    oracle: Points = None
+    """points if the better answer were always taken"""
+    next_token: Figure = None
+    """share of one model's tokens that the other would have written too, 0 to 1"""
+    words_alike: Figure = None
+    """share of the questions' words that both split into the same tokens, 0 to 1"""
+    vocabulary_overlap: Figure = None
+    """share of all tokens of the two that both have, 0 to 1"""
+
+    def known(self) -> dict[str, float]:
+        """The measures that are known, by name."""
+        return {name: value for name, value in self if isinstance(value, float)}
+
+
+class GainFigures(Schema):
+    """The gain over the best single model, and the questions that it comes from."""
+
+    measured_gain: Points = None
+    """estimated from all dev and held-out questions, in points"""
+    measured_gain_ci: Interval = None
+    """its interval: each end is a one-sided limit, so it is a 90% interval by default"""
+    predicted_gain: Points = None
+    """what the dev answers of single models predict; null where nothing was predicted"""
+    predicted_gain_ci: Interval = None
+    """its interval"""
+    expected_gain: Points = None
+    """the gain to expect in use: the measured one and the predicted one together"""
+    expected_gain_ci: Interval = None
+    """its interval"""
+    questions: Count | None = None
+    """the dev and held-out questions of the estimate"""
+    answered: Count | None = None
+    """those of them that it answered"""
+    gained: Count | None = None
+    """number of questions on which it scores more than the best single model"""
+    lost: Count | None = None
+    """number of questions on which it scores less"""
+    best_single_model: Line | None = None
+    """the most accurate model on the dev and held-out questions together"""
+    best_single_accuracy: Points = None
+    """its accuracy on the held-out questions"""
+    p_adjusted: Figure = None
+    """one-sided p of no gain after the correction for several strategies; null for a single model"""
+
+
+class MemberFigures(Measured):
+    """A member of the set alone, on the same questions as the set."""
+
+    model: Line
+    """its name"""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.model
+
+
+class EnsembleResult(Measured, GainFigures):
+    """The set that decodes together on held-out questions."""
+
+    method: Line
+    """how it decodes"""
+    k: Positive | None = None
+    """candidates that each member brings to the union"""
+    weights: Weights | Literal["perplexity"] | None = None
+    """the members' weights, `perplexity`, or null for equal ones"""
+    n: Count = 0
+    """number of held-out questions"""
+    split: Line = ""
+    """their split"""
+    signature: Line = ""
+    """all that decides the scores, in one line"""
+    difference: Points = None
+    """accuracy minus that of the best single model, on these questions alone"""
+    difference_ci: Interval = None
+    """its 95% interval"""
+    difference_method: Line | None = None
+    """the method of the interval"""
+    p_two_sided: Figure = None
+    """two-sided p of this difference"""
+    test: Line | None = None
+    """the test"""
+    members: tuple[MemberFigures, ...] = ()
+    """each member alone on the same questions"""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.method
+
+
+class StrategyKey(Schema):
+    """A way to answer questions."""
+
+    strategy: Line
+    """`single`, `vote`, `weighted_vote`, `cascade`, `router`, `group_router`, `self_consistency`, or the method of the
+    set that decodes together"""
+    members: Annotated[tuple[Line, ...], must(bool, "a list of names")]
+    """the models in the order in which they are asked"""
+    weights: Weights | None = None
+    """the weights of their votes"""
+    routes: dict[Line, Line] | None = None
+    """of a router by groups: the model of each group"""
+    draws: Positive = 1
+    """the number of responses of one model"""
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...], int]:
+        """What tells it from other strategies of a run."""
+        return self.strategy, self.members, self.draws
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one model that answers once, with which the others are compared."""
+        return self.strategy == "single"
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether it is a set that decodes together; its name is then the method."""
+        return self.strategy not in ASKING
+
+
+class GroupFigures(Schema):
+    """The gain of a strategy in a group of the questions."""
+
+    group: Line
+    """its name"""
+    n: Count = 0
+    """its questions"""
+    observed: Points = None
+    """the gain on these questions alone"""
+    gain: Points = None
+    """the estimated gain, shrunk towards the overall gain"""
+    gain_ci: Interval = None
+    """its interval"""
+    shown: Shown = "not_yet"
+    """whether the test shows a gain in this group"""
+
+
+class StrategyFigures(StrategyKey, GainFigures, Accuracy):
+    """A strategy on the held-out questions."""
+
+    n: Count = 0
+    """the questions, the same for all strategies"""
+    split: Line | None = None
+    """their split"""
+    p_no_gain: Figure = None
+    """one-sided p of no gain; null for a single model"""
+    shown: Shown | None = None
+    """whether the test shows the gain: `yes`, `not_yet`, or `no` if it shows a loss"""
+    groups: tuple[GroupFigures, ...] | None = None
+    """the gain in each group of the questions, if there are several"""
+    calls_per_question: Figure = None
+    """responses that a question takes, on average"""
+    tokens_per_question: Figure = None
+    """tokens that it takes, on average"""
+    seconds_per_question: Figure = None
+    """the time of the models one after the other"""
+    price_per_1000: Figure = None
+    """dollars of 1,000 questions; null if it is not known"""
+
+
+class SingleModel(Schema):
+    """A model that answered the held-out questions alone."""
+
+    model: Line
+    """its name"""
+    n: Count = 0
+    """number of the questions"""
+    accuracy: Points = None
+    """on these questions"""
+    seconds_per_question: Figure = None
+    """the time of a response"""
+    price_per_1000: Figure = None
+    """dollars of 1,000 questions"""
+
+
+class RecommendedStrategy(StrategyKey):
+    """What to run."""
+
+    method: Line | None = None
+    """how the set decodes; null for a strategy that asks models one by one"""
+    expected_gain: Points = None
+    """points over the best single model; 0 for this model itself"""
+    expected_gain_ci: Interval = None
+    """its interval"""
+    calls_per_question: Figure = None
+    """responses that a question takes, on average"""
+    seconds_per_question: Figure = None
+    """the time of the models one after the other"""
+    price_per_1000: Figure = None
+    """dollars of 1,000 questions; null if it is not known"""
+    min_gain: Number = 0.0
+    """points that a strategy with more than one model or call must gain"""
+    shown: Shown = "not_yet"
+    """whether the test shows the gain"""
+    text: Line = ""
+    """what to run and what it gains, in sentences"""
+
+
+class AdviceSection(Schema):
+    """What is proven about the set that decodes together, and what to run."""
+
+    verdict: Verdict = "unclear"
+    """whether the set that decodes together is shown to be better than the best single model; `worse` also if no set
+    can decode together"""
+    text: Line = ""
+    """the set, its figures and their uncertainty, in sentences"""
+    questions_needed: tuple[Count, Count | None] | None = None
+    """for `unclear`: `[low, high]` held-out questions in all that would show the gain, `high` null without an upper
+    end; null if no gain is expected"""
+    recommendation: RecommendedStrategy | None = None
+    """what to run; null if nothing was compared on held-out questions"""
+    warnings: tuple[Line, ...] = ()
+    """what the reader must know besides, each a sentence"""
+    confidence: Annotated[Number, Field(gt=0, lt=1)] = 0.9
+    """of the intervals of gains: 0.9 by default"""
+
+
+class LookRecord(Schema):
+    """A look at the result on held-out questions."""
+
+    questions: Line
+    """what identifies the held-out questions: a hash of the task's name, the split and the seed"""
+    members: Annotated[tuple[Line, ...], Field(min_length=1, max_length=100)]
+    """what was tested"""
+    method: Line
+    """how it decodes, or the strategy"""
+    k: Positive
+    """candidates that each member brings to the union"""
+    plan: Annotated[
+        tuple[Positive, ...],
+        Field(max_length=100),
+        must(lambda plan: [*plan] == sorted(set(plan)), "a list of ascending whole numbers"),
+    ]
+    """the numbers of questions at which looks were planned"""
+    n: Positive
+    """the number of questions of this look"""
+    p_no_gain: Share
+    """one-sided p of no gain, without any correction"""
+    p_no_loss: Share
+    """one-sided p of no loss, likewise"""
+    limit: Share
+    """the test ends if one of them is at most this"""
+    test: Positive
+    """the number of the test among all on these questions, from 1"""
+
+    @model_validator(mode="after")
+    def _is_of_its_plan(self) -> LookRecord:
+        if self.n not in self.plan:
+            raise wrong("a look whose n is a number of its plan")
+        return self
+
+
+class ModelSource(SparseSchema):
+    """Where a model comes from, and how it ran."""
+
+    path_or_id: Raw | None = None
+    """a folder, a hub id, or a server's address"""
+    revision: Raw | None = None
+    """the commit on the hub"""
+    files: dict[Raw, Raw] = Field(default_factory=dict)
+    """the SHA-256 of each file"""
+    dtype: DType | None = None
+    """the numeric type of its weights"""
+    device: Raw | None = None
+    """where it ran"""
+    chat_template: ChatTemplate | None = None
+    """whether prompts went through its chat template"""
+    source: Raw | None = None
+    """of an encoder: the language it reads"""
+    target: Raw | None = None
+    """of an encoder: the language it writes"""
+    reads: Reads | None = None
+    """what an encoder reads"""
+    gguf_file: Raw | None = None
+    """the file of a GGUF model"""
+    quantization: Literal["4bit", "8bit"] | None = None
+    """how its weights were rounded"""
+    day: Json = None
+    """of a server: the day on which it answered"""
+    says: Json = None
+    """of a server: what it says of the model"""
+    remote: dict[Raw, Any] | None = None
+    """of a server: its address"""
+
+
+class LogOrigin(Schema):
+    """A log that responses come from."""
+
+    path: Line = ""
+    """the file or folder"""
+    format: Line = ""
+    """its format"""
+
+
+class ScoringSource(Schema):
+    """What scored the responses of logs again."""
+
+    metric: Line | None = None
+    """the metric"""
+    extract: Exact | None = None
+    """the regular expression that finds the answer"""
+
+
+class Provenance(SparseSchema):
+    """What is needed to repeat the run."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Json] = Field(init=False)
+
+    command: Line | None = None
+    """the command line"""
+    seed: Count | None = None
+    """of everything that is drawn"""
+    versions: dict[Line, Line] = Field(default_factory=dict)
+    """of the packages that can change a number, and of those that plug-ins came from"""
+    engine: Line | None = None
+    """where the models ran: `local` or `ray`"""
+    machine: Line | None = None
+    """the operating system and the processor"""
+    device: Line | None = None
+    """what the models had"""
+    dtype: Line | None = None
+    """the numeric types of their weights"""
+    chat_template: Line | None = None
+    """the option of the run"""
+    deterministic: Flag = False
+    """whether each text was decoded by itself"""
+    models: dict[Line, ModelSource] = Field(default_factory=dict)
+    """of each model, where it comes from, with the hashes of its files"""
+    judges: dict[Line, ModelSource] | None = None
+    """of each judge, likewise"""
+    logs: tuple[LogOrigin, ...] = ()
+    """of a run on logs: each log"""
+    scoring: ScoringSource | None = None
+    """of a run on logs: what scored the responses again; null if nothing did"""
+    profiles: Line | None = None
+    """of a run on published numbers: their file"""
+    settings: dict[str, Any] | None = None
+    """the options that decide the result, the `models` with what their lines set, and the fingerprints of the
+    `questions`, by which a later run finds out whether this folder is for the same run"""
+    date: Line | None = None
+    """when it was written"""
+
+
+class Result(Schema):
+    """All of ``result.json``."""
+
+    schema_version: Literal[2]
+    """2; it grows when a key changes its meaning"""
+    task: TaskInfo = TaskInfo()
+    """the task and its dev questions"""
+    rules: RuleLimits = RuleLimits()
+    """the limits of the run"""
+    race: RaceCost | None = None
+    """the cost of a race; null without one"""
+    candidates: tuple[CandidateFigures, ...] = ()
+    """the leaderboard, best first"""
+    selected: tuple[Line, ...] = ()
+    """the chosen set, the primary first; only the primary if no candidate fits it"""
+    prediction: Predictions | None = None
+    """null where no two candidates can decode together"""
+    pairs: tuple[PairFigures, ...] = ()
+    """each pair of profiled candidates"""
+    ensemble: EnsembleResult | None = None
+    """null, or the result of the set on held-out questions"""
+    strategies: tuple[StrategyFigures, ...] = ()
+    """everything that could run in production, on the same held-out questions, the best first; empty without them"""
+    single_models: tuple[SingleModel, ...] = ()
+    """each model that answered the held-out questions alone"""
+    advice: AdviceSection = AdviceSection()
+    """what is proven, and what to run"""
+    looks: tuple[LookRecord, ...] = ()
+    """the looks at the held-out questions, of this run and of earlier ones in the same folder"""
+    judge: JudgeSection | None = None
+    """for a task with `metric: judge` how the judge decided; else null"""
+    provenance: Provenance = Provenance()
+    """what is needed to repeat the run"""
+
+    @property
+    def primary(self) -> CandidateFigures | None:
+        """The best candidate, to which the rules compare the others; None if all failed."""
+        return next((candidate for candidate in self.candidates if candidate.status == "primary"), None)
+
+    @property
+    def chosen(self) -> tuple[CandidateFigures, ...]:
+        """The candidates of the chosen set, the primary first."""
+        by_name = {candidate.model: candidate for candidate in self.candidates}
+        # A set may name a model that is no longer among the candidates.
+        return tuple(by_name[name] for name in self.selected if name in by_name)
+
+    @property
+    def best_single(self) -> CandidateFigures | None:
+        """The candidate that gains are measured against: the best one on all questions, else the primary."""
+        runs = (*self.strategies, self.ensemble)
+        name = next((run.best_single_model for run in runs if run and run.best_single_model), "")
+        return next((candidate for candidate in self.candidates if candidate.model == name), self.primary)
+
+    @property
+    def recommended(self) -> StrategyFigures | None:
+        """The recommended strategy with its figures; None if nothing is recommended."""
+        own = self.advice.recommendation
+        if own is None:
+            return None
+        row = next((each for each in self.strategies if each.key == own.key), None)
+        if row is None:
+            # The file may be edited, and recommend what it does not compare.
+            return StrategyFigures(**{name: value for name, value in own if name in StrategyFigures.model_fields})
+        gain = {name: getattr(own, name) for name in ("expected_gain", "expected_gain_ci", "shown")}
+        return row.model_copy(update=gain)
+
+    @property
+    def measure(self) -> str:
+        """What the points of a model are: its accuracy, or by a judge its win rate or its grade."""
+        return MEASURES[self.judge.mode if self.judge else ""]
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether points are means of grades (a judge, BLEU, chrF), so that no answer is simply right or wrong."""
+        return self.judge is not None or any(each.corpus_score is not None for each in self.candidates)
+
+    @property
+    def held_out(self) -> int:
+        """The number of held-out questions; 0 if none was asked."""
+        return next((run.n for run in (self.ensemble, *self.strategies) if run), 0)
+
+    @property
+    def short_names(self) -> dict[str, str]:
+        """The candidates' names in drawings: hub ids and paths without their owners, if these are unique."""
+        names = [candidate.model for candidate in self.candidates]
+        tails = [name.rstrip("/").rsplit("/", 1)[-1] for name in names]
+        # Two owners may have models of the same name.
+        return dict(zip(names, tails if len(set(tails)) == len(set(names)) else names, strict=True))

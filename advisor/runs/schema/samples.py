@@ -1,0 +1,127 @@
+"""A line of ``samples.jsonl``: a question with the responses of all models and of the set that decodes together."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_serializer, model_validator
+
+from ensemble.common.schema import Count, Figure, Line, Prose, Schema, Share, SparseSchema, Texts, wrong
+
+RIGHT = 0.5
+"""A response counts as right from this score on, because some metrics have scores between 0 and 1."""
+
+
+class TracedCandidate(Schema):
+    """A token that a step could have taken."""
+
+    text: Prose | None = None
+    """its text; null for the end"""
+    probabilities: tuple[Share, ...] = ()
+    """of each member"""
+    mean: Figure = None
+    """their weighted mean"""
+    wanted_by: tuple[Count, ...] = ()
+    """the members among whose likeliest tokens it is, by number"""
+
+
+class TracedStep(Schema):
+    """A step of the decoding."""
+
+    text: Prose | None = None
+    """what was written; null for the end"""
+    won_by: tuple[Count, ...] = ()
+    """the members whose first choice it was, by number; the primary is 0"""
+    disagreement: Figure = None
+    """how much the members differ, 0 to 1"""
+    union: Count | None = None
+    """the size of the union"""
+    chosen: Count | None = None
+    """the candidate that won, by number"""
+    candidates: tuple[TracedCandidate, ...] = ()
+    """the likeliest candidates"""
+
+
+class ResponseTrace(Schema):
+    """The steps of a response."""
+
+    members: tuple[Line, ...] = ()
+    """the models, the primary first"""
+    steps: tuple[TracedStep, ...] = ()
+    """the steps"""
+    left_out: Count = 0
+    """steps at the end that were not recorded"""
+
+    @model_validator(mode="after")
+    def _is_of_its_members(self) -> ResponseTrace:
+        members = len(self.members)
+        for step in self.steps:
+            numbers = (*step.won_by, *(number for each in step.candidates for number in each.wanted_by))
+            if any(number >= members for number in numbers):
+                raise wrong("a trace whose steps have numbers of its members")
+            if any(len(each.probabilities) != members for each in step.candidates):
+                raise wrong("a trace whose candidates have a probability for each member")
+        return self
+
+
+class SampleResponse(Schema):
+    """A response to a question."""
+
+    text: Prose | None = None
+    """the raw response; null if a log has only answers"""
+    extracted: Line | None = None
+    """the answer in it; null if none was found"""
+    score: Share | None = None
+    """between 0 and 1"""
+    length: Count | None = None
+    """in characters; null if the text is an option of a choice task"""
+    finish_reason: Line | None = None
+    """`stop`, `length` or `error`"""
+    error: Line | None = None
+    """why there is no response"""
+
+
+class EnsembleResponse(SampleResponse):
+    """The response of the set that decodes together."""
+
+    trace: ResponseTrace | None = None
+    """its steps, for a few questions"""
+
+
+class RecommendedAnswer(Schema):
+    """What the recommended strategy answers, where it takes one of several responses."""
+
+    model: Line
+    """whose response it takes"""
+    draw: Count = 0
+    """which of the responses of one model"""
+    extracted: Line | None = None
+    """the answer"""
+    score: Share | None = None
+    """between 0 and 1"""
+
+
+class Sample(SparseSchema):
+    """A question."""
+
+    id: Line
+    """of the question"""
+    prompt: Prose = ""
+    """what the models read"""
+    reference: Texts = ()
+    """the expected answer: a text, or a list of accepted texts"""
+    split: Literal["dev", "held_out"]
+    """whether it chose the set or measured it"""
+    cluster: Line | None = None
+    """what it shares with other questions; absent where questions share nothing"""
+    responses: dict[Line, SampleResponse] = Field(default_factory=dict)
+    """by model"""
+    ensemble: EnsembleResponse | None = None
+    """null on questions that no set answered together"""
+    recommended: RecommendedAnswer | None = None
+    """null unless the recommended strategy takes one of several responses"""
+
+    @field_serializer("reference")
+    def _write_reference(self, reference: tuple[str, ...]) -> Any:
+        # Most tasks have one reference, and a plain string is easier to read for programs.
+        return reference[0] if len(reference) == 1 else list(reference)
