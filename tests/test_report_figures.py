@@ -149,7 +149,7 @@ def test_a_lone_name_stands_right_of_its_mark_without_a_line() -> None:
         write_names(axes, [(5, 5, "model", True)], [(5, 5)])
         (text,), (x, y) = axes.texts, axes.transData.transform((5, 5))
         box = text.get_window_extent()
-    assert text.get_text() == "model" and text.get_weight() == 700 and not axes.lines
+    assert text.get_text() == "model" and text.get_weight() == "bold" and not axes.lines
     assert box.x0 > x + 8 and box.y0 < y < box.y1
 
 
