@@ -22,6 +22,7 @@ from advisor.commands.lm_eval import PASSED_ON, lm_eval
 from advisor.commands.profile import profile
 from advisor.commands.report import export, report
 from advisor.commands.run import run
+from advisor.commands.schema import schema
 from advisor.commands.select import select
 from advisor.commands.serve import serve
 from ensemble.errors import UniteError
@@ -61,7 +62,7 @@ def about(
 
 for command in (init, doctor, select, profile, report, run, serve, evaluate, check, compare, export):
     app.command()(with_options(command))
-for listing in (tasks, methods):
+for listing in (tasks, methods, schema):
     app.command()(listing)
 app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
 

@@ -225,7 +225,7 @@ def test_examples_of_the_quick_start_run(run_demo: Path) -> None:
     assert (run_demo / "report.html").is_file()
 
 
-def test_the_page_of_files_has_every_key_that_a_run_wrote(run_demo: Path) -> None:
+def test_the_page_of_files_has_every_key_that_a_run_wrote(run_demo: Path, site: Path) -> None:
     result = json.loads((run_demo / "result.json").read_text(encoding="utf-8"))
     keys = {
         *result,
@@ -235,8 +235,8 @@ def test_the_page_of_files_has_every_key_that_a_run_wrote(run_demo: Path) -> Non
         *result["advice"],
         *result["ensemble"],
     }
-    page = (ROOT / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
-    assert keys - set(re.findall(r"`(\w+)`", page)) == set()
+    page = (site / "reference" / "files.html").read_text(encoding="utf-8")
+    assert keys - set(re.findall(r"<code>(\w+)</code>", page)) == set()
 
 
 def test_the_page_of_commands_has_every_option(site: Path) -> None:

@@ -98,7 +98,7 @@ def test_what_cannot_be_exported_is_refused_in_a_line(place: Place, run: Path) -
         return ran.line
 
     assert "is a local model, which others cannot load" in refused("export", "run", "out", "--push", "org/new")
-    assert "--public needs --push" in refused("export", "run", "out", "--public")
+    assert "--public has no effect without --push" in refused("export", "run", "out", "--public")
     assert "gone: no such folder; give a run folder" in refused("export", "gone", "out")
     assert "is not a saved ensemble, and has " in refused("export", "run", "run")
     assert not (place.folder / "out").exists()

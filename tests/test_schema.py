@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from pydantic import Field
 
+from advisor.commands.schema import SCHEMAS, schema
 from ensemble.common.schema import (
     Count,
     Exact,
@@ -30,6 +32,7 @@ from ensemble.common.schema import (
     Share,
     SparseSchema,
     Texts,
+    json_schema,
     read_json,
     read_lines,
     read_object,
@@ -192,3 +195,35 @@ def test_lines_are_read_one_after_the_other(tmp_path: Path) -> None:
 def test_the_command_line_and_the_package_do_not_import_pydantic_at_once() -> None:
     code = "import sys, advisor, ensemble, reports, advisor.cli; sys.exit('pydantic' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_each_file_has_a_json_schema_with_a_description_of_each_key(name: str) -> None:
+    module, _, model = SCHEMAS[name].partition(":")
+    found = json_schema(getattr(import_module(module), model))
+    objects = [found, *found["$defs"].values()]
+    keys = {key: value for each in objects for key, value in each.get("properties", {}).items()}
+    assert found["type"] == "object" and keys
+    if name != "ensemble":
+        assert [key for key, value in keys.items() if not value.get("description")] == []
+
+
+def test_advisor_schema_prints_it_and_refuses_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+    schema("samples")
+    assert json.loads(capsys.readouterr().out)["title"] == "Sample"
+    with pytest.raises(InputError, match="schema other: no schema has this name; give one of result"):
+        schema("other")
+
+
+def test_no_field_of_a_file_is_loose() -> None:
+    """A bare type of Python would take true for 1 and a text for a number."""
+    module = import_module("advisor.runs.schema.result")
+    loose = {str, int, float, bool}
+    classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Schema)]
+    wrong = [
+        f"{each.__name__}.{name}"
+        for each in classes
+        for name, field in each.model_fields.items()
+        if field.annotation in loose and not field.metadata
+    ]
+    assert len(classes) > 15 and wrong == []
