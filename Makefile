@@ -11,6 +11,8 @@ PYTHONS ?= python3.10 python3.13
 QUICK := abe advice api bradley_terry \
 	evidence gain groups init judge logs_join logs_table pool prediction prompts \
 	report report_diff report_formats report_index saved selection sequential strategies tasks_format tasks_metrics top_k turns unite_step votes
+# The Python for `make test-lowest`.
+OLDEST ?= python3.10
 # How long `make fuzz` takes.
 SECONDS ?= 300
 
@@ -21,7 +23,7 @@ TYPED := advisor ensemble reports $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-versions test-vllm check format docs package fuzz bench lock clean
+.PHONY: help venv demo test test-slow test-versions test-lowest test-vllm check format docs package fuzz bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -47,6 +49,21 @@ test-versions:  ## run the quick part of the tests on other versions of Python, 
 			{ echo "the packages cannot be installed for $$python; skipped"; continue; }; \
 		OMP_NUM_THREADS=1 $$env/bin/python -m pytest -n $(PROCESSES) --dist loadfile $(QUICK:%=tests/test_%.py); \
 	done
+
+# The oldest torch with a build for processors alone where the checks run is the newest, 2.13.0 (see pyproject.toml), so
+# its lower bound is not tried. The oldest libraries warn of newer ones below them, so a warning is no error here.
+test-lowest: venv  ## run the quick part of the tests on the oldest versions that pyproject.toml allows; see OLDEST
+	@set -e; $(OLDEST) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(OLDEST) is not installed; skipped"; exit 0; }; \
+		mkdir -p build; \
+		$(BIN)/uv pip compile pyproject.toml --resolution lowest-direct --python $(OLDEST) --quiet --no-header \
+			--no-annotate --no-emit-index-url --no-emit-find-links --output-file build/lowest.txt || \
+			{ echo "the oldest versions cannot be looked up; skipped"; exit 0; }; \
+		test -x build/lowest/bin/python || $(OLDEST) -m venv build/lowest; \
+		sed -E '/^(nvidia-|cuda-|triton==)/d' build/lowest.txt > build/lowest/requirements.txt; \
+		build/lowest/bin/python -m pip install --quiet --disable-pip-version-check \
+			--requirement build/lowest/requirements.txt pytest pytest-timeout pytest-xdist hypothesis . || \
+			{ echo "the oldest versions cannot be installed; skipped"; exit 0; }; \
+		OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -n $(PROCESSES) --dist loadfile -W default $(QUICK:%=tests/test_%.py)
 
 test-vllm: venv  ## set up vLLM in build/vllm, and test ensembles behind its servers; VLLM=FILE is another vllm command
 	$(BIN)/python -m benchmarks._vllm_environment

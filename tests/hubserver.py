@@ -56,7 +56,9 @@ def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
             there = (models / wanted["name"]).exists()
             (models / wanted["name"]).mkdir(exist_ok=True)
             if not there:
-                (models / wanted["name"] / ".gitattributes").write_text(wanted["visibility"], encoding="utf-8")
+                # Older releases of the client say private instead.
+                visibility = wanted.get("visibility") or ("private" if wanted.get("private") else "public")
+                (models / wanted["name"] / ".gitattributes").write_text(visibility, encoding="utf-8")
             url = json.dumps({"url": f"http://{self.headers['Host']}/org/{wanted['name']}"}).encode()
             self.answer(409 if there else 200, url)
 

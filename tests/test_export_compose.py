@@ -148,7 +148,7 @@ def test_edited_files_are_not_overwritten(place: Place, run: Path) -> None:
 
 def test_consent_without_compose_is_refused(place: Place) -> None:
     line = place.advisor("export", "run", "out", "--allow-server", "http://a:8000").line
-    assert "need --compose" in line
+    assert "has no effect without --compose" in line
 
 
 def test_a_strategy_that_asks_its_models_has_the_files_too(place: Place, run: Path) -> None:

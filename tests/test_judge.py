@@ -465,8 +465,8 @@ def test_check_grades_fresh_responses(place: Place, raw: Raw) -> None:
     [
         ({"judge": None}, "task.yaml: judge and `metric: judge` go together"),
         ({"judge": {}}, "task.yaml: judge.prompt is missing"),
-        ({"judge": {**SINGLE, "mode": "best"}}, "judge.mode is single or pairwise, not 'best'"),
-        ({"judge": {**SINGLE, "scale": [5, 1]}}, "judge.scale must be two whole numbers from 0 to 1000"),
+        ({"judge": {**SINGLE, "mode": "best"}}, "judge.mode should be single or pairwise"),
+        ({"judge": {**SINGLE, "scale": [5, 1]}}, "judge.scale should be two whole numbers from 0 to 1000"),
         ({"judge": {**SINGLE, "scale": [1, 10], "verdict": "likelihood"}}, "whole numbers from 0 to 9"),
         ({"judge": {**PAIRWISE, "scale": [1, 5]}}, "judge.scale has no effect with `mode: pairwise`"),
         ({"judge": {**SINGLE, "verdict": "likelihood", "pattern": "x"}}, "judge.pattern has no effect"),

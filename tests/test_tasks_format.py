@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from advisor.tasks import Task, list_tasks, load_task, templates
+from advisor.tasks.schema import TaskFile
 from advisor.tasks.task import clusters_of
+from ensemble.common.schema import json_schema
 from ensemble.errors import InputError
 
 RECORDS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 9)]
@@ -152,7 +154,7 @@ def test_a_form_that_is_not_there_behind_a_variant_is_named(folder: Path) -> Non
 
 
 def test_a_form_changes_no_data(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"forms\.long\.data is not a key"):
+    with pytest.raises(InputError, match=r"forms\.long\.data is not a known key"):
         load(folder, forms={"long": {"data": {"dev": "x.jsonl"}}})
 
 
@@ -266,29 +268,29 @@ def test_a_missing_key_is_named(folder: Path, key: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"promt": "x"}, "refunds.yaml: promt is not a key"),
+        ({"promt": "x"}, "refunds.yaml: promt is not a known key"),
         ({"data": {"dev": "dev.jsonl"}}, "refunds.yaml: data.held_out is missing"),
-        ({"data": {"hub": "x", "dev": "a", "held_out": "b", "splits": "c"}}, "data.splits is not a key"),
+        ({"data": {"hub": "x", "dev": "a", "held_out": "b", "splits": "c"}}, "data.splits is not a known key"),
         ({"data": {"dev": "a", "held_out": "b", "config": "c"}}, "data.config goes with `hub`"),
-        ({"data": ["dev.jsonl"]}, "data must hold keys"),
-        ({"name": 3}, "name must be text"),
-        ({"prompt": " "}, "prompt must be text that is not blank"),
+        ({"data": ["dev.jsonl"]}, "data should be an object"),
+        ({"name": 3}, "name should be text"),
+        ({"prompt": " "}, "prompt should be text that is not blank"),
         ({"prompt": "{{question"}, "the template under prompt is broken"),
         ({"prompt": "{{question | shout}}"}, "the template under prompt is broken"),
         ({"prompt": "{{10 ** 5000}}"}, "the template under prompt is broken"),
-        ({"reference": []}, "reference is empty"),
+        ({"reference": []}, "reference should be a text or a list of texts, none of them empty"),
         ({"metric": "accuracy"}, "metric 'accuracy' is not known; choose among bleu, choice, chrf"),
         ({"metric": "choice"}, "choices and `metric: choice` go together"),
         ({"choices": ["x", "y"]}, "choices and `metric: choice` go together"),
         ({"extract": "answer is ("}, "refunds.yaml: extract is not a regular expression that can be used: "),
-        ({"stop": [""]}, "stop must be a text or a list of texts"),
-        ({"stop": {"x": 1}}, "stop must be a text or a list of texts"),
-        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1"),
-        ({"shots": "four"}, "shots must be a whole number"),
-        ({"shots": 10**12}, "shots is larger than 1,000,000,000"),
+        ({"stop": [""]}, "stop should be a text or a list of texts"),
+        ({"stop": {"x": 1}}, "stop should be a text or a list of texts"),
+        ({"max_new_tokens": 0}, "max_new_tokens should be a whole number from 1 to"),
+        ({"shots": "four"}, "shots should be a whole number"),
+        ({"shots": 10**12}, "shots should be a whole number from 0 to 1,000,000,000"),
         ({"metric": "x" * 5000}, "metric 'xxx"),
-        ({"shots": True}, "shots must be a whole number"),
-        ({"dev_size": 0}, "dev_size must be a whole number of at least 1"),
+        ({"shots": True}, "shots should be a whole number"),
+        ({"dev_size": 0}, "dev_size should be a whole number from 1 to"),
     ],
 )
 def test_a_wrong_key_is_named_with_the_file(folder: Path, keys: dict[str, Any], message: str) -> None:
@@ -309,9 +311,12 @@ def test_a_wrong_key_is_named_with_the_file(folder: Path, keys: dict[str, Any], 
         ("name: !!int ''\n", "not valid YAML"),
         ("name: !!bool x\n", "not valid YAML"),
         ("name: !!timestamp x\n", "not valid YAML"),
-        (f"name: 0x{'F' * 6000}\n", "data is missing"),
+        (f"name: 0x{'F' * 6000}\n", "name should be text"),
         ("#" * 300_000, "larger than 256 kB"),
-        ('name: "\\ud800"\ndata: {}\nprompt: a\nreference: b\nmetric: number\n', "name holds half a surrogate pair"),
+        (
+            'name: "\\ud800"\ndata: {}\nprompt: a\nreference: b\nmetric: number\n',
+            "text without halves of surrogate pairs",
+        ),
     ],
 )
 def test_a_broken_file_is_refused_with_its_line(folder: Path, text: str, message: str) -> None:
@@ -466,3 +471,13 @@ def test_a_template_gives_the_same_text_in_either_process(folder: Path, template
     extra = {"list": [1, 2], "a b": 3.5, "none": None, "true": True, "text": "\u00e9\U0001f600"}
     write_records(folder / "dev.jsonl", [{**RECORDS[0], "extra": extra}])
     assert load(folder, prompt=template).examples[0].prompt == text
+
+
+def test_the_schema_and_the_documentation_describe_every_key() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "own-task.md").read_text(encoding="utf-8")
+    described = json_schema(TaskFile)["properties"]
+    assert list(described) == list(TaskFile.model_fields)
+    for key in TaskFile.model_fields:
+        assert f"`{key}`" in page or f"{key}:" in page
+    # What a reference to another part of the schema says stands there.
+    assert [key for key, each in described.items() if "description" not in each] == []

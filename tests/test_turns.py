@@ -132,7 +132,7 @@ def test_a_conversation_is_on_one_side_of_a_file_that_dev_and_held_out_share(tal
     [
         ({"choices": ["a", "b"], "metric": "choice"}, "task.yaml: follow_ups cannot be used with `choices`"),
         ({"source": "{{kind}}"}, "task.yaml: follow_ups cannot be used with `source`"),
-        ({"follow_ups": ["", "{{kind}}"]}, "follow_ups must be a text or a list of texts that are not empty"),
+        ({"follow_ups": ["", "{{kind}}"]}, "follow_ups should be a text or a list of texts, none of them empty"),
         ({"follow_ups": "{{['', kind]}}"}, "dev.jsonl:1: a follow-up is blank"),
         ({"follow_ups": "{{['x'] * 40}}"}, "dev.jsonl:1: it has more than 32 turns"),
         ({"id": "{{turns}}"}, "dev.jsonl:1: the id must be text or a whole number"),

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.tasks.data_files import TABLES, data_suffix
-from advisor.tasks.task_file import read_keys
-from ensemble.common.limits import LimitedProcess
+from advisor.tasks.task_file import read_mapping
 from ensemble.errors import InputError
 
 _BUILTIN = Path(__file__).parent / "builtin"
@@ -46,10 +45,10 @@ class TaskSummary:
 def list_tasks() -> tuple[TaskSummary, ...]:
     """All built-in tasks, by name."""
     # Only the texts: checking the templates would start a process, and the tests load every built-in task.
-    files = [(path, read_keys(path, LimitedProcess())) for path in _builtin_files().values()]
+    files = [(path, read_mapping(path)) for path in _builtin_files().values()]
     return tuple(
-        TaskSummary(keys.text("name") or "", keys.text("metric") or "", keys.text("summary") or "", path)
-        for path, keys in files
+        TaskSummary(str(values["name"]), str(values["metric"]), str(values.get("summary", "")), path)
+        for path, values in files
     )
 
 

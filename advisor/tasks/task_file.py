@@ -24,44 +24,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import cast
+from typing import TYPE_CHECKING
 
 from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
-from advisor.tasks.task import JUDGE, MODES, SCORINGS, VERDICTS, Mode, Rubric, Scoring
+from advisor.tasks.task import JUDGE, Rubric, Scoring
 from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
 from ensemble.common.limits import LimitedProcess
 from ensemble.errors import InputError
 
-_REQUIRED = ("name", "data", "prompt", "reference", "metric")
-_OPTIONAL = (
-    "summary",
-    "id",
-    "variant",
-    "follow_ups",
-    "instructions",
-    "choices",
-    "scoring",
-    "group",
-    "cluster",
-    "source",
-    "extract",
-    "stop",
-    "max_new_tokens",
-    "shots",
-    "shots_by_group",
-    "shot_response",
-    "dev_size",
-    "forms",
-    "judge",
-)
-_FORM_KEYS = ("prompt", "choices", "scoring", "instructions", "shot_response", "shots", "stop", "extract", "judge")
-"""What a form of a task may change: how it is put, and not what is asked."""
+if TYPE_CHECKING:
+    from advisor.tasks.schema import FileData, HubData, JudgeSettings, TaskFile
+
 # The keys that decide what a model or a judge reads, and where its response ends.
 _PROMPT_KEYS = (
     "prompt",
@@ -80,8 +59,8 @@ _PROMPT_KEYS = (
 )
 _HUB_KEYS = ("config", "revision", "fields")
 _ROLES = ("dev", "held_out", "shots")
-_MAX_NEW_TOKENS = 256
-_RUBRIC_KEYS = ("mode", "verdict", "pattern", "scale", "max_new_tokens")
+_JUDGE_TOKENS = 256
+"""Tokens after which a judge is cut off by default."""
 _PATTERNS = {"single": r"\[\[(-?\d+(?:\.\d+)?)\]\]", "pairwise": r"\[\[([ABC])\]\]"}
 """How a judge writes its verdict by default: as in MT-Bench (Zheng et al., 2023, appendix A)."""
 _SHOWN = {"single": {"response"}, "pairwise": {"response_a", "response_b"}}
@@ -90,7 +69,7 @@ _FIELDS = {"question", "reference", "turns", "group"}
 """Its other fields; ``turns`` has responses, too."""
 _LARGEST = 2**18  # bytes of a task file: a hundred times the largest built-in one, and YAML is read in seconds
 _LONGEST_PATH = 1000  # characters; a file system has names of 255 bytes, and errors that differ
-_MOST = 10**9  # of every count; a number of thousands of digits cannot even be printed
+_WAY_OUT = "correct it as docs/how-to/own-task.md says"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,111 +133,51 @@ class TaskDefinition:
     rubric: Rubric | None
 
 
-class Keys:
-    """The keys of one mapping of a YAML file. Messages name the file and the key.
+class Texts:
+    """What compiles the texts of a task file. Messages name the file and the key.
 
     Args:
-        values: The mapping.
         file: The file.
         child: The process that compiles and renders what could waste time or memory.
-        under: The keys above this mapping, each followed by a dot.
     """
 
-    __slots__ = ("_child", "file", "under", "values")
+    __slots__ = ("_child", "file")
 
-    def __init__(self, values: Mapping[str, object], file: str, child: LimitedProcess, under: str = "") -> None:
-        self.values, self.file, self._child, self.under = values, file, child, under
-
-    def with_values(self, values: Mapping[str, object]) -> Keys:
-        """Other values of the same mapping."""
-        return Keys(values, self.file, self._child, self.under)
+    def __init__(self, file: str, child: LimitedProcess) -> None:
+        self.file, self._child = file, child
 
     def error(self, key: str, message: str) -> InputError:
         """An error about one key."""
-        return InputError(f"{self.file}: {self.under}{key} {message}")
+        return InputError(f"{self.file}: {key} {message}")
 
-    def check(self, required: Iterable[str], optional: Iterable[str]) -> None:
-        """Raise InputError if a required key is missing, or if a key is neither required nor optional."""
-        required = tuple(required)
-        known = {*required, *optional}
-        for key in self.values:
-            if key not in known:
-                raise self.error(key, f"is not a key of a task file; use one of {', '.join(sorted(known))}")
-        for key in required:
-            if key not in self.values:
-                raise self.error(key, "is missing; add it")
+    def template(self, key: str, source: str) -> Template:
+        """The template of a text under a key."""
+        return Template(source, file=self.file, key=key, child=self._child)
 
-    def text(self, key: str) -> str | None:
-        """A text that is not blank; None if the key is absent."""
-        if key not in self.values:
-            return None
-        value = self.values[key]
-        if not isinstance(value, str) or not value.strip():
-            raise self.error(key, f"must be text that is not blank, not {_shown(value)}")
-        return self._valid(key, value)
+    def optional(self, key: str, source: str | None) -> Template | None:
+        """The template of a text under a key; None for None."""
+        return None if source is None else self.template(key, source)
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A text or a list of texts, as a tuple; empty if the key is absent. White space alone is allowed."""
-        if key not in self.values:
-            return ()
-        value = self.values[key]
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
-            raise self.error(key, f"must be a text or a list of texts that are not empty, not {_shown(value)}")
-        return tuple(self._valid(key, item) for item in items)
+    def templates(self, key: str, sources: Sequence[str] | None) -> tuple[Template, ...]:
+        """The templates of all texts under a key; none for None."""
+        return tuple(self.template(key, source) for source in sources or ())
 
-    def count(self, key: str, *, least: int) -> int | None:
-        """A whole number of at least ``least``; None if the key is absent."""
-        if key not in self.values:
-            return None
-        value = self.values[key]
-        # Python counts True as 1; in a task file it is a mistake.
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.error(key, f"must be a whole number of at least {least}, not {_shown(value)}")
-        if value > _MOST:
-            raise self.error(key, f"is larger than {_MOST:,}; give a smaller number")
-        return value
+    def of_mapping(self, key: str, sources: Mapping[str, str]) -> dict[str, Template]:
+        """The templates of a mapping's texts, by their keys."""
+        return {name: self.template(f"{key}.{name}", source) for name, source in sources.items()}
 
-    def flag(self, key: str) -> bool:
-        """True or false; false if the key is absent."""
-        value = self.values.get(key, False)
-        if not isinstance(value, bool):
-            raise self.error(key, f"must be true or false, not {_shown(value)}")
-        return value
-
-    def mapping(self, key: str) -> Keys:
-        """The mapping under a key; empty if the key is absent."""
-        value = self.values.get(key, {})
-        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-            raise self.error(key, f"must hold keys of text with values, not {_shown(value)}")
-        return Keys(value, self.file, self._child, f"{self.under}{key}.")
-
-    def template(self, key: str) -> Template | None:
-        """The template under a key; None if the key is absent."""
-        source = self.text(key)
-        return None if source is None else self.compiled(key, source)
-
-    def templates(self, key: str) -> tuple[Template, ...]:
-        """The template or the list of templates under a key; empty if the key is absent."""
-        if key in self.values and not self.values[key]:
-            raise self.error(key, "is empty; give a text or a list of texts")
-        return tuple(self.compiled(key, source) for source in self.texts(key))
-
-    def pattern(self, key: str) -> str | None:
-        """The regular expression under a key; None if the key is absent."""
-        pattern = self.text(key)
+    def pattern(self, key: str, pattern: str | None) -> str | None:
+        """A regular expression under a key, after a check that it can be used; None for None."""
         problem = None if pattern is None else check_pattern(pattern, self._child)
         if problem is not None:
             raise self.error(key, f"is not a regular expression that can be used: {problem}; correct it")
         return pattern
 
-    def compiled(self, key: str, source: str) -> Template:
-        """The template of a text under a key."""
-        return Template(source, file=self.file, key=f"{self.under}{key}", child=self._child)
-
-    def all_templates(self) -> dict[str, Template]:
-        """The templates under all keys, by key."""
-        return {key: template for key in self.values if (template := self.template(key)) is not None}
+    def filled(self, key: str, source: str | None, variant: str) -> str | None:
+        """A text under a key with ``{{variant}}`` filled in; None for None."""
+        if source is None or "{" not in source:
+            return source
+        return self.template(key, source).text(Record({"variant": variant}, "the variant in the task's name"))
 
     def check_path(self, key: str, path: str) -> str:
         """Check that a path stays within the folder that it starts from, as far as its text tells; gives the path.
@@ -280,12 +199,6 @@ class Keys:
             raise self.error(key, f"may have * in at most two names of the path, and no **, not {_shown(path)}")
         return path
 
-    def _valid(self, key: str, text: str) -> str:
-        # "\\ud800" in YAML is half a surrogate pair, which no tokenizer and no UTF-8 file can hold.
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise self.error(key, "holds half a surrogate pair; write the whole character")
-        return text
-
 
 def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> TaskDefinition:
     """Read a task file.
@@ -299,185 +212,173 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
     Raises:
         InputError: The file, one of its keys, or the variant cannot be used.
     """
-    keys = read_keys(path, child)
-    # A judge can grade responses to questions that have no right answer.
-    optional = {"reference"} if keys.values.get("metric") == JUDGE else set()
-    keys.check([key for key in _REQUIRED if key not in optional], (*_OPTIONAL, *optional))
-    name = keys.text("name") or ""
-    forms = keys.mapping("forms").values
-    keys, form, variant = _in_form(keys, variant)
-    default = keys.text("variant")
+    # The child process imports this module, and its time counts.
+    from advisor.tasks.schema import TaskFile
+    from ensemble.common.schema import validated
+
+    values = read_mapping(path)
+    texts = Texts(str(path), child)
+    whole = validated(TaskFile, values, texts.file, _WAY_OUT, clean=False)
+    values, form, variant = _in_form(whole, values, variant, texts)
+    file = validated(TaskFile, values, texts.file, _WAY_OUT, clean=False)
+    name = file.name
     if variant is not None:
-        if default is None:
-            names = ", ".join([name, *(f"{name}:{each}" for each in forms)])
-            raise keys.error("variant", f"is missing, so there is no {name}:{variant}; write {names}")
+        if file.variant is None:
+            names = ", ".join([name, *(f"{name}:{each}" for each in whole.forms)])
+            raise texts.error("variant", f"is missing, so there is no {name}:{variant}; write {names}")
         name = f"{name}:{variant}"
     name += f":{form}" if form else ""
-    chosen = variant or default
-    metric = keys.text("metric") or ""
-    metrics.plugins().check(metric)
-    if metric not in metrics.metric_names():
-        known = ", ".join(map(metrics.plugins().label, metrics.metric_names()))
-        raise keys.error("metric", f"{_shown(metric)} is not known; choose among {known}")
-    if ("choices" in keys.values) != (metric == "choice"):
-        raise keys.error("choices", "and `metric: choice` go together; give both or neither")
-    scoring = keys.text("scoring") or "texts"
-    if scoring not in SCORINGS or ("scoring" in keys.values and metric != "choice"):
-        raise keys.error("scoring", f"goes with `metric: choice` and is {', '.join(SCORINGS)}, not {_shown(scoring)}")
-    # An encoder reads one source, and options are no response that a second turn could be about.
-    for key in ("source", "choices"):
-        if "follow_ups" in keys.values and key in keys.values:
-            raise keys.error("follow_ups", f"cannot be used with `{key}`; leave out one of them")
-    if ("judge" in keys.values) != (metric == JUDGE):
-        raise keys.error("judge", "and `metric: judge` go together; give both or neither")
-    if metric == JUDGE and "extract" in keys.values:
-        raise keys.error("extract", "has no effect with `metric: judge`, which reads whole responses; leave it out")
-    by_group = keys.flag("shots_by_group")
-    if by_group and "group" not in keys.values:
-        raise keys.error("shots_by_group", "needs `group`; add it, or leave this out")
+    chosen = variant or file.variant
+    _check_together(file, texts)
     return TaskDefinition(
         name=name,
         file=path,
-        summary=keys.text("summary") or "",
+        summary=file.summary or "",
         variant=chosen,
-        data=_data_spec(keys.mapping("data"), chosen or ""),
-        id=_field(keys, "id"),
-        # `check` has made sure that the prompt is there, and `text` that it is not blank.
-        prompt=keys.compiled("prompt", keys.text("prompt") or ""),
-        follow_ups=keys.templates("follow_ups"),
-        reference=keys.templates("reference"),
-        choices=keys.templates("choices"),
-        metric=metric,
-        scoring=cast(Scoring, scoring),
-        instructions=keys.template("instructions"),
-        group=keys.template("group"),
-        cluster=_field(keys, "cluster"),
-        source=keys.template("source"),
-        extract=keys.pattern("extract"),
-        stop=keys.texts("stop"),
-        max_new_tokens=keys.count("max_new_tokens", least=1) or _MAX_NEW_TOKENS,
-        shots=keys.count("shots", least=0) or 0,
-        shots_by_group=by_group,
-        shot_response=keys.template("shot_response"),
-        dev_size=keys.count("dev_size", least=1),
-        digest=_digest(keys.values, tuple(keys.values), chosen),
-        prompt_digest=_digest(keys.values, _PROMPT_KEYS, chosen),
-        rubric=_rubric(keys.mapping("judge")) if metric == JUDGE else None,
+        data=_data_spec(file.data, chosen or "", texts),
+        id=_field("id", file.id, texts),
+        prompt=texts.template("prompt", file.prompt),
+        follow_ups=texts.templates("follow_ups", file.follow_ups),
+        reference=texts.templates("reference", file.reference),
+        choices=texts.templates("choices", file.choices),
+        metric=file.metric,
+        scoring=file.scoring or "texts",
+        instructions=texts.optional("instructions", file.instructions),
+        group=texts.optional("group", file.group),
+        cluster=_field("cluster", file.cluster, texts),
+        source=texts.optional("source", file.source),
+        extract=texts.pattern("extract", file.extract),
+        stop=file.stop,
+        max_new_tokens=file.max_new_tokens,
+        shots=file.shots,
+        shots_by_group=file.shots_by_group,
+        shot_response=texts.optional("shot_response", file.shot_response),
+        dev_size=file.dev_size,
+        digest=_digest(values, tuple(values), chosen),
+        prompt_digest=_digest(values, _PROMPT_KEYS, chosen),
+        rubric=None if file.judge is None else _rubric(file.judge, texts),
     )
 
 
-def _in_form(keys: Keys, chosen: str | None) -> tuple[Keys, str, str | None]:
-    """The keys of the chosen form, or else of the first one; its name, empty if none was chosen; and the variant."""
-    forms = keys.mapping("forms")
-    if not forms.values:
-        return keys, "", chosen
+def _check_together(file: TaskFile, texts: Texts) -> None:
+    """Raise InputError if the metric is not known, or keys do not go together."""
+    metrics.plugins().check(file.metric)
+    if file.metric not in metrics.metric_names():
+        known = ", ".join(map(metrics.plugins().label, metrics.metric_names()))
+        raise texts.error("metric", f"{_shown(file.metric)} is not known; choose among {known}")
+    # A judge can grade responses to questions that have no right answer.
+    if file.reference is None and file.metric != JUDGE:
+        raise texts.error("reference", "is missing; add it")
+    if (file.choices is not None) != (file.metric == "choice"):
+        raise texts.error("choices", "and `metric: choice` go together; give both or neither")
+    if file.scoring is not None and file.metric != "choice":
+        raise texts.error("scoring", "goes with `metric: choice`; leave it out")
+    # An encoder reads one source, and options are no response that a second turn could be about.
+    for key, value in (("source", file.source), ("choices", file.choices)):
+        if file.follow_ups is not None and value is not None:
+            raise texts.error("follow_ups", f"cannot be used with `{key}`; leave out one of them")
+    if (file.judge is not None) != (file.metric == JUDGE):
+        raise texts.error("judge", "and `metric: judge` go together; give both or neither")
+    if file.metric == JUDGE and file.extract is not None:
+        raise texts.error("extract", "has no effect with `metric: judge`, which reads whole responses; leave it out")
+    if file.shots_by_group and file.group is None:
+        raise texts.error("shots_by_group", "needs `group`; add it, or leave this out")
+
+
+def _in_form(
+    file: TaskFile, values: Mapping[str, object], chosen: str | None, texts: Texts
+) -> tuple[dict[str, object], str, str | None]:
+    """The keys in the chosen form, or else in the first one; its name, empty if none was chosen; and the variant."""
+    if not file.forms:
+        return dict(values), "", chosen
     variant, colon, form = (chosen or "").rpartition(":")
-    if form not in forms.values:
+    if form not in file.forms:
         if colon:
-            raise keys.error("forms", f"has no {form}; use one of {', '.join(forms.values)}")
+            raise texts.error("forms", f"has no {form}; use one of {', '.join(file.forms)}")
         variant, form = chosen or "", ""
-    changes = forms.mapping(form or next(iter(forms.values)))
-    changes.check((), _FORM_KEYS)
-    values = {key: value for key, value in keys.values.items() if key != "forms"} | dict(changes.values)
-    return keys.with_values(values), form, variant or None
+    from ensemble.common.schema import written
+
+    changes = written(file.forms[form or next(iter(file.forms))])
+    return {key: value for key, value in values.items() if key != "forms"} | changes, form, variant or None
 
 
-def _rubric(keys: Keys) -> Rubric:
+def _rubric(judge: JudgeSettings, texts: Texts) -> Rubric:
     """How a judge grades, from the mapping under ``judge``."""
-    keys.check(("prompt",), _RUBRIC_KEYS)
-    mode, verdict = keys.text("mode") or MODES[0], keys.text("verdict") or VERDICTS[0]
-    for key, value, allowed in (("mode", mode, MODES), ("verdict", verdict, VERDICTS)):
-        if value not in allowed:
-            raise keys.error(key, f"is {' or '.join(allowed)}, not {_shown(value)}")
-    if verdict == "likelihood" and (stray := {"pattern", "max_new_tokens"} & keys.values.keys()):
-        raise keys.error(min(stray), "has no effect with `verdict: likelihood`, which writes no text; leave it out")
-    if mode == "pairwise" and "scale" in keys.values:
-        raise keys.error("scale", "has no effect with `mode: pairwise`, which gives no grades; leave it out")
-    scale = keys.values.get("scale", [1, 10] if verdict == "text" else [1, 5])
+    if judge.verdict == "likelihood":
+        for key, value in (("max_new_tokens", judge.max_new_tokens), ("pattern", judge.pattern)):
+            if value is not None:
+                effect = "has no effect with `verdict: likelihood`, which writes no text; leave it out"
+                raise texts.error(f"judge.{key}", effect)
+    if judge.mode == "pairwise" and judge.scale is not None:
+        raise texts.error("judge.scale", "has no effect with `mode: pairwise`, which gives no grades; leave it out")
+    scale = judge.scale or ((1, 10) if judge.verdict == "text" else (1, 5))
     # No grade is the beginning of another one, so that the probability of 1 has no part of that of 10.
-    most = 1000 if verdict == "text" else 9
-    if (
-        not isinstance(scale, list)
-        or len(scale) != 2
-        or not all(type(end) is int for end in scale)
-        or not 0 <= scale[0] < scale[1] <= most
-    ):
-        raise keys.error("scale", f"must be two whole numbers from 0 to {most}, the lower first, not {_shown(scale)}")
-    source = keys.text("prompt") or ""
-    named = keys.compiled("prompt", source).named
-    responses = _SHOWN[mode]
+    if judge.verdict == "likelihood" and scale[1] > 9:
+        raise texts.error(
+            "judge.scale", "should be two whole numbers from 0 to 9 with `verdict: likelihood`; correct it"
+        )
+    named = texts.template("judge.prompt", judge.prompt).named
+    responses = _SHOWN[judge.mode]
     if unknown := named - responses - _FIELDS:
         known = ", ".join(sorted(responses | _FIELDS))
-        raise keys.error("prompt", f"names the field '{min(unknown)}', and with `mode: {mode}` there is only {known}")
+        message = f"names the field '{min(unknown)}', and with `mode: {judge.mode}` there is only {known}"
+        raise texts.error("judge.prompt", message)
     if "turns" not in named and not responses <= named:
-        raise keys.error("prompt", f"must show what is judged; add {{{{{min(responses - named)}}}}}")
+        raise texts.error("judge.prompt", f"must show what is judged; add {{{{{min(responses - named)}}}}}")
     return Rubric(
-        mode=cast(Mode, mode),
-        prompt=source,
-        file=keys.file,
-        verdict=verdict,
-        pattern=keys.pattern("pattern") or _PATTERNS[mode],
-        scale=(scale[0], scale[1]),
-        max_new_tokens=keys.count("max_new_tokens", least=1) or _MAX_NEW_TOKENS,
+        mode=judge.mode,
+        prompt=judge.prompt,
+        file=texts.file,
+        verdict=judge.verdict,
+        pattern=texts.pattern("judge.pattern", judge.pattern) or _PATTERNS[judge.mode],
+        scale=scale,
+        max_new_tokens=judge.max_new_tokens or _JUDGE_TOKENS,
     )
 
 
-def _field(keys: Keys, key: str) -> Template | None:
-    source = keys.text(key)
+def _field(key: str, source: str | None, texts: Texts) -> Template | None:
     # A text without a template is a field's name: the same cluster or id for all questions would say nothing.
     if source is not None and "{" not in source:
         source = f"{{{{{source}}}}}"
-    return None if source is None else keys.compiled(key, source)
+    return texts.optional(key, source)
 
 
-def _data_spec(keys: Keys, variant: str) -> DataSpec:
-    """Check the mapping under ``data``; ``{{variant}}`` is filled in everywhere but in ``fields`` and ``where``."""
-    hub, local = keys.text("hub"), _files(keys.mapping("local"), variant, skip=())
-    where = keys.mapping("where").all_templates()
-    if hub is None and not local:
-        stray = [key for key in _HUB_KEYS if key in keys.values]
-        if stray:
-            raise keys.error(stray[0], "goes with `hub`; add `hub`, or leave this out")
-        for role in ("dev", "held_out"):
-            if role not in keys.values:
-                raise keys.error(role, "is missing; give its file, or `hub` and a split of its data")
-        files = _files(keys, variant, skip=("local", "where"))
+def _data_spec(data: HubData | FileData, variant: str, texts: Texts) -> DataSpec:
+    """Where the records come from; ``{{variant}}`` is filled in everywhere but in ``fields`` and ``where``."""
+    from advisor.tasks.schema import FileData
+
+    where = texts.of_mapping("data.where", data.where)
+    if isinstance(data, FileData):
+        splits = {"dev": data.dev, "held_out": data.held_out, **(data.__pydantic_extra__ or {})}
+        if stray := next((key for key in _HUB_KEYS if key in splits), None):
+            raise texts.error(f"data.{stray}", "goes with `hub`; add `hub`, or leave this out")
+        files = _files("data", {key: each for key, each in splits.items() if key != "local"}, variant, texts)
         return DataSpec(None, None, None, {}, {split: split for split in files}, files, {}, where)
-    if hub is not None and hub.startswith((".", "/")):
-        keys.check_path("hub", hub)
-    keys.check(("dev", "held_out"), ("hub", *_HUB_KEYS, "shots", "local", "where"))
+    if data.hub is not None and data.hub.startswith((".", "/")):
+        texts.check_path("data.hub", data.hub)
+    roles = {role: texts.filled(f"data.{role}", getattr(data, role), variant) for role in _ROLES}
     return DataSpec(
-        hub=hub,
-        config=_filled(keys, "config", variant),
-        revision=keys.text("revision"),
-        fields=keys.mapping("fields").all_templates(),
-        roles={role: split for role in _ROLES if (split := _filled(keys, role, variant)) is not None},
+        hub=data.hub,
+        config=texts.filled("data.config", data.config, variant),
+        revision=data.revision,
+        fields=texts.of_mapping("data.fields", data.fields),
+        roles={role: split for role, split in roles.items() if split is not None},
         files={},
-        local=local,
+        local=_files("data.local", data.local, variant, texts),
         where=where,
     )
 
 
-def _files(keys: Keys, variant: str, *, skip: tuple[str, ...]) -> dict[str, Files]:
-    files: dict[str, Files] = {}
-    for split, value in keys.values.items():
-        if split in skip:
-            continue
-        if isinstance(value, dict):
-            columns = keys.mapping(split)
-            files[split] = {
-                field: columns.check_path(field, _filled(columns, field, variant) or "") for field in columns.values
-            }
-        else:
-            files[split] = keys.check_path(split, _filled(keys, split, variant) or "")
-    return files
+def _files(under: str, sources: Mapping[str, str | dict[str, str]], variant: str, texts: Texts) -> dict[str, Files]:
+    def path(key: str, source: str) -> str:
+        return texts.check_path(key, texts.filled(key, source, variant) or "")
 
-
-def _filled(keys: Keys, key: str, variant: str) -> str | None:
-    source = keys.text(key)
-    if source is None or "{" not in source:
-        return source
-    return keys.compiled(key, source).text(Record({"variant": variant}, "the variant in the task's name"))
+    return {
+        split: {field: path(f"{under}.{split}.{field}", each) for field, each in source.items()}
+        if isinstance(source, dict)
+        else path(f"{under}.{split}", source)
+        for split, source in sources.items()
+    }
 
 
 def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str | None) -> str:
@@ -486,8 +387,8 @@ def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_keys(path: Path, child: LimitedProcess) -> Keys:
-    """Read a file that holds one mapping, without checking the keys.
+def read_mapping(path: Path) -> dict[str, object]:
+    """Read a file that holds one mapping, without checking its keys.
 
     Raises:
         InputError: The file cannot be read, is not YAML, or does not hold one mapping.
@@ -496,7 +397,7 @@ def read_keys(path: Path, child: LimitedProcess) -> Keys:
     values = parse_yaml(text, str(path))
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise InputError(f"{path} must hold keys with values, such as `name: refunds`, not {_shown(values)}")
-    return Keys(values, str(path), child)
+    return values
 
 
 def _shown(value: object) -> str:

@@ -1,0 +1,199 @@
+"""The shape of a task file. docs/how-to/own-task.md says with examples what each key does.
+
+What templates, patterns and metrics have to be, and what one key says about another, is checked where the file is
+read: :mod:`advisor.tasks.task_file`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, PlainValidator, Tag, WithJsonSchema
+
+from advisor.tasks.task import Mode, Scoring
+from ensemble.common.schema import Flag, Schema, must, wrong
+
+_MOST = 10**9  # of every count; a number of thousands of digits cannot even be printed
+_HAND_WRITTEN = ConfigDict(extra="forbid", validate_default=False)
+
+
+def _checked(text: str) -> str:
+    # "\ud800" in YAML is half a surrogate pair, which no tokenizer and no UTF-8 file can hold.
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise wrong("text without halves of surrogate pairs")
+    return text
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise wrong("text that is not blank")
+    return _checked(value)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list) or not items or not all(isinstance(item, str) and item for item in items):
+        raise wrong("a text or a list of texts, none of them empty")
+    return tuple(_checked(item) for item in items)
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    return () if value == [] else _texts(value)
+
+
+def _scale(value: Any) -> tuple[int, int]:
+    is_pair = isinstance(value, list) and len(value) == 2 and all(type(end) is int for end in value)
+    if not is_pair or not 0 <= value[0] < value[1] <= 1000:
+        raise wrong("two whole numbers from 0 to 1000, the lower first")
+    return value[0], value[1]
+
+
+_LISTED: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string", "minLength": 1})]
+Templates = Annotated[tuple[str, ...], PlainValidator(_texts), WithJsonSchema(_LISTED)]
+StopTexts = Annotated[tuple[str, ...], PlainValidator(_stop), WithJsonSchema(_LISTED)]
+Whole = Annotated[
+    int, Field(strict=True), must(lambda value: 0 <= value <= _MOST, f"a whole number from 0 to {_MOST:,}")
+]
+AtLeastOne = Annotated[
+    int, Field(strict=True), must(lambda value: 1 <= value <= _MOST, f"a whole number from 1 to {_MOST:,}")
+]
+_PAIR: dict[str, Any] = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+Scale = Annotated[tuple[int, int], PlainValidator(_scale), WithJsonSchema(_PAIR)]
+Files = Text | dict[str, Text]
+"""A file, or a file for each field of a record."""
+
+
+class HubData(Schema):
+    """Data of the hub, or of a folder that ``--data`` names."""
+
+    model_config = _HAND_WRITTEN
+
+    hub: Text | None = None
+    """A data set of the hub."""
+    config: Text | None = None
+    """A configuration of this data set."""
+    revision: Text | None = None
+    """A commit or a tag of this data set."""
+    fields: dict[str, Text] = Field(default_factory=dict)
+    """Fields of a record, each with the template that renders it."""
+    dev: Text
+    """The split that chooses."""
+    held_out: Text
+    """The split that verifies."""
+    shots: Text | None = None
+    """The split that demonstrations come from."""
+    local: dict[str, Files] = Field(default_factory=dict)
+    """The file of each split below the folder of ``--data``."""
+    where: dict[str, Text] = Field(default_factory=dict)
+    """Which records belong to a split: a template that is true or false."""
+
+
+class FileData(Schema):
+    """Files beside the task file, one for each split."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Files]
+
+    dev: Files
+    """The file that chooses."""
+    held_out: Files
+    """The file that verifies."""
+    where: dict[str, Text] = Field(default_factory=dict)
+    """Which records belong to a split: a template that is true or false."""
+
+
+def _kind_of_data(value: Any) -> str:
+    # No keys of a file, so that messages leave these names out.
+    return "_hub" if isinstance(value, Mapping) and ("hub" in value or value.get("local")) else "_files"
+
+
+class JudgeSettings(Schema):
+    """How a model grades responses."""
+
+    model_config = _HAND_WRITTEN
+
+    prompt: Text
+    """The prompt of the judge, a template."""
+    mode: Mode = "single"
+    """A grade for each response, or a comparison of two."""
+    verdict: Literal["text", "likelihood"] = "text"
+    """Whether the grade is read from what the judge writes, or from probabilities."""
+    pattern: Text | None = None
+    """A regular expression that finds the verdict."""
+    scale: Scale | None = None
+    """The lowest and the highest grade."""
+    max_new_tokens: AtLeastOne | None = None
+    """Tokens after which the judge is cut off."""
+
+
+class Form(Schema):
+    """What a form of a task changes: how it is put, and not what is asked."""
+
+    model_config = _HAND_WRITTEN
+
+    prompt: Text | None = None
+    choices: Templates | None = None
+    scoring: Scoring | None = None
+    instructions: Text | None = None
+    shot_response: Text | None = None
+    shots: Whole | None = None
+    stop: StopTexts | None = None
+    extract: Text | None = None
+    judge: JudgeSettings | None = None
+
+
+class TaskFile(Schema):
+    """A task file."""
+
+    model_config = _HAND_WRITTEN
+
+    name: Text
+    """The task's name."""
+    data: Annotated[Annotated[HubData, Tag("_hub")] | Annotated[FileData, Tag("_files")], Discriminator(_kind_of_data)]
+    """Where the records come from."""
+    prompt: Text
+    """Renders a question."""
+    reference: Templates | None = None
+    """Renders the accepted texts; only a judge can do without."""
+    metric: Text
+    """How a response is scored."""
+    summary: Text | None = None
+    """One line for lists."""
+    id: Text | None = None
+    """The field with a question's id, or a template."""
+    variant: Text | None = None
+    """The value of ``{{variant}}`` where the task's name has none."""
+    follow_ups: Templates | None = None
+    """Render what the user says after the responses to the question."""
+    instructions: Text | None = None
+    """Renders the text before the demonstrations."""
+    choices: Templates | None = None
+    """Render the options of a choice task."""
+    scoring: Scoring | None = None
+    """What decides between the options of a choice task."""
+    group: Text | None = None
+    """Renders the part of the task that a question belongs to."""
+    cluster: Text | None = None
+    """The field that questions on one passage share, or a template."""
+    source: Text | None = None
+    """Renders the bare text that encoder-decoder models read."""
+    extract: Text | None = None
+    """A regular expression on the response."""
+    stop: StopTexts = ()
+    """Texts that end a response."""
+    max_new_tokens: AtLeastOne = 256
+    """Tokens after which a response is cut off."""
+    shots: Whole = 0
+    """Demonstrations before each question."""
+    shots_by_group: Flag = False
+    """Whether the demonstrations of a question are of its group."""
+    shot_response: Text | None = None
+    """Renders the response of a demonstration."""
+    dev_size: AtLeastOne | None = None
+    """Questions of the dev split, drawn from its data."""
+    forms: dict[str, Form] = Field(default_factory=dict)
+    """Other ways to put the questions, by name; the first one is the default."""
+    judge: JudgeSettings | None = None
+    """How a judge grades, with ``metric: judge``."""
