@@ -498,7 +498,7 @@ def test_the_samples_say_whose_response_the_recommended_strategy_takes(place: Pl
     cascade = next(each for each in outcome.strategies if each.strategy.name == "cascade")
     recommendation = recommend([cascade])
     outcome = dataclasses.replace(outcome, advice=dataclasses.replace(outcome.advice, recommendation=recommendation))
-    lines = [written(each) for each in map(written, samples_of(outcome))]
+    lines = [written(each) for each in samples_of(outcome)]
     assert all(line["recommended"] is None for line in lines if line["split"] == "dev")
     held_out = [line for line in lines if line["split"] == "held_out"]
     assert held_out
