@@ -204,7 +204,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "close_call": HOSTILE,
     }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
-    strategy = {"strategy": HOSTILE, "members": [HOSTILE], "draws": 1, "n": 5, "best_single_model": HOSTILE}
+    strategy = {"strategy": HOSTILE, "members": [HOSTILE, "b"], "n": 5, "best_single_model": HOSTILE}
     strategy |= {
         "accuracy": 50.0,
         "measured_gain": 1.0,

@@ -11,8 +11,8 @@ import pytest
 from test_pipeline import LENIENT, plan_of, plan_of_pool, run, spoil_loading, statuses
 
 from advisor.advice.predict import PredictedSet, Prediction
+from advisor.advice.search import best_of, sentence, with_chosen_set
 from advisor.choose.rules import select
-from advisor.choose.search import best_of, sentence, with_chosen_set
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Standing
