@@ -86,7 +86,7 @@ def test_a_doubtful_gain_comes_with_a_range_of_questions() -> None:
     assert advice.questions_needed is not None
     low, high = advice.questions_needed
     assert high is None
-    assert f"needs {low:,} or more held-out questions in all" in advice.text
+    assert f"you need {low:,} or more held-out questions in total" in advice.text
     assert "there may be no gain" in advice.text
 
 

@@ -79,11 +79,8 @@ ORDER = [
 ]
 
 PENDING = {
-    ("advisor.advice", "advisor.runs"),
-    ("advisor.choose", "advisor.advice"),
     ("advisor.logs", "advisor.runs"),
     ("advisor.runs", "advisor.jobs"),
-    ("advisor.runs", "advisor.terminal"),
 }
 """Arrows upwards that are still to be turned; the list only gets shorter."""
 

@@ -5,7 +5,6 @@ Fresh are the questions whose text is not in the run. :mod:`advisor.advice.drift
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -59,8 +58,6 @@ from ensemble.servers.address import why_not_decodable
 
 LIMIT = 100
 """Fresh questions by default. Answers of logs cost nothing, so all of these count."""
-
-_SIGNATURE = re.compile(r"\|shots:(\d{1,6})\|seed:(\d{1,18})\|prompt:([0-9a-f]+)")
 
 
 class _Promise(NamedTuple):
@@ -285,14 +282,10 @@ def _load_whole(run: Run, options: CheckOptions, progress: Progress) -> Task:
     """All questions of a split, with the demonstrations and the dev questions of the run."""
     task = run.result.task
     # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
-    match = _SIGNATURE.search(task.signature)
-    shots, seed, prompt = match.groups() if match else (None, "0", None)
-    if options.shots is not None:
-        shots = options.shots
-    asked = replace(options, shots=None if shots is None else int(shots), limit=None)
-    whole = load_split(asked, options.split, int(seed))
+    shots = task.shots if options.shots is None else options.shots
+    whole = load_split(replace(options, shots=shots, limit=None), options.split, task.seed or 0)
     whole.check_allowed()
-    if prompt is not None and (prompt, task.metric) != (whole.signature.prompt, whole.metric):
+    if task.prompt is not None and (task.prompt, task.metric) != (whole.signature.prompt, whole.metric):
         progress.say(
             f"{whole.name} has other prompts or another metric than the run (its task was {task.name}), so a "
             "change may come from that"

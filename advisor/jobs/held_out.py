@@ -16,9 +16,9 @@ from typing import Any, Literal
 from advisor.advice.comparison import StrategyResult, expected_gain
 from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance
 from advisor.advice.recommendation import FEW_QUESTIONS
+from advisor.advice.search import By, best_of, sentence, with_chosen_set
 from advisor.choose.race import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters
-from advisor.choose.search import By, best_of, sentence, with_chosen_set
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress

@@ -53,6 +53,12 @@ class TaskInfo(Schema):
     """a hash of the questions, their references and the prompts"""
     signature: Line = ""
     """all that decides the scores, in one line"""
+    shots: Count | None = None
+    """worked examples in a prompt"""
+    seed: Count | None = None
+    """the seed that drew these and the questions"""
+    prompt: Line | None = None
+    """a hash of the templates, the stop strings and the worked examples"""
     stop: StopTexts | None = None
     """where a response ends"""
     max_new_tokens: Positive | None = None
