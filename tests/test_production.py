@@ -333,9 +333,9 @@ def test_an_odd_strategy_is_one_line(
         ("task", "extract", ["x"], "extract should be a text"),
         ("task", "metric", "contains", "votes are read by exact_match, number, choice"),
         ("task", "metric", "../x", "votes are read by"),
-        ("task", "metric", {}, "votes are read by"),
+        ("task", "metric", {}, "task.metric should be a text"),
         ("advice", "recommendation", [], "recommendation should be an object"),
-        (None, "strategies", [7], "strategies should be a list of objects"),
+        (None, "strategies", [7], "strategies[0] should be an object"),
     ],
 )
 def test_odd_answers_are_one_line(
@@ -371,7 +371,7 @@ def test_odd_dev_questions_of_a_router_are_one_line(place: Place, run: Path, key
     for part in line["responses"].values() if key == "score" else [line]:
         part[key] = value
     path.write_text("\n".join([json.dumps(line), *rest]), encoding="utf-8")
-    assert "samples.jsonl:1" in place.refused("run", "run", PROMPT)
+    assert "samples.jsonl" in place.refused("run", "run", PROMPT)
     path.unlink()
     assert "a router learns from this file, and it is missing" in place.refused("run", "run", PROMPT)
 
