@@ -19,6 +19,7 @@ from advisor.records import Limits, Standing
 from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import result_of, samples_of
 from advisor.tasks import load_task
+from ensemble.common.schema import written
 from ensemble.errors import MemberError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="search", max_decoded_sets=3)
     loaded = spoil_loading(monkeypatch, lambda *_: None)
     outcome = run(plan)
-    result = result_of(outcome)
+    result = written(result_of(outcome))
     sets = result["prediction"]["sets"]
     tried = [one for one in sets if one["dev_accuracy"] is not None]
     assert len(tried) == 3 and sum(one["rules"] for one in tried) == 1
@@ -126,7 +127,7 @@ def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, m
     place.task(questions, metric="exact_match")
     plan = dataclasses.replace(plan, dev=load_task("task.yaml"), held_out=load_task("task.yaml", "held_out"))
     outcome = run(plan)
-    result = result_of(outcome)
+    result = written(result_of(outcome))
     assert result["selected"] == list(wanted)
     assert statuses(outcome)[wanted[0]] == "primary"
     put = [one for one in result["prediction"]["sets"] if one["models"] == list(wanted)]
@@ -134,8 +135,8 @@ def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, m
     assert [member["model"] for member in result["ensemble"]["members"]] == list(wanted)
     assert outcome.verified is not None
     best = next(one["models"] for one in result["prediction"]["sets"] if one["rules"])[0]
-    lines = [line for line in samples_of(outcome) if line["split"] == "held_out"]
-    assert {*lines[0]["responses"]} == {*wanted, best}, "the best candidate is compared with the set, too"
+    lines = [line for line in samples_of(outcome) if line.split == "held_out"]
+    assert {*lines[0].responses} == {*wanted, best}, "the best candidate is compared with the set, too"
     assert "A search found this set, the best of 4" in result["advice"]["text"]
     assert "No other set was compared on held-out questions" in result["advice"]["text"]
 
@@ -151,7 +152,7 @@ def test_a_set_that_cannot_be_run_is_listed_with_its_reason(
     plan = dataclasses.replace(
         plan_of(place, models, "alpha", "beta", "gamma", verify=False), set_by="search", max_decoded_sets=2
     )
-    sets = result_of(run(plan))["prediction"]["sets"]
+    sets = written(result_of(run(plan)))["prediction"]["sets"]
     failed = next(one for one in sets if one["rules"])
     assert (failed["dev_accuracy"], failed["error"]) == (None, "not enough memory for three")
     assert [one["dev_accuracy"] for one in sets if one["dev_accuracy"] is not None] == [0]
@@ -163,19 +164,19 @@ def test_sets_are_verified_in_the_order_of_their_predicted_gain(
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="predicted", max_decoded_sets=2)
     loaded = spoil_loading(monkeypatch, lambda *_: None)
     outcome = run(plan)
-    sets = result_of(outcome)["prediction"]["sets"]
+    sets = written(result_of(outcome))["prediction"]["sets"]
     gains = [one["predicted_gain"] for one in sets]
     assert gains == sorted(gains, reverse=True)
     decoded = [one for one in sets if one["decoded"]]
     assert 1 <= len(decoded) <= 2 and decoded == sets[: len(decoded)]
     assert next(name for name in loaded if "+" in name) == "+".join(sets[0]["models"])
-    assert result_of(outcome)["selected"] in [one["models"] for one in decoded]
+    assert written(result_of(outcome))["selected"] in [one["models"] for one in decoded]
 
 
 def test_a_decoded_set_has_the_measured_gain_of_its_strategy(place: Place, models: Path) -> None:
     place.task(metric="chrf", reference="abcdefghijklmnopqrstuvwxyz{{answer}}")
     place.pool(*(str(models / name) for name in ("alpha", "beta")))
-    result = result_of(run(plan_of_pool(place)))
+    result = written(result_of(run(plan_of_pool(place))))
     [own] = [row for row in result["strategies"] if row["strategy"] == "unite"]
     [found] = [one for one in result["prediction"]["sets"] if one["decoded"]]
     assert found["measured_gain"] == own["measured_gain"] != result["ensemble"]["difference"]
@@ -187,7 +188,7 @@ def test_the_interval_of_a_prediction_has_the_level_of_the_run(
     promise = PredictedSet(("alpha", "beta"), Prediction(1.0, 2.0), 50.0, 60.0, rules=True)
     monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", verify=False), confidence=0.4)
-    [found] = result_of(run(plan))["prediction"]["sets"]
+    [found] = written(result_of(run(plan)))["prediction"]["sets"]
     assert found["predicted_gain_ci"] == list(Prediction(1.0, 2.0).interval(0.3))
 
 

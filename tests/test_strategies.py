@@ -30,6 +30,7 @@ from advisor.runs.result_json import Outcome, result_of, samples_of
 from advisor.statistics import holm
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
+from ensemble.common.schema import written
 from ensemble.errors import UniteError
 
 if TYPE_CHECKING:
@@ -480,7 +481,7 @@ def run_of_three(place: Place, models: Path) -> Outcome:
 
 def test_a_run_compares_strategies_without_decoding_anything_more(place: Place, models: Path) -> None:
     outcome = run_of_three(place, models)
-    result = result_of(outcome)
+    result = written(result_of(outcome))
     counts = Counter(one["strategy"] for one in result["strategies"])
     assert counts["vote"] == counts["cascade"] == counts["unite"] == 1
     assert outcome.verified is not None
@@ -497,7 +498,7 @@ def test_the_samples_say_whose_response_the_recommended_strategy_takes(place: Pl
     cascade = next(each for each in outcome.strategies if each.strategy.name == "cascade")
     recommendation = recommend([cascade])
     outcome = dataclasses.replace(outcome, advice=dataclasses.replace(outcome.advice, recommendation=recommendation))
-    lines = list(samples_of(outcome))
+    lines = list(map(written, samples_of(outcome)))
     assert all(line["recommended"] is None for line in lines if line["split"] == "dev")
     held_out = [line for line in lines if line["split"] == "held_out"]
     assert held_out
