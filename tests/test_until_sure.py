@@ -123,7 +123,7 @@ def test_looks_that_cannot_be_read_are_left_out_with_a_note(job: Place) -> None:
     damaged = result_in(job)
     damaged["looks"][0]["members"] = "\x1b[2J"
     (job.folder / "run" / "result.json").write_text(json.dumps(damaged), encoding="utf-8")
-    ran = select(job)
+    ran = select(job, "--force")
     assert "looks[0].members" in " ".join(ran.err.split())
     assert "\x1b[2J" not in ran.err
     assert [look["test"] for look in result_in(job)["looks"]] == [1]
