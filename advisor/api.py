@@ -136,10 +136,8 @@ class SelectResult:
         """Draw the accuracy of each strategy with its interval; of each candidate, if no strategy was compared."""
         from matplotlib import pyplot
 
-        from ensemble.common.text import strategy
-
         rows = self._result.strategies
-        table, labels = self.strategies(), [strategy(*each.key) for each in rows]
+        table, labels = self.strategies(), [each.title for each in rows]
         if table.empty:
             table = self.leaderboard().dropna(subset=["accuracy"])  # a candidate that failed has none
             labels = list(table["model"])

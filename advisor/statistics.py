@@ -25,7 +25,7 @@ Interval = tuple[float, float]
 
 RESAMPLES = 10_000  # the 250th from each end bounds 95%: a bound moves little from seed to seed
 CHUNK = 2**22  # the most resampling counts in memory at the same time: 32 MB
-EXACT_FLIPS = 13  # up to so many graded differences all signs are tried, over 4,000 at most
+EXACT_FLIPS = 13  # graded differences for which all signs are tried, over 4,000 at most
 
 
 @dataclass(frozen=True, slots=True)

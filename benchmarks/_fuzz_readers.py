@@ -137,7 +137,7 @@ def read_result_json(folder: Path, data: bytes) -> None:
     from advisor.options.serve import ServeOptions
     from advisor.runs import chosen_set
     from advisor.runs.run import Run
-    from advisor.strategies.chosen_strategy import plan_by_options
+    from advisor.runs.strategy_to_run import plan_by_options
 
     run = _run_folder(folder, "result.json", data)
     (folder / "models").symlink_to(_MODELS)

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from advisor.config import RunConfig
-from advisor.jobs.methods import CONTROL, TEMPERATURE
+from advisor.jobs.methods import CONTROL
+from advisor.jobs.response_methods import chosen
 from advisor.profile.profiler import Profiler
 from advisor.statistics import Floats, cluster_sign_flip, holm, mean_interval, scores
-from advisor.strategies.responses import chosen
+from advisor.strategies.self_consistency import TEMPERATURE
 from benchmarks._measure import Figure
 from ensemble.methods import get_method, get_module, make_options
 

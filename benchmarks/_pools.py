@@ -15,12 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advice.strategies import AnsweredSplit
 from advisor.choose.rules import fitting_voters, select
 from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
 from advisor.records import Limits, Profile
 from advisor.statistics import Floats, scores
-from advisor.strategies.votes import cascade_calls, codes_of, vote_weights
+from advisor.strategies.cascade import cascade_calls
+from advisor.strategies.strategy import AnsweredSplit
+from advisor.strategies.vote import codes_of
+from advisor.strategies.weighted_vote import vote_weights
 from benchmarks._measure import ROOT
 from ensemble.methods._votes import Codes, count_votes, vote
 

@@ -15,26 +15,19 @@ from itertools import combinations
 from random import Random
 from typing import Any, NamedTuple
 
+from advisor.advice.comparison import Compared, compare_strategies
 from advisor.advice.predict import WORTH, PredictedSet, Prediction, Predictor, predicted_sets
 from advisor.advice.recommendation import recommend
-from advisor.advice.strategies import (
-    FEWEST_VOTERS,
-    AnsweredSplit,
-    Compared,
-    Strategy,
-    compare_strategies,
-    picked_answers,
-)
 from advisor.choose.race import Race
 from advisor.choose.rules import fitting_voters, select
-from advisor.jobs.held_out import expected_gain
 from advisor.records import TRIES, Limits, Profile, Shown, Verdict
 from advisor.statistics import Floats
-from advisor.strategies.votes import codes_of
+from advisor.strategies.cascade import Cascade
+from advisor.strategies.decoded import Decoded
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
 from advisor.tasks.task import Example, Signature, Task
 from benchmarks._outcomes import Outcomes
 from benchmarks.prediction import fit_decode, promises_and_gains
-from ensemble.methods._votes import vote
 
 Places = Sequence[int]
 METHOD = "unite"
@@ -117,8 +110,12 @@ class Ground:
             signature = Signature("zoo", "number", split, len(places), 0, 0, "", ())
             task = Task("zoo", "number", split, examples, (), 1, 0, 0, None, (), "", signature)
             splits.append(AnsweredSplit(task, self.alone(places)))
-        sets = {Strategy(METHOD, models): self.together(models, self.held_out) for models in predictions}
-        known = {Strategy(METHOD, models): each for models, each in predictions.items() if each is not None}
+        sets: dict[Strategy, Profile] = {
+            Decoded(models, METHOD): self.together(models, self.held_out) for models in predictions
+        }
+        known: dict[Strategy, Prediction] = {
+            Decoded(models, METHOD): each for models, each in predictions.items() if each is not None
+        }
         voters = fitting_voters(list(splits[0].profiles.values()), Limits())
         return compare_strategies(splits[0], replace(splits[1], sets=sets), voters, can_vote=True, predictions=known)
 
@@ -144,7 +141,7 @@ def grounds(outcomes: Outcomes, count: int, seed: int = 0) -> Iterator[Ground]:
 def cascade(profiles: Mapping[str, Profile], models: Sequence[str]) -> Profile:
     """The answers of a vote, and of a cascade, which gives the same."""
     members = [profiles[model] for model in models]
-    return picked_answers("cascade", members, vote(codes_of(members)).tolist())
+    return Cascade(tuple(models)).apply(members, ())
 
 
 def best_single(ground: Ground) -> Way:
@@ -185,17 +182,17 @@ def recommended(ground: Ground, choose: str = "predicted") -> Way:
     for each in queue:
         if decoded and each.prediction.improvement(best) < WORTH:
             break
-        answers = ground.together(each.models, ground.held_out)
         fitted = ground.fitted[ground.outcomes.ordered(each.models)]
-        best = max(best, expected_gain(each.models, answers, dev, held_out, fitted).points)
         decoded[each.models] = Predictor(both, fitted).decoded(each.models)
+        results = ground.compare(decoded).results
+        best = max(best, *(result.expected_gain for result in results if not result.strategy.ASKS))
     found = recommend(ground.compare(decoded).results)
     if found is None:
         raise AssertionError("compared strategies have a best one")
     members = found.strategy.members
-    if found.strategy.name == "single":
+    if found.strategy.IS_SINGLE:
         return Way(test[members[0]].accuracy, len(decoded))
-    if found.strategy.name == METHOD:
+    if not found.strategy.ASKS:
         return Way(ground.together(members, ground.test).accuracy, len(decoded))
     return Way(cascade(test, members).accuracy, len(decoded))
 

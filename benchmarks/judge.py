@@ -15,13 +15,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
+from advisor.advice.comparison import compare_strategies
 from advisor.advice.recommendation import recommend
-from advisor.advice.strategies import AnsweredSplit, Strategy, compare_strategies
 from advisor.choose.rules import select
 from advisor.judge.bradley_terry import bradley_terry
 from advisor.judge.verdicts import Match
 from advisor.records import ALPHA, Answer, Limits, Profile, Shown
 from advisor.statistics import Floats
+from advisor.strategies.decoded import Decoded
+from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks.task import Example, Signature, Task
 from benchmarks._measure import Figure, arguments, progress, tell
 
@@ -112,7 +114,7 @@ def advise(lead: float, setting: Setting, chance: np.random.Generator) -> tuple[
         splits.append((task, profiles, together))
     (dev, learned, _), (held_out, alone, together) = splits
     chosen = select([profile.standing for profile in learned.values()], Limits()).selected
-    strategy = Strategy(TOGETHER, chosen)
+    strategy = Decoded(chosen, TOGETHER)
     compared = compare_strategies(
         AnsweredSplit(dev, learned), AnsweredSplit(held_out, alone, {strategy: together}), (), can_vote=False
     )

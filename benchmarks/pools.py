@@ -30,13 +30,18 @@ from typing import Any
 
 import numpy as np
 
+from advisor.advice.comparison import compare_strategies
 from advisor.advice.predict import Prediction, Predictor
 from advisor.advice.recommendation import recommend
-from advisor.advice.strategies import FEWEST_VOTERS, AnsweredSplit, Strategy, compare_strategies
 from advisor.choose.rules import fitting_voters, select
 from advisor.records import Limits, Profile, gap, length_ratio
 from advisor.statistics import Floats, resampled_means
-from advisor.strategies.votes import cascade_calls, vote_weights
+from advisor.strategies import usual
+from advisor.strategies.cascade import Cascade, cascade_calls
+from advisor.strategies.single import Single
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
+from advisor.strategies.vote import Vote
+from advisor.strategies.weighted_vote import WeightedVote, vote_weights
 from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
 from benchmarks._pools import (
     ANY,
@@ -198,10 +203,10 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
         tested = compare_strategies(dev, held_out, voters, can_vote=True, predictions=predicted).results
         judged = compare_strategies(dev, judge, voters, can_vote=True).results
         points = {each.strategy: each.profile.accuracy for each in judged}
-        points |= {Strategy("single", (name,)): profile.accuracy for name, profile in judge.profiles.items()}
+        points |= {Single((name,)): profile.accuracy for name, profile in judge.profiles.items()}
         best = max(points.values())
-        single = Strategy("single", fitting_voters(profiles, Limits(max_voters=1)))
-        together = Strategy("cascade" if len(voters) >= FEWEST_VOTERS else "single", voters)
+        single = Single(fitting_voters(profiles, Limits(max_voters=1)))
+        together = usual(voters) if len(voters) >= FEWEST_VOTERS else Single(voters)
         cascade = next((each for each in tested if each.strategy == together), None)
         recommended = recommend(tested)
         if recommended is None:
@@ -252,9 +257,9 @@ def _predictions(
     # The largest vote last, which the weighted one equals.
     for members in (tuple(voters[:FEWEST_VOTERS]), tuple(voters)):
         prediction = predictor.vote_before(members)
-        found |= {Strategy(name, members): prediction for name in ("vote", "cascade")}
+        found |= {Vote(members): prediction, Cascade(members): prediction}
     weights = vote_weights([dev.profiles[name] for name in voters])
-    return found | {Strategy("weighted_vote", tuple(voters), weights): prediction}
+    return found | {WeightedVote(tuple(voters), weights): prediction}
 
 
 def _triples(pool: RealPool, key: str, splits: int) -> Iterator[Figure]:

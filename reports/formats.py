@@ -48,7 +48,7 @@ def markdown(result: Result) -> str:
                 ("strategy", "models", result.measure, "expected gain", "calls", "price of 1,000"),
                 [
                     (
-                        text.strategy(*row.key),
+                        row.title,
                         ", ".join(row.members),
                         text.points(row.accuracy),
                         text.difference(row.expected_gain),

@@ -82,7 +82,7 @@ def _row(folder: Path, run: Path) -> dict[str, Any]:
         "held_out": result.held_out,
         "best_single": result.best_single.name if result.best_single else None,
         "best_points": _best_points(result),
-        "strategy": text.strategy(*recommended.key) if recommended else None,
+        "strategy": recommended.title if recommended else None,
         "gain": gained and gained.expected_gain,
         "gain_ci": gained and gained.expected_gain_ci,
         "shown": gained and gained.shown,

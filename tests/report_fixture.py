@@ -398,7 +398,7 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
         return None
     best = strategies[0]
     names, gain = ", ".join(best["members"]), best["measured_gain"]
-    keys = ("strategy", "members", "weights", "routes", "draws", "calls_per_question", "seconds_per_question", "shown")
+    keys = ("strategy", "members", "calls_per_question", "seconds_per_question", "shown")
     return {
         **{key: best[key] for key in (*keys, "price_per_1000")},
         "method": "unite" if best["strategy"] == "unite" else None,
@@ -469,9 +469,6 @@ def _strategy(
     return {
         "strategy": name,
         "members": members,
-        "weights": None,
-        "routes": None,
-        "draws": 1,
         "n": n,
         "split": "held_out",
         "accuracy": round(100 * sum(scores) / n, 2),

@@ -17,7 +17,7 @@ import openai
 
 from advisor.servers.health import ServerHealth
 from advisor.serving.app import make_app
-from advisor.serving.engine import RequestEngine, ServingEngine
+from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.middleware import digest_of
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
@@ -56,7 +56,7 @@ class Running:
 
     url: str
     server: GracefulServer
-    engine: RequestEngine
+    engine: RequestHandler
     thread: threading.Thread
     errors: list[UniteError]
     """The errors that ended it."""
@@ -113,7 +113,7 @@ def serving(
 ) -> Iterator[Running]:
     """Serve an ensemble as ``tiny``, on a free port if none is given; all requests are finished at the end."""
     limits, metrics = limits or RequestLimits(), Metrics()
-    engine = ServingEngine(ensemble, batch or Batch(), limits, metrics)
+    engine = SharedDecoder(ensemble, batch or Batch(), limits, metrics)
     members = ensemble.members
     context = members[0].context if len(members) == 1 else None
     served = ServedModel("tiny", tuple(member.name for member in members), ensemble.method, "fp_test", 0, context)
@@ -125,7 +125,7 @@ def serving(
 
 @contextlib.contextmanager
 def running(
-    engine: RequestEngine,
+    engine: RequestHandler,
     served: ServedModel,
     limits: RequestLimits,
     metrics: Metrics,

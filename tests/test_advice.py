@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.advice.comparison import StrategyResult, compare_strategies
 from advisor.advice.sequential import questions_range
-from advisor.advice.strategies import AnsweredSplit, Strategy, StrategyResult, compare_strategies
 from advisor.advice.verdict import advise, fragile, moved_warning, sanity_warnings
 from advisor.choose.rules import select
 from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Limits, Profile, Selection, Standing
+from advisor.strategies.decoded import Decoded
+from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.common.text import p_value
 from ensemble.errors import UniteError
@@ -37,7 +39,7 @@ def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, alpha
     ensemble = [1] * gained + [0] * lost + [1] * both + [0] * (n - gained - lost - both)
     best = [0] * gained + [1] * lost + [1] * both + [0] * (n - gained - lost - both)
     alone = {"a": profile("a", best), "b": profile("b", [0] * n)}
-    strategy = Strategy("unite", ("a", "b"))
+    strategy = Decoded(("a", "b"), "unite")
     examples = tuple(Example(f"q{i}", f"Question {i}?", "", "x") for i in range(n))
     task = Task(
         "t", "number", "dev", examples, (), 1, 0, 0, None, (), "", Signature("t", "number", "dev", n, 0, 0, "", ())
@@ -84,7 +86,7 @@ def test_a_doubtful_gain_comes_with_a_range_of_questions() -> None:
     assert advice.questions_needed is not None
     low, high = advice.questions_needed
     assert high is None
-    assert f"needs {low:,} or more held-out questions in all" in advice.text
+    assert f"you need {low:,} or more held-out questions in total" in advice.text
     assert "there may be no gain" in advice.text
 
 

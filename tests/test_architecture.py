@@ -47,13 +47,13 @@ ORDER = [
     "advisor.config",
     "advisor.profile",
     "advisor.judge",
+    "advisor.strategies",
     # advice
     "advisor.choose",
     "advisor.compare",
     "advisor.advice",
     # a finished run
     "advisor.runs",
-    "advisor.strategies",
     "advisor.terminal",
     "reports.charts",
     "reports.question_rows",
@@ -79,13 +79,8 @@ ORDER = [
 ]
 
 PENDING = {
-    ("advisor.advice", "advisor.runs"),
-    ("advisor.advice", "advisor.strategies"),
-    ("advisor.choose", "advisor.advice"),
     ("advisor.logs", "advisor.runs"),
     ("advisor.runs", "advisor.jobs"),
-    ("advisor.runs", "advisor.terminal"),
-    ("advisor.strategies", "advisor.jobs"),
 }
 """Arrows upwards that are still to be turned; the list only gets shorter."""
 

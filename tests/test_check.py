@@ -15,12 +15,14 @@ from servers import Raw, completion, models, raw_server
 from sharing import demo_cache
 
 from advisor import cli
-from advisor.advice.drift import answers_of, change_interval, judge_accuracy, judge_gain, paired_gain
+from advisor.advice.comparison import compare_strategies
+from advisor.advice.drift import change_interval, judge_accuracy, judge_gain, paired_gain
 from advisor.advice.gain import Gain
-from advisor.advice.strategies import AnsweredSplit, compare_strategies
 from advisor.records import Answer, Profile
 from advisor.statistics import wilson
-from advisor.strategies.responses import dev_scores
+from advisor.strategies.router import dev_scores
+from advisor.strategies.schema import strategy_json, strategy_of
+from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks import load_task
 
 if TYPE_CHECKING:
@@ -144,13 +146,14 @@ def test_a_check_takes_the_answers_that_the_comparison_took(place: Place) -> Non
         return AnsweredSplit(task, profiles)
 
     dev, held_out = split("dev"), split("held_out")
-    prompts, scores = dev_scores(dev.task, list(dev.profiles.values()))
-    learned = tuple(prompts), tuple(map(tuple, scores))
     results = compare_strategies(dev, held_out, MODELS, can_vote=True).results
     assert {"vote", "cascade", "weighted_vote", "router", "group_router"} <= {each.strategy.name for each in results}
     for each in results:
-        members = [held_out.profiles[name] for name in each.strategy.members]
-        found = answers_of(each.strategy, members, held_out.task.examples, learned)
+        strategy = strategy_of(strategy_json(each.strategy), "test", "")
+        if strategy.READS_DEV:
+            strategy = strategy.with_dev(dev_scores(dev.task, [dev.profiles[name] for name in strategy.members]))
+        members = [held_out.profiles[name] for name in strategy.members]
+        found = strategy.apply(members, held_out.task.examples)
         assert found.answers == each.profile.answers, each.strategy.name
 
 

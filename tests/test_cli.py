@@ -204,7 +204,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "close_call": HOSTILE,
     }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
-    strategy = {"strategy": HOSTILE, "members": [HOSTILE], "draws": 1, "n": 5, "best_single_model": HOSTILE}
+    strategy = {"strategy": HOSTILE, "members": [HOSTILE, "b"], "n": 5, "best_single_model": HOSTILE}
     strategy |= {
         "accuracy": 50.0,
         "measured_gain": 1.0,
@@ -601,7 +601,7 @@ def outcome(folder: Path) -> tuple[Any, list[str]]:
         if isinstance(value, list):
             return [strip(item) for item in value]
         if isinstance(value, dict):
-            costs = ("seconds", "seconds_per_question", "tokens_per_second", "peak_memory", "command")
+            costs = ("seconds_total", "seconds_per_question", "tokens_per_second", "peak_memory", "command")
             return {key: strip(item) for key, item in value.items() if key not in costs}
         return value
 

@@ -240,5 +240,7 @@ def test_a_cluster_without_gpus_says_so(pair: Pair) -> None:
 
 
 def test_weights_that_are_elsewhere_are_refused_where_they_are_needed(pair: Pair) -> None:
-    with pytest.raises(InputError, match=r"its weights are elsewhere, and this needs them in its own process$"):
+    with pytest.raises(
+        InputError, match=r"this method needs the model in this process, but it is on a server or another node$"
+    ):
         _ = pair.apart.members[0].local

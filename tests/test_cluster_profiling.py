@@ -36,7 +36,7 @@ from advisor.response_cache import Response
 from advisor.tasks import Task, load_task
 from benchmarks import cluster as benchmark
 from ensemble.distributed.ray_cluster import cluster
-from ensemble.errors import InputError
+from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Resources
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Watched(Job):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.started = 0
-        self.ended: list[str | None] = []
+        self.ended: list[MemberError | None] = []
         self.on_start: Callable[[], None] = lambda: None
         self.on_response: Callable[[], None] = lambda: None
         self._found: list[tuple[int, Response]] = []
@@ -92,7 +92,7 @@ class Watched(Job):
         self._found.append((number, replace(response, seconds=0)))
         self.on_response()
 
-    def finish(self, peak_memory: int | None = None, error: str | None = None) -> None:
+    def finish(self, peak_memory: int | None = None, error: MemberError | None = None) -> None:
         assert self.started == 1
         self.ended.append(error)
         super().finish(peak_memory, error)
@@ -104,7 +104,7 @@ class Watched(Job):
         return dict(self._found)
 
     @property
-    def error(self) -> str | None:
+    def error(self) -> MemberError | None:
         """Why it ended, which it did once, having begun once."""
         [error] = self.ended
         return error
@@ -289,9 +289,9 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
                 over.set()
                 killer.join()
     error = first.error
-    assert error is not None and error.startswith("its worker died on ")
-    assert "and again after 2 restarts: the process ended; 0 responses are kept" in error
-    assert "\n" not in error
+    assert error is not None and str(error).startswith("alpha: its worker died on ")
+    assert "and again after 2 restarts: the process ended; 0 responses are kept" in str(error)
+    assert "\n" not in str(error)
     assert second.error is None and len(second.responses) == len(many.examples)
 
 

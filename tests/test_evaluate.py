@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from advisor.jobs.evaluate import evaluation_config
+from advisor.jobs.response_methods import chosen
 from advisor.options.evaluate import EvaluateOptions
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
@@ -18,7 +19,7 @@ from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
 from advisor.runs.run import Run
 from advisor.statistics import holm
-from advisor.strategies.responses import chosen, dev_scores
+from advisor.strategies.router import dev_scores
 from advisor.tasks import load_task
 from ensemble.methods import get_module, make_options
 
@@ -194,9 +195,9 @@ def test_what_a_method_chooses_is_a_profile_of_the_members_own_answers(place: Pl
     profile, picks = chosen("voting", voting, task, profiles)
     assert set(picks) == {1}
     assert profile.answers == profiles[1].answers
-    prompts, scores = dev_scores(task, profiles)
-    assert prompts == [example.prompt for example in task.examples]
-    assert scores[0] == [1.0, 0.0, 0.0]
+    known = dev_scores(task, profiles)
+    assert known.prompts == tuple(example.prompt for example in task.examples)
+    assert known.scores[0] == (1.0, 0.0, 0.0)
 
 
 def test_holms_correction_is_the_textbooks() -> None:

@@ -20,8 +20,8 @@ from transformers import (
     T5Tokenizer,
 )
 
+from advisor.jobs.response_methods import chosen
 from advisor.records import Answer, Profile
-from advisor.strategies.responses import chosen
 from advisor.tasks import load_task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import fuse, make_options

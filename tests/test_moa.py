@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from advisor.jobs.evaluate import evaluation_config
 from advisor.jobs.methods import Evaluator, MethodResult
+from advisor.jobs.response_methods import answered, with_responses
 from advisor.options.evaluate import EvaluateOptions
 from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
@@ -22,7 +23,6 @@ from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
 from advisor.runs.run import Run
-from advisor.strategies.responses import answered, with_responses
 from advisor.tasks import load_task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_module, make_options

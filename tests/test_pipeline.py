@@ -17,7 +17,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from advisor.advice.strategies import Strategy
 from advisor.choose.published import read_standings
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs import select as pipeline
@@ -34,6 +33,7 @@ from advisor.runs.run import Run
 from advisor.runs.run_folder import check_out, folder_name, replace, write_run
 from advisor.runs.schema.result import CandidateFigures, Result, TaskInfo
 from advisor.runs.schema.samples import Sample, SampleResponse
+from advisor.strategies.single import Single
 from advisor.tasks import load_task
 from advisor.terminal.tables import leaderboard
 from ensemble import Ensemble
@@ -125,7 +125,7 @@ def test_a_model_that_no_other_fits_is_recommended_and_asked_the_held_out_questi
     assert recommended is not None and outcome.held_out is not None
     best = outcome.selection.selected
     assert len(best) == 1
-    assert recommended.strategy == Strategy("single", best)
+    assert recommended.strategy == Single(best)
     assert recommended.text.startswith(f"Use {best[0]} alone")
     assert [each.strategy.name for each in outcome.strategies] == ["single"]
 

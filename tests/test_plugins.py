@@ -19,12 +19,12 @@ from tiny import tiny_model, tokenizer_named
 from advisor.cli import main
 from advisor.config import check_decodes
 from advisor.jobs.methods import Evaluator
+from advisor.jobs.response_methods import StoredChoices, chosen
 from advisor.logs import sources
 from advisor.logs.join import join_logs
 from advisor.profile.profiler import Profiler
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
-from advisor.strategies.responses import StoredChoices, chosen
 from advisor.tasks import load_task, metrics
 from ensemble import Ensemble, methods
 from ensemble.errors import InputError

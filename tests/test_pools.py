@@ -12,7 +12,8 @@ import pytest
 
 from advisor.choose.rules import fitting_voters
 from advisor.records import Limits
-from advisor.strategies.votes import cascade_calls, codes_of
+from advisor.strategies.cascade import cascade_calls
+from advisor.strategies.vote import codes_of
 from benchmarks import pools
 from benchmarks._pools import NAMES, POOLS, RealPool, read_pool, sub_pools
 from ensemble.methods._votes import vote

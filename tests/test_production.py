@@ -16,15 +16,15 @@ from servers import Raw, completion, models, raw_server
 from sharing import demo_cache
 
 from advisor import cli
-from advisor.jobs.methods import TEMPERATURE
 from advisor.options.serve import ServeOptions
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
-from advisor.strategies.answerer import Answered, Answerer, answer_prompt
-from advisor.strategies.answers import AnswerReader
-from advisor.strategies.chosen_strategy import plan_by_options
-from advisor.strategies.members import LocalModel, LocalModels
-from advisor.strategies.plan import StrategyPlan
+from advisor.runs.strategy_to_run import plan_by_options
+from advisor.strategies.running.asking import Answered, Answerer, answer_prompt
+from advisor.strategies.running.members import LocalModel, LocalModels
+from advisor.strategies.running.plan import StrategyPlan
+from advisor.strategies.self_consistency import TEMPERATURE
+from advisor.strategies.vote_reader import VoteReader
 from ensemble import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
@@ -79,7 +79,7 @@ def recommend(run: Path, **strategy: Any) -> None:
     """Let a run recommend another strategy."""
     result = result_of(run)
     members = voters_of(result)
-    empty = {"strategy": "vote", "members": members, "weights": None, "routes": None, "draws": 1}
+    empty = {"strategy": "vote", "members": members}
     result["advice"]["recommendation"] |= {**empty, **strategy}
     write(run, result)
 
@@ -312,7 +312,6 @@ STRATEGY = [
     *(("members", [f"m{n}" for n in range(1000)]),),
     *(("weights", value) for value in (None, 7, [], [1, 2], [1, 2, -1], [1, 2, float("nan")], [1, 2, 10**400])),
     *(("weights", value) for value in ([1, 2, True], [1, 2, "3"], [1, 2, float("inf")])),
-    *(("draws", value) for value in (0, -1, 1.5, "2", True, 10**9)),
 ]
 
 
@@ -321,7 +320,8 @@ def test_an_odd_strategy_is_one_line(
     place: Place, run: Path, key: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recommend(run, **{"strategy": "weighted_vote", "weights": [3.0, 2.0, 1.0], key: value})
-    monkeypatch.setattr("advisor.strategies.members.load_ensemble", lambda *_: pytest.fail("a model was loaded"))
+    place_of = "advisor.strategies.running.members.load_ensemble"
+    monkeypatch.setattr(place_of, lambda *_: pytest.fail("a model was loaded"))
     assert "result.json" in place.refused("run", "run", PROMPT)
 
 
@@ -346,6 +346,12 @@ def test_odd_answers_are_one_line(
     (result if part is None else result[part])[key] = value
     write(run, result)
     assert says in place.refused("run", "run", PROMPT)
+
+
+@pytest.mark.parametrize("draws", [None, 0, -1, 1.5, "2", True, 10**9])
+def test_draws_are_a_whole_number_that_a_server_can_write(place: Place, run: Path, draws: object) -> None:
+    recommend(run, strategy="self_consistency", members=voters_of(result_of(run))[:1], draws=draws)
+    assert "draws should be" in place.refused("run", "run", PROMPT)
 
 
 @pytest.mark.parametrize("routes", [None, {}, [], {"x": "gone"}, {"x": ["a"]}, {"\ud800": "a"}])
@@ -479,11 +485,11 @@ def test_an_odd_value_in_a_strategy_file_is_one_line(place: Place, run: Path, ke
     ],
 )
 def test_votes_are_read_without_a_reference(metric: str, text: str, answer: str | None) -> None:
-    assert AnswerReader(metric, None, "x").read(text) == answer
+    assert VoteReader(metric, None, "x").read(text) == answer
 
 
 def test_a_pattern_that_finds_nothing_gives_no_vote() -> None:
-    reader = AnswerReader("number", "answer is ([0-9]+)", "x")
+    reader = VoteReader("number", "answer is ([0-9]+)", "x")
     assert (reader.read("the answer is 5, not 7"), reader.read("5")) == ("5", None)
 
 
@@ -498,7 +504,7 @@ def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     recommend(run)
-    monkeypatch.setattr("advisor.strategies.members.load_ensemble", stop)
+    monkeypatch.setattr("advisor.strategies.running.members.load_ensemble", stop)
     with pytest.raises(KeyboardInterrupt):
         answer_prompt(planned(run), PROMPT, Settings())
     gc.collect()

@@ -96,6 +96,17 @@ def test_changelog_has_the_current_version(project):
     assert f"[{project['project']['version']}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
+def test_git_ignores_no_file_of_the_packages():
+    """The wheel has only what git may see."""
+    packages = ["advisor", "ensemble", "reports"]
+    command = ["git", "ls-files", "--others", "--ignored", "--exclude-standard", *packages]
+    try:
+        ignored = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        pytest.skip("this is no clone of git")
+    assert [name for name in ignored if "__pycache__" not in name] == []
+
+
 def test_make_alone_lists_every_target():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)

@@ -24,12 +24,12 @@ from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.servers import health
 from advisor.serving.app import Endpoints
-from advisor.serving.engine import ServingEngine
+from advisor.serving.engine import SharedDecoder
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
 from advisor.serving.starting import make_app_of
 from advisor.serving.telemetry.metrics import Metrics
-from advisor.strategies.members import ServerModel
+from advisor.strategies.running.members import ServerModel
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import load_member
@@ -233,7 +233,7 @@ def test_health_names_the_member_whose_server_does_not_answer_until_it_does(raw:
     watched = health.ServerHealth({"far": ServerAddress(raw.url, "m")})
     ensemble = Ensemble([load_member(ModelSpec(Checkpoint(str(models / "alpha")), "far"))])
     limits, metrics = RequestLimits(), Metrics()
-    engine = ServingEngine(ensemble, Batch(), limits, metrics)
+    engine = SharedDecoder(ensemble, Batch(), limits, metrics)
     with running(engine, ServedModel("tiny", ("far",), "unite", "fp", 0), limits, metrics, health=watched) as server:
         assert json.loads(server.ask("/health").text) == {"status": "ok", "members": {"far": "ok"}}
         up[0] = False

@@ -164,7 +164,7 @@ HOSTILE_STRATEGIES: list[tuple[Any, str]] = [
     ([{"strategy": "vote", "members": [1]}], r"members\[0\] should be a text"),
     ([{"strategy": "vote", "members": ["a"], "accuracy": "80"}], "accuracy should be a number"),
     ([{"strategy": "vote", "members": ["a"], "measured_gain_ci": [1]}], r"gain_ci\[1\] is missing"),
-    ([{"strategy": "vote", "members": ["a"], "weights": ["1"]}], r"weights\[0\] should be a number"),
+    ([{"strategy": "weighted_vote", "members": ["a"], "weights": ["1"]}], r"weights\[0\] should be"),
     ([{"strategy": "vote", "members": ["a"], "calls_per_question": []}], "calls_per_question should be a number"),
 ]
 
@@ -235,7 +235,7 @@ def test_parts_of_another_form_are_refused_with_their_place(tmp_path: Path, part
 def test_no_list_is_shown_at_any_length(tmp_path: Path, part: str) -> None:
     result = json.loads(json.dumps(RESULT))
     row = next(row for row in result["strategies"] if row["groups"])
-    result["advice"]["recommendation"] |= {key: row[key] for key in ("strategy", "members", "draws")}
+    result["advice"]["recommendation"] |= {key: row[key] for key in ("strategy", "members")}
     result["advice"]["warnings"] = ["a warning"]
     owner = {"warnings": result["advice"], "looks": result, "sets": result["prediction"], "groups": row}[part]
     owner[part] = owner[part][:1] * 20_000

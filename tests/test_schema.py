@@ -211,7 +211,7 @@ def test_each_file_has_a_json_schema_with_a_description_of_each_key(name: str) -
 def test_advisor_schema_prints_it_and_refuses_another_name(capsys: pytest.CaptureFixture[str]) -> None:
     schema("samples")
     assert json.loads(capsys.readouterr().out)["title"] == "Sample"
-    with pytest.raises(InputError, match="schema other: there is none of this name; give one of result"):
+    with pytest.raises(InputError, match="schema other: no schema has this name; give one of result"):
         schema("other")
 
 

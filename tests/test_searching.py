@@ -11,8 +11,8 @@ import pytest
 from test_pipeline import LENIENT, plan_of, plan_of_pool, run, spoil_loading, statuses
 
 from advisor.advice.predict import PredictedSet, Prediction
+from advisor.advice.search import best_of, sentence, with_chosen_set
 from advisor.choose.rules import select
-from advisor.choose.search import best_of, sentence, with_chosen_set
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Standing
@@ -135,8 +135,8 @@ def test_a_set_that_is_better_on_dev_is_put_forward_and_verified(place: Place, m
     assert [member["model"] for member in result["ensemble"]["members"]] == list(wanted)
     assert outcome.verified is not None
     best = next(one["models"] for one in result["prediction"]["sets"] if one["rules"])[0]
-    lines = [line for line in samples_of(outcome) if line.split == "held_out"]
-    assert {*lines[0].responses} == {*wanted, best}, "the best candidate is compared with the set, too"
+    lines = [line for line in map(written, samples_of(outcome)) if line["split"] == "held_out"]
+    assert {*lines[0]["responses"]} == {*wanted, best}, "the best candidate is compared with the set, too"
     assert "A search found this set, the best of 4" in result["advice"]["text"]
     assert "No other set was compared on held-out questions" in result["advice"]["text"]
 

@@ -17,18 +17,19 @@ from running_server import Running, running
 from servers import Answer, Raw, as_json, completion, raw_server
 from test_ensemble_api import member, writer
 
-from advisor.advice.strategies import Strategy
 from advisor.config import InferenceConfig
 from advisor.response_cache import Response
 from advisor.serving import starting
-from advisor.serving.engine import ServingEngine
+from advisor.serving.engine import SharedDecoder
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
-from advisor.serving.strategies import EngineModel, StrategyEngine
+from advisor.serving.strategy_handler import DecoderModel, StrategyHandler
 from advisor.serving.telemetry.metrics import Metrics
-from advisor.strategies.answers import AnswerReader
-from advisor.strategies.members import Reply, ServerModel
-from advisor.strategies.plan import StrategyPlan
+from advisor.strategies import kinds
+from advisor.strategies.running.members import Reply, ServerModel
+from advisor.strategies.running.plan import StrategyPlan
+from advisor.strategies.vote import Vote
+from advisor.strategies.vote_reader import VoteReader
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
@@ -38,7 +39,7 @@ from ensemble.servers.address import ServerAddress
 if TYPE_CHECKING:
     from advisor.serving.telemetry.tracing import RequestTraces
 
-READER = AnswerReader("exact_match", None, "x")
+READER = VoteReader("exact_match", None, "x")
 LIMITS = RequestLimits(new_tokens=400, default_tokens=24)
 
 
@@ -76,11 +77,12 @@ class Waits(Says):
 
 
 def plan_of(name: str, models: Sequence[Any], **fields: Any) -> StrategyPlan:
-    reader = None if name in ("single", "router", "group_router") else READER
+    kind = kinds()[name]
+    reader = READER if kind.COUNTS else None
     names = tuple(model.name for model in models)
     # The engine gets the models themselves, so that their places play no part.
     entries = tuple(ModelSpec(ServerAddress("http://127.0.0.1:1", "m"), each, place="x") for each in names)
-    return StrategyPlan(Strategy(name, names, **fields), entries, reader=reader)
+    return StrategyPlan(kind(names, **fields), entries, reader=reader)
 
 
 @contextlib.contextmanager
@@ -93,7 +95,7 @@ def serving(
     **fields: Any,
 ) -> Iterator[tuple[Running, openai.OpenAI]]:
     metrics = Metrics()
-    engine = StrategyEngine(plan_of(name, models, **fields), models, limits, metrics, group, traces)
+    engine = StrategyHandler(plan_of(name, models, **fields), models, limits, metrics, group, traces)
     served = ServedModel("tiny", tuple(model.name for model in models), name, "fp_test", 0)
     with running(engine, served, limits, metrics, traces=traces) as server, server.client() as client:
         yield server, client
@@ -118,8 +120,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ensemble]:
     return {name: Ensemble([each], method="average", cache_dir=tables) for name, each in members.items()}
 
 
-def engines(alone: dict[str, Ensemble]) -> list[EngineModel]:
-    return [EngineModel(name, ServingEngine(each, Batch(4), LIMITS, Metrics())) for name, each in alone.items()]
+def engines(alone: dict[str, Ensemble]) -> list[DecoderModel]:
+    return [DecoderModel(name, SharedDecoder(each, Batch(4), LIMITS, Metrics())) for name, each in alone.items()]
 
 
 def test_members_of_this_process_write_what_they_write_alone(alone: dict[str, Ensemble]) -> None:
@@ -372,10 +374,10 @@ def test_the_models_of_a_strategy_are_loaded_and_served() -> None:
     folder = Path(__file__).parents[1] / "advisor" / "demo" / "models"
     members = tuple(ModelSpec(Checkpoint(str(folder / name)), name) for name in ("terse-neox", "terse-mistral"))
     names = tuple(each.name for each in members)
-    reader = AnswerReader("number", None, "x")
-    plan = StrategyPlan(Strategy("vote", names), members, 20, ("\n",), reader)
+    reader = VoteReader("number", None, "x")
+    plan = StrategyPlan(Vote(names), members, 20, ("\n",), reader)
     _, engine = starting.make_app_of(plan, "demo", LIMITS, None, None, InferenceConfig())
-    assert isinstance(engine, StrategyEngine)
+    assert isinstance(engine, StrategyHandler)
     prompt = "Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\nAnswer:"
     served = ServedModel("tiny", names, "vote", starting.fingerprint(plan), 0)
     with running(engine, served, LIMITS, Metrics()) as server, server.client() as client:

@@ -15,19 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_pipeline import LENIENT, plan_of, run
 
+from advisor.advice.comparison import StrategyResult, compare_strategies
 from advisor.advice.gain import Gain
 from advisor.advice.predict import Prediction
-from advisor.advice.recommendation import describe, recommend
-from advisor.advice.strategies import (
-    AnsweredSplit,
-    Strategy,
-    StrategyResult,
-    compare_strategies,
-)
+from advisor.advice.recommendation import recommend
 from advisor.choose.rules import fitting_voters
 from advisor.records import Answer, Cost, Limits, Profile
 from advisor.runs.result_json import Outcome, result_of, samples_of
 from advisor.statistics import holm
+from advisor.strategies.cascade import Cascade
+from advisor.strategies.decoded import Decoded
+from advisor.strategies.group_router import GroupRouter
+from advisor.strategies.router import QuestionRouter
+from advisor.strategies.self_consistency import SelfConsistency
+from advisor.strategies.single import Single
+from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.common.schema import written
@@ -87,6 +89,7 @@ def compared(dev: dict[str, str], held_out: dict[str, str], **options: object) -
     splits = splits_of(dev, held_out, str(options.pop("groups", "")))
     if together := options.pop("together", None):
         splits[1].sets.update(together)  # type: ignore[attr-defined]
+    splits[1].draws.update(options.pop("draws", {}))  # type: ignore[attr-defined]
     options = {"can_vote": True, **options}
     return compare_strategies(*splits, list(dev), **options).results  # type: ignore[arg-type]
 
@@ -144,9 +147,10 @@ def test_groups_of_questions_have_a_router_that_knows_the_best_model_of_each() -
     # a is right on group x, b on group y.
     results = compared({"a": "12", "b": "21"}, {"a": "12", "b": "21"}, groups="xy")
     router = by_name(results)["group_router a+b"]
+    assert isinstance(router.strategy, GroupRouter)
     assert router.strategy.routes == (("x", "a"), ("y", "b"))
-    assert "b answers y; a answers all other groups, and prompts that come without --group NAME" in describe(
-        router.strategy
+    assert "b answers y; a answers all other groups, and prompts that come without --group NAME" in (
+        router.strategy.describe()
     )
     assert router.profile.accuracy == 100
     assert (router.calls, router.tokens, router.seconds) == (1, 10, 2)
@@ -157,7 +161,7 @@ def test_several_responses_of_the_best_model_are_a_strategy() -> None:
     draws = {"a": [profile("a", held_out, answers) for answers in ("112", "121", "211")]}
     found = by_name(compared({"a": "112", "b": "2"}, {"a": "112", "b": "2"}, draws=draws))
     own = found["self_consistency a"]
-    assert (own.strategy.draws, own.profile.accuracy, own.calls) == (3, 100, 3)
+    assert (own.strategy.responses_per_member, own.profile.accuracy, own.calls) == (3, 100, 3)
 
 
 def test_members_of_different_questions_are_refused() -> None:
@@ -209,7 +213,7 @@ def test_votes_and_cascades_are_those_of_a_slow_count(dev: list[str], held_out: 
     for result in compared(learned, alone):
         members = result.strategy.members
         rows = [tuple((alone[name] * N)[n] for name in members) for n in range(N)]
-        weights = result.strategy.weights or (1.0,) * len(members)
+        weights = getattr(result.strategy, "weights", (1.0,) * len(members))
         if result.strategy.name in ("vote", "weighted_vote", "cascade"):
             assert list(result.takes) == [brute_vote(row, weights) for row in rows]
             right = [row[taken] == "1" for row, taken in zip(rows, result.takes, strict=True)]
@@ -278,7 +282,7 @@ def test_a_loss_is_shown_although_the_cascade_gains() -> None:
 
 def test_sets_that_decode_together_are_corrected_by_themselves_and_for_a_search() -> None:
     dev, held_out = splits_of({"a": "112", "b": "121"}, {"a": "112", "b": "121"})
-    sets = {Strategy("unite", names): profile("unite", held_out.task, "1") for names in (("a", "b"), ("b", "a"))}
+    sets = {Decoded(names, "unite"): profile("unite", held_out.task, "1") for names in (("a", "b"), ("b", "a"))}
     judged = dataclasses.replace(held_out, sets=sets)
     found = compare_strategies(dev, judged, ["a", "b"], can_vote=True).results
     own = [each for each in found if each.strategy in sets]
@@ -321,14 +325,14 @@ def test_the_largest_expected_gain_comes_first_and_of_equals_the_simplest() -> N
 
 
 def test_the_set_that_decodes_together_is_compared_as_the_others_and_comes_last_among_equals() -> None:
-    together = {Strategy("unite", ("a", "b")): profile("unite", task("held_out"), "1")}
+    together = {Decoded(("a", "b"), "unite"): profile("unite", task("held_out"), "1")}
     results = compared({"a": "1", "b": "12"}, {"a": "1", "b": "12"}, together=together)
     assert [each.strategy.name for each in results] == ["single", "router", "unite"]
     unite = by_name(results)["unite a+b"]
     assert (unite.gain.points, unite.takes, unite.calls) == (0, (), 2)
     # Both members compute each of the ten tokens.
     assert (unite.tokens, unite.seconds) == (20, 2)
-    assert recommend(results).strategy == Strategy("single", ("a",))  # type: ignore[union-attr]
+    assert recommend(results).strategy == Single(("a",))  # type: ignore[union-attr]
 
 
 def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) -> StrategyResult:
@@ -357,8 +361,8 @@ def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) ->
     )
 
 
-SINGLE, CASCADE = Strategy("single", ("a",)), Strategy("cascade", ("a", "b", "c"))
-ROUTER = Strategy("router", ("a", "b", "c"))
+SINGLE, CASCADE = Single(("a",)), Cascade(("a", "b", "c"))
+ROUTER = QuestionRouter(("a", "b", "c"))
 
 
 @pytest.mark.parametrize(
@@ -401,7 +405,7 @@ def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None
     held_out = {"a": "112", "b": "121", "c": "211"}
     recommendation = recommend(compared({"a": "112", "b": "121", "c": "211"}, held_out))
     assert recommendation is not None
-    assert recommendation.strategy == Strategy("cascade", ("a", "b", "c"))
+    assert recommendation.strategy == Cascade(("a", "b", "c"))
     assert recommendation.shown == "yes"
     # What other pools gain is less, but it does not fit here, so it counts little.
     assert 25 < recommendation.expected_gain < 36
@@ -432,14 +436,14 @@ def test_without_strategies_nothing_is_recommended() -> None:
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [
-        (Strategy("single", ("a",)), "Use a alone"),
-        (Strategy("cascade", ("a", "b", "c")), "Ask a, b and c in this order, stop as soon as"),
-        (Strategy("self_consistency", ("a",), draws=5), "Ask a 5 times"),
-        (Strategy("unite", ("a", "b")), "Decode a and b together, in this order (unite)"),
+        (Single(("a",)), "Use a alone"),
+        (Cascade(("a", "b", "c")), "Ask a, b and c in this order, stop as soon as"),
+        (SelfConsistency(("a",), 5), "Ask a 5 times"),
+        (Decoded(("a", "b"), "unite"), "Decode a and b together, in this order (unite)"),
     ],
 )
 def test_a_recommendation_says_what_to_do(strategy: Strategy, words: str) -> None:
-    assert describe(strategy).startswith(words)
+    assert strategy.describe().startswith(words)
 
 
 def test_one_question_is_not_called_questions() -> None:
@@ -498,7 +502,7 @@ def test_the_samples_say_whose_response_the_recommended_strategy_takes(place: Pl
     cascade = next(each for each in outcome.strategies if each.strategy.name == "cascade")
     recommendation = recommend([cascade])
     outcome = dataclasses.replace(outcome, advice=dataclasses.replace(outcome.advice, recommendation=recommendation))
-    lines = list(map(written, samples_of(outcome)))
+    lines = [written(each) for each in samples_of(outcome)]
     assert all(line["recommended"] is None for line in lines if line["split"] == "dev")
     held_out = [line for line in lines if line["split"] == "held_out"]
     assert held_out

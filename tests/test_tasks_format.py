@@ -311,7 +311,7 @@ def test_a_wrong_key_is_named_with_the_file(folder: Path, keys: dict[str, Any], 
         ("name: !!int ''\n", "not valid YAML"),
         ("name: !!bool x\n", "not valid YAML"),
         ("name: !!timestamp x\n", "not valid YAML"),
-        (f"name: 0x{'F' * 6000}\n", "name should be text"),
+        (f"name: 0x{'F' * 6000}\n", "prompt is missing"),
         ("#" * 300_000, "larger than 256 kB"),
         (
             'name: "\\ud800"\ndata: {}\nprompt: a\nreference: b\nmetric: number\n',

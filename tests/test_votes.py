@@ -14,19 +14,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from advisor.advice.predict import Predictor
-from advisor.advice.strategies import Strategy
 from advisor.records import Answer, Profile
 from advisor.response_cache import Response
-from advisor.strategies.answerer import Answerer
-from advisor.strategies.answers import AnswerReader
-from advisor.strategies.plan import StrategyPlan
-from advisor.strategies.votes import cascade_calls, codes_of, is_decided, vote_weights
+from advisor.strategies import kinds
+from advisor.strategies.cascade import cascade_calls, is_decided
+from advisor.strategies.running.asking import Answerer
+from advisor.strategies.running.plan import StrategyPlan
+from advisor.strategies.vote import codes_of
+from advisor.strategies.vote_reader import VoteReader
+from advisor.strategies.weighted_vote import vote_weights
 from ensemble.decode.settings import Settings
 from ensemble.methods import get_module
 from ensemble.methods._votes import answer_codes, vote
 
 if TYPE_CHECKING:
-    from advisor.strategies.members import Reply
+    from advisor.strategies.running.members import Reply
     from ensemble.models.member import Prompt
 
 ANSWER = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
@@ -104,7 +106,7 @@ class Told:
 def asked(name: str, answers: Sequence[str | None]) -> int:
     """The number of the model whose response `advisor run` and `advisor serve` take."""
     members = tuple(str(n) for n in range(len(answers)))
-    plan = StrategyPlan(Strategy(name, members), (), reader=AnswerReader("exact_match", "([a-c])", "test"))
+    plan = StrategyPlan(kinds()[name](members), (), reader=VoteReader("exact_match", "([a-c])", "test"))
     models = [Told(*each) for each in zip(members, answers, strict=True)]
     return int(asyncio.run(Answerer(plan, models).answer("?", Settings())).model)
 

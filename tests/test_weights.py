@@ -13,9 +13,9 @@ import pytest
 import torch
 from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_translator, unigram_tokenizer
 
-from advisor.advice.strategies import Strategy
 from advisor.jobs import check
 from advisor.pool.weights import read_numbers
+from advisor.strategies.decoded import Decoded
 from ensemble import Ensemble, Generation
 from ensemble.decode.one_by_one import OneByOne
 from ensemble.decode.prompt_decoder import PromptDecoder
@@ -201,9 +201,9 @@ def test_a_check_decodes_with_the_weights_of_the_run(place: Place, models: Path)
     names = [each["model"] for each in found["members"]]
     entries = [SimpleNamespace(name=name) for name in ("other", *reversed(names))]
     by_name = dict(zip(names, found["weights"], strict=True))
-    text = check._weights(found, Strategy("unite", tuple(names)), entries)  # type: ignore[arg-type]
+    text = check._weights(found, Decoded(tuple(names), "unite"), entries)  # type: ignore[arg-type]
     assert read_numbers(text) == (0.0, *(by_name[name] for name in reversed(names)))
-    assert check._weights(found, Strategy("gac", tuple(names)), entries) == "equal"  # type: ignore[arg-type]
+    assert check._weights(found, Decoded(tuple(names), "gac"), entries) == "equal"  # type: ignore[arg-type]
 
 
 def test_a_server_refuses_weights_of_each_prompt_before_it_loads_models(place: Place, models: Path) -> None:

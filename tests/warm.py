@@ -23,7 +23,7 @@ LIBRARIES = (
     "advisor.jobs.session",
     "advisor.runs.chosen_set",
     "advisor.terminal.tables",
-    "advisor.strategies.answerer",
+    "advisor.strategies.running.asking",
     "ensemble.api",
     "ensemble.methods.unite",
     "reports.page",

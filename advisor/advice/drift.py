@@ -1,4 +1,4 @@
-"""Whether a recommendation still holds on fresh questions: the answers of its strategy, and the judgement.
+"""Whether a recommendation still holds on fresh questions.
 
 A strategy that should gain something is compared with the best single model of the run, question by question. The
 limits are one-sided: each holds with the probability 1 - alpha. The recommendation holds unless the verdict is
@@ -27,15 +27,8 @@ import numpy as np
 from scipy import stats
 
 from advisor.advice.gain import Gain
-from advisor.advice.strategies import Strategy, picked_answers
-from advisor.records import ALPHA, Profile, Verdict
+from advisor.records import ALPHA, Verdict
 from advisor.statistics import Floats, Interval, cluster_totals
-from advisor.strategies.plan import DevScores
-from advisor.strategies.votes import codes_of
-from advisor.tasks.task import Example
-from ensemble.errors import InputError
-from ensemble.methods import get_module, make_options
-from ensemble.methods._votes import vote
 
 LARGE_LOSS = 10.0
 """Points that a check must be able to see before it says that nothing changed."""
@@ -57,40 +50,6 @@ class Judgement(NamedTuple):
     verdict: Verdict
     reason: str
     questions: int | None = None
-
-
-def answers_of(
-    strategy: Strategy, responses: Sequence[Profile], examples: Sequence[Example], learned: DevScores = ((), ())
-) -> Profile:
-    """The answers that a strategy takes from the responses of its models.
-
-    Args:
-        strategy: One that asks its models one by one.
-        responses: The answers of its members, in its order; for ``self_consistency`` those of each draw.
-        examples: The questions.
-        learned: What a router learns from.
-
-    Raises:
-        InputError: A router has too few dev questions to learn from, or a question has no text.
-    """
-    match strategy.name:
-        case "single":
-            return responses[0]
-        case "router":
-            prompts = [example.prompt for example in examples]
-            if not all(prompt.strip() for prompt in prompts):
-                raise InputError(
-                    "a router reads the questions, and the log lacks the text of some; give a log with questions"
-                )
-            picks = get_module("router").make(*learned, make_options("router", {})).choose_all(prompts)
-        case "group_router":
-            member_of = {group: strategy.members.index(name) for group, name in strategy.routes}
-            # As in production, where a group that the run did not have goes to the most accurate member.
-            picks = [member_of.get(example.group or "", 0) for example in examples]
-        case _:
-            # A cascade stops only when the rest cannot change the vote, so it takes the vote's answers.
-            picks = vote(codes_of(responses), strategy.weights or None).tolist()
-    return picked_answers(strategy.name, responses, picks)
 
 
 def paired_gain(strategy: Floats, single: Floats, clusters: Sequence[str] | None = None) -> Gain:

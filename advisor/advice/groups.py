@@ -1,10 +1,10 @@
 """The gain of a strategy in each group of the questions, for example each subject of MMLU.
 
 A group of ten questions tells little, and the gains of forty such groups look wildly different where none differs. So
-each group's gain is pulled to the gain of all groups, the more so the fewer questions it has and the less the groups
-differ: a normal model of the groups' true gains, as in Rubin's eight schools (1981, Journal of Educational Statistics
-6(4)). How much they differ is not estimated but averaged over, with a flat prior. The estimate of DerSimonian and Laird
-is 0 in many samples of few groups, and intervals around it are too narrow.
+each gain is shrunk towards the overall gain: small groups more, and all of them more if groups differ little: a normal
+model of the groups' true gains, as in Rubin's eight schools (1981, Journal of Educational Statistics 6(4)). How much
+they differ is not estimated but averaged over, with a flat prior. The estimate of DerSimonian and Laird is 0 in many
+samples of few groups, and intervals around it are too narrow.
 
 The test reads a group's own questions only: a group without a loss must not be called hurt because the others are.
 """
@@ -43,7 +43,7 @@ class GroupGain:
         n: Its questions that the strategy answered.
         observed: The mean difference on these questions.
         error: The standard error of this mean.
-        points: The estimated gain: the observed one, pulled to the gain of all groups.
+        points: The estimated gain: the observed one, shrunk towards the overall gain.
         interval: Its interval. Each end is a one-sided limit.
         shown: Whether the group's own questions show a gain (``yes``) or a loss (``no``). Holm's correction makes the
             error probability hold for all groups together, once for gains and once for losses.

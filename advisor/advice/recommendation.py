@@ -1,4 +1,4 @@
-"""The recommendation, in words: the strategy with the largest expected gain, or the usual cascade if it is close.
+"""The recommendation, in words: the strategy with the largest expected gain, or the usual one if it is close.
 
 What is recommended and what is shown are two things: a strategy can be the best choice although the test cannot exclude
 chance. :mod:`advisor.advice.verdict` says what is shown about the set that decodes together.
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.advice.strategies import ASKING, Strategy, StrategyResult
-from advisor.records import ALPHA, TOLERANCE, Shown, join, signed
+from advisor.advice.comparison import StrategyResult
+from advisor.records import ALPHA, TOLERANCE, Shown, signed
 from advisor.statistics import Interval
-from ensemble.common.text import counted, interval_name, shortened
+from advisor.strategies import largest_usual
+from advisor.strategies.strategy import Strategy
+from ensemble.common.text import counted, interval_name
 
 FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
@@ -21,9 +23,6 @@ SWITCH = 1.0
 """Points that another strategy that asks several models, or one of several, must gain more than the cascade of all
 voters. The best of several estimates is partly luck, and on real pools this cascade is the best choice most often
 (docs/pools.md)."""
-
-_MOST_GROUPS = 12  # of a member of a router that a sentence lists
-_LONGEST_GROUP = 60  # characters of a group's name there
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def recommend(results: Sequence[StrategyResult], alpha: float = ALPHA, min_gain:
     gains :data:`SWITCH` points more. A set that decodes together needs no such margin.
 
     Args:
-        results: The strategies, as :func:`advisor.advice.strategies.compare_strategies` returns them.
+        results: The strategies, as :func:`advisor.advice.comparison.compare_strategies` returns them.
         alpha: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
         min_gain: Points that a strategy must gain if it has more than one model, or takes more than one response for a
             question.
@@ -69,15 +68,14 @@ def recommend(results: Sequence[StrategyResult], alpha: float = ALPHA, min_gain:
     if not results:
         return None
     worth = {each.strategy: _worth(each, min_gain) for each in results}
-    cascades = [each for each in results if each.strategy.name == "cascade"]
-    usual = max(cascades, key=lambda each: len(each.strategy.members), default=None)
-    if usual is not None and worth[usual.strategy] > 0:
-        for each in results:
-            if each.strategy.name in ASKING[1:] and each.strategy != usual.strategy:
-                worth[each.strategy] -= SWITCH
+    usual = largest_usual([each.strategy for each in results])
+    if usual is not None and worth[usual] > 0:
+        for strategy in worth:
+            if strategy.ASKS and not strategy.IS_SINGLE and strategy != usual:
+                worth[strategy] -= SWITCH
     # The results are in order, and `max` takes the first of several largest values.
     best = max(results, key=lambda each: round(worth[each.strategy], 9))
-    is_baseline = best.strategy.members == (best.best_single_model,) and best.strategy.name == "single"
+    is_baseline = best.strategy.IS_SINGLE and best.strategy.members == (best.best_single_model,)
     return Recommendation(
         strategy=best.strategy,
         expected_gain=0.0 if is_baseline else best.expected_gain,
@@ -97,41 +95,6 @@ def _worth(result: StrategyResult, min_gain: float) -> float:
     return result.expected_gain - (min_gain if is_complex else 0.0)
 
 
-def describe(strategy: Strategy) -> str:
-    """What to do, as the beginning of a sentence: ``Ask a, b and c in this order, and ...``."""
-    names = join(strategy.members)
-    sentences = {
-        "single": f"Use {names} alone",
-        "vote": f"Ask {names}, and take the answer that most of them give (a vote)",
-        "cascade": f"Ask {names} in this order, stop as soon as the rest cannot change the majority, and take the "
-        "answer that most of them give (a cascade)",
-        "weighted_vote": f"Ask {names}, and take the answer with the most weight (a vote, weighted by accuracy)",
-        "router": f"Send each question to the one of {names} that was right on similar dev questions (a router)",
-        "group_router": f"Send each group of questions to the one of {names} that was best on it (a router by groups: "
-        f"{routes_in_words(strategy)})",
-        "self_consistency": f"Ask {names} {strategy.draws} times, and take the answer that it gives most often "
-        "(self-consistency)",
-    }
-    return sentences.get(strategy.name, f"Decode {names} together, in this order ({strategy.name})")
-
-
-def routes_in_words(strategy: Strategy) -> str:
-    """Which groups each member of a router by groups answers: ``b answers x and y; a answers all other groups``."""
-    # A group's name is untrusted and may be a whole text.
-    own = {
-        name: [shortened(group, _LONGEST_GROUP) for group, member in strategy.routes if member == name]
-        for name in strategy.members
-    }
-    first, *others = strategy.members
-    parts = [
-        f"{name} answers {join(own[name]) if len(own[name]) <= _MOST_GROUPS else f'{len(own[name]):,} groups'}"
-        for name in others
-        if own[name]
-    ]
-    # Last, because it also answers the groups that had no dev questions.
-    return "; ".join([*parts, f"{first} answers all other groups, and prompts that come without --group NAME"])
-
-
 def describe_gain(points: float, interval: Interval, alpha: float) -> str:
     """A gain with its interval: ``+4.2 points (90% interval +1.0 to +7.4)``."""
     return f"{signed(points)} points ({interval_name(1 - 2 * alpha)} {' to '.join(map(signed, interval))})"
@@ -140,15 +103,15 @@ def describe_gain(points: float, interval: Interval, alpha: float) -> str:
 def _text(best: StrategyResult, results: Sequence[StrategyResult], alpha: float, min_gain: float) -> str:
     few = few_questions(len(best.profile.answers))
     # A single model has no gain to speak of: it is the baseline, or worse.
-    if best.strategy.name == "single":
-        others = [each for each in results if each.strategy.name != "single"]
+    if best.strategy.IS_SINGLE:
+        others = [each for each in results if not each.strategy.IS_SINGLE]
         if not others:
-            return f"{describe(best.strategy)}: there is no other strategy to compare it with.{few}"
+            return f"{best.strategy.describe()}: there is no other strategy to compare it with.{few}"
         if min_gain:
             return (
-                f"{describe(best.strategy)}: no other strategy is expected to gain at least {min_gain:g} points.{few}"
+                f"{best.strategy.describe()}: no other strategy is expected to gain at least {min_gain:g} points.{few}"
             )
-        return f"{describe(best.strategy)}: no other strategy is expected to gain anything.{few}"
+        return f"{best.strategy.describe()}: no other strategy is expected to gain anything.{few}"
     # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
     expected = describe_gain(best.expected_gain, best.expected_interval(alpha), alpha)
     # A reader who sees the measured gain elsewhere must know that it is not overlooked here.
@@ -158,7 +121,7 @@ def _text(best: StrategyResult, results: Sequence[StrategyResult], alpha: float,
         "prediction."
     )
     return (
-        f"{describe(best.strategy)}: over {best.best_single_model}, the best single model, the expected gain is "
+        f"{best.strategy.describe()}: over {best.best_single_model}, the best single model, the expected gain is "
         f"{expected}.{opposite if is_opposite else ''}{few}"
     )
 

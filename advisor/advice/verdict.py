@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from advisor.advice.comparison import StrategyResult
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import questions_range
-from advisor.advice.strategies import StrategyResult
 from advisor.choose.rules import select
 from advisor.records import (
     ALPHA,
@@ -292,10 +292,7 @@ def _more(needed: tuple[int, int | None] | None) -> str:
     # A number alone would sound as if it were enough.
     questions = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
     open_end = "" if most is not None else "; the number has no upper end, because there may be no gain"
-    return (
-        f"A gain that fits these answers needs {questions} held-out questions in all to be shown with a probability of "
-        f"80%{open_end}."
-    )
+    return f"To show this gain with 80% probability, you need {questions} held-out questions in total{open_end}."
 
 
 def _nothing_fits(selection: Selection) -> str:

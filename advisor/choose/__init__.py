@@ -1,1 +1,1 @@
-"""Which candidates form the set: the rules of the paper, races, copies, predictions and the search."""
+"""Which candidates form the set: the rules of the paper, races and copies."""

@@ -12,7 +12,7 @@ from ensemble.errors import InputError
 
 if TYPE_CHECKING:
     from advisor.progress import Progress
-    from advisor.strategies.plan import StrategyPlan
+    from advisor.strategies.running.plan import StrategyPlan
     from ensemble.decode.settings import Settings
 
 
@@ -20,8 +20,8 @@ def run(options: RunOptions) -> None:
     """Answer a prompt by the recommended strategy of a run, or by any models that decode together."""
     from advisor.progress import Progress
     from advisor.runs import chosen_set
-    from advisor.strategies.chosen_strategy import plan_by_options
-    from advisor.strategies.plan import StrategyPlan
+    from advisor.runs.strategy_to_run import plan_by_options
+    from advisor.strategies.running.plan import StrategyPlan
     from advisor.terminal.tables import trace_lines
     from ensemble.distributed.ray_cluster import cluster
     from ensemble.methods import check_greedy
@@ -63,7 +63,7 @@ def _answer(
     plan: StrategyPlan, prompt: str, settings: Settings, group: str | None, progress: Progress, *, trace: bool
 ) -> None:
     """Print the response that a strategy takes, when it is known which one that is."""
-    from advisor.strategies.answerer import answer_prompt
+    from advisor.strategies.running.asking import answer_prompt
 
     answered = answer_prompt(plan, prompt, settings, group)
     for name, reason in answered.failures:

@@ -5,14 +5,12 @@ Fresh are the questions whose text is not in the run. :mod:`advisor.advice.drift
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from advisor.advice.drift import (
     Judgement,
-    answers_of,
     change_interval,
     judge_accuracy,
     judge_gain,
@@ -20,18 +18,15 @@ from advisor.advice.drift import (
 )
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import describe_gain
-from advisor.advice.strategies import ASKING, VOTES, Strategy
 from advisor.config import (
     InferenceConfig,
     LogsConfig,
     RunConfig,
     load_split,
 )
-from advisor.jobs.methods import TEMPERATURE
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session
 from advisor.judge.judged_profiler import open_profiler
-from advisor.logs.join import JoinedLogs
 from advisor.options.check import CheckOptions
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
@@ -48,15 +43,14 @@ from advisor.runs.chosen_set import (
 from advisor.runs.run import Run
 from advisor.runs.schema.result import EnsembleResult
 from advisor.runs.schema.samples import Sample
+from advisor.runs.strategy_to_run import figures_to_strategy, find_strategy, learned_from
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
-from advisor.strategies.chosen_strategy import learned_from
-from advisor.strategies.plan import DevScores
-from advisor.strategies.responses import can_vote
-from advisor.strategies.strategy_json import find_strategy, strategy_of
+from advisor.strategies.self_consistency import TEMPERATURE
+from advisor.strategies.strategy import AnsweredSplit, Strategy
+from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Example, Task, clusters_of, sha256
 from ensemble.common.files import default_cache_dir
 from ensemble.common.text import counted
-from ensemble.common.text import strategy as words_of
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT
 from ensemble.models.spec import ModelSpec
@@ -64,8 +58,6 @@ from ensemble.servers.address import why_not_decodable
 
 LIMIT = 100
 """Fresh questions by default. Answers of logs cost nothing, so all of these count."""
-
-_SIGNATURE = re.compile(r"\|shots:(\d{1,6})\|seed:(\d{1,18})\|prompt:([0-9a-f]+)")
 
 
 class _Promise(NamedTuple):
@@ -82,7 +74,7 @@ class _Promise(NamedTuple):
     @property
     def is_baseline(self) -> bool:
         """Whether it is the best single model, which gains nothing over itself."""
-        return self.strategy.name == "single" and self.strategy.members[0] == self.best_single_model
+        return self.strategy.IS_SINGLE and self.strategy.members[0] == self.best_single_model
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -120,11 +112,12 @@ def check_run(options: CheckOptions, command: str, progress: Progress) -> dict[s
     run = Run.open(options.run)
     promise = _read_promise(run, options.strategy)
     # Before the models run, which can take long.
-    known, learned = _read_samples(run, promise.strategy)
+    known, strategy = _read_samples(run, promise.strategy)
+    promise = promise._replace(strategy=strategy)
     if options.logs:
-        fresh = _from_logs(run, promise, known, learned, options, command, progress)
+        fresh = _from_logs(run, promise, known, options, command, progress)
     else:
-        fresh = _from_models(run, promise, known, learned, options, command, progress)
+        fresh = _from_models(run, promise, known, options, command, progress)
     min_gain = promise.min_gain if options.min_gain is None else options.min_gain
     return _result(promise, fresh, options.alpha, min_gain, options.seed)
 
@@ -132,7 +125,7 @@ def check_run(options: CheckOptions, command: str, progress: Progress) -> dict[s
 def _read_promise(run: Run, wanted: str | None) -> _Promise:
     """What a run says about its recommended strategy, or about the one that ``--strategy`` names."""
     result, place = run.result, run.place
-    strategies = [strategy_of(each, place) for each in result.strategies]
+    strategies = [figures_to_strategy(each, place) for each in result.strategies]
     recommendation = result.advice.recommendation
     if recommendation is None or result.recommended is None:
         raise InputError(
@@ -145,7 +138,7 @@ def _read_promise(run: Run, wanted: str | None) -> _Promise:
     figures = (own.expected_gain, own.expected_gain_ci, own.accuracy, own.accuracy_ci, own.best_single_model)
     match figures:
         case (float(gain), (_, _) as gain_ci, float(accuracy), (_, _) as accuracy_ci, str(best_single)):
-            strategy = strategy_of(own, place)
+            strategy = figures_to_strategy(own, place)
             return _Promise(strategy, gain, gain_ci, accuracy, accuracy_ci, best_single, recommendation.min_gain)
     raise InputError(
         f"{place}: the strategy {own.strategy} should have expected_gain, accuracy, their intervals and "
@@ -153,8 +146,8 @@ def _read_promise(run: Run, wanted: str | None) -> _Promise:
     )
 
 
-def _read_samples(run: Run, strategy: Strategy) -> tuple[set[object], DevScores]:
-    """What identifies the questions of a run, and what a router learns from them, from one reading of the file."""
+def _read_samples(run: Run, strategy: Strategy) -> tuple[set[object], Strategy]:
+    """What identifies the questions of a run, and the strategy with what it reads of them, from one reading."""
     known: set[object] = set()
 
     def noted() -> Iterator[Sample]:
@@ -162,8 +155,12 @@ def _read_samples(run: Run, strategy: Strategy) -> tuple[set[object], DevScores]
             known.add(_key(sample.id, sample.prompt))
             yield sample
 
-    is_router = strategy.name == "router"
-    return known, learned_from(noted(), strategy.members if is_router else (), run.folder / "samples.jsonl")
+    if strategy.READS_DEV:
+        strategy = strategy.with_dev(learned_from(noted(), strategy.members, run.folder / "samples.jsonl"))
+    else:
+        for _ in noted():
+            pass
+    return known, strategy
 
 
 def _key(number: str, prompt: str) -> object:
@@ -210,7 +207,6 @@ def _from_models(
     run: Run,
     promise: _Promise,
     known: Collection[object],
-    learned: DevScores,
     options: CheckOptions,
     command: str,
     progress: Progress,
@@ -218,7 +214,7 @@ def _from_models(
     """Let the models answer fresh questions of a task."""
     task_name = options.needed_task()
     strategy, seed = promise.strategy, options.seed
-    decodes = strategy.name not in ASKING
+    decodes = not strategy.ASKS
     entries = entries_as(candidates_of_run(run, promise.models, options.pool), options)
     for entry in entries:
         # Before anything is contacted.
@@ -226,7 +222,7 @@ def _from_models(
             raise InputError(why_not_decodable(entry.name))
     check_servers(entries, options, str(options.run), is_trusted=options.pool is not None)
     whole = _load_whole(run, options, progress)
-    if strategy.name in VOTES and not can_vote(whole):
+    if strategy.COUNTS and not can_vote(whole):
         raise InputError(
             f"--task {task_name}: the strategy {strategy.name} counts short, fixed answers, which its metric "
             f"{whole.metric} does not read; give the task of the run"
@@ -266,18 +262,19 @@ def _from_models(
         say_judging(config, progress, {config.dev.split: 1})
         profiler, _ = open_profiler(config, cache, progress)
         # A set that decodes together needs no answers of its members alone.
-        asked = (promise.best_single_model,) if decodes or strategy.name == "self_consistency" else promise.models
+        asked = (promise.best_single_model,) if decodes or strategy.responses_per_member > 1 else promise.models
         alone = profiler.alone(asked, task)
         for name, reason in profiler.failures.items():
             raise MemberError(reason, of=name)
         if decodes:
             answers = profiler.together(strategy.members, task)
         else:
-            responses = [alone[name] for name in strategy.members if name in alone]
-            if strategy.name == "self_consistency":
-                draws = range(strategy.draws)
-                responses = [profiler.drawn(strategy.members[0], task, TEMPERATURE, seed + n) for n in draws]
-            answers = answers_of(strategy, responses, task.examples, learned)
+            drawn: dict[str, list[Profile]] = {}
+            if strategy.responses_per_member > 1:
+                for name in strategy.members:
+                    seeds = range(seed, seed + strategy.responses_per_member)
+                    drawn[name] = [profiler.drawn(name, task, TEMPERATURE, each) for each in seeds]
+            answers = _answers(strategy, AnsweredSplit(task, alone, draws=drawn))
     return _Fresh(options.split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
 
 
@@ -285,14 +282,10 @@ def _load_whole(run: Run, options: CheckOptions, progress: Progress) -> Task:
     """All questions of a split, with the demonstrations and the dev questions of the run."""
     task = run.result.task
     # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
-    match = _SIGNATURE.search(task.signature)
-    shots, seed, prompt = match.groups() if match else (None, "0", None)
-    if options.shots is not None:
-        shots = options.shots
-    asked = replace(options, shots=None if shots is None else int(shots), limit=None)
-    whole = load_split(asked, options.split, int(seed))
+    shots = task.shots if options.shots is None else options.shots
+    whole = load_split(replace(options, shots=shots, limit=None), options.split, task.seed or 0)
     whole.check_allowed()
-    if prompt is not None and (prompt, task.metric) != (whole.signature.prompt, whole.metric):
+    if task.prompt is not None and (task.prompt, task.metric) != (whole.signature.prompt, whole.metric):
         progress.say(
             f"{whole.name} has other prompts or another metric than the run (its task was {task.name}), so a "
             "change may come from that"
@@ -304,14 +297,13 @@ def _from_logs(
     run: Run,
     promise: _Promise,
     known: Collection[object],
-    learned: DevScores,
     options: CheckOptions,
     command: str,
     progress: Progress,
 ) -> _Fresh:
     """Take the answers to fresh questions from logs."""
     strategy = promise.strategy
-    if strategy.name not in ASKING:
+    if not strategy.ASKS:
         raise InputError(
             f"--logs: {', '.join(strategy.members)} decode together ({strategy.name}), and logs have the answers of "
             "models alone; give --task, or --strategy for another strategy"
@@ -320,15 +312,17 @@ def _from_logs(
         options = replace(options, **_scoring_of_run(run))
     config = LogsConfig.from_options(options, command)
     logs = config.join(config.logs, promise.models, progress.say)
-    if strategy.name in VOTES and not logs.can_vote:
+    if strategy.COUNTS and not logs.can_vote:
         raise InputError(
             f"--logs: the strategy {strategy.name} counts short answers, and most responses have none; give --metric "
             "and --extract, or a task file with --task, to read them"
         )
     numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs")
-    responses = [profile.part(numbers) for profile in _responses(logs, strategy)]
-    answers = answers_of(strategy, responses, [logs.examples[n] for n in numbers], learned)
-    single = logs.profiles[promise.best_single_model].part(numbers)
+    asked = logs.task("logs", numbers, config.seed)
+    alone = {name: each.part(numbers) for name, each in logs.profiles.items()}
+    draws = {name: [each.part(numbers) for each in own] for name, own in logs.draws.items()}
+    answers = _answers(strategy, AnsweredSplit(asked, alone, draws=draws))
+    single = alone[promise.best_single_model]
     clusters = None if logs.clusters is None else [logs.clusters[n] for n in numbers]
     return _Fresh("logs", logs.name, left_out, answers, single, clusters)
 
@@ -341,17 +335,16 @@ def _scoring_of_run(run: Run) -> dict[str, Any]:
     )
 
 
-def _responses(logs: JoinedLogs, strategy: Strategy) -> Sequence[Profile]:
-    if strategy.name != "self_consistency":
-        return [logs.profiles[name] for name in strategy.members]
-    (name,) = strategy.members
-    draws = logs.draws.get(name, ())
-    if len(draws) < strategy.draws:
+def _answers(strategy: Strategy, split: AnsweredSplit) -> Profile:
+    """The answers of a strategy that asks models one by one, from their responses."""
+    responses = split.responses(strategy)
+    if responses is None:
+        fewest = min(len(split.draws.get(name, ())) for name in strategy.members)
         raise InputError(
-            f"--logs: {name} has {counted(max(len(draws), 1), 'response')} to each question, and the strategy needs "
-            f"{strategy.draws}; give a log with more"
+            f"--logs: {', '.join(strategy.members)} has {counted(max(fewest, 1), 'response')} to each question, and "
+            f"the strategy needs {strategy.responses_per_member}; give a log with more"
         )
-    return draws[: strategy.draws]
+    return strategy.apply(responses, split.task.examples)
 
 
 def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, seed: int) -> dict[str, Any]:
@@ -409,7 +402,7 @@ _BEGINNINGS = {
 def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float, alpha: float) -> str:
     strategy = promise.strategy
     n = len(fresh.strategy.answers)
-    what = words_of(strategy.name, strategy.members, strategy.draws)
+    what = str(strategy)
     scored = f"{what}: {accuracy:.1f} points on {counted(n, 'fresh question')}"
     if gain is None:
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"

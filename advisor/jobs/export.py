@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.advice.recommendation import describe
-from advisor.advice.strategies import Strategy
 from advisor.jobs.compose import compose, write_compose
 from advisor.options.export import ExportOptions
 from advisor.progress import Progress
 from advisor.runs.run import Run
 from advisor.runs.schema.result import ModelSource, Result
-from advisor.strategies.chosen_strategy import plan_of_run
-from advisor.strategies.plan import StrategyPlan
-from advisor.strategies.strategy_file import to_json
-from advisor.strategies.strategy_json import strategy_of
+from advisor.runs.strategy_to_run import figures_to_strategy, plan_of_run
+from advisor.strategies.running.plan import StrategyPlan, plan_json
+from advisor.strategies.single import Single
+from advisor.strategies.strategy import Strategy
 from ensemble.common.text import shown
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.hub import commit_of, push_files
@@ -50,7 +48,7 @@ def export(options: ExportOptions) -> str:
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
         # A saved ensemble is of several models that decode together.
         name = chosen.members[0].name
-        chosen = StrategyPlan(Strategy("single", (name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
+        chosen = StrategyPlan(Single((name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
     # With a pool file the models are where it says, and the run's hashes may be those of other files.
     result = run.result
     sources = result.provenance.models if options.pool is None else {}
@@ -75,7 +73,7 @@ def export(options: ExportOptions) -> str:
         plan = replace(plan, members=members)
     content = {
         savedfolder.CARD: _card(plan, result, run.place),
-        savedfolder.STRATEGY_FILE: to_json(plan, folder),
+        savedfolder.STRATEGY_FILE: plan_json(plan, folder),
     }
     savedfolder.write_files(folder, content)
     write_compose(folder, services)
@@ -128,13 +126,12 @@ def _measured(result: Result) -> Sequence[EvalResult]:
 
 def _card(plan: StrategyPlan, result: Result, place: str) -> str:
     """The card of a strategy: what it does, its models, how to run it, and the evidence for it."""
-    questions = len(plan.learned[0])
-    learned = f" It also holds the {questions:,} dev questions that the router learns from." if questions else ""
+    learned = " It also holds the dev questions that the strategy learns from." if plan.strategy.READS_DEV else ""
     parts = (
         f"---\nlibrary_name: unite-advisor\ntags: [unite-advisor, {plan.strategy.name}]\n---",
         MARKER,
         f"# {escaped(f'A strategy for {result.task.name}')}",
-        f"{escaped(describe(plan.strategy))}.",
+        f"{escaped(plan.strategy.describe())}.",
         "This folder holds no weights: `strategy.json` lists the models, which do not decode together, and says how "
         f"they are asked.{learned}",
         "\n".join(
@@ -172,7 +169,7 @@ def _evidence(strategy: Strategy, result: Result, place: str) -> str:
     for each in result.strategies:
         interval, gain = each.measured_gain_ci, each.measured_gain
         around = f" ({interval[0]:+.1f} to {interval[1]:+.1f})" if interval else ""
-        own = " (this one)" if strategy_of(each, place) == strategy else ""
+        own = " (this one)" if figures_to_strategy(each, place) == strategy else ""
         calls, accuracy = each.calls_per_question, each.accuracy
         cells = [
             f"{each.strategy}{own}",

@@ -13,31 +13,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import numpy as np
-
-from advisor.advice.gain import estimate_gain
-from advisor.advice.predict import (
-    WORTH,
-    PredictedSet,
-    Prediction,
-    Predictor,
-    other_set_note,
-    predicted_sets,
-    provenance,
-)
+from advisor.advice.comparison import StrategyResult, expected_gain
+from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance
 from advisor.advice.recommendation import FEW_QUESTIONS
-from advisor.advice.strategies import ASKING, StrategyResult
+from advisor.advice.search import By, best_of, sentence, with_chosen_set
 from advisor.choose.race import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters
-from advisor.choose.search import By, best_of, sentence, with_chosen_set
 from advisor.config import RunConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, Selection
-from advisor.statistics import Difference, Interval, accuracy_interval, compare, scores
-from advisor.strategies.responses import can_vote
+from advisor.statistics import Difference, Interval, accuracy_interval, compare
+from advisor.strategies.decoded import Decoded
+from advisor.strategies.strategy import AnsweredSplit, Strategy
+from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Task
 from ensemble.errors import MemberError
+from ensemble.models.spec import Price
 
 _MOST_LISTED = 10  # sets in result.json; with 24 candidates there are thousands
 
@@ -57,7 +49,7 @@ class Verified:
         method: The method of the set.
         k: Candidates that each member brings to the union.
         dev: The set's answers to the dev questions; None if it was not run there.
-        expected: The gain that is expected in use; see :func:`expected_gain`.
+        expected: The gain that is expected in use, in points; see :func:`advisor.advice.comparison.expected_gain`.
         weights: The members' weights; see :meth:`advisor.profile.profiler.Profiler.weights`.
     """
 
@@ -70,7 +62,7 @@ class Verified:
     intervals: tuple[Interval, ...]
     method: str
     k: int
-    expected: Prediction
+    expected: float
     dev: Profile | None = None
     weights: tuple[float, ...] | Literal["perplexity"] | None = None
 
@@ -78,6 +70,11 @@ class Verified:
     def models(self) -> tuple[str, ...]:
         """The names of the members, the primary first."""
         return tuple(member.model for member in self.members)
+
+    @property
+    def strategy(self) -> Decoded:
+        """The set as a strategy."""
+        return Decoded(self.models, self.method)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +105,17 @@ class ChosenSet:
     tried: tuple[PredictedSet, ...] = ()
     note: str | None = None
 
+    def splits(self, config: RunConfig, held_out: Task) -> tuple[AnsweredSplit, AnsweredSplit]:
+        """The dev and the held-out questions, with all answers to them."""
+        sets: dict[Strategy, Verified] = {each.strategy: each for each in self.verified}
+        on_dev = {strategy: each.dev for strategy, each in sets.items() if each.dev is not None}
+        return (
+            AnsweredSplit(config.dev, self.pool.complete, on_dev),
+            AnsweredSplit(
+                held_out, self.alone, {strategy: each.ensemble for strategy, each in sets.items()}, prices_of(config)
+            ),
+        )
+
     def as_dict(self, choose: str, results: Sequence[StrategyResult], alpha: float) -> dict[str, Any] | None:
         """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
 
@@ -118,7 +126,7 @@ class ChosenSet:
         """
         if not self.sets:
             return None
-        gains = {each.strategy.members: each.gain.points for each in results if each.strategy.name not in ASKING}
+        gains = {each.strategy.members: each.gain.points for each in results if not each.strategy.ASKS}
         tried = {each.models: each for each in self.tried}
         sets = [
             tried.get(each.models, each).as_dict(
@@ -161,7 +169,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
     verified: list[Verified] = []
     for predicted in queue:
         # The largest expected gain so far; the best single model gains 0.
-        best_gain = max([0.0, *(each.expected.points for each in verified)])
+        best_gain = max([0.0, *(each.expected for each in verified)])
         if verified and predicted.prediction.improvement(best_gain) < WORTH:
             break
         try:
@@ -172,13 +180,22 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
             progress.say(str(error))
             chosen = replace(chosen, trouble=str(error))
             continue
-        made = _verify(predicted, together, on_dev, chosen, config.held_out, config)
-        verified.append(replace(made, weights=profiler.weights(predicted.models)))
+        made = replace(
+            _verify(predicted, together, on_dev, chosen, config.held_out, config),
+            weights=profiler.weights(predicted.models),
+        )
+        splits = replace(chosen, verified=(made,)).splits(config, config.held_out)
+        verified.append(replace(made, expected=expected_gain(made.strategy, *splits, config.rules)))
     # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
-    chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected.points, 9))))
+    chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected, 9))))
     if config.set_by != "predicted" or not verified:
         return chosen
     return replace(chosen, selection=_select(chosen, chosen.verified[0].models, config))
+
+
+def prices_of(config: RunConfig) -> dict[str, Price]:
+    """What the tokens of the candidates cost, by name, where it is known."""
+    return {entry.name: entry.price for entry in config.candidates if entry.price is not None}
 
 
 def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]:
@@ -213,32 +230,10 @@ def _verify(
         intervals=tuple(accuracy_interval(member, seed=config.seed) for member in members),
         method=config.method,
         k=config.k,
-        expected=expected_gain(models, together, chosen.pool.complete, alone),
+        # Replaced by the caller.
+        expected=0.0,
         dev=on_dev,
     )
-
-
-def expected_gain(
-    models: Sequence[str],
-    answers: Profile,
-    dev: Mapping[str, Profile],
-    held_out: Mapping[str, Profile],
-    coefficients: Mapping[str, Any] | None = None,
-) -> Prediction:
-    """The gain to expect of a set in use: the prediction from all answers of single models, updated by what was seen.
-
-    Args:
-        models: The members.
-        answers: The set's answers to the held-out questions.
-        dev: The answers of single models to the dev questions, by name.
-        held_out: Those to the held-out questions; the members are in both.
-        coefficients: Those of the prediction; None for those of the package.
-    """
-    names = [*models, *(name for name in held_out if name in dev and name not in models)]
-    both = [Profile(name, (*dev[name].answers, *held_out[name].answers)) for name in names]
-    singles, values = np.stack([scores(profile) for profile in both]), scores(answers)
-    gain = estimate_gain(singles, values, np.arange(singles.shape[1]) >= singles.shape[1] - len(values))
-    return Predictor(both, coefficients).decoded(models).updated(gain.points, gain.error)
 
 
 def _voters(pool: ProfiledPool, task: Task, rules: Limits, selected: Sequence[str]) -> tuple[str, ...]:

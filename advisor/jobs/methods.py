@@ -12,28 +12,29 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from advisor.config import RunConfig
+from advisor.jobs.response_methods import (
+    StoredChoices,
+    answered,
+    check_aggregation,
+    chosen,
+    models_key,
+    with_responses,
+)
 from advisor.judge.judged_profiler import open_profiler
 from advisor.progress import Progress
 from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache
 from advisor.statistics import Difference, compare, holm
-from advisor.strategies.responses import (
-    StoredChoices,
-    answered,
-    can_vote,
-    check_aggregation,
-    chosen,
-    dev_scores,
-    models_key,
-    with_responses,
-)
+from advisor.strategies.router import dev_scores
+from advisor.strategies.self_consistency import TEMPERATURE
+from advisor.strategies.strategy import DevScores
+from advisor.strategies.vote_reader import can_vote
 from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
 from ensemble.methods import check_greedy, get_method, get_module, make_options, plugins
 from ensemble.methods._response import Aggregation, ResponseMethod
 
 CONTROL = "self-consistency"
 """The control's name: the majority of several responses of one model (Wang et al., 2023)."""
-TEMPERATURE = 0.7  # of the control's samples, as in that paper
 _NO_GATE = "its gate plays no part, because options are scored by all members at every token"
 _KEPT = "are earlier responses, because a model could not answer with the responses in its prompt"
 _NO_VOTE = "votes are counted only for short, fixed answers, which this task's metric does not read"
@@ -181,8 +182,8 @@ class Evaluator:
 
     def _choose(self, name: str, alone: Sequence[Profile]) -> MethodResult:
         try:
-            prompts, scores = self._dev_scores() if name == "router" else ([], [])
-            method = self._responder(name, prompts, scores)
+            known = self._dev_scores() if name == "router" else None
+            method = self._responder(name, known.prompts, known.scores) if known else self._responder(name)
             if isinstance(method, Aggregation):
                 return self._aggregate(name, method, alone)
             profile, picks = chosen(name, method, self.task, alone)
@@ -253,7 +254,7 @@ class Evaluator:
             raise InputError(f"method {plugins().label(name)}: {type(error).__name__}: {first_line(error)}") from error
         return made
 
-    def _dev_scores(self) -> tuple[list[str], list[list[float]]]:
+    def _dev_scores(self) -> DevScores:
         # Mostly stored already: the run that chose the set asked these questions.
         profiles = self._profiler.alone(self._names, self._config.dev)
         for name, reason in self._profiler.failures.items():

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
 from advisor.advice.gain import Gain
 from advisor.advice.groups import group_warnings
 from advisor.advice.recommendation import recommend
@@ -18,13 +19,6 @@ from advisor.advice.sequential import (
     planned_looks,
     questions_id,
     with_earlier,
-)
-from advisor.advice.strategies import (
-    AnsweredSplit,
-    Compared,
-    Strategy,
-    StrategyResult,
-    compare_strategies,
 )
 from advisor.advice.verdict import (
     Advice,
@@ -43,7 +37,7 @@ from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import fitting_voters, select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig
-from advisor.jobs.held_out import ChosenSet, choose
+from advisor.jobs.held_out import ChosenSet, choose, prices_of
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session, with_devices
 from advisor.jobs.traces import trace_responses
@@ -66,9 +60,10 @@ from advisor.runs.result_json import Outcome, result_of, samples_of, task_info
 from advisor.runs.run_folder import check_out, check_settings, folder_name, write_run
 from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import accuracy_interval
-from advisor.strategies.responses import can_vote
+from advisor.strategies import usual
+from advisor.strategies.strategy import AnsweredSplit
+from advisor.strategies.vote_reader import can_vote
 from ensemble.common.text import counted, p_value
-from ensemble.models.spec import Price
 from reports import write_report
 
 
@@ -192,7 +187,7 @@ def run(
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
         strategies=compared.results,
-        prices=_prices(config),
+        prices=prices_of(config),
         confidence=config.confidence,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         looks=with_earlier(looks, earlier),
@@ -225,7 +220,7 @@ def _verify(
             asked[n] = part, chosen, _strategies(part, chosen)
         return asked[n]
 
-    tested = _tested(*ask(plan[0]))
+    tested = _tested(*ask(plan[0])[1:])
     if tested is None:
         if config.until_sure:
             progress.say("--until-sure has no set or vote to test, so all held-out questions are asked at once")
@@ -233,7 +228,7 @@ def _verify(
     strategy = tested.strategy
 
     def verify(n: int) -> Gain | None:
-        found = _tested(*ask(n))
+        found = _tested(*ask(n)[1:])
         # If a member fails in a later batch, another set is left.
         if found is None or found.strategy != strategy:
             return None
@@ -251,11 +246,10 @@ def _verify(
     return part, chosen, _strategies(part, chosen, looks[-1]), looks
 
 
-def _tested(config: RunConfig, chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
-    """What looks test: the set that decodes together, or the cascade of all voters. The dev questions choose both."""
-    members = (chosen.verified[0].models if chosen.verified else (), chosen.voters)
-    wanted = list(zip((config.method, "cascade"), members, strict=True))
-    found = {(each.strategy.name, each.strategy.members): each for each in compared.results}
+def _tested(chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
+    """What looks test: the set that decodes together, or the usual strategy. The dev questions choose both."""
+    wanted = (*(each.strategy for each in chosen.verified[:1]), usual(chosen.voters))
+    found = {each.strategy: each for each in compared.results}
     return next((found[each] for each in wanted if each in found), None)
 
 
@@ -263,12 +257,8 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
     """All strategies on the held-out questions; none if no model was asked these."""
     if config.held_out is None or not chosen.alone:
         return Compared()
-    sets = {Strategy(each.method, each.models): each for each in chosen.verified}
-    held_out = {strategy: each.ensemble for strategy, each in sets.items()}
-    on_dev = {strategy: each.dev for strategy, each in sets.items() if each.dev is not None}
     return compare_strategies(
-        AnsweredSplit(config.dev, chosen.pool.complete, on_dev),
-        AnsweredSplit(config.held_out, chosen.alone, held_out, _prices(config)),
+        *chosen.splits(config, config.held_out),
         chosen.voters,
         can_vote=can_vote(config.held_out),
         rules=config.rules,
@@ -278,10 +268,6 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
         alpha=config.alpha,
         seed=config.seed,
     )
-
-
-def _prices(config: RunConfig) -> dict[str, Price]:
-    return {entry.name: entry.price for entry in config.candidates if entry.price is not None}
 
 
 def _judged(
@@ -313,9 +299,8 @@ def _advise(
         advice = undecodable(chosen.selection, remote)
     else:
         # What was verified may be another set than the selected one, if the rules left only one model.
-        models = chosen.verified[0].models if chosen.verified else ()
-        strategy = Strategy(config.method, models)
-        together = next((each for each in compared.results if each.strategy == strategy), None)
+        strategies = [each.strategy for each in chosen.verified[:1]]
+        together = next((each for each in compared.results if each.strategy in strategies), None)
         advice = advise(chosen.selection, together, alpha=config.alpha)
     once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
@@ -380,10 +365,9 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     draws = {name: [each.part(numbers["held_out"]) for each in own] for name, own in logs.draws.items()}
     compared = compare_strategies(
         dev,
-        held_out,
+        replace(held_out, draws=draws),
         voters,
         can_vote=logs.can_vote,
-        draws=draws,
         rules=config.rules,
         alpha=config.alpha,
         seed=config.seed,

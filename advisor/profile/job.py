@@ -99,12 +99,12 @@ class Job:
             self._cache.put(self._keys[number], response)
         self._advance(1)
 
-    def finish(self, peak_memory: int | None = None, error: str | None = None) -> None:
+    def finish(self, peak_memory: int | None = None, error: MemberError | None = None) -> None:
         """Grade the answers and set the result.
 
         Args:
             peak_memory: The peak memory in bytes; None if it was not measured now.
-            error: Why the job failed, without the model's name; None if every question has a response.
+            error: Why the job failed; None if every question has a response.
 
         Raises:
             UniteError: The cache failed.
@@ -113,7 +113,7 @@ class Job:
         if error is None:
             self.result = self._grade([response for response in responses if response is not None], peak_memory)
         else:
-            self.result = MemberError(error, of=self.name)
+            self.result = error
         self.close()
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class LocalJobRunner:
                         job.add(number, response)
                     peak = peak_memory()
                 except MemberError as failure:
-                    error = failure.without(job.name)
+                    error = MemberError(failure.reason, of=failure.of)
                 # After the handler, no traceback refers to the models any more.
                 free_memory()
             job.finish(peak, error)
@@ -111,7 +111,7 @@ def _run_on_servers(queues: Sequence[Sequence[Job]]) -> Generator[Job, None, Non
             job, _, failure = event
             if failure is not None and not isinstance(failure, MemberError):
                 raise failure
-            job.finish(error=None if failure is None else failure.without(job.name))
+            job.finish(error=failure)
             yield job
     finally:
         stopped.set()

@@ -22,7 +22,7 @@ from advisor.profile.job import Job
 from advisor.profile.job_runner import LocalJobRunner
 from advisor.profile.ray_worker import Reply, Worker, pack
 from advisor.response_cache import Response
-from ensemble.errors import InputError, first_line
+from ensemble.errors import InputError, MemberError, first_line
 from ensemble.models.spec import EnsembleSpec, Resources
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class RayJobRunner:
             needs = combined(_needs_of_models(job))
             if reason := missing_resources(needs):
                 job.start()
-                job.finish(error=reason)
+                job.finish(error=MemberError(reason, of=job.name))
                 yield job
             else:
                 queues.setdefault(needs, deque()).append(job)
@@ -183,7 +183,7 @@ class RayJobRunner:
                     del worker.left[reply[0]]
                     worker.job.add(reply[0], reply[1])
                     return ready
-                yield from _finish(worker, *cast("tuple[int | None, str | None]", reply))
+                yield from _finish(worker, *cast("tuple[int | None, MemberError | None]", reply))
         except ray.exceptions.RayError as error:
             # A worker without restarts left does not report its location any more; a RayTaskError is a bug in its code.
             if isinstance(ready, ray.ObjectRef) or isinstance(error, ray.exceptions.RayTaskError):
@@ -226,7 +226,7 @@ class RayJobRunner:
             times = f"died{_on_node(worker)}, and again after {RESTARTS} restarts" if worker.deaths else "failed"
             kept = len(worker.job.questions) - len(worker.left) if worker.left else 0
             text = f"its worker {times}: {_reason(error)}; {kept} responses are kept"
-            yield from _finish(worker, error=text)
+            yield from _finish(worker, error=MemberError(text, of=worker.job.name))
         worker.deaths += 1
 
 
@@ -332,7 +332,7 @@ def _start_job(worker: _WorkerState) -> None:
     worker.job.start()
 
 
-def _finish(worker: _WorkerState, peak_memory: int | None = None, error: str | None = None) -> Iterator[Job]:
+def _finish(worker: _WorkerState, peak_memory: int | None = None, error: MemberError | None = None) -> Iterator[Job]:
     job, worker.job = worker.job, None
     if job is not None:
         job.finish(peak_memory, error)

@@ -24,7 +24,7 @@ from ensemble.models.spec import EnsembleSpec, Resources
 
 JobArguments: TypeAlias = tuple[str, EnsembleSpec, Mapping[int, Example], Task, InferenceConfig, Path]
 """The arguments of :meth:`Worker.run`: everything that determines the responses."""
-Reply: TypeAlias = tuple[int, Response] | tuple[int | None, str | None]
+Reply: TypeAlias = tuple[int, Response] | tuple[int | None, MemberError | None]
 """The number and the response of a question; at the end the peak memory in bytes and the error, each if known."""
 
 
@@ -55,7 +55,7 @@ class Worker:
             yield from answers(name, partial(load_ensemble, spec, cache_dir), questions, task, inference)
             peak = peak_memory()
         except MemberError as failure:
-            error = failure.without(name)
+            error = MemberError(failure.reason, of=failure.of)
         # After the handler, no traceback refers to the models any more.
         free_memory()
         yield peak, error

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from advisor.runs.schema.judge import HeadToHead, JudgedSplit, JudgeSection, JudgeShare
 from ensemble.common import text
 
-_MOST_MEMBERS = 100
-
 
 def on_split(judge: JudgeSection, split: JudgedSplit) -> list[str]:
     """How far the judge can be trusted, from its verdicts on a split."""
@@ -19,9 +17,8 @@ def on_split(judge: JudgeSection, split: JudgedSplit) -> list[str]:
 
 def on_strategy(met: HeadToHead) -> str:
     """How often the responses of a strategy win against those of the best single model."""
-    name = text.strategy(met.strategy, met.members[:_MOST_MEMBERS])
     return (
-        f"{name}: wins {text.points(met.win_rate)}% against {met.rival} ({text.interval(met.win_rate_ci)}) on "
+        f"{met.title}: wins {text.points(met.win_rate)}% against {met.rival} ({text.interval(met.win_rate_ci)}) on "
         f"{text.counted(met.questions, 'question')}."
     )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
+from advisor.advice.comparison import StrategyResult
 from advisor.advice.recommendation import Recommendation
-from advisor.advice.strategies import StrategyResult
 from advisor.jobs.held_out import Verified
 from advisor.judge.judge import Judge
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
 from advisor.judge.verdicts import Grade, Match, name_of_set
 from advisor.records import FIGURE_CONFIDENCE, Profile
+from advisor.strategies.schema import strategy_json
 from advisor.tasks.task import Task, clusters_of
 from ensemble.common.text import counted, interval_name
 
@@ -53,7 +54,7 @@ def judge_section(
             figures = summarize_matches(matches, sure, lengths, candidates, seed=seed, clusters=clusters)
             # Strategies are compared on the held-out questions only; the dev questions choose their members.
             if task is responses[-1][0]:
-                taking_part = [each for each in strategies if each.strategy.name != "single"]
+                taking_part = [each for each in strategies if not each.strategy.IS_SINGLE]
                 met = [_met(each, [*matches[0], *sure], clusters) for each in taking_part]
         else:
             low, high = task.rubric.scale if task.rubric else (0, 1)
@@ -101,7 +102,7 @@ def _without(failed: Collection[str], verdicts: Sequence[Match | Grade]) -> list
 def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str, str]) -> dict[str, Any] | None:
     """A strategy against the best single model; None if the judge compared none of its responses with that model's."""
     strategy = result.strategy
-    if strategy.draws > 1:
+    if strategy.responses_per_member > 1:
         return None  # responses of one model, which verdicts do not tell apart
     # A set that decodes together has responses of its members' making, so the judge compared them under its name.
     together = name_of_set(result.profile.model, strategy.members)
@@ -110,4 +111,4 @@ def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str
     found = head_to_head(matches, taken, result.best_single_model, clusters=clusters)
     if found is None:
         return None
-    return {"strategy": strategy.name, "members": list(strategy.members), "rival": result.best_single_model, **found}
+    return {**strategy_json(strategy), "rival": result.best_single_model, **found}

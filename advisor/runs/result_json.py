@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from advisor.advice.comparison import StrategyResult
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
 from advisor.advice.sequential import Look
-from advisor.advice.strategies import Strategy, StrategyResult
 from advisor.advice.verdict import Advice, Margin
 from advisor.compare.pairs import Pair
 from advisor.jobs.held_out import Verified
@@ -41,8 +41,8 @@ from advisor.runs.schema.result import (
 )
 from advisor.runs.schema.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
 from advisor.statistics import Interval, accuracy_interval
+from advisor.strategies.schema import strategy_json
 from advisor.tasks.task import Task
-from ensemble.methods import list_methods
 from ensemble.models.spec import Price
 
 _MOST_INTERVALS = 100
@@ -114,6 +114,9 @@ def task_info(task: Task, max_new_tokens: int | None) -> TaskInfo:
         n=len(task.examples),
         fingerprint=task.fingerprint,
         signature=str(task.signature),
+        shots=task.signature.shots,
+        seed=task.signature.seed,
+        prompt=task.signature.prompt,
         stop=task.stop,
         max_new_tokens=max_new_tokens,
         extract=task.extract,
@@ -253,8 +256,7 @@ def _cost(cost: Cost | None) -> dict[str, Any]:
 
 def _ensemble(verified: Verified, outcome: Outcome) -> EnsembleResult:
     difference = verified.difference
-    strategy = Strategy(verified.method, verified.models)
-    together = next((each for each in outcome.strategies if each.strategy == strategy), None)
+    together = next((each for each in outcome.strategies if each.strategy == verified.strategy), None)
     return EnsembleResult(
         method=verified.method,
         k=verified.k,
@@ -297,7 +299,7 @@ def _ensemble(verified: Verified, outcome: Outcome) -> EnsembleResult:
 
 def _strategy_figures(result: StrategyResult, outcome: Outcome) -> StrategyFigures:
     return StrategyFigures(
-        **_strategy(result.strategy),
+        **strategy_json(result.strategy),
         n=len(result.profile.answers),
         split=outcome.held_out.split if outcome.held_out is not None else None,
         accuracy=result.profile.accuracy,
@@ -362,22 +364,10 @@ def _gain(result: StrategyResult | None, alpha: float) -> dict[str, Any]:
     }
 
 
-def _strategy(strategy: Strategy) -> dict[str, Any]:
-    """A strategy, with all that is needed to run it; a router also needs the dev questions of ``samples.jsonl``."""
-    return {
-        "strategy": strategy.name,
-        "members": strategy.members,
-        "weights": strategy.weights or None,
-        "routes": dict(strategy.routes) or None,
-        "draws": strategy.draws,
-    }
-
-
 def _recommendation(recommendation: Recommendation) -> RecommendedStrategy:
-    name = recommendation.strategy.name
     return RecommendedStrategy(
-        **_strategy(recommendation.strategy),
-        method=name if name in list_methods() and name != "router" else None,
+        **strategy_json(recommendation.strategy),
+        method=None if recommendation.strategy.ASKS else recommendation.strategy.name,
         expected_gain=recommendation.expected_gain,
         expected_gain_ci=recommendation.expected_gain_ci,
         calls_per_question=recommendation.calls_per_question,
@@ -441,7 +431,7 @@ def _trace(trace: Mapping[str, Any] | None) -> ResponseTrace | None:
 def _recommended(outcome: Outcome) -> StrategyResult | None:
     """The recommended strategy if it takes the response of one of several members, or one of several responses."""
     recommendation = outcome.advice.recommendation
-    if recommendation is None or recommendation.strategy.name == "single":
+    if recommendation is None or recommendation.strategy.IS_SINGLE:
         return None
     return next((each for each in outcome.strategies if each.strategy == recommendation.strategy and each.takes), None)
 

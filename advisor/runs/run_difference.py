@@ -14,6 +14,7 @@ from advisor.runs.provenance_facts import facts_of
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result, StrategyFigures
 from advisor.runs.schema.samples import RIGHT, RecommendedAnswer, Sample, SampleResponse
+from advisor.strategies.strategy import Strategy
 from ensemble.common import text
 from ensemble.errors import InputError
 
@@ -165,7 +166,7 @@ def _run(result: Result, strategy: StrategyFigures) -> dict[str, Any]:
     # One model is what gains are measured against, so it has none.
     gain = None if recommended is None or strategy.is_single else recommended
     return {
-        "strategy": text.strategy(*strategy.key),
+        "strategy": strategy.title,
         "members": list(strategy.members),
         "text": recommended.text if recommended else "",
         "expected_gain": gain and gain.expected_gain,
@@ -214,7 +215,7 @@ def _candidates(results: list[Result]) -> list[dict[str, Any]]:
     return found
 
 
-def _strategies(results: list[Result], chosen: list[tuple[str, tuple[str, ...], int]]) -> list[dict[str, Any]]:
+def _strategies(results: list[Result], chosen: list[Strategy]) -> list[dict[str, Any]]:
     """Each strategy of either run, in the order of the second."""
     rows = [{row.key: row for row in result.strategies} for result in reversed(results)]
     found = []
@@ -222,8 +223,8 @@ def _strategies(results: list[Result], chosen: list[tuple[str, tuple[str, ...], 
         b, a = (each.get(key) for each in rows)
         found.append(
             {
-                "strategy": text.strategy(*key),
-                "members": ", ".join(key[1]),
+                "strategy": str(key),
+                "members": ", ".join(key.members),
                 "points": [each.accuracy if each else None for each in (a, b)],
                 "expected": [each.expected_gain if each else None for each in (a, b)],
                 "recommended": [key == each for each in chosen],

@@ -58,6 +58,8 @@ def generate(
     Raises:
         ServerError: The server gave no valid answer.
     """
+    from ensemble.servers.schema import ChatCompletion, Completion
+
     path = CHAT if chat else COMPLETIONS
     # OpenAI's newer models refuse "max_tokens", and several other servers do not know "max_completion_tokens".
     limit = "max_completion_tokens" if chat and server.address.is_openai else "max_tokens"
@@ -71,22 +73,16 @@ def generate(
     else:
         body |= {"prompt": prompt} if isinstance(prompt, str) else {"prompt": list(prompt), **_NO_PENALTIES}
     answer = server.post(path, body)
-    choice = _first_choice(server, path, answer)
-    message = choice.get("message") if chat else choice
-    if not isinstance(message, dict):
-        raise server.invalid_answer(path, "has no message")
-    text = message.get("content") if chat else message.get("text")
-    # A reasoning model that reaches the limit before its answer has no content.
-    if text is None and chat:
-        text = ""
-    if not isinstance(text, str):
-        raise server.invalid_answer(path, "has no text")
+    completion: ChatCompletion | Completion = (
+        server.checked(ChatCompletion, path, answer) if chat else server.checked(Completion, path, answer)
+    )
+    choice = completion.choices[0]
     # A server that ignores the limit would fill the cache and the report.
-    if len(text) > max_new_tokens * _MAX_TOKEN_LENGTH:
-        raise server.invalid_answer(path, f"has {len(text):,} characters, too many for {max_new_tokens:,} tokens")
-    text, reason = _cut(text, choice.get("finish_reason"), stop)
-    tokens, prompt_tokens = _count(answer, "completion_tokens"), _count(answer, "prompt_tokens")
-    return Response(text, tokens, reason, 0.0, prompt_tokens=prompt_tokens), answer
+    if (length := len(choice.text)) > max_new_tokens * _MAX_TOKEN_LENGTH:
+        raise server.invalid_answer(path, f"has {length:,} characters, too many for {max_new_tokens:,} tokens")
+    text, reason = _cut(choice.text, choice.finish_reason, stop)
+    usage = completion.usage
+    return Response(text, usage.completion_tokens, reason, 0.0, prompt_tokens=usage.prompt_tokens), answer
 
 
 def likeliest_choice(server: ServerClient, example: Example, task: Task) -> Response:
@@ -140,19 +136,17 @@ def _likeliest(scores: Sequence[float], example: Example, task: Task) -> Respons
 
 
 def _log_probability(server: ServerClient, prompt: str, continuation: str) -> float:
+    from ensemble.servers.schema import Completion
+
     text = prompt + continuation
     # One new token, which is ignored: some servers refuse max_tokens=0.
     body = {"prompt": text, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
-    choice = _first_choice(server, COMPLETIONS, server.post(COMPLETIONS, body))
-    logprobs, echoed = choice.get("logprobs"), choice.get("text")
-    if not isinstance(logprobs, dict) or not isinstance(echoed, str) or not echoed.startswith(text):
+    choice = server.checked(Completion, COMPLETIONS, server.post(COMPLETIONS, body)).choices[0]
+    logprobs, echoed = choice.logprobs, choice.text
+    if logprobs is None or not echoed.startswith(text):
         reason = f"its {COMPLETIONS} ignores echo and logprobs"
         raise ServerError(NO_LOGPROBS.format(reason=reason), "fatal")
-    values, offsets = logprobs.get("token_logprobs"), logprobs.get("text_offset")
-    if not isinstance(values, list) or not isinstance(offsets, list) or len(values) != len(offsets):
-        raise server.invalid_answer(COMPLETIONS, "has log-probabilities without text_offset")
-    if not all(isinstance(offset, int) for offset in offsets) or sorted(offsets) != offsets:
-        raise server.invalid_answer(COMPLETIONS, "has log-probabilities without text_offset")
+    values, offsets = logprobs.token_logprobs, logprobs.text_offset
     # A token that spans the end of the prompt and the start of the choice counts for the choice.
     ends = [*offsets[1:], len(echoed)]
     scores = [
@@ -166,13 +160,6 @@ def _log_probability(server: ServerClient, prompt: str, continuation: str) -> fl
     return min(float(sum(scores)), 0.0)
 
 
-def _first_choice(server: ServerClient, path: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise server.invalid_answer(path, "has no choices")
-    return choices[0]
-
-
 def _cut(text: str, finish_reason: object, stop: tuple[str, ...]) -> tuple[str, FinishReason]:
     """A response before its first stop string, and why it ended."""
     # Some servers do not remove the stop string.
@@ -183,10 +170,3 @@ def _cut(text: str, finish_reason: object, stop: tuple[str, ...]) -> tuple[str, 
         return text, "length"
     # Servers report "stop" both at a stop string, which they removed, and at the model's own end.
     return text, "stop" if stop else "eos"
-
-
-def _count(answer: Mapping[str, Any], name: str) -> int:
-    usage = answer.get("usage")
-    count = usage.get(name) if isinstance(usage, dict) else None
-    # The count is used for speeds and prices only, so a wrong one costs no response.
-    return count if isinstance(count, int) and 0 <= count < 1 << 31 else 0

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from advisor.servers.health import ServerHealth
-from advisor.serving.engine import RequestEngine, ServingEngine
+from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.middleware import RequestMiddleware
 from advisor.serving.protocol import (
     ChatRequest,
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 def make_app(
-    engine: RequestEngine,
+    engine: RequestHandler,
     model: ServedModel,
     limits: RequestLimits,
     metrics: Metrics,
@@ -121,7 +121,7 @@ class Endpoints:
 
     def __init__(
         self,
-        engine: RequestEngine,
+        engine: RequestHandler,
         model: ServedModel,
         limits: RequestLimits,
         metrics: Metrics,
@@ -135,7 +135,7 @@ class Endpoints:
         self._limits = limits
         self._metrics = metrics
         # A strategy asks several models, each with its tokenizer, so it has no token ids.
-        self._tokens = TokenPrompts(engine, model, limits, metrics) if isinstance(engine, ServingEngine) else None
+        self._tokens = TokenPrompts(engine, model, limits, metrics) if isinstance(engine, SharedDecoder) else None
 
     async def completions(self, body: CompletionRequest, request: Request) -> Response:
         """``/v1/completions``."""
@@ -184,7 +184,7 @@ class Endpoints:
         # Without addresses and reasons: this path needs no key.
         members = {name: "does not answer" if name in failing else "ok" for name in self._health.names}
         # A set needs all of its members. A strategy goes on without one that fails.
-        is_down = failing and (isinstance(self._engine, ServingEngine) or failing.issuperset(self._model.members))
+        is_down = failing and (isinstance(self._engine, SharedDecoder) or failing.issuperset(self._model.members))
         status = "degraded" if failing else "ok"
         return json_response({"status": status, "members": members}, 503 if is_down else 200)
 

@@ -49,7 +49,7 @@ _USUAL_TOKENS = 4096
 """Tokens of a prompt, on average over all texts: more than few-shot prompts have."""
 
 
-class RequestEngine(Protocol):
+class RequestHandler(Protocol):
     """What answers requests: a decoder that all requests share, or a strategy that asks several models."""
 
     @property
@@ -104,8 +104,8 @@ class _Work:
     future: asyncio.Future[Any]
 
 
-class ServingEngine:
-    """Decodes the texts of all requests together; see :class:`RequestEngine`.
+class SharedDecoder:
+    """Decodes the texts of all requests together; see :class:`RequestHandler`.
 
     Args:
         ensemble: The ensemble; its method is token-level.

@@ -20,7 +20,7 @@ from ensemble.errors import InputError, UniteError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from advisor.serving.engine import RequestEngine
+    from advisor.serving.engine import RequestHandler
 
 _MOST_CONNECTIONS = 1000
 _OTHER_FILES = 64
@@ -126,7 +126,7 @@ class GracefulServer(uvicorn.Server):
     def __init__(
         self,
         app: FastAPI,
-        engine: RequestEngine,
+        engine: RequestHandler,
         bound: socket.socket,
         *,
         connections: int | None = None,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from advisor.pool.weights import PERPLEXITY
 from advisor.progress import Progress
 from advisor.servers.health import ServerHealth
-from advisor.strategies.plan import StrategyPlan
+from advisor.strategies.running.plan import StrategyPlan
+from advisor.strategies.schema import file_json
 from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec
 
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from advisor.config import InferenceConfig
-    from advisor.serving.engine import RequestEngine, ServingEngine
+    from advisor.serving.engine import RequestHandler, SharedDecoder
     from advisor.serving.protocol import RequestLimits
-    from advisor.serving.strategies import EngineModel
+    from advisor.serving.strategy_handler import DecoderModel
     from advisor.serving.telemetry.metrics import Metrics
     from advisor.serving.telemetry.tracing import RequestTraces
-    from advisor.strategies.members import ServerModel
+    from advisor.strategies.running.members import ServerModel
     from ensemble.api import Ensemble
 
 # With --batch-size auto: at most so many texts at a time, as many as fit into memory with prompts of this length.
@@ -107,7 +108,7 @@ def _decoding(chosen: EnsembleSpec | StrategyPlan) -> list[object]:
         return [chosen.method, chosen.k]
     strategy, reader = chosen.strategy, chosen.reader
     read = [] if reader is None else [reader.metric, reader.extract]
-    return [strategy.name, strategy.weights, strategy.routes, strategy.draws, read, chosen.learned]
+    return [file_json(strategy, models=()), read]
 
 
 def freeze_garbage_collector() -> None:
@@ -127,7 +128,7 @@ def make_app_of(
     inference: InferenceConfig,
     group: str | None = None,
     traces: RequestTraces | None = None,
-) -> tuple[FastAPI, RequestEngine]:
+) -> tuple[FastAPI, RequestHandler]:
     """Load a set or the models of a strategy, and make an application and its engine.
 
     Args:
@@ -152,7 +153,7 @@ def make_app_of(
     from ensemble.distributed.remote_member import RemoteMember
 
     metrics = Metrics()
-    engine: RequestEngine
+    engine: RequestHandler
     max_model_len = None
     if isinstance(chosen, EnsembleSpec):
         method = chosen.method
@@ -164,10 +165,10 @@ def make_app_of(
         if len(ensemble.members) == 1:
             max_model_len = ensemble.members[0].context
     else:
-        from advisor.serving.strategies import StrategyEngine
+        from advisor.serving.strategy_handler import StrategyHandler
 
         method = chosen.strategy.name
-        engine = StrategyEngine(chosen, _models(chosen, limits, inference), limits, metrics, group, traces)
+        engine = StrategyHandler(chosen, _models(chosen, limits, inference), limits, metrics, group, traces)
     members = tuple(model.name for model in chosen.members)
     served = ServedModel(name, members, method, fingerprint(chosen), int(time.time()), max_model_len)
     servers = {each.name: each.checkpoint for each in chosen.members if each.checkpoint.is_remote}
@@ -177,9 +178,9 @@ def make_app_of(
 
 def _decoders(
     ensembles: Sequence[Ensemble], limits: RequestLimits, metrics: Metrics | None, inference: InferenceConfig
-) -> list[ServingEngine]:
+) -> list[SharedDecoder]:
     """An engine for each of these ensembles, which share the memory that is free; without metrics each has its own."""
-    from advisor.serving.engine import ServingEngine
+    from advisor.serving.engine import SharedDecoder
     from advisor.serving.telemetry.metrics import Metrics
     from ensemble.decode.settings import Batch
 
@@ -193,19 +194,19 @@ def _decoders(
         batch_size = max(1, min(limits.texts, room, _MAX_ROWS))
     # Few long prompts at a time: a batch of them would take the memory and the time of all that run beside them.
     batch = Batch(batch_size, tokens=batch_size * _PROMPT_TOKENS, deterministic=inference.deterministic)
-    return [ServingEngine(ensemble, batch, limits, metrics or Metrics()) for ensemble in ensembles]
+    return [SharedDecoder(ensemble, batch, limits, metrics or Metrics()) for ensemble in ensembles]
 
 
-def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfig) -> list[EngineModel | ServerModel]:
+def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfig) -> list[DecoderModel | ServerModel]:
     """The models of a strategy: all local ones are in memory, and servers are asked whether they answer.
 
     Raises:
         InputError: No model can be asked.
     """
     from advisor.runs.chosen_set import load_chosen
-    from advisor.serving.strategies import EngineModel, member_limits
-    from advisor.strategies.members import check_answers, server_model
-    from advisor.strategies.plan import ALONE
+    from advisor.serving.strategy_handler import DecoderModel, member_limits
+    from advisor.strategies.running.members import check_answers, server_model
+    from advisor.strategies.running.plan import ALONE
 
     servers = {member.name: server_model(member) for member in plan.members if member.is_remote}
     local = [member for member in plan.members if not member.is_remote]
@@ -217,5 +218,5 @@ def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfi
     ensembles = [load_chosen(EnsembleSpec((member,), ALONE)) for member in local]
     # The figures of a member's decoder would mix with those of the requests.
     engines = _decoders(ensembles, member_limits(plan, limits), None, inference)
-    models = {member.name: EngineModel(member.name, engine) for member, engine in zip(local, engines, strict=True)}
+    models = {member.name: DecoderModel(member.name, engine) for member, engine in zip(local, engines, strict=True)}
     return [models.get(member.name) or servers[member.name] for member in plan.members]

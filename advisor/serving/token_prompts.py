@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from advisor.serving.engine import ServingEngine
+from advisor.serving.engine import SharedDecoder
 from advisor.serving.protocol import (
     CompletionRequest,
     RequestError,
@@ -46,7 +46,7 @@ class TokenPrompts:
         metrics: The figures to update.
     """
 
-    def __init__(self, engine: ServingEngine, model: ServedModel, limits: RequestLimits, metrics: Metrics) -> None:
+    def __init__(self, engine: SharedDecoder, model: ServedModel, limits: RequestLimits, metrics: Metrics) -> None:
         self._engine = engine
         self._model = model
         self._limits = limits

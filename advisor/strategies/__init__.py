@@ -1,1 +1,59 @@
-"""The strategies: what could run in production, from stored answers and from models."""
+"""The strategies, one file each: what could run in production.
+
+To add a strategy, add one file here; no other code changes. It needs a subclass of
+:class:`~advisor.strategies.strategy.Strategy` with a ``KIND``, the strategy's name, and these methods: ``learn`` (from
+dev answers), ``picks`` (from stored answers, and ``calls``, what that costs), ``ask`` (models, for ``advisor run`` and
+``serve``), and its words: ``title``, ``describe``, ``headline``. Its fields are its keys in files. `single.py` is a
+short example. Files without such a class have what several strategies share; ``running/`` asks the models.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+
+from advisor.strategies.decoded import Decoded
+from advisor.strategies.strategy import Strategy
+
+USUAL = "cascade"
+"""The strategy that is the best choice most often on real pools (docs/pools.md). With all voters as its members it is
+tested first, and recommended unless another strategy is clearly better."""
+
+
+@cache
+def kinds() -> Mapping[str, type[Strategy]]:
+    """The strategies that ask models one by one, by name, the simplest first."""
+    found: dict[str, type[Strategy]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        for value in vars(import_module(f"{__name__}.{module.name}")).values():
+            if isinstance(value, type) and issubclass(value, Strategy) and value.KIND:
+                found[value.KIND] = value
+    return dict(sorted(found.items(), key=lambda each: each[1].SIMPLICITY))
+
+
+def usual(members: Sequence[str]) -> Strategy:
+    """The usual strategy of these members."""
+    return kinds()[USUAL](tuple(members))
+
+
+def tested(name: str, members: Sequence[str]) -> Strategy:
+    """The strategy that looks at held-out questions test: the usual one, or a set that decodes by a method."""
+    return usual(members) if name == USUAL else Decoded(tuple(members), name)
+
+
+def largest_usual(strategies: Sequence[Strategy]) -> Strategy | None:
+    """The usual strategy with the most members among several; None if none of them is one."""
+    own = [each for each in strategies if each.KIND == USUAL]
+    return max(own, key=lambda each: len(each.members), default=None)
+
+
+def label(strategy: Strategy, others: Sequence[Strategy]) -> str:
+    """The name by which ``--strategy`` chooses a strategy: ``vote``, or more where others have the same name."""
+    same = [each for each in others if each.name == strategy.name and each.members != strategy.members]
+    if not same:
+        return strategy.name
+    if all(len(each.members) != len(strategy.members) for each in same):
+        return f"{strategy.name}/{len(strategy.members)}"
+    return f"{strategy.name}/{strategy.members[0]}"

@@ -129,25 +129,32 @@ class JudgeSettings(Schema):
 
 
 class Form(Schema):
-    """What a form of a task changes: how it is put, and not what is asked."""
+    """What a form of a task may change: how it is put, and not what is asked."""
 
     model_config = _HAND_WRITTEN
 
     prompt: Text | None = None
+    """Renders a question."""
     choices: Templates | None = None
+    """Render the options of a choice task."""
     scoring: Scoring | None = None
+    """What decides between the options of a choice task."""
     instructions: Text | None = None
+    """Renders the text before the demonstrations."""
     shot_response: Text | None = None
-    shots: Whole | None = None
-    stop: StopTexts | None = None
+    """Renders the response of a demonstration."""
+    shots: Whole = 0
+    """Demonstrations before each question."""
+    stop: StopTexts = ()
+    """Texts that end a response."""
     extract: Text | None = None
+    """A regular expression on the response."""
     judge: JudgeSettings | None = None
+    """How a judge grades, with ``metric: judge``."""
 
 
-class TaskFile(Schema):
+class TaskFile(Form):
     """A task file."""
-
-    model_config = _HAND_WRITTEN
 
     name: Text
     """The task's name."""
@@ -167,33 +174,17 @@ class TaskFile(Schema):
     """The value of ``{{variant}}`` where the task's name has none."""
     follow_ups: Templates | None = None
     """Render what the user says after the responses to the question."""
-    instructions: Text | None = None
-    """Renders the text before the demonstrations."""
-    choices: Templates | None = None
-    """Render the options of a choice task."""
-    scoring: Scoring | None = None
-    """What decides between the options of a choice task."""
     group: Text | None = None
     """Renders the part of the task that a question belongs to."""
     cluster: Text | None = None
     """The field that questions on one passage share, or a template."""
     source: Text | None = None
     """Renders the bare text that encoder-decoder models read."""
-    extract: Text | None = None
-    """A regular expression on the response."""
-    stop: StopTexts = ()
-    """Texts that end a response."""
     max_new_tokens: AtLeastOne = 256
     """Tokens after which a response is cut off."""
-    shots: Whole = 0
-    """Demonstrations before each question."""
     shots_by_group: Flag = False
     """Whether the demonstrations of a question are of its group."""
-    shot_response: Text | None = None
-    """Renders the response of a demonstration."""
     dev_size: AtLeastOne | None = None
     """Questions of the dev split, drawn from its data."""
     forms: dict[str, Form] = Field(default_factory=dict)
     """Other ways to put the questions, by name; the first one is the default."""
-    judge: JudgeSettings | None = None
-    """How a judge grades, with ``metric: judge``."""

@@ -27,7 +27,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
@@ -296,10 +296,10 @@ def _in_form(
         if colon:
             raise texts.error("forms", f"has no {form}; use one of {', '.join(file.forms)}")
         variant, form = chosen or "", ""
-    from ensemble.common.schema import written
-
-    changes = written(file.forms[form or next(iter(file.forms))])
-    return {key: value for key, value in values.items() if key != "forms"} | changes, form, variant or None
+    forms = cast("Mapping[str, Mapping[str, object]]", values["forms"])
+    # As they are written, so that the digest does not depend on how they are read.
+    changes = forms[form or next(iter(forms))]
+    return {key: value for key, value in values.items() if key != "forms"} | dict(changes), form, variant or None
 
 
 def _rubric(judge: JudgeSettings, texts: Texts) -> Rubric:

@@ -17,6 +17,8 @@ from advisor.records import join, signed
 from advisor.runs.judge_sentences import on_split, on_strategy
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.result import MEASURES
+from advisor.runs.schema.strategy import StrategyKey
+from advisor.strategies.strategy import Strategy
 from ensemble.common.text import (
     chance,
     counted,
@@ -26,7 +28,6 @@ from ensemble.common.text import (
     p_value,
     price,
     shown,
-    strategy,
     visible,
     why_not_shown,
 )
@@ -196,7 +197,7 @@ def strategies(result: Mapping[str, Any]) -> Table:
     for heading in ("expected", "measured", "shown", "calls"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        name = _plain(strategy(row["strategy"], row["members"], row["draws"]))
+        name = _plain(str(_strategy(row)))
         if recommendation and _is_same(row, recommendation):
             name.stylize("bold green")
             name.append(" *")
@@ -204,7 +205,7 @@ def strategies(result: Mapping[str, Any]) -> Table:
                 "* recommended; gains in points, estimated from dev and held-out questions, so they are not just the "
                 "differences of the points"
             )
-        is_single = row["strategy"] == "single"
+        is_single = _strategy(row).IS_SINGLE
         table.add_row(
             name,
             _number(row["accuracy"], ".1f"),
@@ -321,18 +322,18 @@ def _of_thousand(result: Mapping[str, Any]) -> list[str]:
     is_graded = result.get("judge") is not None or any(
         candidate.get("corpus_score") is not None for candidate in result["candidates"]
     )
-    if recommendation["strategy"] == "single" or is_graded:
+    if _strategy(recommendation).IS_SINGLE or is_graded:
         return []
     return [f"That is: {of_thousand(gain, ends)}"]
 
 
 def _shown(result: Mapping[str, Any]) -> str:
     recommendation = result["advice"]["recommendation"]
-    if recommendation["strategy"] == "single":
+    if _strategy(recommendation).IS_SINGLE:
         if len(result["strategies"]) == 1:
             return "nothing was tested, because this is the only strategy"
         return "the test compares the other strategies with this model"
-    tests = sum(row["strategy"] != "single" for row in result["strategies"])
+    tests = sum(not _strategy(row).IS_SINGLE for row in result["strategies"])
     answer = shown(recommendation["shown"])
     row = next((row for row in result["strategies"] if _is_same(row, recommendation)), None)
     if row is None or row["p_adjusted"] is None:
@@ -362,7 +363,11 @@ def _shortened(warnings: Sequence[str]) -> list[str]:
 
 
 def _is_same(row: Mapping[str, Any], recommendation: Mapping[str, Any]) -> bool:
-    return all(row[key] == recommendation[key] for key in ("strategy", "members", "draws"))
+    return _strategy(row) == _strategy(recommendation)
+
+
+def _strategy(row: Mapping[str, Any]) -> Strategy:
+    return StrategyKey.model_validate(dict(row), context={"clean": True}).key
 
 
 def _plain(text: str) -> Text:

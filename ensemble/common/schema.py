@@ -199,6 +199,11 @@ def validated(model: type[_Model], values: Any, place: str, way_out: str, *, cle
         raise InputError(f"{place}: not usable JSON; {way_out}") from None
 
 
+def first_fault(error: ValidationError, values: Any) -> str:
+    """Return what is wrong with a parsed JSON value, as "choices[0].text should be a text"."""
+    return _sentence(error.errors(include_url=False, include_input=False)[0], values)
+
+
 def read_object(model: type[_Model], path: Path, way_out: str, largest: int = LARGEST_FILE) -> _Model:
     """Read a file that holds one JSON object.
 

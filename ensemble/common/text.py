@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from functools import lru_cache
 
 UNKNOWN = "–"
 MINUS = "\u2212"
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 LARGE_RATIO = 100.0
 """A ratio above it is told as "more than 100"."""
 # Every character that may have to be spelt out. Zero-width joiners stay, because Persian, Hindi and family emoji need
@@ -252,20 +252,9 @@ def memory(value: float | None) -> str:
     return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
 
 
-def strategy(name: str, members: Sequence[str], draws: int = 1) -> str:
-    """Return what a strategy is, in few words: ``Cascade, 3 models``."""
-    first, models = members[0] if members else "", counted(len(members), "model")
-    words = {
-        "single": f"{first} alone",
-        "vote": f"Vote, {models}",
-        "weighted_vote": f"Weighted vote, {models}",
-        "cascade": f"Cascade, {models}",
-        "router": f"Router, {models}",
-        "group_router": f"Group router, {models}",
-        "self_consistency": f"{counted(draws, 'response')} of {first}",
-    }
-    # Otherwise it is the name of a method that decodes.
-    return words.get(name, f"{name}, {models} together")
+def in_words(count: int) -> str:
+    """Return a small number as a word: ``three``; a larger one in digits."""
+    return _NUMBERS[count] if 0 <= count < len(_NUMBERS) else f"{count:,}"
 
 
 def shown(value: str) -> str:

@@ -24,7 +24,7 @@ from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_saf
 from ensemble.vocabulary.joint import NONE, JointVocabulary
 
 _RANKED, _RANKED_AT_ONCE = 32, 2**14
-"""Rows of up to so many times k values, and so many values of all rows, are not cut into chunks; measured."""
+"""Below these sizes (values of a row over k, values of all rows) a row is searched whole; measured."""
 _SORTED, _SORTED_AT_ONCE = 16, 2**10
 """The same where they are sorted: few values, and those in double precision."""
 _CONVERTED = 2**18

@@ -76,7 +76,9 @@ class Member(ABC):
             InputError: Its weights are in another process.
         """
         if not isinstance(self, LocalMember):
-            raise InputError("its weights are elsewhere, and this needs them in its own process", of=self.name)
+            raise InputError(
+                "this method needs the model in this process, but it is on a server or another node", of=self.name
+            )
         return self
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.token_server import Logprobs, NextToken, ServerLimits, TokenServer
@@ -14,11 +13,6 @@ CAPS = (64, 20, 10, 5)
 """Numbers of top log-probabilities to try; vLLM's default limit is 20."""
 # Largest difference of two log-probabilities of the same token; half precision rounds to about 0.1.
 _CLOSE = 0.5
-_LARGEST_ID = 2**31 - 1
-# A log-probability in half precision may be this far above 0.
-_ROUNDING = 0.01
-# Some servers write minus infinity as the smallest number of float32, because JSON has no infinity.
-_IMPOSSIBLE = -1e30
 # Largest difference of log-probabilities that a server may take for a tie.
 _TIE = 1e-3
 
@@ -93,28 +87,6 @@ def gives_chosen(server: TokenServer, expected: Logprobs) -> bool:
 def is_close(first: float, second: float) -> bool:
     """Whether two values may be the log-probability of the same token."""
     return math.isclose(first, second, abs_tol=_CLOSE)
-
-
-def read_id(value: object) -> int:
-    """A token id."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST_ID:
-        raise InvalidAnswerError("has a token id that is not a number from 0 to 2147483647")
-    return value
-
-
-def read_logprob(value: object) -> float:
-    """A log-probability; minus infinity is possible, infinity and NaN are not."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= _ROUNDING:
-        raise InvalidAnswerError("has a log-probability that is not a number up to 0")
-    return -math.inf if value < _IMPOSSIBLE else float(value)
-
-
-def read_list(fields: object, name: str) -> list[object]:
-    """A field that is a list."""
-    value = fields.get(name) if isinstance(fields, Mapping) else None
-    if not isinstance(value, list):
-        raise InvalidAnswerError(f"has no list {name!r}")
-    return value
 
 
 def next_token(token: int, logprob: float, top: Logprobs, k: int) -> NextToken:

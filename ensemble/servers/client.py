@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote
 
 from ensemble.common.retry import retried
@@ -21,6 +21,8 @@ from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     import httpx2
+
+    from ensemble.common.schema import Schema
 
 _RETRIES = 4
 """After the first try. The client waits 0.5, 1, 2 and 4 s between them, or as long as the server says."""
@@ -39,6 +41,7 @@ _MAX_QUOTE = 200
 TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar("TRACE_HEADERS", default={})  # noqa: B039  # a default that is only read
 """W3C Trace Context of the request that a server is asked for: the headers ``traceparent`` and ``tracestate``."""
 
+Shape = TypeVar("Shape", bound="Schema")
 Failure = Literal["fatal", "temporary", "refused", "invalid"]
 """All other questions would fail too; only this request failed; the server does not accept this question; or the API
 does not allow its answer."""
@@ -137,6 +140,23 @@ class ServerClient:
         path = self._root + path if at_root else path
         answer = self._send(path, {"model": self.address.model, **body})
         return [self._object(path, each) for each in (answer if isinstance(answer, list) else [answer])]
+
+    def checked(self, shape: type[Shape], path: str, answer: Mapping[str, Any], *, at_root: bool = False) -> Shape:
+        """An answer as a model of :mod:`ensemble.servers.schema`.
+
+        Raises:
+            ServerError: It has another shape.
+        """
+        from pydantic import ValidationError
+
+        from ensemble.common.schema import first_fault
+
+        try:
+            return shape.model_validate(answer)
+        except ValidationError as error:
+            raise self.invalid_answer(
+                path, f"has another shape ({first_fault(error, answer)})", at_root=at_root
+            ) from None
 
     def _redact(self, text: str) -> str:
         """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode."""

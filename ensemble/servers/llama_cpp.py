@@ -9,8 +9,8 @@ left out too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ensemble.servers.adapter import (
     FIRST,
@@ -20,11 +20,9 @@ from ensemble.servers.adapter import (
     is_close,
     is_other_kind,
     next_token,
-    read_id,
-    read_list,
-    read_logprob,
 )
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.schema import LlamaCppAnswer, LlamaCppToken, Tokenized
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
 _PATH = "/completion"
@@ -97,14 +95,11 @@ class LlamaCppServer(Adapter):
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         body = {"content": text, "add_special": False, "parse_special": True}
         answer = self._client.post("/tokenize", body, at_root=True)
-        try:
-            return [read_id(index) for index in read_list(answer, "tokens")]
-        except InvalidAnswerError as error:
-            raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
+        return list(self._client.checked(Tokenized, "/tokenize", answer, at_root=True).tokens)
 
-    def _places(self, context: Ids, result: Mapping[str, Any], k: int) -> list[_Place]:
+    def _places(self, context: Ids, result: LlamaCppAnswer, k: int) -> list[_Place]:
         """The tokens of a result; where the server left log-probabilities out, all its places are read again."""
-        tokens = [read_id(index) for index in read_list(result, "tokens")]
+        tokens = list(result.tokens)
         places = _read_places(result)
         if [place.token for place in places] == tokens and all(len(place.top) >= k for place in places):
             return places
@@ -116,7 +111,7 @@ class LlamaCppServer(Adapter):
         """The place after each context, with its top log-probabilities and that of an id; None if it is left out."""
         places: list[_Place | None] = []
         for result in _results(self._client, contexts, 1, k, logit_bias=[[index, _FORCED]]):
-            if read_list(result, "tokens") != [index]:
+            if result.tokens != (index,):
                 raise InvalidAnswerError("has another token than the one that logit_bias forces")
             read = _read_places(result)
             places.append(read[0] if read and read[0].token == index else None)
@@ -159,7 +154,7 @@ def probe(client: ServerClient) -> LlamaCppServer | None:
         list(_results(client, [FIRST, SECOND], 1, 1))
         (result,) = _results(client, [FIRST], 1, _LARGEST_K)
         top = _read_places(result)[0].top
-        plain = next(read_id(entry["id"]) for entry in _top_entries(result) if _is_plain(entry))
+        plain = next(each.id for each in result.completion_probabilities[0].top_logprobs if _is_plain(each))
     except (InvalidAnswerError, IndexError, StopIteration):
         return None
     except ServerError as error:
@@ -198,7 +193,7 @@ def _context(client: ServerClient) -> int | None:
 
 def _results(
     client: ServerClient, contexts: Sequence[Ids], max_tokens: int, k: int, **fields: object
-) -> Iterator[Mapping[str, Any]]:
+) -> Iterator[LlamaCppAnswer]:
     """The result of each context, in requests whose answers are not too long."""
     size = max(1, _VALUES // (max_tokens * k))
     for start in range(0, len(contexts), size):
@@ -207,33 +202,25 @@ def _results(
         results = client.post_each(_PATH, body, at_root=True)
         if len(results) != len(prompts):
             raise InvalidAnswerError(f"does not have {len(prompts)} results")
-        for prompt, result in zip(prompts, results, strict=True):
+        for prompt, answer in zip(prompts, results, strict=True):
+            result = client.checked(LlamaCppAnswer, _PATH, answer, at_root=True)
             # A server that adds BOS, or cuts long contexts, would give the log-probabilities of other contexts.
-            if result.get("tokens_evaluated") != len(prompt):
+            if result.tokens_evaluated != len(prompt):
                 raise InvalidAnswerError("does not count the tokens that were sent")
-            count, stop = len(read_list(result, "tokens")), result.get("stop_type")
+            count, stop = len(result.tokens), result.stop_type
             if not 1 <= count <= max_tokens or (count < max_tokens and stop not in ("eos", "limit")):
                 raise InvalidAnswerError(f"has {count} of {max_tokens} tokens, and stops because of {str(stop)[:20]!r}")
             yield result
 
 
-def _read_places(result: Mapping[str, Any]) -> list[_Place]:
-    # The field is missing if the server leaves out the log-probabilities of all tokens.
-    entries = read_list({"completion_probabilities": [], **result}, "completion_probabilities")
-    return [_Place(*_read_entry(entry), dict(map(_read_entry, read_list(entry, "top_logprobs")))) for entry in entries]
+def _read_places(result: LlamaCppAnswer) -> list[_Place]:
+    return [
+        _Place(place.id, place.logprob, {each.id: each.logprob for each in place.top_logprobs})
+        for place in result.completion_probabilities
+    ]
 
 
-def _read_entry(entry: object) -> tuple[int, float]:
-    if not isinstance(entry, dict):
-        raise InvalidAnswerError("has a log-probability without a token")
-    return read_id(entry.get("id")), read_logprob(entry.get("logprob"))
-
-
-def _top_entries(result: Mapping[str, Any]) -> list[Any]:
-    return read_list(read_list(result, "completion_probabilities")[0], "top_logprobs")
-
-
-def _is_plain(entry: Mapping[str, Any]) -> bool:
-    """Whether the text of an entry's token is printable ASCII."""
-    values = entry.get("bytes")
+def _is_plain(token: LlamaCppToken) -> bool:
+    """Whether the text of a token is printable ASCII."""
+    values = token.bytes
     return isinstance(values, list) and len(values) > 0 and all(value in range(0x21, 0x7F) for value in values)

@@ -8,9 +8,7 @@ not limit ``top_logprobs_num``, but a number above the size of the vocabulary st
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ensemble.servers.adapter import (
     CAPS,
@@ -23,11 +21,9 @@ from ensemble.servers.adapter import (
     gives_chosen,
     is_other_kind,
     next_token,
-    read_id,
-    read_list,
-    read_logprob,
 )
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.schema import SglangAnswer, SglangTokens, Tokenized
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
 _PATH = "/generate"
@@ -70,17 +66,15 @@ class SglangServer(Adapter):
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         try:
             answer = self._client.post("/tokenize", {"prompt": text, "add_special_tokens": False}, at_root=True)
-            return [read_id(index) for index in read_list(answer, "tokens")]
+            return list(self._client.checked(Tokenized, "/tokenize", answer, at_root=True).tokens)
         except ServerError as error:
             if error.status in (404, 405):  # versions before 0.5
                 return None
             raise
-        except InvalidAnswerError as error:
-            raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
 
     def _results(
         self, contexts: Sequence[Ids], max_tokens: int, k: int, ids: list[int] | None = None
-    ) -> Iterator[Mapping[str, Any]]:
+    ) -> Iterator[SglangTokens]:
         """The ``meta_info`` of each context, in requests whose answers are not too long."""
         size = max(1, _VALUES // (max_tokens * (k + len(ids or ()))))
         for start in range(0, len(contexts), size):
@@ -96,9 +90,7 @@ class SglangServer(Adapter):
             if len(results) != len(prompts):
                 raise InvalidAnswerError(f"does not have {len(prompts)} results")
             for prompt, count, result in zip(prompts, counts, results, strict=True):
-                meta = result.get("meta_info")
-                if not isinstance(meta, dict):
-                    raise InvalidAnswerError("has no meta_info")
+                meta = self._client.checked(SglangAnswer, _PATH, result, at_root=True).meta_info
                 self._check(meta, len(prompt), count)
                 yield meta
 
@@ -107,14 +99,14 @@ class SglangServer(Adapter):
         context = self._limits.context
         return max_tokens if context is None else max(1, min(max_tokens, context - length))
 
-    def _check(self, meta: Mapping[str, Any], length: int, max_tokens: int) -> None:
-        reason = meta.get("finish_reason")
+    def _check(self, meta: SglangTokens, length: int, max_tokens: int) -> None:
+        reason = meta.finish_reason
         if isinstance(reason, dict) and reason.get("type") == "abort":
             raise ServerError(f"{self._client.address.url}: SGLang stopped a request before its end", "temporary")
         # A server that adds BOS, or cuts long contexts, would give the log-probabilities of other contexts.
-        if meta.get("prompt_tokens") != length:
+        if meta.prompt_tokens != length:
             raise InvalidAnswerError("does not count the tokens that were sent")
-        if not 1 <= len(read_list(meta, "output_token_logprobs")) <= max_tokens:
+        if not 1 <= len(meta.output_token_logprobs) <= max_tokens:
             raise InvalidAnswerError(f"does not have 1 to {max_tokens} tokens")
 
 
@@ -142,30 +134,18 @@ def probe(client: ServerClient) -> SglangServer | None:
     return SglangServer(client, ServerLimits(cap, _CONTEXTS, 0, context))
 
 
-def _tokens(meta: Mapping[str, Any], k: int) -> list[NextToken]:
-    written, tops = read_list(meta, "output_token_logprobs"), read_list(meta, "output_top_logprobs")
+def _tokens(meta: SglangTokens, k: int) -> list[NextToken]:
+    written, tops = meta.output_token_logprobs, meta.output_top_logprobs or ()
     if len(written) != len(tops):
         raise InvalidAnswerError("has no top log-probabilities of each token")
-    return [next_token(*_read_triple(triple), _read_top(top), k) for triple, top in zip(written, tops, strict=True)]
+    return [next_token(*token, dict(top), k) for token, top in zip(written, tops, strict=True)]
 
 
-def _chosen(meta: Mapping[str, Any], ids: Ids) -> Logprobs:
-    rows = read_list(meta, "output_token_ids_logprobs")
-    values = _read_top(rows[0] if rows else None)
+def _chosen(meta: SglangTokens, ids: Ids) -> Logprobs:
+    rows = meta.output_token_ids_logprobs
+    values = dict((rows[0] if rows else None) or ())
     # NaN and minus infinity are both null; the token that the server chose tells them apart.
     _tokens(meta, 1)
     if any(index not in values for index in ids):
         raise InvalidAnswerError("lacks log-probabilities of token_ids_logprob")
     return {index: values[index] for index in ids}
-
-
-def _read_top(triples: object) -> dict[int, float]:
-    return dict(_read_triple(triple) for triple in read_list({"top": triples}, "top"))
-
-
-def _read_triple(triple: object) -> tuple[int, float]:
-    """The id and the log-probability of ``[log-probability, id, text]``."""
-    if not isinstance(triple, list) or len(triple) < 2:
-        raise InvalidAnswerError("has a log-probability without a token")
-    value, index = triple[:2]
-    return read_id(index), -math.inf if value is None else read_logprob(value)

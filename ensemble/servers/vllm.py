@@ -6,9 +6,7 @@ texts collide; ``logprob_token_ids`` replaces the top log-probabilities; minus i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ensemble.servers.adapter import (
     CAPS,
@@ -20,16 +18,12 @@ from ensemble.servers.adapter import (
     context_length,
     gives_chosen,
     next_token,
-    read_id,
-    read_list,
 )
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.schema import Tokenized, VllmAnswer, VllmChoice
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
 _PATH = "/completions"
-_PREFIX = "token_id:"
-_IMPOSSIBLE = -9999.0
-"""How minus infinity is written, because JSON has no infinity."""
 # The defaults come from the model's generation_config.json, so every one of them is sent.
 _GREEDY = {
     **{"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0},
@@ -78,10 +72,7 @@ class VllmServer(Adapter):
             if error.status in (404, 405):
                 return None
             raise
-        try:
-            return [read_id(index) for index in read_list(answer, "tokens")]
-        except InvalidAnswerError as error:
-            raise self._client.invalid_answer("/tokenize", str(error), at_root=True) from None
+        return list(self._client.checked(Tokenized, "/tokenize", answer, at_root=True).tokens)
 
     def _appended(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """The log-probability of each id as the last token of a prompt."""
@@ -93,33 +84,25 @@ class VllmServer(Adapter):
         starts = range(0, len(values), len(ids))
         return [dict(zip(ids, values[start : start + len(ids)], strict=True)) for start in starts]
 
-    def _prompt_logprob(self, choice: Mapping[str, Any], prompt: Sequence[int], index: int) -> float:
-        logprobs = choice.get("prompt_logprobs")
-        last = logprobs[-1] if isinstance(logprobs, list) and len(logprobs) == len(prompt) else None
-        entry = last.get(str(index)) if isinstance(last, dict) else None
-        if not isinstance(entry, dict):
+    def _prompt_logprob(self, choice: VllmChoice, prompt: Sequence[int], index: int) -> float:
+        logprobs = choice.prompt_logprobs or ()
+        entry = (logprobs[-1] or {}).get(str(index)) if len(logprobs) == len(prompt) else None
+        if entry is None:
             raise self._client.invalid_answer(_PATH, "has no prompt_logprobs of every token")
-        try:
-            return self._value(entry.get("logprob"))
-        except InvalidAnswerError as error:
-            raise self._client.invalid_answer(_PATH, str(error)) from None
+        return entry.logprob
 
-    def _choices(self, contexts: Sequence[Ids], **fields: object) -> list[Mapping[str, Any]]:
+    def _choices(self, contexts: Sequence[Ids], **fields: object) -> list[VllmChoice]:
         answer = self._client.post(_PATH, {**_GREEDY, **fields, "prompt": [list(context) for context in contexts]})
-        choices = answer.get("choices")
-        if not isinstance(choices, list) or len(choices) != len(contexts):
-            raise self._client.invalid_answer(_PATH, f"does not have {len(contexts)} choices")
-        by_index = {choice.get("index"): choice for choice in choices if isinstance(choice, dict)}
-        if sorted(index for index in by_index if isinstance(index, int)) != list(range(len(contexts))):
-            raise self._client.invalid_answer(_PATH, "has choices without an index")
-        usage = answer.get("usage")
-        count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        read = self._client.checked(VllmAnswer, _PATH, answer)
+        choices = sorted(read.choices, key=lambda choice: choice.index)
+        if [choice.index for choice in choices] != list(range(len(contexts))):
+            raise self._client.invalid_answer(_PATH, f"does not have {len(contexts)} choices with their index")
         # A server that adds BOS to the ids would give the log-probabilities of other contexts.
-        if count != sum(map(len, contexts)):
+        if read.usage.prompt_tokens != sum(map(len, contexts)):
             raise self._client.invalid_answer(_PATH, "does not count the tokens that were sent")
-        return [by_index[n] for n in range(len(contexts))]
+        return choices
 
-    def _tokens(self, choice: Mapping[str, Any], max_tokens: int, k: int) -> list[NextToken]:
+    def _tokens(self, choice: VllmChoice, max_tokens: int, k: int) -> list[NextToken]:
         """What a choice tells of each token.
 
         Args:
@@ -127,36 +110,17 @@ class VllmServer(Adapter):
             max_tokens: The largest number of tokens.
             k: Log-probabilities that each token must have; 0 if they are those of chosen ids.
         """
-        logprobs = choice.get("logprobs")
         try:
-            names, values, tops = (read_list(logprobs, name) for name in ("tokens", "token_logprobs", "top_logprobs"))
-            if not 1 <= len(names) == len(values) == len(tops) <= max_tokens:
+            if (found := choice.logprobs) is None:
                 raise InvalidAnswerError("has no log-probabilities of each token")
-            places = [
-                (self._index(name), self._value(value), self._top(top))
-                for name, value, top in zip(names, values, tops, strict=True)
-            ]
+            ids, values, tops = found.tokens, found.token_logprobs, found.top_logprobs
+            if not 1 <= len(ids) == len(values) == len(tops) <= max_tokens:
+                raise InvalidAnswerError("has no log-probabilities of each token")
+            places = list(zip(ids, values, tops, strict=True))
             # Chosen ids need not have the likeliest one among them.
             return [next_token(*place, k) if k else NextToken(place[0], place[2]) for place in places]
         except InvalidAnswerError as error:
             raise self._client.invalid_answer(_PATH, str(error)) from None
-
-    def _top(self, top: object) -> Logprobs:
-        if not isinstance(top, dict):
-            raise InvalidAnswerError("has no log-probabilities of each token")
-        return {self._index(name): self._value(value) for name, value in top.items()}
-
-    def _index(self, name: object) -> int:
-        digits = name[len(_PREFIX) :] if isinstance(name, str) and name.startswith(_PREFIX) else ""
-        if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
-            raise InvalidAnswerError("names tokens by their text, and not by their id")
-        return int(digits)
-
-    def _value(self, value: object) -> float:
-        # Logits may be above 0: the probe of all servers says which option gives log-probabilities.
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value == math.inf:
-            raise InvalidAnswerError("has a log-probability that is not a number")
-        return -math.inf if value <= _IMPOSSIBLE else float(value)
 
 
 def probe(client: ServerClient) -> VllmServer | None:

@@ -8,6 +8,7 @@ from typing import Any
 from advisor.runs.schema.measured import Accuracy
 from advisor.runs.schema.result import EnsembleResult, LookRecord, PredictedFigures, Result
 from advisor.statistics import Interval
+from advisor.strategies import tested
 from ensemble.common import text
 from reports.charts.axes import NARROW, both_widths, reference
 from reports.charts.differences import Mark, draw_differences, shape_of
@@ -66,7 +67,7 @@ def looks(report: ReportData) -> dict[str, Any] | None:
     if len(result.looks) < 2:
         return None
     last = result.looks[-_MOST_LOOKS:]
-    return {"rows": [(look, text.strategy(look.method, look.members), _shows(look)) for look in last]}
+    return {"rows": [(look, str(tested(look.method, look.members)), _shows(look)) for look in last]}
 
 
 def _weights(run: EnsembleResult | None) -> str:
@@ -136,7 +137,7 @@ def _strategies(result: Result) -> list[_Promise]:
     sets = {each.models for each in _predicted(result)}
     return [
         _Promise(
-            text.strategy(*row.key),
+            row.title,
             row.members,
             "",
             row.predicted_gain,

@@ -53,7 +53,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
         "unknown": len(every) - len(known),
         "far": len(points) - len(drawn),
         "farthest": _FARTHEST,
-        "rows": [(row, _name(row), written(cost), cost, on_front, is_best) for row, cost, on_front, is_best in points],
+        "rows": [(row, row.title, written(cost), cost, on_front, is_best) for row, cost, on_front, is_best in points],
         "recommended": chosen is not None,
         "figure": both_widths(lambda width: _draw(result, drawn, what, written, width)),
     }
@@ -91,10 +91,6 @@ def _every(result: Result) -> list[StrategyFigures]:
     return [*rows, *(row for row in alone if row.members not in singles)]
 
 
-def _name(row: StrategyFigures) -> str:
-    return text.strategy(*row.key)
-
-
 def _draw(
     result: Result,
     points: Sequence[tuple[StrategyFigures, float, bool, bool]],
@@ -123,7 +119,7 @@ def _draw(
     for number, (x, y, row, on_front, best) in enumerate(places, start=1):
         # Dozens of single models may share one cost: then most have their names only on hover, and in the table.
         if number <= _MOST_NAMES or on_front or best:
-            short = text.strategy(row.strategy, [result.short_names.get(name, name) for name in row.members], row.draws)
+            short = row.key.title([result.short_names.get(name, name) for name in row.members])
             named.append((not best, not on_front, (x, y, text.shortened(short, 30 if wide else 20), on_front or best)))
     # The recommended one gets its place first, then the front.
     named.sort(key=lambda each: each[:2])
@@ -131,7 +127,7 @@ def _draw(
     for x, y, row, _, best in reversed(places):
         measured = None if row.is_single else row.measured_gain
         gain = "" if measured is None else f", {text.difference(measured)} points measured"
-        title = f"{_name(row)}: {text.points(row.accuracy)} points{gain}, {what} {written(x)}"
+        title = f"{row.title}: {text.points(row.accuracy)} points{gain}, {what} {written(x)}"
         colour = "selected" if row.is_single else shape_of(row.measured_gain or 0.0)
         mark(axes, x, y, "primary" if best else colour, colour=colour, title=title)
     unit = {"price of 1,000 questions": ", dollars", "time of a question": ", seconds"}.get(what, "")

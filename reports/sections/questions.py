@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ensemble.common import text
 from reports.question_rows import KINDS, MOST_MODELS, NOT_ASKED, RIGHT, WRONG, QuestionRow, model_columns
 from reports.report_data import ReportData
 
@@ -38,7 +37,7 @@ def compared_strategy(report: ReportData) -> str:
     result, samples = report.result, report.samples
     recommended = result.recommended
     if recommended and samples and samples.by_strategy:
-        return text.strategy(*recommended.key)
+        return recommended.title
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""
 
 

@@ -18,7 +18,6 @@ _MOST_DRAWN = 20
 _MOST_GROUPS = 40
 _OPTIONAL = ("expected_gain", "tokens_per_question", "seconds_per_question", "price_per_1000")
 _MOST_NAMES = 12
-_LONGEST_GROUP = 60
 
 
 def values(report: ReportData) -> dict[str, Any] | None:
@@ -28,7 +27,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
     if not rows:
         return None
     return {
-        "rows": [(row, text.strategy(*row.key), _members(row)) for row in rows],
+        "rows": [(row, row.title, _members(row)) for row in rows],
         "total": len(result.strategies),
         "recommended": recommended.key if recommended else None,
         "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
@@ -71,29 +70,16 @@ def _members(row: StrategyFigures) -> str:
     """The members in the order in which they are asked, with the weights of their votes."""
     if len(row.members) == 1:
         return ""  # the strategy's name has it
-    names = list(row.members[:_MOST_NAMES])
-    if row.weights is not None and len(row.weights) == len(row.members):
-        # Names may be cut above; then the last weights are not shown.
-        names = [f"{name} ({weight:.1f})" for name, weight in zip(names, row.weights, strict=False)]
+    names = row.members[:_MOST_NAMES]
     more = len(row.members) - len(names)
-    if row.routes:
-        return "; ".join(_routed(row, name) for name in names)
-    return (", then " if row.strategy == "cascade" else ", ").join(names) + (f" and {more:,} more" if more else "")
-
-
-def _routed(row: StrategyFigures, name: str) -> str:
-    """A model of a router by groups, and the groups that it answers."""
-    own = [text.shortened(group, _LONGEST_GROUP) for group, member in (row.routes or {}).items() if member == name]
-    listed = own[:_MOST_GROUPS] + ([f"{len(own) - _MOST_GROUPS:,} more"] if len(own) > _MOST_GROUPS else [])
-    # New groups, and prompts without one, go to the first model.
-    return f"{name}: {', '.join([*listed, *(['all others'] if name == row.members[0] else [])])}"
+    return row.key.list_members(names) + (f" and {more:,} more" if more else "")
 
 
 def _draw(result: Result, width: int) -> str | None:
     """Draw the accuracy of each strategy on the left, and its calls a question on the right."""
     recommended = result.recommended
     drawn = [
-        (text.strategy(row.strategy, [result.short_names.get(name, name) for name in row.members], row.draws), row)
+        (row.key.title([result.short_names.get(name, name) for name in row.members]), row)
         for row in result.strategies[:_MOST_DRAWN]
     ]
     best = max((row.accuracy for _, row in drawn if row.is_single and row.accuracy is not None), default=None)

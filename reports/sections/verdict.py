@@ -12,7 +12,6 @@ from reports.report_data import ReportData
 if TYPE_CHECKING:
     from advisor.statistics import Interval
 
-_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others
 _DECODING = (
     "Decoding together means: for each piece of text, all models say what they would write, and one choice is made."
@@ -58,14 +57,14 @@ def decoded_set(report: ReportData) -> dict[str, Any]:
 def headline(result: Result) -> str:
     """Return what to run in a few words; without a recommendation the verdict."""
     recommended = result.recommended
-    return verdict_headline(result) if recommended is None else _strategy_headline(recommended)
+    return verdict_headline(result) if recommended is None else recommended.key.headline()
 
 
 def verdict_headline(result: Result) -> str:
     """Return the verdict on the set that decodes together in a few words."""
     if result.advice.verdict == "better":
         size = len(result.chosen)
-        return f"Ensemble these {_number(size)} models." if size > 1 else "Ensemble the chosen models."
+        return f"Ensemble these {text.in_words(size)} models." if size > 1 else "Ensemble the chosen models."
     if result.advice.verdict == "unclear":
         return "Too close to call."
     # The best member on held-out questions may be another one than the primary on dev.
@@ -182,20 +181,6 @@ def _shown(result: Result, recommended: StrategyFigures) -> str:
     return _joined((sentences[shown], text.why_not_shown(shown, recommended.expected_gain_ci)))
 
 
-def _strategy_headline(row: StrategyFigures) -> str:
-    count, first = _number(len(row.members)), row.members[0]
-    headlines = {
-        "single": f"Use {first} alone.",
-        "vote": f"Take a vote of {count} models.",
-        "weighted_vote": f"Take a weighted vote of {count} models.",
-        "cascade": f"Run a cascade of {count} models.",
-        "router": f"Send each question to one of {count} models.",
-        "group_router": f"Send each group of questions to one of {count} models.",
-        "self_consistency": f"Take the majority of {_number(row.draws)} responses of {first}.",
-    }
-    return headlines.get(row.strategy, f"Decode these {count} models together.")
-
-
 def _changes(subject: str, gained: int | None, lost: int | None) -> str:
     if gained is None or lost is None:
         return ""
@@ -222,12 +207,8 @@ def _close_calls(result: Result, details: str) -> str:
     if not fragile:
         return ""
     noun = "decision of the rules was a close call" if fragile == 1 else "decisions of the rules were close calls"
-    return f"{_number(fragile).capitalize()} {noun}; see {details}."
+    return f"{text.in_words(fragile).capitalize()} {noun}; see {details}."
 
 
 def _joined(sentences: tuple[str, ...]) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
-
-
-def _number(count: int) -> str:
-    return _NUMBERS[count] if 0 <= count < len(_NUMBERS) else f"{count:,}"

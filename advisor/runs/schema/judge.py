@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from advisor.runs.schema.strategy import StrategyKey
 from ensemble.common.schema import Count, Figure, Interval, Line, Points, Schema, SparseSchema
 
 
@@ -106,13 +107,9 @@ class JudgedSplit(SparseSchema):
     """null without a second judge"""
 
 
-class HeadToHead(Schema):
+class HeadToHead(StrategyKey):
     """A strategy against the best single model, as the judge compared their responses."""
 
-    strategy: Line
-    """the strategy"""
-    members: tuple[Line, ...] = ()
-    """its models"""
     rival: Line = ""
     """the best single model"""
     questions: Count = 0

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from advisor.records import ReasonCode, Shown, Status, Verdict
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import Accuracy, Measured
+from advisor.runs.schema.strategy import StrategyKey
 from ensemble.common.schema import (
     Count,
     Exact,
@@ -30,7 +31,6 @@ from ensemble.common.schema import (
 )
 from ensemble.models.spec import ChatTemplate, Reads
 
-ASKING = frozenset({"single", "vote", "weighted_vote", "cascade", "router", "group_router", "self_consistency"})
 MEASURES = {"pairwise": "win rate", "single": "grade", "": "accuracy"}
 """What points are called, by the mode of the judge; without a judge they are accuracies."""
 Weights = tuple[Annotated[float, Field(strict=True, ge=0, lt=2**31)], ...]
@@ -53,6 +53,12 @@ class TaskInfo(Schema):
     """a hash of the questions, their references and the prompts"""
     signature: Line = ""
     """all that decides the scores, in one line"""
+    shots: Count | None = None
+    """worked examples in a prompt"""
+    seed: Count | None = None
+    """the seed that drew these and the questions"""
+    prompt: Line | None = None
+    """a hash of the templates, the stop strings and the worked examples"""
     stop: StopTexts | None = None
     """where a response ends"""
     max_new_tokens: Positive | None = None
@@ -267,37 +273,6 @@ class EnsembleResult(Measured, GainFigures):
         return self.method
 
 
-class StrategyKey(Schema):
-    """A way to answer questions."""
-
-    strategy: Line
-    """`single`, `vote`, `weighted_vote`, `cascade`, `router`, `group_router`, `self_consistency`, or the method of the
-    set that decodes together"""
-    members: Annotated[tuple[Line, ...], must(bool, "a list of names")]
-    """the models in the order in which they are asked"""
-    weights: Weights | None = None
-    """the weights of their votes"""
-    routes: dict[Line, Line] | None = None
-    """of a router by groups: the model of each group"""
-    draws: Positive = 1
-    """the number of responses of one model"""
-
-    @property
-    def key(self) -> tuple[str, tuple[str, ...], int]:
-        """What tells it from other strategies of a run."""
-        return self.strategy, self.members, self.draws
-
-    @property
-    def is_single(self) -> bool:
-        """Whether it is one model that answers once, with which the others are compared."""
-        return self.strategy == "single"
-
-    @property
-    def is_decoded(self) -> bool:
-        """Whether it is a set that decodes together; its name is then the method."""
-        return self.strategy not in ASKING
-
-
 class GroupFigures(Schema):
     """The gain of a strategy in a group of the questions."""
 
@@ -315,7 +290,7 @@ class GroupFigures(Schema):
     """whether the test shows a gain in this group"""
 
 
-class StrategyFigures(StrategyKey, GainFigures, Accuracy):
+class StrategyFigures(StrategyKey, GainFigures, Accuracy, extra="allow"):
     """A strategy on the held-out questions."""
 
     n: Count = 0
@@ -584,7 +559,8 @@ class Result(Schema):
         row = next((each for each in self.strategies if each.key == own.key), None)
         if row is None:
             # The file may be edited, and recommend what it does not compare.
-            return StrategyFigures(**{name: value for name, value in own if name in StrategyFigures.model_fields})
+            known = {*StrategyFigures.model_fields, *(own.model_extra or {})}
+            return StrategyFigures(**{name: value for name, value in own if name in known})
         gain = {name: getattr(own, name) for name in ("expected_gain", "expected_gain_ci", "shown")}
         return row.model_copy(update=gain)
 

@@ -25,7 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.datastructures import Headers
 
 from advisor.serving.responses import RequestStream, openai_reason
-from advisor.strategies.members import AskedModel, Reply, ServerModel
+from advisor.strategies.running.members import AskedModel, Reply, ServerModel
 from ensemble.common.background import in_background
 from ensemble.errors import InputError
 from ensemble.servers.client import TRACE_HEADERS
@@ -212,14 +212,14 @@ class RequestTrace:
 
 
 class _TracedModel:
-    """A model of a strategy whose calls have spans; see :class:`advisor.strategies.members.AskedModel`."""
+    """A model of a strategy whose calls have spans; see :class:`advisor.strategies.running.members.AskedModel`."""
 
     def __init__(self, model: AskedModel, tracer: trace.Tracer) -> None:
         self.name = model.name
         self._model, self._tracer = model, tracer
 
     async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
-        """See :class:`advisor.strategies.members.AskedModel`."""
+        """See :class:`advisor.strategies.running.members.AskedModel`."""
         current = _CURRENT.get()
         if current is None:
             return await self._model.ask(prompt, settings)

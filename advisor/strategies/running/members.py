@@ -13,7 +13,7 @@ from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server
-from advisor.strategies.plan import ALONE
+from advisor.strategies.running.plan import ALONE
 from ensemble.common.background import call_when_done, in_background
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError

@@ -1,4 +1,4 @@
-"""Response-level methods on stored answers: which answers are votes, what a method learns from, takes and reads."""
+"""Response-level methods on stored answers: what a method takes, writes and reads."""
 
 from __future__ import annotations
 
@@ -20,33 +20,7 @@ from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
 from ensemble.models.spec import Checkpoint, resolve_device
 
-VOTE_METRICS = ("exact_match", "number", "choice")
-"""Metrics that read a short, fixed answer without looking at the reference. `contains` searches for the reference, so
-its answers would tell the vote which one is right."""
-
-
 _ONLY_OPTIONS = "it writes a text, and here options are chosen by their likelihood"
-
-
-def can_vote(task: Task) -> bool:
-    """Whether the answers that the task's metric reads can be counted as votes."""
-    return task.metric in VOTE_METRICS and task.scorer is None
-
-
-def dev_scores(task: Task, profiles: Sequence[Profile]) -> tuple[list[str], list[list[float]]]:
-    """What a response-level method learns from: the prompts, and for each prompt the score of every member.
-
-    Args:
-        task: The dev questions.
-        profiles: The members' answers to them, the primary's first.
-
-    Raises:
-        UniteError: Two members answered different questions.
-    """
-    _check_questions(profiles)
-    # The router compares prompts, and never sees the references of the held-out questions.
-    prompts = [example.prompt for example in task.examples]
-    return prompts, [[profile.answers[n].score for profile in profiles] for n in range(len(prompts))]
 
 
 class StoredChoices:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from advisor.records import FinishReason
 from advisor.response_cache import Response
-from advisor.serving.engine import STOPPING, ServingEngine
+from advisor.serving.engine import STOPPING, SharedDecoder
 from advisor.serving.protocol import (
     GenerationRequest,
     RequestError,
@@ -29,9 +29,9 @@ from advisor.serving.protocol import (
 )
 from advisor.serving.responses import Event, Piece, RequestStream
 from advisor.serving.telemetry.metrics import Metrics
-from advisor.strategies.answerer import Answered, Answerer
-from advisor.strategies.members import Reply, ServerModel
-from advisor.strategies.plan import StrategyPlan
+from advisor.strategies.running.asking import Answered, Answerer
+from advisor.strategies.running.members import Reply, ServerModel
+from advisor.strategies.running.plan import StrategyPlan
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 
 if TYPE_CHECKING:
@@ -44,20 +44,20 @@ _PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
 """Some words of a response; all pieces together are the response."""
 
 
-class EngineModel:
-    """A model of this process; see :class:`advisor.strategies.members.AskedModel`.
+class DecoderModel:
+    """A model of this process; see :class:`advisor.strategies.running.members.AskedModel`.
 
     Args:
         name: Its name.
         engine: Decodes with it.
     """
 
-    def __init__(self, name: str, engine: ServingEngine) -> None:
+    def __init__(self, name: str, engine: SharedDecoder) -> None:
         self.name = name
         self.engine = engine
 
     async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
-        """See :class:`advisor.strategies.members.AskedModel`. If it is cancelled, the decoder drops the text."""
+        """Continue a prompt. If this is cancelled, the decoder drops the text."""
         start, stream = time.monotonic(), None
         try:
             stream = self.engine.submit(GenerationRequest((prompt,), 1, settings, stream=False, usage=False))
@@ -76,8 +76,8 @@ class EngineModel:
         return Response(last.text, last.new_tokens, reason, time.monotonic() - start), tokens
 
 
-class StrategyEngine:
-    """Answers requests by a strategy; see :class:`advisor.serving.engine.RequestEngine`.
+class StrategyHandler:
+    """Answers requests by a strategy; see :class:`advisor.serving.engine.RequestHandler`.
 
     Args:
         plan: The strategy.
@@ -94,7 +94,7 @@ class StrategyEngine:
     def __init__(
         self,
         plan: StrategyPlan,
-        models: Sequence[EngineModel | ServerModel],
+        models: Sequence[DecoderModel | ServerModel],
         limits: RequestLimits,
         metrics: Metrics,
         group: str | None = None,
@@ -116,23 +116,23 @@ class StrategyEngine:
         if self._reason:
             return self._reason
         # A server may come back at any time, and one model that answers is enough.
-        reasons = [model.engine.refusing if isinstance(model, EngineModel) else "" for model in self._models]
+        reasons = [model.engine.refusing if isinstance(model, DecoderModel) else "" for model in self._models]
         return reasons[0] if all(reasons) else ""
 
     @property
     def idle(self) -> bool:
-        """See :class:`advisor.serving.engine.RequestEngine`."""
+        """See :class:`advisor.serving.engine.RequestHandler`."""
         return self._accepted == 0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See :class:`advisor.serving.engine.RequestEngine`."""
+        """See :class:`advisor.serving.engine.RequestHandler`."""
         self._loop = loop
         for model in self._models:
-            if isinstance(model, EngineModel):
+            if isinstance(model, DecoderModel):
                 model.engine.start(loop)
 
     def submit(self, request: GenerationRequest) -> RequestStream:
-        """See :class:`advisor.serving.engine.RequestEngine`."""
+        """See :class:`advisor.serving.engine.RequestHandler`."""
         texts = len(request.prompts)
         if self.refusing:
             raise unavailable(self.refusing)
@@ -159,16 +159,16 @@ class StrategyEngine:
         return stream
 
     def cancel(self, stream: RequestStream) -> None:
-        """See :class:`advisor.serving.engine.RequestEngine`."""
+        """See :class:`advisor.serving.engine.RequestHandler`."""
         if stream in self._tasks:
             self._tasks[stream].cancel()
 
     def refuse(self, reason: str = STOPPING) -> None:
-        """See :class:`advisor.serving.engine.RequestEngine`."""
+        """See :class:`advisor.serving.engine.RequestHandler`."""
         self._reason = self._reason or reason
 
     def stop(self) -> None:
-        """See :class:`advisor.serving.engine.RequestEngine`; called outside of the event loop's thread."""
+        """See :class:`advisor.serving.engine.RequestHandler`; called outside of the event loop's thread."""
         self.refuse()
         if self._loop is not None:
             # The loop is closed after a forced stop.
@@ -176,7 +176,7 @@ class StrategyEngine:
                 self._loop.call_soon_threadsafe(self._cancel_all)
         # Each waits for its decoder's current step.
         for model in self._models:
-            if isinstance(model, EngineModel):
+            if isinstance(model, DecoderModel):
                 model.engine.stop()
             else:
                 model.close()
@@ -266,6 +266,6 @@ def _extras(answered: Sequence[Answered]) -> Mapping[str, object]:
 
 def member_limits(plan: StrategyPlan, limits: RequestLimits) -> RequestLimits:
     """The limits of one model's engine: the texts are counted before, and self-consistency draws several of each."""
-    draws = plan.strategy.draws
+    draws = plan.strategy.responses_per_member
     tokens = None if limits.tokens is None else limits.tokens * draws
     return replace(limits, texts=limits.texts * draws, tokens=tokens)

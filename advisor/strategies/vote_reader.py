@@ -6,20 +6,27 @@ this project, and the pattern is compiled in a child process first.
 
 from __future__ import annotations
 
-from advisor.strategies.responses import VOTE_METRICS
 from advisor.tasks.metrics import get_metric
-from advisor.tasks.task import MAX_RESPONSE
+from advisor.tasks.task import MAX_RESPONSE, Task
 from advisor.tasks.templates import check_pattern, find_answer
 from ensemble.common.limits import limited_process
 from ensemble.errors import InputError
 
+VOTE_METRICS = ("exact_match", "number", "choice")
+"""Metrics that read a short, fixed answer without looking at the reference. `contains` searches for the reference, so
+its answers would tell the vote which one is right."""
 _LONGEST_PATTERN = 10_000
 # A prompt names its options only in its text. The metric reads letters up to the number of options, so it gets one
 # option for each letter, with a text that no response has (characters for private use).
 _OPTIONS = tuple(chr(0xE000 + number) for number in range(26))
 
 
-class AnswerReader:
+def can_vote(task: Task) -> bool:
+    """Whether the answers that the task's metric reads can be counted as votes."""
+    return task.metric in VOTE_METRICS and task.scorer is None
+
+
+class VoteReader:
     """Reads the answer of a response, for a vote.
 
     Args:

@@ -1,17 +1,17 @@
-"""Strategies: what could run in production, compared on the same held-out questions.
+"""Strategies, compared on the same held-out questions.
 
-A strategy is one model, a set that decodes together, a vote or a cascade, a router, or several responses of one model.
-All but the sets that decode need only the answers that the models gave alone. Weights and routers are learned from the
-dev questions, so the held-out ones judge them. A vote learns nothing, so its answers to the dev questions count, too.
+All but the sets that decode together need only the answers that the models gave alone. Weights and routers are learned
+from the dev questions, so the held-out ones judge them. A vote learns nothing, so its answers to the dev questions
+count, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,68 +24,14 @@ from advisor.advice.sequential import Look
 from advisor.choose.rules import rank
 from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
-from advisor.strategies.responses import dev_scores
-from advisor.strategies.votes import cascade_calls, codes_of, vote_weights
+from advisor.strategies import kinds, largest_usual
+from advisor.strategies.single import Single
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData, picked_answers
 from advisor.tasks.task import Task, clusters_of
-from ensemble.errors import InputError
-from ensemble.methods import get_module, make_options
-from ensemble.methods._votes import vote
-from ensemble.models.spec import Price
+from ensemble.errors import InputError, UniteError
 
-FEWEST_VOTERS = 3
-"""With two voters the answer is always the first one's."""
 _MOVED = 0.01
-"""The splits are used together unless the models' accuracies differ: the p-value up to which they do."""
-_PRIOR = 10
-"""Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
-VOTES = ("vote", "weighted_vote", "cascade", "self_consistency")
-"""The strategies that count answers."""
-ASKING = ("single", "router", "group_router", "self_consistency", "cascade", "vote", "weighted_vote")
-"""The strategies that ask models one by one, from the simplest to the most complex: of equally good ones the first is
-recommended. All others decode together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """One way to answer questions in production.
-
-    Attributes:
-        name: ``single``, ``vote``, ``weighted_vote``, ``cascade``, ``router``, ``group_router``, ``self_consistency``,
-            or the name of a token-level or span-level method.
-        members: The models, the most accurate on dev first; a cascade asks them in this order.
-        weights: The weight of each member's vote; empty where all have the same.
-        routes: For a router by groups, the member of each group; other groups go to the first member.
-        draws: Responses of the one member, for ``self_consistency``.
-    """
-
-    name: str
-    members: tuple[str, ...]
-    weights: tuple[float, ...] = ()
-    routes: tuple[tuple[str, str], ...] = ()
-    draws: int = 1
-
-    @property
-    def sort_key(self) -> tuple[int, int]:
-        """Its place among equally good strategies: the simpler one first, then the one with fewer members."""
-        place = ASKING.index(self.name) if self.name in ASKING else len(ASKING)
-        return place, len(self.members)
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredSplit:
-    """The questions of a split and the answers to them.
-
-    Attributes:
-        task: The questions.
-        profiles: The models' answers, by name.
-        sets: The answers of the sets that decode together. On dev they are optional.
-        prices: What the models' tokens cost, if it is known, by name.
-    """
-
-    task: Task
-    profiles: Mapping[str, Profile]
-    sets: Mapping[Strategy, Profile] = field(default_factory=dict)
-    prices: Mapping[str, Price] = field(default_factory=dict)
+"""The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +110,6 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     voters: Sequence[str],
     *,
     can_vote: bool,
-    draws: Mapping[str, Sequence[Profile]] | None = None,
     predictions: Mapping[Strategy, Prediction] = MappingProxyType({}),
     rules: Limits = Limits(),
     tries: int = 1,
@@ -174,16 +119,15 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
 ) -> Compared:
     """Compare all strategies that fit the task with the best single model.
 
-    Two families of tests have alpha each. *Sets that decode together*: Holm's correction. *All others*: the cascade
-    of all voters is tested first, because it is the strategy that real pools advise (docs/pools.md); if it is shown, so
-    are the others that pass Holm's correction. Without a vote, and for losses, all others have Holm's correction.
+    Two families of tests have alpha each. *Sets that decode together*: Holm's correction. *All others*: the usual
+    strategy with all voters is tested first (:data:`advisor.strategies.USUAL`); if it is shown, so are the others that
+    pass Holm's correction. Without a vote, and for losses, all others have Holm's correction.
 
     Args:
         dev: The questions to learn from.
         held_out: The questions of the comparison; all models that answered them count as single models.
         voters: The models of votes, cascades and routers, the most accurate on dev first.
         can_vote: Whether the extracted answers can be counted.
-        draws: Several responses of a model to each held-out question, by name.
         predictions: Gains that all answers of single models predict for some strategies, in place of those that are
             made here.
         rules: The limits of the gap by which members were chosen.
@@ -197,22 +141,16 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     Raises:
         UniteError: The models answered different questions.
     """
-    learned, alone = dev.profiles, held_out.profiles
-    if not alone:
+    if not held_out.profiles:
         return Compared()
     evidence = _Evidence(dev, held_out, rules)
-    first = min((learned[name] for name in evidence.models), key=rank).model
-    # The first is what dev questions advise; gains are measured against the second.
-    answers = [_single(name, dev, held_out) for name in dict.fromkeys((first, evidence.best))]
-    for strategy, profile in held_out.sets.items():
-        together = dict.fromkeys(strategy.members, 1.0)
-        answers.append(_Answered(strategy, profile, (), together, dev.sets.get(strategy)))
-    if can_vote and len(voters) >= FEWEST_VOTERS:
-        answers.extend(_votes(learned, alone, voters))
-    if len(voters) > 1:
-        answers.extend(_routers(dev, held_out, voters))
-    if can_vote and draws and len(draws.get(first, ())) >= FEWEST_VOTERS:
-        answers.append(_self_consistency(first, draws[first]))
+    first = min((dev.profiles[name] for name in evidence.models), key=rank).model
+    draws = {name: len(own) for name, own in held_out.draws.items()}
+    given = TrainingData(dev, first, tuple(voters), can_vote, draws)
+    learned = [strategy for kind in kinds().values() for strategy in kind.learn(given)]
+    # Gains are measured against the model that is the best on all questions, which dev questions may not advise.
+    strategies = dict.fromkeys((*learned, Single((evidence.best,)), *held_out.sets))
+    answers = [found for each in strategies if (found := _answered(each, dev, held_out)) is not None]
     gains = [evidence.gain(each) for each in answers]
     uses_tries = [tries if each.strategy in dev.sets else 1 for each in answers]
     corrected = float if look is None else look.corrected
@@ -227,16 +165,32 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         if p_no_gain is not None and p_no_loss is not None:
             shown = "yes" if p_no_gain <= alpha else "no" if p_no_loss <= alpha else "not_yet"
         groups = evidence.groups(each, alpha)
-        prior = predictions.get(each.strategy) or evidence.prior(each.strategy)
-        # Equal scores are no gain, whatever other sets gain.
-        updated = None
-        if prior is not None and not evidence.is_equal(each):
-            updated = prior.updated(gain.points, gain.error)
+        updated = evidence.updated(each, gain, predictions.get(each.strategy))
         result = _result(each, gain, p_no_gain, shown, groups, held_out, evidence.best, seed)
         results.append(replace(result, predicted=evidence.predict(each.strategy), updated=updated))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
     return Compared(tuple(results), evidence.moved)
+
+
+def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Limits = Limits()) -> float:
+    """The gain to expect of a strategy in use, in points, exactly as :func:`compare_strategies` reports it.
+
+    Args:
+        strategy: The strategy; a set that decodes together is one of those of `held_out`.
+        dev: The questions to learn from.
+        held_out: The questions of the comparison.
+        rules: The limits by which members were chosen.
+
+    Raises:
+        UniteError: The models answered different questions, or a member's answers are not there.
+    """
+    answered = _answered(strategy, dev, held_out)
+    if answered is None:
+        raise UniteError(f"{strategy}: its answers to the held-out questions are not known")
+    evidence = _Evidence(dev, held_out, rules)
+    gain = evidence.gain(answered)
+    return (evidence.updated(answered, gain) or gain).points
 
 
 class _Answered(NamedTuple):
@@ -297,7 +251,7 @@ class _Evidence:
         if self.is_equal(answered):
             return replace(found, points=0.0, observed=0.0)
         # A single model has the same luck as the one that it is compared with.
-        return replace(found, points=found.observed) if answered.strategy.name == "single" else found
+        return replace(found, points=found.observed) if answered.strategy.IS_SINGLE else found
 
     def is_equal(self, answered: _Answered) -> bool:
         """Whether a strategy has the scores of the best single model.
@@ -306,6 +260,17 @@ class _Evidence:
         """
         own, is_answered = self._answers(answered)
         return np.array_equal(own, self._baseline[is_answered])
+
+    def updated(self, answered: _Answered, gain: Gain, prior: Prediction | None = None) -> Prediction | None:
+        """The expected gain: the prediction from all answers of single models, updated by the gain; None without one.
+
+        `prior` takes the place of that prediction.
+        """
+        prior = prior or self.prior(answered.strategy)
+        # Equal scores are no gain, whatever other sets gain.
+        if prior is None or self.is_equal(answered):
+            return None
+        return prior.updated(gain.points, gain.error)
 
     def groups(self, answered: _Answered, alpha: float) -> tuple[GroupGain, ...]:
         """The gain of a strategy in each group of the questions that it answered."""
@@ -321,13 +286,13 @@ class _Evidence:
 
     def predict(self, strategy: Strategy) -> Prediction | None:
         """The gain that the dev answers of single models predict; None for strategies without a prediction."""
-        if strategy.name not in ASKING:
+        if not strategy.ASKS:
             return self._from_dev.decoded(strategy.members)
         return self._from_dev.vote(strategy.members) if _is_predicted(strategy) else None
 
     def prior(self, strategy: Strategy) -> Prediction | None:
         """The gain that all answers of single models predict, for an estimate from the same questions."""
-        if strategy.name not in ASKING:
+        if not strategy.ASKS:
             return self._from_all.decoded(strategy.members)
         # By the gaps alone: the estimate has the vote's own answers.
         return self._from_all.vote_before(strategy.members) if _is_predicted(strategy) else None
@@ -357,7 +322,7 @@ class _Evidence:
         others = [scores(own) for name, own in self._learned.items() if name not in strategy.members]
         rows = [own for own in others if 100 * own.mean() <= least + TOLERANCE]
         first = min(self._learned.values(), key=rank)
-        limit = self._rules.vote_gap if strategy.name in ASKING else self._rules.max_gap
+        limit = self._rules.vote_gap if strategy.ASKS else self._rules.max_gap
         if within(first.accuracy - least, limit):
             rows.append(scores(first) - limit / 100)
         return np.stack(rows) if rows else None
@@ -365,7 +330,7 @@ class _Evidence:
 
 def _is_predicted(strategy: Strategy) -> bool:
     """Whether it is a vote of so many models as the prediction is fitted for."""
-    return strategy.name in VOTES and FEWEST_VOTERS <= len(strategy.members) <= MOST_MEMBERS
+    return strategy.COUNTS and FEWEST_VOTERS <= len(strategy.members) <= MOST_MEMBERS
 
 
 def _moved(*splits: tuple[Floats, Task]) -> float | None:
@@ -391,14 +356,14 @@ def _moved(*splits: tuple[Floats, Task]) -> float | None:
 def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float], *, has_gate: bool) -> list[float | None]:
     """The p-values after correction; see :func:`compare_strategies`. None for single models.
 
-    `has_gate` says whether the cascade of all voters is tested first.
+    `has_gate` says whether the usual strategy is tested first.
     """
     adjusted: list[float | None] = [None] * len(answers)
-    sets = [n for n, each in enumerate(answers) if each.strategy.name not in ASKING]
-    others = [n for n, each in enumerate(answers) if each.strategy.name in ASKING[1:]]
+    sets = [n for n, each in enumerate(answers) if not each.strategy.ASKS]
+    others = [n for n, each in enumerate(answers) if each.strategy.ASKS and not each.strategy.IS_SINGLE]
+    gate = largest_usual([each.strategy for each in answers]) if has_gate else None
     # Vote and cascade of the same models give the same answers, so they are one hypothesis.
-    voted = {n: len(answers[n].strategy.members) for n in others if answers[n].strategy.name in ("vote", "cascade")}
-    first = [n for n, size in voted.items() if has_gate and size == max(voted.values())]
+    first = [n for n in others if gate is not None and answers[n].strategy.hypothesis == gate.hypothesis]
     rest = [n for n in others if n not in first]
     distinct = {answers[n].takes: n for n in rest}
     family = dict(zip(distinct, holm([p_values[n] for n in distinct.values()]), strict=True))
@@ -466,85 +431,24 @@ def _mean_of(asked: Mapping[str, float], costs: Mapping[str, Cost], n: int, figu
     return sum(asked[name] * total for name, total in totals.items()) / n if all(totals.values()) else None
 
 
-def _single(name: str, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answered:
-    answers = held_out.profiles[name].answers
-    profile = Profile("single", answers)
-    return _Answered(Strategy("single", (name,)), profile, (0,) * len(answers), {name: 1.0}, dev.profiles[name])
-
-
-def _votes(learned: Mapping[str, Profile], alone: Mapping[str, Profile], voters: Sequence[str]) -> Iterator[_Answered]:
-    # The smallest vote, and that of all who fit: between them lie gain and cost.
-    for size in sorted({FEWEST_VOTERS, len(voters)}):
-        names = tuple(voters[:size])
-        members = [alone[name] for name in names]
-        codes = codes_of(members)
-        shares = (np.arange(size)[:, None] < cascade_calls(codes)).mean(axis=1)
-        winners = vote(codes)
-        on_dev = [learned[name] for name in names]
-        dev = picked_answers("vote", on_dev, vote(codes_of(on_dev)).tolist())
-        yield _picked(Strategy("vote", names), members, winners, np.ones(size))._replace(dev=dev)
-        yield _picked(Strategy("cascade", names), members, winners, shares)._replace(dev=dev)
-    # The loop ended with all voters, so `members` are all of them.
-    weights = vote_weights([learned[name] for name in voters])
-    strategy = Strategy("weighted_vote", tuple(voters), weights=weights)
-    yield _picked(strategy, members, vote(codes, weights), np.ones(size))
-
-
-def _routers(dev: AnsweredSplit, held_out: AnsweredSplit, voters: Sequence[str]) -> Iterator[_Answered]:
-    names, members = tuple(voters), [held_out.profiles[name] for name in voters]
-    prompts, scores = dev_scores(dev.task, [dev.profiles[name] for name in voters])
-    questions = [example.prompt for example in held_out.task.examples]
-    # Logs may lack the questions.
-    if all(question.strip() for question in (*prompts, *questions)):
-        try:
-            router = get_module("router").make(prompts, scores, make_options("router", {}))
-        except InputError:
-            pass  # too few dev questions to learn from
-        else:
-            yield _routed(Strategy("router", names), members, np.array(router.choose_all(questions)))
-    routes = _routes([example.group for example in dev.task.examples], np.array(scores), names)
-    # With one group, the router would be a single model.
-    if len(routes) > 1:
-        member_of = {group: names.index(name) for group, name in routes}
-        # A group without dev questions goes to the most accurate member.
-        picks = np.array([member_of.get(example.group or "", 0) for example in held_out.task.examples])
-        yield _routed(Strategy("group_router", names, routes=routes), members, picks)
-
-
-def _routes(groups: Sequence[str | None], scores: NDArray[Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The member with the best scores in each group, smoothed by its scores in all groups."""
-    overall = scores.mean(axis=0)
-    routes = []
-    for group in sorted({group for group in groups if group is not None}):
-        own = scores[[each == group for each in groups]]
-        smoothed = (own.sum(axis=0) + _PRIOR * overall) / (len(own) + _PRIOR)
-        # Rounded, so that the more accurate member wins a tie.
-        routes.append((group, names[int(smoothed.round(9).argmax())]))
-    return tuple(routes)
-
-
-def _routed(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any]) -> _Answered:
-    return _picked(strategy, members, picks, np.bincount(picks, minlength=len(members)) / len(picks))
-
-
-def _self_consistency(name: str, draws: Sequence[Profile]) -> _Answered:
-    strategy = Strategy("self_consistency", (name,), draws=len(draws))
-    return _picked(strategy, draws, vote(codes_of(draws)), np.array([float(len(draws))]))
-
-
-def _picked(strategy: Strategy, members: Sequence[Profile], picks: NDArray[Any], shares: NDArray[Any]) -> _Answered:
-    """A strategy that takes one of several responses; `shares` says how often a question asks each member."""
-    takes = tuple(picks.tolist())
-    asked = dict(zip(strategy.members, shares.tolist(), strict=True))
-    return _Answered(strategy, picked_answers(strategy.name, members, takes), takes, asked)
-
-
-def picked_answers(name: str, members: Sequence[Profile], picks: Sequence[int]) -> Profile:
-    """The answers of a strategy that takes one response to each question.
-
-    Args:
-        name: The name of the strategy.
-        members: The responses: those of its members, or of each draw.
-        picks: For each question, the place in `members` of the one whose response is taken.
-    """
-    return Profile(name, tuple(members[pick].answers[n] for n, pick in enumerate(picks)))
+def _answered(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answered | None:
+    """A strategy's answers; None if it cannot be applied, for example because a log lacks the questions' texts."""
+    if not strategy.ASKS:
+        together = dict.fromkeys(strategy.members, 1.0)
+        own = held_out.sets.get(strategy)
+        return None if own is None else _Answered(strategy, own, (), together, dev.sets.get(strategy))
+    responses = held_out.responses(strategy)
+    if responses is None:
+        return None
+    try:
+        picks = tuple(strategy.picks(responses, held_out.task.examples))
+    except InputError:
+        return None
+    on_dev = None if strategy.LEARNS else dev.responses(strategy)
+    return _Answered(
+        strategy,
+        picked_answers(strategy.name, responses, picks),
+        picks,
+        dict(zip(strategy.members, strategy.calls(responses, picks), strict=True)),
+        None if on_dev is None else strategy.apply(on_dev, dev.task.examples),
+    )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.advice.strategies import ASKING, VOTES, Strategy
 from advisor.options.chosen import ChosenOptions
 from advisor.options.run import RunOptions
 from advisor.options.shared import StrategyOptions
@@ -26,10 +25,13 @@ from advisor.runs.chosen_set import (
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result, StrategyFigures
 from advisor.runs.schema.samples import Sample
-from advisor.strategies.answers import AnswerReader
-from advisor.strategies.plan import ALONE, DevScores, StrategyPlan
-from advisor.strategies.strategy_file import read_folder
-from advisor.strategies.strategy_json import find_strategy, label, strategy_of
+from advisor.runs.schema.strategy import StrategyKey
+from advisor.strategies import label
+from advisor.strategies.decoded import Decoded
+from advisor.strategies.running.plan import ALONE, StrategyPlan, read_plan
+from advisor.strategies.schema import strategy_of
+from advisor.strategies.strategy import DevScores, Strategy
+from advisor.strategies.vote_reader import VoteReader
 from ensemble.common.files import exists
 from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec
@@ -53,7 +55,7 @@ def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> Ensem
     # A folder with both files is a run folder, which has all strategies.
     if run is not None and not exists(run / "result.json") and exists(run / STRATEGY_FILE):
         _refuse(options, ("strategy", "pool", "method", "k"), f"{run} is a strategy that `advisor export` wrote")
-        plan = read_folder(run, trust_remote_code=options.trust_remote_code, check_files=not options.no_check_files)
+        plan = read_plan(run, trust_remote_code=options.trust_remote_code, check_files=not options.no_check_files)
     elif run is None or (is_saved(run) and not exists(run / "result.json")):
         _refuse(options, ("strategy", "pool", "group"), "--models and a saved ensemble have no strategies")
         return chosen_by_options(options)
@@ -86,14 +88,14 @@ def plan_of_run(
     result, place, pool = run.result, run.place, options.pool
     # All strategies are checked, also those that do not run: notes quote them.
     compared = result.strategies
-    strategies = [strategy_of(each, place) for each in compared]
+    strategies = [figures_to_strategy(each, place) for each in compared]
     found = result.recommended
-    recommended = None if found is None else strategy_of(found, place)
+    recommended = None if found is None else figures_to_strategy(found, place)
     if options.strategy is not None:
         strategy = find_strategy(options.strategy, strategies, place)
     elif method or k or recommended is None:
         spec = chosen_by_run(run, method=method, pool=pool)
-        strategy = Strategy(spec.method, tuple(member.name for member in spec.members))
+        strategy = Decoded(tuple(member.name for member in spec.members), spec.method)
         if recommended is not None:
             _warn(strategy, recommended, strategies, compared, say)
         return spec
@@ -101,22 +103,21 @@ def plan_of_run(
         strategy = recommended
     if recommended is not None:
         _warn(strategy, recommended, strategies, compared, say)
-    if strategy.name not in ASKING:
+    if not strategy.ASKS:
         return chosen_by_run(run, strategy.members, strategy.name, pool)
     entries = candidates_of_run(run, strategy.members, pool)
     (first, *_) = entries
     # Decoded in this process, a model also gives streams and log-probabilities.
-    if strategy.name == "single" and not first.is_remote:
+    if strategy.IS_SINGLE and not first.is_remote:
         return chosen_by_run(run, strategy.members, ALONE, pool)
     # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
     return StrategyPlan(
-        strategy,
+        with_dev_of(run, strategy),
         entries,
         max_new_tokens,
         stop,
-        _reader(result, place) if strategy.name in VOTES else None,
-        read_learned(run, strategy.members) if strategy.name == "router" else ((), ()),
+        _reader(result, place) if strategy.COUNTS else None,
     )
 
 
@@ -127,12 +128,12 @@ def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str
     check_servers(plan.members, options, options.run or "--models", is_trusted=options.names_places)
     local = [member for member in plan.members if not member.is_remote]
     models = {model.name: model for model in loaded_as(local, options)}
-    groups = dict(plan.strategy.routes)
+    groups = plan.strategy.groups
     if not groups:
         _refuse(options, ("group",), f"the strategy {plan.strategy.name} has no groups")
-    if plan.strategy.name == "group_router" and options.group not in groups:
+    elif options.group not in groups:
         given = "a prompt has no group" if options.group is None else f"--group {options.group} is not in the run"
-        shown = ", ".join(list(groups)[:5]) + (", ..." if len(groups) > 5 else "")
+        shown = ", ".join(groups[:5]) + (", ..." if len(groups) > 5 else "")
         say(f"{given}, so {plan.strategy.members[0]} answers; give --group NAME, for example {shown}")
     if plan.reader is not None and plan.reader.metric == "choice":
         say("votes count the letter in each response; the run chose options by their likelihood")
@@ -144,23 +145,26 @@ def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str
     )
 
 
-def _reader(result: Result, place: str) -> AnswerReader:
+def _reader(result: Result, place: str) -> VoteReader:
     """How the run read the answers."""
     if result.provenance.logs and result.provenance.scoring is None:
         raise InputError(
             f"{place}: its answers come from logs, and only the tool that wrote them knows how to read an answer; "
             "run `advisor select --logs ... --metric NAME --extract PATTERN` again, then votes can run"
         )
-    return AnswerReader(result.task.metric, result.task.extract, f"{place}: task")
+    return VoteReader(result.task.metric, result.task.extract, f"{place}: task")
 
 
-def read_learned(run: Run, members: Sequence[str]) -> DevScores:
-    """The dev questions of a run, and every member's score on each of them.
+def with_dev_of(run: Run, strategy: Strategy) -> Strategy:
+    """A strategy with the dev questions of a run, if it reads them.
 
     Raises:
         InputError: ``samples.jsonl`` cannot be used.
     """
-    return learned_from(run.samples_for("a router learns from this file"), members, run.folder / "samples.jsonl")
+    if not strategy.READS_DEV:
+        return strategy
+    samples = run.samples_for("a router learns from this file")
+    return strategy.with_dev(learned_from(samples, strategy.members, run.folder / "samples.jsonl"))
 
 
 def learned_from(samples: Iterable[Sample], members: Sequence[str], path: Path) -> DevScores:
@@ -182,7 +186,46 @@ def learned_from(samples: Iterable[Sample], members: Sequence[str], path: Path) 
             )
         prompts.append(sample.prompt)
         scores.append(own)
-    return tuple(prompts), tuple(scores)
+    return DevScores(prompts=tuple(prompts), scores=tuple(scores))
+
+
+def figures_to_strategy(figures: StrategyKey, place: str) -> Strategy:
+    """The strategy of an object of ``result.json``, after it is checked that it can run.
+
+    Raises:
+        InputError: The strategy is not known, or a key has a value that does not fit it.
+    """
+    values = {"strategy": figures.strategy, "members": figures.members, **(figures.model_extra or {})}
+    return strategy_of(values, place, "run `advisor select` again")
+
+
+def find_strategy(wanted: str, strategies: Sequence[Strategy], place: str) -> Strategy:
+    """The strategy that ``--strategy`` names.
+
+    Args:
+        wanted: ``NAME``, ``NAME/COUNT`` with the number of members, or ``NAME/MODEL`` with the first member.
+        strategies: Those of the run.
+        place: The file, for messages.
+
+    Raises:
+        InputError: The run has no such strategy, or several.
+    """
+    labels = list(dict.fromkeys(label(each, strategies) for each in strategies))
+    if not labels:
+        raise InputError(
+            f"--strategy {wanted}: {place} compares no strategies, for example because of --no-verify; run `advisor "
+            "select` again, or leave out --strategy"
+        )
+    name, _, detail = wanted.partition("/")
+    found = [
+        each
+        for each in strategies
+        if each.name == name and (not detail or detail in (str(len(each.members)), each.members[0]))
+    ]
+    if len(found) != 1:
+        problem = "has several of this name" if found else "has no such strategy"
+        raise InputError(f"--strategy {wanted}: {place} {problem}; give one of {', '.join(labels)}")
+    return found[0]
 
 
 def _warn(

@@ -1,0 +1,112 @@
+"""A cascade: a vote that asks one member after the other, and stops as soon as the rest cannot change the winner.
+
+So its answers are those of the vote, with fewer calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.records import Profile
+from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
+from advisor.strategies.vote import Vote, codes_of, winners
+from advisor.tasks.task import Example
+from ensemble.methods._votes import NONE, Codes, count_votes
+
+if TYPE_CHECKING:
+    from advisor.strategies.running.asking import PromptCalls
+
+
+@dataclass(frozen=True)
+class Cascade(Strategy):
+    """A cascade; it asks its members in their order."""
+
+    KIND: ClassVar[str] = "cascade"
+    SIMPLICITY: ClassVar[int] = 40
+    COUNTS: ClassVar[bool] = True
+
+    @property
+    def hypothesis(self) -> Strategy:
+        """The vote of the same models, which gives the same answers."""
+        return Vote(self.members)
+
+    @classmethod
+    def learn(cls, given: TrainingData) -> Iterator[Cascade]:
+        """See :meth:`Strategy.learn`."""
+        for size in vote_sizes(given):
+            yield cls(given.voters[:size])
+
+    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
+        """See :meth:`Strategy.picks`."""
+        return winners(responses)
+
+    def calls(self, responses: Sequence[Profile], picks: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
+        """The share of the questions at which each member is asked."""
+        codes = codes_of(responses)
+        asked: list[float] = (np.arange(len(codes))[:, None] < cascade_calls(codes)).mean(axis=1).tolist()
+        return asked
+
+    async def ask(self, calls: PromptCalls) -> int:
+        """See :meth:`Strategy.ask`."""
+        for member in range(len(self.members)):
+            await calls.one(member, calls.settings)
+            # The function of the evaluation, so that a cascade stops where it stopped there.
+            if is_decided(calls.codes(), len(self.members) - member - 1)[0]:
+                break
+        return calls.winner()
+
+    def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
+        """See :meth:`Strategy.title`."""
+        return f"Cascade, {self._models}"
+
+    def describe(self) -> str:
+        """See :meth:`Strategy.describe`."""
+        return (
+            f"Ask {self._names} in this order, stop as soon as the rest cannot change the majority, and take the "
+            "answer that most of them give (a cascade)"
+        )
+
+    def headline(self) -> str:
+        """See :meth:`Strategy.headline`."""
+        return f"Run a cascade of {self._count} models."
+
+    def list_members(self, names: Sequence[str]) -> str:
+        """The members in the order in which they are asked."""
+        return ", then ".join(names)
+
+
+def is_decided(codes: Codes, left: int) -> NDArray[np.bool_]:
+    """Whether a vote is decided, for each question, before the rest of the models is asked.
+
+    Args:
+        codes: The answers so far, models by questions.
+        left: Models that were not asked yet, at least 0.
+    """
+    votes = count_votes(codes)
+    winner = votes.argmax(axis=0)
+    most = votes.max(axis=0)
+    first = np.arange(len(codes))[:, None]
+    # A rival that ties with the winner wins if a more accurate model gave it first.
+    rival = (codes != np.take_along_axis(codes, winner[None], axis=0)) & (codes != NONE)
+    beats = rival & ((votes + left > most) | ((votes + left == most) & (first < winner)))
+    # An answer that no model gave so far wins only with more votes than the winner has.
+    decided: NDArray[np.bool_] = ~beats.any(axis=0) & (left <= np.where(np.isfinite(most), most, 0))
+    return decided
+
+
+def cascade_calls(codes: Codes) -> NDArray[np.intp]:
+    """The number of models that a cascade asks, for each question."""
+    models, questions = codes.shape
+    calls = np.full(questions, models)
+    # Decided questions are not looked at again, which saves most of the time.
+    open_questions = np.arange(questions)
+    for asked in range(1, models):
+        decided = is_decided(codes[:asked, open_questions], models - asked)
+        calls[open_questions[decided]] = asked
+        open_questions = open_questions[~decided]
+    return calls

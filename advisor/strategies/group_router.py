@@ -1,0 +1,163 @@
+"""A router by groups: each group of questions, for example a subject, goes to the member that was best on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from advisor.records import Profile, join
+from advisor.strategies.router import dev_scores, first_of, shares
+from advisor.strategies.strategy import Strategy, TrainingData
+from advisor.tasks.task import Example
+from ensemble.common.schema import Exact, wrong
+from ensemble.common.text import shortened
+
+if TYPE_CHECKING:
+    from advisor.strategies.running.asking import PromptCalls
+
+_PRIOR = 10
+"""Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
+_MOST_ROUTES = 100_000
+_MOST_GROUPS = 12  # of a member that a sentence lists
+_MOST_GROUPS_IN_TABLE = 40
+_LONGEST_GROUP = 60  # characters of a group's name there
+
+
+_EXPECTED = "an object with the name of a member for each group"
+
+
+def _pairs(routes: Any) -> Any:
+    if isinstance(routes, tuple):
+        return routes
+    if not isinstance(routes, Mapping) or not routes or not all(map(_is_text, (*routes, *routes.values()))):
+        raise wrong(_EXPECTED)
+    return tuple(routes.items())
+
+
+def _is_text(value: Any) -> bool:
+    # JSON may have halves of surrogate pairs.
+    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+Routes = Annotated[
+    tuple[tuple[Exact, Exact], ...],
+    BeforeValidator(_pairs),
+    PlainSerializer(dict),
+    Field(max_length=_MOST_ROUTES),
+]
+
+
+@dataclass(frozen=True)
+class GroupRouter(Strategy):
+    """A router by the group of the questions.
+
+    Attributes:
+        routes: The member of each group, as pairs; other groups go to the first member.
+    """
+
+    routes: Routes
+
+    KIND: ClassVar[str] = "group_router"
+    SIMPLICITY: ClassVar[int] = 20
+    LEARNS: ClassVar[bool] = True
+
+    @classmethod
+    def learn(cls, given: TrainingData) -> Iterator[GroupRouter]:
+        """See :meth:`Strategy.learn`."""
+        if len(given.voters) < 2:
+            return
+        known = dev_scores(given.dev.task, given.profiles(given.voters))
+        routes = _routes([each.group for each in given.dev.task.examples], np.array(known.scores), given.voters)
+        # With one group, the router would be a single model.
+        if len(routes) > 1:
+            yield cls(given.voters, routes)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """See :meth:`Strategy.groups`."""
+        return tuple(group for group, _ in self.routes)
+
+    def problem(self) -> tuple[str, str] | None:
+        """See :meth:`Strategy.problem`."""
+        is_known = all(name in self.members for _, name in self.routes)
+        return None if is_known else ("routes", _EXPECTED)
+
+    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
+        """See :meth:`Strategy.picks`."""
+        return [self._member_of(example.group) for example in examples]
+
+    def calls(self, responses: Sequence[Profile], picks: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
+        """The share of the questions that each member answers."""
+        return shares(picks, len(self.members))
+
+    async def ask(self, calls: PromptCalls) -> int:
+        """Ask the member of the group; the others, in their order, only if it fails."""
+        return await calls.until_answered(first_of(self._member_of(calls.group), len(self.members)))
+
+    def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
+        """See :meth:`Strategy.title`."""
+        return f"Group router, {self._models}"
+
+    def describe(self) -> str:
+        """See :meth:`Strategy.describe`."""
+        own = self._groups_of()
+        first, *others = self.members
+        parts = [
+            f"{name} answers {join(own[name]) if len(own[name]) <= _MOST_GROUPS else f'{len(own[name]):,} groups'}"
+            for name in others
+            if own[name]
+        ]
+        # Last, because it also answers the groups that had no dev questions.
+        routes = "; ".join([*parts, f"{first} answers all other groups, and prompts that come without --group NAME"])
+        return (
+            f"Send each group of questions to the one of {self._names} that was best on it (a router by groups: "
+            f"{routes})"
+        )
+
+    def headline(self) -> str:
+        """See :meth:`Strategy.headline`."""
+        return f"Send each group of questions to one of {self._count} models."
+
+    def list_members(self, names: Sequence[str]) -> str:
+        """The members with the groups that they answer."""
+        return "; ".join(map(self._with_groups, names))
+
+    def _with_groups(self, name: str) -> str:
+        own = self._groups_of()[name]
+        more = len(own) - _MOST_GROUPS_IN_TABLE
+        listed = own[:_MOST_GROUPS_IN_TABLE] + ([f"{more:,} more"] if more > 0 else [])
+        # New groups, and prompts without one, go to the first model.
+        return f"{name}: {', '.join([*listed, *(['all others'] if name == self.members[0] else [])])}"
+
+    def _groups_of(self) -> dict[str, list[str]]:
+        """The groups of each member. A group's name is untrusted and may be a whole text."""
+        own: dict[str, list[str]] = {name: [] for name in self.members}
+        for group, name in self.routes:
+            own[name].append(shortened(group, _LONGEST_GROUP))
+        return own
+
+    def _member_of(self, group: str | None) -> int:
+        """The number of a group's member; a group without dev questions goes to the most accurate one."""
+        return self._places.get(group or "", 0)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {group: self.members.index(name) for group, name in self.routes}
+
+
+def _routes(groups: Sequence[str | None], scores: NDArray[Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The member with the best scores in each group, smoothed by its scores in all groups."""
+    overall = scores.mean(axis=0)
+    routes = []
+    for group in sorted({group for group in groups if group is not None}):
+        own = scores[[each == group for each in groups]]
+        smoothed = (own.sum(axis=0) + _PRIOR * overall) / (len(own) + _PRIOR)
+        # Rounded, so that the more accurate member wins a tie.
+        routes.append((group, names[int(smoothed.round(9).argmax())]))
+    return tuple(routes)

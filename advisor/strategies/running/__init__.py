@@ -1,0 +1,1 @@
+"""Asking models by a strategy."""

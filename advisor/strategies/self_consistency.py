@@ -1,0 +1,81 @@
+"""Self-consistency: one model answers several times, and the answer that it gives most often is taken.
+
+Wang et al., *Self-Consistency Improves Chain of Thought Reasoning in Language Models*, ICLR 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from advisor.records import Profile
+from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
+from advisor.strategies.vote import winners
+from advisor.tasks.task import Example
+from ensemble.common.text import counted, in_words
+
+if TYPE_CHECKING:
+    from advisor.strategies.running.asking import PromptCalls
+
+TEMPERATURE = 0.7
+"""The temperature of the draws, as in that paper."""
+Draws = Annotated[int, Field(strict=True, ge=1, le=100)]
+
+
+@dataclass(frozen=True)
+class SelfConsistency(Strategy):
+    """A vote of several responses of one model.
+
+    Attributes:
+        draws: How many responses it writes.
+    """
+
+    draws: Draws
+
+    KIND: ClassVar[str] = "self_consistency"
+    SIMPLICITY: ClassVar[int] = 30
+    COUNTS: ClassVar[bool] = True
+    MEMBERS: ClassVar[tuple[int, int]] = (1, 1)
+
+    @property
+    def responses_per_member(self) -> int:
+        """See :attr:`Strategy.responses_per_member`."""
+        return self.draws
+
+    @classmethod
+    def learn(cls, given: TrainingData) -> Iterator[SelfConsistency]:
+        """See :meth:`Strategy.learn`."""
+        draws = given.draws.get(given.best, 0)
+        if given.can_vote and draws >= FEWEST_VOTERS:
+            yield cls((given.best,), draws)
+
+    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
+        """See :meth:`Strategy.picks`."""
+        return winners(responses)
+
+    async def ask(self, calls: PromptCalls) -> int:
+        """Draw with the temperature of the evaluation, if that of the request is 0."""
+        temperature = calls.settings.temperature or TEMPERATURE
+        # With one seed all draws would be the same text.
+        await calls.together(
+            [
+                (0, replace(calls.settings, temperature=temperature, seed=calls.settings.seed + number))
+                for number in range(self.draws)
+            ]
+        )
+        return calls.winner()
+
+    def title(self, members: Sequence[str]) -> str:
+        """See :meth:`Strategy.title`."""
+        return f"{counted(self.draws, 'response')} of {members[0]}"
+
+    def describe(self) -> str:
+        """See :meth:`Strategy.describe`."""
+        return f"Ask {self._names} {self.draws} times, and take the answer that it gives most often (self-consistency)"
+
+    def headline(self) -> str:
+        """See :meth:`Strategy.headline`."""
+        return f"Take the majority of {in_words(self.draws)} responses of {self.members[0]}."

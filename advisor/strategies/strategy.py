@@ -1,0 +1,252 @@
+"""What a strategy is, and the answers that it is learned from and applied to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+
+from pydantic import Field
+
+from advisor.records import Profile, join
+from advisor.tasks.task import Example, Task
+from ensemble.common.schema import Exact, Schema, Share, must
+from ensemble.common.text import counted, in_words
+from ensemble.models.spec import Price
+
+if TYPE_CHECKING:
+    from advisor.strategies.running.asking import PromptCalls
+
+S = TypeVar("S", bound="Strategy")
+FEWEST_VOTERS = 3
+"""With two voters the answer is always the first one's."""
+MOST_MEMBERS = 100
+
+
+class DevScores(Schema):
+    """What a router learns from."""
+
+    prompts: Annotated[tuple[Annotated[Exact, must(str.strip, "a text that is not blank")], ...], Field(min_length=1)]
+    """the dev questions"""
+    scores: tuple[tuple[Share, ...], ...]
+    """for each of them, every member's score, from 0 to 1"""
+
+
+@dataclass(frozen=True)
+class Strategy(ABC):
+    """One way to answer questions in production. Each kind is a subclass in its own file.
+
+    A kind may have own fields. They are its keys in ``result.json`` and ``strategy.json``, beside ``strategy`` and
+    ``members``; :mod:`advisor.strategies.schema` checks them by their annotations.
+
+    Attributes:
+        members: The models, the most accurate on dev first.
+        KIND: The name in files, options and tables.
+        SIMPLICITY: Its place from the simplest to the most complex: of equally good strategies the first is
+            recommended.
+        ASKS: Whether it asks models one by one. Otherwise they decode together.
+        COUNTS: Whether it counts answers, so that it needs a task with short, fixed ones.
+        LEARNS: Whether it learns from the dev questions. Then its own answers to them prove nothing.
+        READS_DEV: Whether it needs the dev questions when it runs; see :meth:`with_dev`.
+        IS_SINGLE: Whether it is one model that answers once, with which all others are compared.
+        MEMBERS: The fewest and the most members.
+    """
+
+    members: tuple[str, ...]
+
+    KIND: ClassVar[str] = ""
+    SIMPLICITY: ClassVar[int] = 100
+    ASKS: ClassVar[bool] = True
+    COUNTS: ClassVar[bool] = False
+    LEARNS: ClassVar[bool] = False
+    READS_DEV: ClassVar[bool] = False
+    IS_SINGLE: ClassVar[bool] = False
+    MEMBERS: ClassVar[tuple[int, int]] = (2, MOST_MEMBERS)
+
+    @property
+    def name(self) -> str:
+        """The name in files, options and tables."""
+        return self.KIND
+
+    @property
+    def sort_key(self) -> tuple[int, int]:
+        """Its place among equally good strategies: the simpler one first, then the one with fewer members."""
+        return self.SIMPLICITY, len(self.members)
+
+    @property
+    def responses_per_member(self) -> int:
+        """How many responses of each member a question takes."""
+        return 1
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of prompts that it tells apart; empty if it reads no group."""
+        return ()
+
+    @property
+    def hypothesis(self) -> Strategy:
+        """What a test is about: strategies that give the same answers to all questions have the same one."""
+        return self
+
+    def __str__(self) -> str:
+        """The strategy in few words, for tables: ``Cascade, 3 models``."""
+        return self.title(self.members)
+
+    # Learn
+
+    @classmethod
+    @abstractmethod
+    def learn(cls: type[S], given: TrainingData) -> Iterator[S]:
+        """The strategies of this kind that the dev answers advise; none where it does not fit the task."""
+
+    def problem(self) -> tuple[str, str] | None:
+        """The own field whose value does not fit the others, and what it should be; None if all fit."""
+        return None
+
+    def with_dev(self: S, scores: DevScores) -> S:  # noqa: ARG002
+        """The strategy with the members' scores on the dev questions, if it reads them."""
+        return self
+
+    def check_ready(self) -> None:
+        """Check that it can run.
+
+        Raises:
+            InputError: It has too few dev questions to learn from.
+        """
+        return
+
+    # Apply to stored answers
+
+    @abstractmethod
+    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:
+        """For each question, the place in `responses` of the one that it takes.
+
+        Args:
+            responses: The answers of each member; with several draws, those of each draw.
+            examples: The questions.
+
+        Raises:
+            InputError: It cannot be applied to these questions.
+        """
+
+    def calls(self, responses: Sequence[Profile], picks: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
+        """How often a question asks each member, on average.
+
+        Args:
+            responses: As in :meth:`picks`.
+            picks: The result of :meth:`picks`.
+        """
+        return [float(self.responses_per_member)] * len(self.members)
+
+    def apply(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Profile:
+        """Its answers; see :meth:`picks`."""
+        return picked_answers(self.name, responses, self.picks(responses, examples))
+
+    # Ask models
+
+    @abstractmethod
+    async def ask(self, calls: PromptCalls) -> int:
+        """Ask the members a prompt; the number of the call whose response is taken.
+
+        If that call failed, the first one that did not is taken in its place.
+        """
+
+    # Words
+
+    @abstractmethod
+    def title(self, members: Sequence[str]) -> str:
+        """The strategy in few words, for tables: ``Cascade, 3 models``. `members` has the names to show."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What to do, as the beginning of a sentence: ``Ask a, b and c in this order, and ...``."""
+
+    @abstractmethod
+    def headline(self) -> str:
+        """What to do, as a short sentence: ``Run a cascade of three models.``."""
+
+    def list_members(self, names: Sequence[str]) -> str:
+        """The members with what the strategy knows of each. `names` has the first of them."""
+        return ", ".join(names)
+
+    @property
+    def _names(self) -> str:
+        return join(self.members)
+
+    @property
+    def _models(self) -> str:
+        return counted(len(self.members), "model")
+
+    @property
+    def _count(self) -> str:
+        return in_words(len(self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredSplit:
+    """The questions of a split and the answers to them.
+
+    Attributes:
+        task: The questions.
+        profiles: The models' answers, by name.
+        sets: The answers of the sets that decode together. On dev they are optional.
+        prices: What the models' tokens cost, if it is known, by name.
+        draws: Several responses of a model to each question, by name.
+    """
+
+    task: Task
+    profiles: Mapping[str, Profile]
+    sets: Mapping[Strategy, Profile] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    draws: Mapping[str, Sequence[Profile]] = field(default_factory=dict)
+
+    def responses(self, strategy: Strategy) -> Sequence[Profile] | None:
+        """The responses that a strategy reads: those of its members, or the draws; None if some are not there."""
+        draws = strategy.responses_per_member
+        if draws > 1:
+            drawn = [each for name in strategy.members for each in self.draws.get(name, ())[:draws]]
+            return drawn if len(drawn) == draws * len(strategy.members) else None
+        known = [self.profiles[name] for name in strategy.members if name in self.profiles]
+        return known if len(known) == len(strategy.members) else None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """What strategies are learned from.
+
+    Attributes:
+        dev: The dev questions, with the answers of all models.
+        best: The most accurate model there.
+        voters: The models of votes, cascades and routers, the most accurate first.
+        can_vote: Whether the extracted answers can be counted.
+        draws: How many responses of a model to each held-out question there are, by name.
+    """
+
+    dev: AnsweredSplit
+    best: str
+    voters: tuple[str, ...]
+    can_vote: bool
+    draws: Mapping[str, int] = field(default_factory=dict)
+
+    def profiles(self, names: Sequence[str]) -> list[Profile]:
+        """The dev answers of some models."""
+        return [self.dev.profiles[name] for name in names]
+
+
+def picked_answers(name: str, responses: Sequence[Profile], picks: Sequence[int]) -> Profile:
+    """The answers of a strategy that takes one response to each question.
+
+    Args:
+        name: The name of the strategy.
+        responses: The responses: those of its members, or of each draw.
+        picks: For each question, the place in `responses` of the one that is taken.
+    """
+    return Profile(name, tuple(responses[pick].answers[n] for n, pick in enumerate(picks)))
+
+
+def vote_sizes(given: TrainingData) -> list[int]:
+    """The sizes of votes to compare: the smallest vote, and that of all who fit. Between them lie gain and cost."""
+    if not given.can_vote or len(given.voters) < FEWEST_VOTERS:
+        return []
+    return sorted({FEWEST_VOTERS, len(given.voters)})

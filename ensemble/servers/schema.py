@@ -1,0 +1,257 @@
+"""The shapes of OpenAI's answers, as far as this program reads them. A server is not trusted: every type is checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
+
+from ensemble.common.schema import Schema, wrong
+
+LARGEST_COUNT = 2**31 - 1
+
+
+def _count(value: Any) -> int:
+    # Counts are used for speeds and prices only, so a wrong one costs no response.
+    return value if type(value) is int and 0 <= value <= LARGEST_COUNT else 0
+
+
+def _counts(value: Any) -> Any:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise wrong("a text")
+    return value
+
+
+Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
+TokenCount = Annotated[int, BeforeValidator(_count)]
+Offset = Annotated[int, Field(strict=True)]
+
+
+class Usage(Schema):
+    """How many tokens a request took; 0 where a server does not say it, or says something else."""
+
+    prompt_tokens: TokenCount = 0
+    """tokens of the prompt"""
+    completion_tokens: TokenCount = 0
+    """generated tokens"""
+
+
+class ChatMessage(Schema):
+    """What a model says in a conversation."""
+
+    content: Text | None = None
+    """the text; a reasoning model that reaches the limit before its answer has none"""
+
+
+class EchoedLogprobs(Schema):
+    """The log-probabilities of a text that a server echoes."""
+
+    token_logprobs: tuple[Any, ...]
+    """of each token, null for the first one"""
+    text_offset: tuple[Offset, ...]
+    """where each token begins"""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> EchoedLogprobs:
+        if len(self.token_logprobs) != len(self.text_offset) or list(self.text_offset) != sorted(self.text_offset):
+            raise wrong("log-probabilities with the text_offset of each token")
+        return self
+
+
+class TextChoice(Schema):
+    """A text of ``/completions``."""
+
+    text: Text
+    """the text"""
+    finish_reason: Any = None
+    """why it ended"""
+    logprobs: EchoedLogprobs | None = None
+    """where ``echo`` and ``logprobs`` were asked for"""
+
+
+class ChatChoice(Schema):
+    """A message of ``/chat/completions``."""
+
+    message: ChatMessage
+    """the message"""
+    finish_reason: Any = None
+    """why it ended"""
+
+    @property
+    def text(self) -> str:
+        """The message's text, which may be empty."""
+        return self.message.content or ""
+
+
+class Completion(Schema):
+    """An answer of ``/completions``."""
+
+    choices: Annotated[tuple[TextChoice, ...], Field(min_length=1)]
+    """the texts; one is asked for"""
+    usage: Annotated[Usage, BeforeValidator(_counts)] = Usage()
+    """the tokens that it took"""
+
+
+class ChatCompletion(Schema):
+    """An answer of ``/chat/completions``."""
+
+    choices: Annotated[tuple[ChatChoice, ...], Field(min_length=1)]
+    """the messages; one is asked for"""
+    usage: Annotated[Usage, BeforeValidator(_counts)] = Usage()
+    """the tokens that it took"""
+
+
+# Answers with log-probabilities by token id, each server's own
+
+_ROUNDING = 0.01
+"""A log-probability in half precision may be this far above 0."""
+_IMPOSSIBLE = -1e30
+"""Some servers write minus infinity as the smallest number of float32, because JSON has no infinity."""
+_IMPOSSIBLE_VLLM = -9999.0
+"""How vLLM writes minus infinity."""
+_TOKEN_NAME = re.compile(r"token_id:([0-9]{1,9})", re.ASCII)
+
+
+def _token_id(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= LARGEST_COUNT:
+        raise wrong(f"the id of a token, from 0 to {LARGEST_COUNT}")
+    return value
+
+
+def _logprob(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value <= _ROUNDING:
+        raise wrong("a log-probability, a number up to 0")
+    return -math.inf if value < _IMPOSSIBLE else float(value)
+
+
+def _value_of_vllm(value: Any) -> float:
+    # Logits may be above 0: the probe of all servers says which option gives log-probabilities.
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value == math.inf:
+        raise wrong("a log-probability, a number")
+    return -math.inf if value <= _IMPOSSIBLE_VLLM else float(value)
+
+
+def _token_name(value: Any) -> int:
+    found = _TOKEN_NAME.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise wrong("token_id: and the id of a token, not its text")
+    return int(found[1])
+
+
+def _triple(value: Any) -> tuple[int, float]:
+    if not isinstance(value, list) or len(value) < 2:
+        raise wrong("a log-probability and the id of its token")
+    return _token_id(value[1]), -math.inf if value[0] is None else _logprob(value[0])
+
+
+TokenId = Annotated[int, PlainValidator(_token_id)]
+Logprob = Annotated[float, PlainValidator(_logprob)]
+VllmValue = Annotated[float, PlainValidator(_value_of_vllm)]
+TokenName = Annotated[int, PlainValidator(_token_name)]
+Triple = Annotated[tuple[int, float], PlainValidator(_triple)]
+"""``[log-probability, id, text]``, read as the id and the log-probability; null is minus infinity."""
+
+
+class Tokenized(Schema):
+    """An answer of ``/tokenize``."""
+
+    tokens: tuple[TokenId, ...]
+    """the ids of the text"""
+
+
+class VllmLogprobs(Schema):
+    """The log-probabilities of the tokens that vLLM writes."""
+
+    tokens: tuple[TokenName, ...]
+    """the tokens"""
+    token_logprobs: tuple[VllmValue, ...]
+    """their log-probabilities"""
+    top_logprobs: tuple[dict[TokenName, VllmValue], ...]
+    """those of the likeliest tokens at each place"""
+
+
+class VllmPromptLogprob(Schema):
+    """The log-probability of a token of a prompt."""
+
+    logprob: VllmValue
+    """its log-probability"""
+
+
+class VllmChoice(Schema):
+    """What vLLM tells of a context."""
+
+    index: TokenId
+    """the number of the context in the request"""
+    logprobs: VllmLogprobs | None = None
+    """of the tokens that it writes"""
+    prompt_logprobs: tuple[dict[str, VllmPromptLogprob] | None, ...] | None = None
+    """of the tokens of the context"""
+
+
+class VllmAnswer(Schema):
+    """An answer of vLLM's ``/completions`` to contexts of token ids."""
+
+    choices: tuple[VllmChoice, ...]
+    """one for each context"""
+    usage: Annotated[Usage, BeforeValidator(_counts)] = Usage()
+    """the tokens that were read"""
+
+
+class SglangTokens(Schema):
+    """What SGLang tells of a context."""
+
+    finish_reason: Any = None
+    """why it ended"""
+    prompt_tokens: Any = None
+    """tokens of the context"""
+    output_token_logprobs: tuple[Triple, ...] = ()
+    """the tokens that it writes"""
+    output_top_logprobs: tuple[tuple[Triple, ...], ...] | None = None
+    """the likeliest tokens at each place"""
+    output_token_ids_logprobs: tuple[tuple[Triple, ...] | None, ...] | None = None
+    """the chosen tokens at each place"""
+
+
+class SglangAnswer(Schema):
+    """An answer of SGLang's ``/generate`` to one context."""
+
+    meta_info: SglangTokens
+    """all of it but the text"""
+
+
+class LlamaCppToken(Schema):
+    """A token and its log-probability."""
+
+    id: TokenId
+    """the token"""
+    logprob: Logprob
+    """its log-probability"""
+    bytes: Any = None
+    """its text"""
+
+
+class LlamaCppPlace(LlamaCppToken):
+    """A token that llama.cpp writes."""
+
+    top_logprobs: tuple[LlamaCppToken, ...]
+    """the likeliest tokens at its place"""
+
+
+class LlamaCppAnswer(Schema):
+    """An answer of llama.cpp's ``/completion`` to one context."""
+
+    tokens: tuple[TokenId, ...]
+    """the tokens that it writes"""
+    tokens_evaluated: Any = None
+    """tokens of the context"""
+    stop_type: Any = None
+    """why it ended"""
+    # The field is missing if the server leaves out the log-probabilities of all tokens.
+    completion_probabilities: tuple[LlamaCppPlace, ...] = ()
+    """the tokens whose log-probabilities it gives"""
