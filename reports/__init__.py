@@ -1,6 +1,6 @@
 """One HTML file from a run folder's ``result.json``, ``samples.jsonl`` and ``evaluation.json``.
 
-The modules in the order of their imports: ``text``, ``read``, ``charts``, ``sections``, ``page``. ``formats`` writes
+The modules in the order of their imports: ``charts``, ``sections``, ``page``. ``formats`` writes
 Markdown and CSV, and ``sections.card`` the evidence for a model card.
 """
 

@@ -41,15 +41,15 @@ SECTIONS: tuple[tuple[str, str, Callable[[ReportData], dict[str, Any] | None] | 
     # Name of the template, title in the contents (none for the verdict, which is above them), and function of the
     # template's values (none where `result` is enough).
     ("verdict", "", verdict.values),
-    ("pareto", "Cost", pareto.values),
+    ("pareto", "Accuracy and cost", pareto.values),
     ("strategies", "Strategies", strategies.values),
     ("groups", "Groups", strategies.groups),
     ("group_models", "Groups and models", group_models.values),
     ("prediction", "Prediction", ensemble.prediction),
     ("looks", "Looks", ensemble.looks),
     ("judge", "Judge", judge.values),
-    ("set", "Set", verdict.decoded_set),
-    ("ensemble", "Gain", ensemble.values),
+    ("set", "The set", verdict.decoded_set),
+    ("ensemble", "Together and alone", ensemble.values),
     ("methods", "Methods", methods.values),
     ("leaderboard", "Leaderboard", leaderboard.values),
     ("map", "Map", accuracy_map.values),

@@ -193,4 +193,4 @@ def test_some_models_of_a_pool_are_taken(place: Place, models: Path) -> None:
     place.job(models)
     run = again(place, only="al*", limit=1, out="some")
     assert [each["model"] for each in run.json["candidates"]] == ["alpha"]
-    assert run.recommendation is not None and run.recommendation.row.is_single
+    assert run.recommendation is not None and run.recommendation.is_single

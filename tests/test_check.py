@@ -24,6 +24,7 @@ from advisor.strategies.router import dev_scores
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks import load_task
+from ensemble.common.schema import read_json
 
 if TYPE_CHECKING:
     from pools import Place, Prepare, Ran
@@ -309,6 +310,18 @@ def edit(place: Place, change: Callable[[dict[str, Any]], object]) -> None:
     result = result_of(place)
     change(result)
     place.write("run/result.json", json.dumps(result))
+
+
+def test_the_result_is_parsed_once(vote: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def counted(path: Path, *more: Any) -> dict[str, Any]:
+        parsed.append(path.name)
+        return read_json(path, *more)
+
+    monkeypatch.setattr("advisor.runs.run.read_json", counted)
+    vote.refused("check", "run", "--logs", "first.jsonl")
+    assert parsed == ["result.json"]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from sharing import demo_cache
 
 from advisor import cli
 from advisor.options.serve import ServeOptions
+from advisor.profile.asked_model import LocalModel, LocalModels
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
 from advisor.runs.strategy_to_run import plan_by_options
 from advisor.strategies.running.asking import Answered, Answerer, answer_prompt
-from advisor.strategies.running.members import LocalModel, LocalModels
 from advisor.strategies.running.plan import StrategyPlan
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.vote_reader import VoteReader
@@ -320,7 +320,7 @@ def test_an_odd_strategy_is_one_line(
     place: Place, run: Path, key: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recommend(run, **{"strategy": "weighted_vote", "weights": [3.0, 2.0, 1.0], key: value})
-    place_of = "advisor.strategies.running.members.load_ensemble"
+    place_of = "advisor.profile.asked_model.load_ensemble"
     monkeypatch.setattr(place_of, lambda *_: pytest.fail("a model was loaded"))
     assert "result.json" in place.refused("run", "run", PROMPT)
 
@@ -504,7 +504,7 @@ def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     recommend(run)
-    monkeypatch.setattr("advisor.strategies.running.members.load_ensemble", stop)
+    monkeypatch.setattr("advisor.profile.asked_model.load_ensemble", stop)
     with pytest.raises(KeyboardInterrupt):
         answer_prompt(planned(run), PROMPT, Settings())
     gc.collect()

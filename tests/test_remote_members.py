@@ -19,6 +19,7 @@ from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.config import InferenceConfig
+from advisor.profile.asked_model import ServerModel
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
@@ -29,7 +30,6 @@ from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
 from advisor.serving.starting import make_app_of
 from advisor.serving.telemetry.metrics import Metrics
-from advisor.strategies.running.members import ServerModel
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import load_member

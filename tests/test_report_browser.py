@@ -334,7 +334,7 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         text = find(window, "body")[0].text
         assert (
             "Run a cascade of three models." in text
-            and "Left out" in text
+            and "Rejected" in text
             and "These 12 examples show the most" in text
         )
         assert not find(window, ".limits")[0].is_displayed()

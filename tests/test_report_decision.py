@@ -99,7 +99,7 @@ def test_the_cost_is_the_best_one_that_all_strategies_have(
     assert all(what in svg for svg in found["figure"].values())
 
 
-def test_the_recommended_strategy_is_a_star_in_bold(tmp_path: Path, result: dict[str, Any]) -> None:
+def test_the_recommended_strategy_has_a_ring_and_its_name_in_bold(tmp_path: Path, result: dict[str, Any]) -> None:
     found = pareto(result, tmp_path)
     (best,) = [name for _, name, _, _, _, is_best in found["rows"] if is_best]
     for svg in found["figure"].values():
@@ -108,10 +108,11 @@ def test_the_recommended_strategy_is_a_star_in_bold(tmp_path: Path, result: dict
             for group in ElementTree.fromstring(svg).iter("g")
             for title in group.findall("title")
         }
-        (star,) = [group for title, group in titles.items() if title.startswith(f"{best}: ")]
+        (marked,) = [group for title, group in titles.items() if title.startswith(f"{best}: ")]
         circles = [group for title, group in titles.items() if " alone: " in title]
-        # A star has ten corners, a circle has none.
-        assert len(re.findall("L", star.find("path").get("d", ""))) >= 9  # type: ignore[union-attr]
+        assert marked.get("data-recommended") == "1"
+        rings = [path for path in ElementTree.fromstring(svg).iter("path") if path.get("stroke") == "var(--ink)"]
+        assert len(rings) == 1 and rings[0].get("fill-opacity") == "0"
         assert circles and all("C" in group.find("path").get("d", "") for group in circles)  # type: ignore[union-attr]
         bold = [text.text for text in ElementTree.fromstring(svg).iter("text") if text.get("font-weight") == "700"]
         assert shortened(best, 20) in bold or best in bold

@@ -18,6 +18,7 @@ from servers import Answer, Raw, as_json, completion, raw_server
 from test_ensemble_api import member, writer
 
 from advisor.config import InferenceConfig
+from advisor.profile.asked_model import Reply, ServerModel
 from advisor.response_cache import Response
 from advisor.serving import starting
 from advisor.serving.engine import SharedDecoder
@@ -26,7 +27,6 @@ from advisor.serving.responses import ServedModel
 from advisor.serving.strategy_handler import DecoderModel, StrategyHandler
 from advisor.serving.telemetry.metrics import Metrics
 from advisor.strategies import kinds
-from advisor.strategies.running.members import Reply, ServerModel
 from advisor.strategies.running.plan import StrategyPlan
 from advisor.strategies.vote import Vote
 from advisor.strategies.vote_reader import VoteReader

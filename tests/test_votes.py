@@ -28,7 +28,7 @@ from ensemble.methods import get_module
 from ensemble.methods._votes import answer_codes, vote
 
 if TYPE_CHECKING:
-    from advisor.strategies.running.members import Reply
+    from advisor.profile.asked_model import Reply
     from ensemble.models.member import Prompt
 
 ANSWER = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))

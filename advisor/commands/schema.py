@@ -15,6 +15,7 @@ SCHEMAS = {
     "samples": "advisor.runs.schema.samples:Sample",
     "evaluation": "advisor.runs.schema.evaluation:Evaluation",
     "ensemble": "ensemble.saved.schema:SavedEnsemble",
+    "strategy": "advisor.strategies.schema:StrategyFile",
     "task": "advisor.tasks.schema:TaskFile",
 }
 """Module and class of each file's model, imported when it is asked for."""

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ensemble.distributed.engine import Backend
     from ensemble.models.member import Member
 
+ALONE = "average"
+"""The method of a single model: it gives the whole vocabulary's probabilities, which draws and requests need."""
+
 
 def load_ensemble(
     spec: EnsembleSpec, cache_dir: Path, *, engine: str = "local", loaded: dict[str, Member] | None = None

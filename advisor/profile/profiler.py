@@ -20,7 +20,7 @@ from advisor.profile.calibration import calibration_error
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, question_key
 from advisor.profile.job_runner import JobRunner, LocalJobRunner
-from advisor.profile.loader import load_ensemble
+from advisor.profile.loader import ALONE, load_ensemble
 from advisor.profile.server_answers import ServerAnswerer
 from advisor.profile.turns import next_turns, profile_in_turns
 from advisor.progress import Progress
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # The method "average" gives the probabilities of the whole vocabulary, which sampling and the likelihoods of options
 # need; all other single models only need their likeliest token. Its k is unused, but part of existing cache keys.
-_WHOLE_VOCABULARY = EnsembleSpec((), "average", k=10)
+_WHOLE_VOCABULARY = EnsembleSpec((), ALONE, k=10)
 
 
 class Profiler:

@@ -13,6 +13,7 @@ from pathlib import Path
 from advisor.options.chosen import ChosenOptions
 from advisor.options.run import RunOptions
 from advisor.options.shared import StrategyOptions
+from advisor.profile.loader import ALONE
 from advisor.runs.chosen_set import (
     candidates_of_run,
     check_decoding,
@@ -28,7 +29,7 @@ from advisor.runs.schema.samples import Sample
 from advisor.runs.schema.strategy import StrategyKey
 from advisor.strategies import label
 from advisor.strategies.decoded import Decoded
-from advisor.strategies.running.plan import ALONE, StrategyPlan, read_plan
+from advisor.strategies.running.plan import StrategyPlan, read_plan
 from advisor.strategies.schema import strategy_of
 from advisor.strategies.strategy import DevScores, Strategy
 from advisor.strategies.vote_reader import VoteReader

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from advisor.config import InferenceConfig
+    from advisor.profile.asked_model import ServerModel
     from advisor.serving.engine import RequestHandler, SharedDecoder
     from advisor.serving.protocol import RequestLimits
     from advisor.serving.strategy_handler import DecoderModel
     from advisor.serving.telemetry.metrics import Metrics
     from advisor.serving.telemetry.tracing import RequestTraces
-    from advisor.strategies.running.members import ServerModel
     from ensemble.api import Ensemble
 
 # With --batch-size auto: at most so many texts at a time, as many as fit into memory with prompts of this length.
@@ -203,10 +203,10 @@ def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfi
     Raises:
         InputError: No model can be asked.
     """
+    from advisor.profile.asked_model import check_answers, server_model
+    from advisor.profile.loader import ALONE
     from advisor.runs.chosen_set import load_chosen
     from advisor.serving.strategy_handler import DecoderModel, member_limits
-    from advisor.strategies.running.members import check_answers, server_model
-    from advisor.strategies.running.plan import ALONE
 
     servers = {member.name: server_model(member) for member in plan.members if member.is_remote}
     local = [member for member in plan.members if not member.is_remote]

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from advisor.profile.asked_model import Reply, ServerModel
 from advisor.records import FinishReason
 from advisor.response_cache import Response
 from advisor.serving.engine import STOPPING, SharedDecoder
@@ -30,7 +31,6 @@ from advisor.serving.protocol import (
 from advisor.serving.responses import Event, Piece, RequestStream
 from advisor.serving.telemetry.metrics import Metrics
 from advisor.strategies.running.asking import Answered, Answerer
-from advisor.strategies.running.members import Reply, ServerModel
 from advisor.strategies.running.plan import StrategyPlan
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 
@@ -45,7 +45,7 @@ _PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
 
 
 class DecoderModel:
-    """A model of this process; see :class:`advisor.strategies.running.members.AskedModel`.
+    """A model of this process; see :class:`advisor.profile.asked_model.AskedModel`.
 
     Args:
         name: Its name.

@@ -14,7 +14,7 @@ from reports.charts.svg import COLOURS, new_figure
 
 LEFT, RIGHT, TOP, BOTTOM = 34, 12, 30, 46  # pixels between the axes and the edges of the drawing
 
-_MARK, _GAP = 8.0, 3.0  # half the width of a mark, and the room between it and its name, in pixels
+_MARK, _GAP = 8.0, 4.5  # half the width of a mark, and the room between it and its name, in pixels
 # Where a name stands beside its point, the best place first; oblique places look accidental.
 _SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
 _ALIGN = {1: "left", 0: "center", -1: "right"}

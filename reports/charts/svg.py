@@ -24,9 +24,8 @@ from matplotlib.figure import Figure
 
 _STATUSES = ("primary", "selected", "rejected", "ensemble")
 _SURFACES = ("ink", "muted", "rule", "paper", "bar", "band", "band-edge", "accent")
-_HEAT = (*(f"heat-{level}" for level in range(9)), "heat-low", "heat-high")
 # matplotlib knows no CSS variables, so each has a colour that nothing else uses until the SVG is written.
-COLOURS = {name: f"#0000{index:02x}" for index, name in enumerate((*_STATUSES, *_SURFACES, *_HEAT), start=1)}
+COLOURS = {name: f"#0000{index:02x}" for index, name in enumerate((*_STATUSES, *_SURFACES), start=1)}
 _VARIABLES = {stand_in: f"var(--{name})" for name, stand_in in COLOURS.items()}
 _PRESENTATION = frozenset(
     {"fill", "fill-opacity", "font-weight", "opacity", "text-anchor"}

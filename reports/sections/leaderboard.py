@@ -7,7 +7,7 @@ from typing import Any
 from advisor.runs.schema.result import Result
 from reports.report_data import ReportData
 
-STATUS_WORDS = {"primary": "Primary", "selected": "Chosen", "rejected": "Left out", "failed": "Failed"}
+STATUS_WORDS = {"primary": "Primary", "selected": "Selected", "rejected": "Rejected", "failed": "Failed"}
 
 
 def values(report: ReportData) -> dict[str, Any]:

@@ -56,9 +56,10 @@ def _draw(evaluation: Evaluation, measure: str, width: int) -> str | None:
 
 
 def _shape(row: EvaluatedModel | EvaluatedMethod) -> str:
-    if isinstance(row, EvaluatedModel):
+    # The control is one model, asked several times.
+    if isinstance(row, EvaluatedModel) or row.level == "control":
         return "selected"
-    return "primary" if row.level == "control" else shape_of(row.difference or 0.0)
+    return shape_of(row.difference or 0.0)
 
 
 def _milliseconds(value: float) -> str:

@@ -6,20 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from matplotlib.patches import Rectangle
-
 from advisor.runs.schema.result import CandidateFigures, Result
 from ensemble.common import text
-from reports.charts.axes import add_axes
-from reports.charts.svg import COLOURS, markup, named, new_figure
 from reports.report_data import ReportData
 
 MOST_CANDIDATES = 12  # with more, the cells have no room for their values, so the page has only the table
 MOST_PAIRS = 1000  # in the table: a hundred candidates have 4,950; those with the best candidates come first
 _LEVELS = 9
-_NAME_SIZE = 12.0
-_LETTER = 0.6 * _NAME_SIZE  # about as wide as a letter is, rather too wide than too narrow
-_ROW = 28
+Cell = tuple[int | None, str, str]  # the level of its colour, its value, and what it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +98,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
     drawn = measures if len(candidates) <= MOST_CANDIDATES else []
     return {
         "measures": measures,
-        "matrices": [(measure, draw_matrix(measure, candidates, by_index, result.short_names)) for measure in drawn],
+        "matrices": [(measure, _matrix(measure, candidates, by_index, result.short_names)) for measure in drawn],
         "total": len(by_index),
         # The best candidates come first in the file, and so do their pairs.
         "pairs": [
@@ -123,53 +117,27 @@ def _by_index(result: Result) -> dict[tuple[int, int], dict[str, float]]:
     }
 
 
-def draw_matrix(
+def _matrix(
     measure: PairMeasure,
     candidates: list[tuple[int, CandidateFigures]],
     pairs: Mapping[tuple[int, int], Mapping[str, float]],
     short_names: Mapping[str, str],
-) -> str:
-    """Draw a measure as a staircase of cells. The name at the end of a row is also the head of a column."""
-    cell_width = 42 if len(candidates) <= 6 else 36
-    names = [text.shortened(short_names[candidate.name], 22) for _, candidate in candidates]
-    width = round(max(column * cell_width + 10 + _LETTER * len(name) for column, name in enumerate(names)))
-    height = _ROW * len(candidates)
-    axes = add_axes(new_figure(width, height), 0, 0, width, height)
-    axes.set_axis_off()
-    axes.set(xlim=(0, width), ylim=(height, 0))
+) -> list[tuple[str, list[Cell]]]:
+    """Return a measure as a staircase: for each candidate its name, and a cell for each candidate before it."""
     known = [pair[measure.key] for pair in pairs.values() if measure.key in pair]
     low = min(known, default=0.0) if measure.low is None else measure.low
     # Equal values would make a scale of no width.
     high = max(max(known, default=1.0) if measure.high is None else measure.high, low + 1e-9 * max(1.0, abs(low)))
-    for row, (a, candidate) in enumerate(candidates):
-        middle = (row + 0.5) * _ROW
-        axes.text(row * cell_width + 7, middle, names[row], fontsize=_NAME_SIZE, va="center_baseline")
-        for column, (b, other) in enumerate(candidates[:row]):
-            # The file may have a pair in either order.
-            value = (pairs.get((b, a)) or pairs.get((a, b)) or {}).get(measure.key)
-            fill, colour = _colours(None if value is None else (value - low) / (high - low))
-            name = named(row=row, column=column, title=f"{candidate.name} and {other.name}: {measure.written(value)}")
-            corner = column * cell_width, row * _ROW + 2
-            axes.add_artist(Rectangle(corner, cell_width - 2, _ROW - 2, facecolor=COLOURS[fill], linewidth=0, gid=name))
-            axes.text(
-                corner[0] + cell_width / 2 - 1,
-                middle + 1,
-                measure.written(value),
-                fontsize=11.5,
-                color=COLOURS[colour],
-                ha="center",
-                va="center_baseline",
-            )
-    return markup(
-        axes,
-        f"{measure.title} of each pair of {len(candidates)} candidates; the table of pairs has the same numbers.",
-    )
 
+    def cell(one: tuple[int, CandidateFigures], other: tuple[int, CandidateFigures]) -> Cell:
+        (a, first), (b, second) = one, other
+        # The file may have a pair in either order.
+        value = (pairs.get((b, a)) or pairs.get((a, b)) or {}).get(measure.key)
+        level = None if value is None else min(max(int(_LEVELS * (value - low) / (high - low)), 0), _LEVELS - 1)
+        written = measure.written(value)
+        return level, written, f"{first.name} and {second.name}: {written}"
 
-def _colours(share: float | None) -> tuple[str, str]:
-    """The colours of a cell and of its text."""
-    if share is None:
-        return "paper", "muted"
-    level = min(max(int(share * _LEVELS), 0), _LEVELS - 1)
-    # From the fifth level on the fill is too dark for dark text.
-    return f"heat-{level}", "heat-low" if level < 5 else "heat-high"
+    return [
+        (text.shortened(short_names[one[1].name], 22), [cell(one, other) for other in candidates[:row]])
+        for row, one in enumerate(candidates)
+    ]

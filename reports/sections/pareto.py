@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from advisor.runs.schema.result import Result, StrategyFigures
@@ -129,7 +130,9 @@ def _draw(
         gain = "" if measured is None else f", {text.difference(measured)} points measured"
         title = f"{row.title}: {text.points(row.accuracy)} points{gain}, {what} {written(x)}"
         colour = "selected" if row.is_single else shape_of(row.measured_gain or 0.0)
-        mark(axes, x, y, "primary" if best else colour, colour=colour, title=title)
+        mark(axes, x, y, colour, title=title, data={"recommended": 1} if best else None)
+        if best:
+            axes.add_artist(Line2D([x], [y], linestyle="", marker="o", ms=20, mfc="none", mec=COLOURS["ink"], zorder=4))
     unit = {"price of 1,000 questions": ", dollars", "time of a question": ", seconds"}.get(what, "")
     add_scales(axes, f"{what}{unit}{' (log)' if log else ''}", f"{result.measure}, points", width)
     return markup(

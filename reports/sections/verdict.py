@@ -155,7 +155,7 @@ def _figures_of_set(result: Result) -> list[tuple[str, str]]:
     figures = [
         ("Measured gain", f"{text.difference(gain)} points"),
         (_interval_of_set(result), text.difference_interval(ends)),
-        ("p-value", text.chance(p)),
+        ("One-sided p", text.chance(p)),
     ]
     if result.advice.questions_needed is not None:
         least, most = result.advice.questions_needed

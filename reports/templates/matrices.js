@@ -3,8 +3,8 @@
   const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
   function equip(figure) {
-    const svg = figure.querySelector("svg");
-    const cells = [...svg.querySelectorAll("[data-row]")];
+    const table = figure.querySelector("table");
+    const cells = [...table.querySelectorAll("[data-row]")];
     const tip = document.createElement("p");
     tip.className = "tip";
     tip.hidden = true;
@@ -23,19 +23,16 @@
 
     for (const cell of cells) {
       // A tip of this script replaces the browser's tooltip, which comes late and only by mouse.
-      const title = cell.querySelector("title");
-      cell.setAttribute("role", "img");
-      cell.setAttribute("aria-label", title.textContent);
+      cell.setAttribute("aria-label", cell.title);
       cell.setAttribute("tabindex", cell === cells[0] ? "0" : "-1");
-      title.remove();
+      cell.removeAttribute("title");
       cell.addEventListener("pointerenter", () => show(cell));
       cell.addEventListener("pointerleave", hide);
       cell.addEventListener("focus", () => show(cell));
       cell.addEventListener("blur", hide);
     }
 
-    svg.setAttribute("role", "group");
-    svg.addEventListener("keydown", (event) => {
+    table.addEventListener("keydown", (event) => {
       const step = STEPS[event.key];
       const at = document.activeElement;
       if (event.key === "Escape") tip.hidden = true;

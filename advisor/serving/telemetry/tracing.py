@@ -24,8 +24,8 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers
 
+from advisor.profile.asked_model import AskedModel, Reply, ServerModel
 from advisor.serving.responses import RequestStream, openai_reason
-from advisor.strategies.running.members import AskedModel, Reply, ServerModel
 from ensemble.common.background import in_background
 from ensemble.errors import InputError
 from ensemble.servers.client import TRACE_HEADERS
@@ -212,14 +212,14 @@ class RequestTrace:
 
 
 class _TracedModel:
-    """A model of a strategy whose calls have spans; see :class:`advisor.strategies.running.members.AskedModel`."""
+    """A model of a strategy whose calls have spans; see :class:`advisor.profile.asked_model.AskedModel`."""
 
     def __init__(self, model: AskedModel, tracer: trace.Tracer) -> None:
         self.name = model.name
         self._model, self._tracer = model, tracer
 
     async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
-        """See :class:`advisor.strategies.running.members.AskedModel`."""
+        """See :class:`advisor.profile.asked_model.AskedModel`."""
         current = _CURRENT.get()
         if current is None:
             return await self._model.ask(prompt, settings)

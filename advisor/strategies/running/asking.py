@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from advisor.profile.asked_model import AskedModel, LocalModel, LocalModels, Reply, server_model
 from advisor.response_cache import Response
-from advisor.strategies.running.members import AskedModel, LocalModel, LocalModels, Reply, server_model
 from advisor.strategies.running.plan import StrategyPlan
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.errors import InputError, MemberError, UniteError, first_line

@@ -16,8 +16,6 @@ from ensemble.models.spec import ModelSpec
 from ensemble.saved.ensemble_json import member_from_json, member_to_json
 from ensemble.saved.folder import STRATEGY_FILE, check_members
 
-ALONE = "average"
-"""The method of a single model: it gives the whole vocabulary's probabilities, which draws and requests need."""
 _WAY_OUT = "write the folder again with `advisor export`"
 
 

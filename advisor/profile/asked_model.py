@@ -1,4 +1,4 @@
-"""The models that a strategy asks: loaded in this process, or behind a server."""
+"""A model that is asked for a response to one prompt: loaded in this process, or behind a server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Protocol
 
 from advisor.profile.generate import free_memory
-from advisor.profile.loader import load_ensemble
+from advisor.profile.loader import ALONE, load_ensemble
 from advisor.response_cache import Response
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server
-from advisor.strategies.running.plan import ALONE
 from ensemble.common.background import call_when_done, in_background
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError

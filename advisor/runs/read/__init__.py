@@ -1,1 +1,0 @@
-"""The checked JSON objects of ``strategy.json``."""
