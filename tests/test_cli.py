@@ -601,7 +601,7 @@ def outcome(folder: Path) -> tuple[Any, list[str]]:
         if isinstance(value, list):
             return [strip(item) for item in value]
         if isinstance(value, dict):
-            costs = ("seconds", "seconds_per_question", "tokens_per_second", "peak_memory", "command")
+            costs = ("seconds_total", "seconds_per_question", "tokens_per_second", "peak_memory", "command")
             return {key: strip(item) for key, item in value.items() if key not in costs}
         return value
 

@@ -29,6 +29,7 @@ from advisor.response_cache import ResponseCache
 from advisor.runs.result_json import Outcome, result_of, samples_of
 from advisor.tasks import load_task
 from ensemble import Ensemble
+from ensemble.common.schema import written
 from ensemble.models.spec import EnsembleSpec
 from ensemble.step.trace import Candidate, Step
 
@@ -161,7 +162,7 @@ def run(plan: RunConfig) -> tuple[Outcome, list[str]]:
 
 
 def traced(outcome: Outcome) -> list[dict[str, Any]]:
-    joint = [sample["ensemble"] for sample in samples_of(outcome) if sample["ensemble"]]
+    joint = [written(sample.ensemble) for sample in samples_of(outcome) if sample.ensemble]
     return [each for each in joint if each["trace"]]
 
 
@@ -176,7 +177,7 @@ def test_the_tokens_of_a_trace_are_the_response(plan: RunConfig) -> None:
             math.isclose(each["candidates"][each["chosen"]]["mean"], max(c["mean"] for c in each["candidates"]))
             for each in joint["trace"]["steps"]
         )
-    json.dumps(list(samples_of(outcome)), allow_nan=False)
+    json.dumps([written(sample) for sample in samples_of(outcome)], allow_nan=False)
 
 
 def test_a_second_run_traces_nothing_again(plan: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +240,7 @@ def test_the_peak_of_memory_is_that_of_its_time() -> None:
 
 
 def test_the_peak_of_memory_is_in_the_result(plan: RunConfig) -> None:
-    result = result_of(run(plan)[0])
+    result = written(result_of(run(plan)[0]))
     reset_peak_memory()
     if peak_memory() is None:
         pytest.skip("this system does not tell the highest resident memory")

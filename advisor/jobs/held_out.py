@@ -281,5 +281,5 @@ def _decode_on_dev(predicted: PredictedSet, config: RunConfig, profiler: Profile
         together = profiler.together(predicted.models, config.dev)
     except MemberError as error:
         progress.say(str(error))
-        return replace(predicted, error=str(error))
+        return replace(predicted, error=error.reason)  # the set is named beside it
     return replace(predicted, accuracy=together.accuracy, seconds=together.cost.seconds)

@@ -13,6 +13,7 @@ import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from types import GenericAlias
 
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import Strategy
@@ -28,7 +29,9 @@ def kinds() -> Mapping[str, type[Strategy]]:
     found: dict[str, type[Strategy]] = {}
     for module in pkgutil.iter_modules(__path__):
         for value in vars(import_module(f"{__name__}.{module.name}")).values():
-            if isinstance(value, type) and issubclass(value, Strategy) and value.KIND:
+            # Python 3.10 takes list[int] for a class.
+            is_class = isinstance(value, type) and not isinstance(value, GenericAlias)
+            if is_class and issubclass(value, Strategy) and value.KIND:
                 found[value.KIND] = value
     return dict(sorted(found.items(), key=lambda each: each[1].SIMPLICITY))
 
