@@ -268,8 +268,8 @@ def methods_table(evaluation: Mapping[str, Any]) -> Table:
         table.add_row(*_scores(member["model"], member), "", "", *_costs(member))
     table.add_section()
     for entry in evaluation["methods"]:
-        p_value = entry["p_two_sided"] if entry["p_adjusted"] is None else entry["p_adjusted"]
-        difference = "–" if entry["difference"] is None else signed(entry["difference"]), chance(p_value)
+        p_value = entry["p_value"] if entry["p_adjusted"] is None else entry["p_adjusted"]
+        difference = "–" if entry["delta"] is None else signed(entry["delta"]), chance(p_value)
         table.add_row(*_scores(entry["method"], entry), *difference, *_costs(entry))
     return table
 

@@ -41,11 +41,11 @@ class EvaluatedMethod(Scored):
     """why it was not run"""
     note: Line | None = None
     """what to know about its figures"""
-    difference: Points = None
+    delta: Points = None
     """accuracy minus that of the best single model"""
-    difference_ci: Interval = None
+    delta_ci: Interval = None
     """its 95% interval"""
-    p_two_sided: Figure = None
+    p_value: Figure = None
     """two-sided p of this difference"""
     p_adjusted: Figure = None
     """after the correction for several methods (Holm); null for the control"""
@@ -74,7 +74,7 @@ class EvaluatedMethod(Scored):
     @property
     def p(self) -> float | None:
         """After the correction; the control has none."""
-        return self.p_two_sided if self.p_adjusted is None else self.p_adjusted
+        return self.p_value if self.p_adjusted is None else self.p_adjusted
 
 
 class Evaluation(Schema):
