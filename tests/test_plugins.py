@@ -199,7 +199,9 @@ def test_a_metric_that_cannot_be_loaded_ends_only_its_tasks(install: Install, tm
 
 def test_a_metric_is_named_with_its_package_where_metrics_are_listed(install: Install, tmp_path: Path) -> None:
     install("metric", "ours", "")
-    (tmp_path / "t.yaml").write_text("name: t\ndata: {dev: q.jsonl}\nprompt: 'a'\nreference: 'b'\nmetric: none_such\n")
+    (tmp_path / "t.yaml").write_text(
+        "name: t\ndata: {dev: q.jsonl, held_out: q.jsonl}\nprompt: 'a'\nreference: 'b'\nmetric: none_such\n"
+    )
     with pytest.raises(InputError, match=r"choose among bleu, .*, number, ours \(house 1\.5\), pass_at_1$"):
         load_task(tmp_path / "t.yaml")
 

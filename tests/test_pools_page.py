@@ -103,7 +103,7 @@ def test_the_real_example_says_what_the_command_recommends(more: str, tmp_path: 
     assert result["advice"]["recommendation"]["text"] in " ".join(page.split())
     # The table has the strategies of the first command.
     for each in [] if more else result["strategies"]:
-        name, (low, high) = each["strategy"].replace("_", " "), each["gain_ci"]
-        gain = "–" if name == "single" else f"{each['gain']:+.1f} ({low:+.1f} to {high:+.1f})"
+        name, (low, high) = each["strategy"].replace("_", " "), each["measured_gain_ci"]
+        gain = "–" if name == "single" else f"{each['measured_gain']:+.1f} ({low:+.1f} to {high:+.1f})"
         calls = f"{each['calls_per_question']:.1f}"
         assert f"| {name} | {len(each['members'])} | {each['accuracy']:.1f} | {gain} | {calls} |" in page
