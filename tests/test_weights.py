@@ -15,6 +15,7 @@ from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_t
 
 from advisor.jobs import check
 from advisor.pool.weights import read_numbers
+from advisor.runs.run import Run
 from advisor.strategies.decoded import Decoded
 from ensemble import Ensemble, Generation
 from ensemble.decode.one_by_one import OneByOne
@@ -197,10 +198,12 @@ def test_a_strategy_named_by_the_user_keeps_the_weights(place: Place, models: Pa
 
 def test_a_check_decodes_with_the_weights_of_the_run(place: Place, models: Path) -> None:
     place.job(models)
-    found = selected(place, "9,1,1")["ensemble"]
-    names = [each["model"] for each in found["members"]]
+    selected(place, "9,1,1")
+    found = Run.open(place.folder / "9,1,1").result.ensemble
+    assert found is not None and isinstance(found.weights, tuple)
+    names = [each.model for each in found.members]
     entries = [SimpleNamespace(name=name) for name in ("other", *reversed(names))]
-    by_name = dict(zip(names, found["weights"], strict=True))
+    by_name = dict(zip(names, found.weights, strict=True))
     text = check._weights(found, Decoded(tuple(names), "unite"), entries)  # type: ignore[arg-type]
     assert read_numbers(text) == (0.0, *(by_name[name] for name in reversed(names)))
     assert check._weights(found, Decoded(tuple(names), "gac"), entries) == "equal"  # type: ignore[arg-type]
