@@ -225,8 +225,8 @@ def test_methods_stand_side_by_side_with_figures_and_their_table(capsys, tmp_pat
 
 def test_a_budget_is_the_tokens_of_all_models():
     def entry(name: str, level: str, tokens: float, share: float | None = None) -> dict[str, Any]:
-        costs = {"seconds": 0.002 * tokens, "ms_per_token": 2.0, "share_ensembled": share}
-        return {"method": name, "level": level, "left_out": None, "tokens": 0, **costs}
+        costs = {"seconds_per_question": 0.002 * tokens, "ms_per_token": 2.0, "share_ensembled": share}
+        return {"method": name, "level": level, "left_out": None, "tokens_per_question": 0, **costs}
 
     rows = [
         entry("unite", "token", 6, 1.0),
@@ -236,7 +236,7 @@ def test_a_budget_is_the_tokens_of_all_models():
         entry("sweetspan", "span", 6, 1.0),
         entry("voting", "response", 1),
         entry("router", "response", 1),
-        {**entry("moa", "response", 1), "tokens": 25},
+        {**entry("moa", "response", 1), "tokens_per_question": 25},
         entry("self-consistency", "control", 4),
         {"method": "average", "level": "token", "left_out": "it needs one vocabulary"},
     ]
