@@ -135,16 +135,16 @@ def read_result_json(folder: Path, data: bytes) -> None:
     from advisor.jobs.export import export
     from advisor.options.export import ExportOptions
     from advisor.options.serve import ServeOptions
-    from advisor.runs import chosen_set
+    from advisor.running import models_to_run
+    from advisor.running.strategy_to_run import plan_by_options
     from advisor.runs.run import Run
-    from advisor.runs.strategy_to_run import plan_by_options
 
     run = _run_folder(folder, "result.json", data)
     (folder / "models").symlink_to(_MODELS)
 
     def evaluate() -> None:
         opened = Run.open(run)
-        candidates = chosen_set.candidates_of_run(opened)
+        candidates = models_to_run.candidates_of_run(opened)
         evaluation.learned_options(opened, ["deepen-adapt"], SimpleNamespace(candidates=candidates))  # type: ignore[arg-type]
 
     _each(
@@ -194,9 +194,9 @@ def read_store(folder: Path, data: bytes) -> None:
 
 def read_numbers(folder: Path, data: bytes) -> None:
     """The file of ``--scores``, to the tables and the report."""
+    from advisor.jobs.result_json import result_of
     from advisor.jobs.select import run_on_numbers
     from advisor.records import Limits
-    from advisor.runs.result_json import result_of
     from advisor.terminal.tables import leaderboard
     from ensemble.common.schema import written
 

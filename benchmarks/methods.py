@@ -26,15 +26,15 @@ import torch
 from advisor.config import RunConfig
 from advisor.demo import train
 from advisor.jobs.evaluate import evaluation_config, learned_options
+from advisor.jobs.evaluation_json import evaluation_of
 from advisor.jobs.methods import Evaluator
+from advisor.jobs.result_json import result_of, samples_of
 from advisor.jobs.select import run
 from advisor.jobs.session import open_session
 from advisor.options.evaluate import EvaluateOptions
 from advisor.options.select import SelectOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.runs.evaluation_json import evaluation_of
-from advisor.runs.result_json import result_of, samples_of
 from advisor.runs.run import Run
 from advisor.runs.run_folder import write_run
 from advisor.statistics import scores

@@ -27,12 +27,12 @@ from transformers import AutoConfig
 
 from advisor.config import InferenceConfig
 from advisor.demo.questions import Problem, make_problem
+from advisor.jobs.result_json import result_of, samples_of
 from advisor.jobs.select import run
 from advisor.pool.fingerprint import identify
 from advisor.pool.pool_file import read_pool
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
-from advisor.runs.result_json import result_of, samples_of
 from advisor.runs.run_folder import write_run
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, tell

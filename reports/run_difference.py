@@ -20,7 +20,7 @@ def write_difference(path: Path, difference: Mapping[str, Any]) -> Path:
 
     Args:
         path: The file.
-        difference: The figures, see :func:`advisor.runs.run_difference.run_difference`.
+        difference: The figures, see :func:`advisor.compare.run_difference.run_difference`.
 
     Raises:
         InputError: The file cannot be written.

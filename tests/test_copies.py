@@ -11,9 +11,9 @@ import pytest
 from test_pipeline import plan_of_pool, run, statuses
 
 from advisor.choose.copies import find_copies
+from advisor.jobs.result_json import result_of
 from advisor.pool.fingerprint import Fingerprint
 from advisor.records import Answer, Profile
-from advisor.runs.result_json import result_of
 from ensemble.common.schema import written
 
 if TYPE_CHECKING:

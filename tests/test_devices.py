@@ -13,12 +13,12 @@ import torch
 from tiny import save_member, tiny_model, unigram_tokenizer
 
 from advisor.config import InferenceConfig
+from advisor.jobs.provenance import of_run
 from advisor.options.serve import ServeOptions
 from advisor.pool.fingerprint import Fingerprint, identify
 from advisor.pool.resources import device_of
 from advisor.response_cache import ResponseCache
-from advisor.runs.chosen_set import entries_as, loaded_as
-from advisor.runs.provenance import of_run
+from advisor.running.models_to_run import entries_as, loaded_as
 from advisor.terminal.tables import print_tables
 from ensemble import Ensemble
 from ensemble.errors import InputError

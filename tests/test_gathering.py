@@ -12,11 +12,11 @@ from test_pipeline import break_forward, plan_of, run, spoil_loading, statuses
 
 from advisor.choose.race import profile_candidates, race_order
 from advisor.config import RunConfig
+from advisor.jobs.result_json import result_of, samples_of
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits
 from advisor.response_cache import ResponseCache
-from advisor.runs.result_json import result_of, samples_of
 from advisor.tasks import load_task
 from ensemble.common.schema import written
 

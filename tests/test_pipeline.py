@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from advisor.choose.published import read_standings
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs import select as pipeline
+from advisor.jobs.result_json import Outcome, result_of, samples_of
 from advisor.jobs.select import run_on_numbers
 from advisor.pool.pool_file import read_pool
 from advisor.profile.loader import load_ensemble
@@ -27,8 +28,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits
 from advisor.response_cache import ResponseCache
-from advisor.runs.chosen_set import candidates_of_run, chosen_by_run
-from advisor.runs.result_json import Outcome, result_of, samples_of
+from advisor.running.models_to_run import candidates_of_run, chosen_by_run
 from advisor.runs.run import Run
 from advisor.runs.run_folder import check_out, folder_name, replace, write_run
 from advisor.runs.schema.result import CandidateFigures, Result, TaskInfo

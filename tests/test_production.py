@@ -20,9 +20,9 @@ from advisor.options.serve import ServeOptions
 from advisor.profile.asked_model import LocalModel, LocalModels
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
-from advisor.runs.strategy_to_run import plan_by_options
-from advisor.strategies.running.asking import Answered, Answerer, answer_prompt
-from advisor.strategies.running.plan import StrategyPlan
+from advisor.running.asking import Answered, Answerer, answer_prompt
+from advisor.running.plan import StrategyPlan
+from advisor.running.strategy_to_run import plan_by_options
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.vote_reader import VoteReader
 from ensemble import Ensemble

@@ -16,8 +16,8 @@ from report_fixture import make_result, make_samples, write_json
 from scipy.stats import binomtest
 
 from advisor.cli import main
+from advisor.compare.run_difference import MOST_EXAMPLES, run_difference
 from advisor.runs.run import Run
-from advisor.runs.run_difference import MOST_EXAMPLES, run_difference
 from ensemble.errors import InputError
 from reports.run_difference import difference_markdown, headline, write_difference
 

@@ -13,11 +13,11 @@ from test_pipeline import LENIENT, plan_of, plan_of_pool, run, spoil_loading, st
 from advisor.advice.predict import PredictedSet, Prediction
 from advisor.advice.search import best_of, sentence, with_chosen_set
 from advisor.choose.rules import select
+from advisor.jobs.result_json import result_of, samples_of
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Standing
 from advisor.response_cache import ResponseCache
-from advisor.runs.result_json import result_of, samples_of
 from advisor.tasks import load_task
 from ensemble.common.schema import written
 from ensemble.errors import MemberError

@@ -23,8 +23,8 @@ from advisor.advice.sequential import (
     questions_range,
     with_earlier,
 )
+from advisor.jobs.earlier_looks import looks_or_note
 from advisor.progress import Progress
-from advisor.runs.earlier_looks import looks_or_note
 from advisor.runs.run import Run
 from benchmarks._sequential import Case
 from ensemble.errors import InputError

@@ -20,6 +20,7 @@ from test_ensemble_api import member, writer
 from advisor.config import InferenceConfig
 from advisor.profile.asked_model import Reply, ServerModel
 from advisor.response_cache import Response
+from advisor.running.plan import StrategyPlan
 from advisor.serving import starting
 from advisor.serving.engine import SharedDecoder
 from advisor.serving.protocol import RequestLimits
@@ -27,7 +28,6 @@ from advisor.serving.responses import ServedModel
 from advisor.serving.strategy_handler import DecoderModel, StrategyHandler
 from advisor.serving.telemetry.metrics import Metrics
 from advisor.strategies import kinds
-from advisor.strategies.running.plan import StrategyPlan
 from advisor.strategies.vote import Vote
 from advisor.strategies.vote_reader import VoteReader
 from ensemble import Ensemble

@@ -20,8 +20,8 @@ from advisor.advice.gain import Gain
 from advisor.advice.predict import Prediction
 from advisor.advice.recommendation import recommend
 from advisor.choose.rules import fitting_voters
+from advisor.jobs.result_json import Outcome, result_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
-from advisor.runs.result_json import Outcome, result_of, samples_of
 from advisor.statistics import holm
 from advisor.strategies.cascade import Cascade
 from advisor.strategies.decoded import Decoded

@@ -15,12 +15,12 @@ import advisor.strategies
 from advisor.advice.comparison import compare_strategies, expected_gain
 from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import Response
+from advisor.running.asking import Answerer
+from advisor.running.plan import StrategyPlan
+from advisor.running.strategy_to_run import figures_to_strategy
 from advisor.runs.run import Run
-from advisor.runs.strategy_to_run import figures_to_strategy
 from advisor.strategies import kinds
 from advisor.strategies.decoded import Decoded
-from advisor.strategies.running.asking import Answerer
-from advisor.strategies.running.plan import StrategyPlan
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.decode.settings import Settings
@@ -28,7 +28,7 @@ from ensemble.decode.settings import Settings
 if TYPE_CHECKING:
     from pools import Place
 
-    from advisor.strategies.running.members import Reply
+    from advisor.running.members import Reply
     from ensemble.models.member import Prompt
 
 pytest_plugins = ["pools"]

@@ -20,13 +20,13 @@ from scipy.spatial.distance import jensenshannon
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs import select as pipeline
 from advisor.jobs import traces as tracing
+from advisor.jobs.result_json import Outcome, result_of, samples_of
 from advisor.jobs.traces import MOST_STEPS, choose, describe
 from advisor.pool.pool_file import read_pool
 from advisor.profile.generate import peak_memory, reset_peak_memory
 from advisor.profile.loader import load_ensemble
 from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import ResponseCache
-from advisor.runs.result_json import Outcome, result_of, samples_of
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.common.schema import written

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from advisor.advice.predict import Predictor
 from advisor.records import Answer, Profile
 from advisor.response_cache import Response
+from advisor.running.asking import Answerer
+from advisor.running.plan import StrategyPlan
 from advisor.strategies import kinds
 from advisor.strategies.cascade import cascade_calls, is_decided
-from advisor.strategies.running.asking import Answerer
-from advisor.strategies.running.plan import StrategyPlan
 from advisor.strategies.vote import codes_of
 from advisor.strategies.vote_reader import VoteReader
 from advisor.strategies.weighted_vote import vote_weights

@@ -42,10 +42,10 @@ def _write_index(folder: Path, form: str) -> None:
 
 
 def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
+    from advisor.compare.run_difference import run_difference
     from advisor.progress import Progress
     from advisor.records import signed
     from advisor.runs.run import Run
-    from advisor.runs.run_difference import run_difference
     from reports.run_difference import difference_markdown, headline, write_difference
 
     difference = run_difference(Run.open(a), Run.open(b))

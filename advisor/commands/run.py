@@ -12,16 +12,16 @@ from ensemble.errors import InputError
 
 if TYPE_CHECKING:
     from advisor.progress import Progress
-    from advisor.strategies.running.plan import StrategyPlan
+    from advisor.running.plan import StrategyPlan
     from ensemble.decode.settings import Settings
 
 
 def run(options: RunOptions) -> None:
     """Answer a prompt by the recommended strategy of a run, or by any models that decode together."""
     from advisor.progress import Progress
-    from advisor.runs import chosen_set
-    from advisor.runs.strategy_to_run import plan_by_options
-    from advisor.strategies.running.plan import StrategyPlan
+    from advisor.running import models_to_run
+    from advisor.running.plan import StrategyPlan
+    from advisor.running.strategy_to_run import plan_by_options
     from advisor.terminal.tables import trace_lines
     from ensemble.distributed.ray_cluster import cluster
     from ensemble.methods import check_greedy
@@ -46,7 +46,7 @@ def run(options: RunOptions) -> None:
         check_greedy(spec.method, "give --temperature above 0; with 1 the members draw from their own probabilities")
     # Joined before loading: the members are placed on the nodes of this cluster.
     with cluster(options.ray_address) if options.engine == "ray" else nullcontext():
-        ensemble = chosen_set.load_chosen(spec, options.engine)
+        ensemble = models_to_run.load_chosen(spec, options.engine)
         if options.stream and not options.trace:
             for piece in ensemble.stream(text, deterministic=options.deterministic, **settings):
                 print(for_output(piece), end="", flush=True)
@@ -63,7 +63,7 @@ def _answer(
     plan: StrategyPlan, prompt: str, settings: Settings, group: str | None, progress: Progress, *, trace: bool
 ) -> None:
     """Print the response that a strategy takes, when it is known which one that is."""
-    from advisor.strategies.running.asking import answer_prompt
+    from advisor.running.asking import answer_prompt
 
     answered = answer_prompt(plan, prompt, settings, group)
     for name, reason in answered.failures:

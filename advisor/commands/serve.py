@@ -13,9 +13,9 @@ def serve(options: ServeOptions) -> None:
     """Serve the recommended strategy of a run, or any models that decode together, to clients of OpenAI's API."""
     from advisor.config import InferenceConfig
     from advisor.progress import Progress
-    from advisor.runs.strategy_to_run import plan_by_options
+    from advisor.running.plan import StrategyPlan
+    from advisor.running.strategy_to_run import plan_by_options
     from advisor.serving import starting
-    from advisor.strategies.running.plan import StrategyPlan
 
     # Before the heavy imports, so that a missing library is one line and not an ImportError.
     starting.check_extra()

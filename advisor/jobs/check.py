@@ -32,7 +32,7 @@ from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed
-from advisor.runs.chosen_set import (
+from advisor.running.models_to_run import (
     candidates_of_run,
     check_servers,
     deterministic_as,
@@ -40,10 +40,10 @@ from advisor.runs.chosen_set import (
     judges_beside,
     limits_of_run,
 )
+from advisor.running.strategy_to_run import figures_to_strategy, find_strategy, learned_from
 from advisor.runs.run import Run
 from advisor.runs.schema.result import EnsembleResult
 from advisor.runs.schema.samples import Sample
-from advisor.runs.strategy_to_run import figures_to_strategy, find_strategy, learned_from
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.strategy import AnsweredSplit, Strategy

@@ -15,6 +15,9 @@ from advisor.config import (
     check_disjoint,
     load_split,
 )
+from advisor.jobs import provenance
+from advisor.jobs.evaluation_json import evaluation_of
+from advisor.jobs.judged import judge_section
 from advisor.jobs.methods import Evaluator
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session, with_devices
@@ -24,10 +27,7 @@ from advisor.options.shared import split_names
 from advisor.pool.weights import FROM_DEV
 from advisor.progress import Progress
 from advisor.records import Limits
-from advisor.runs import provenance
-from advisor.runs.chosen_set import candidates_of_run, check_servers, deterministic_as, entries_as, judges_beside
-from advisor.runs.evaluation_json import evaluation_of
-from advisor.runs.judged import judge_section
+from advisor.running.models_to_run import candidates_of_run, check_servers, deterministic_as, entries_as, judges_beside
 from advisor.runs.run import Run
 from advisor.runs.schema.evaluation import Evaluation
 from ensemble.common.files import default_cache_dir

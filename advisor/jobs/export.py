@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from advisor.jobs.compose import compose, write_compose
 from advisor.options.export import ExportOptions
 from advisor.progress import Progress
+from advisor.running.plan import StrategyPlan, plan_json
+from advisor.running.strategy_to_run import figures_to_strategy, plan_of_run
 from advisor.runs.run import Run
 from advisor.runs.schema.result import ModelSource, Result
-from advisor.runs.strategy_to_run import figures_to_strategy, plan_of_run
-from advisor.strategies.running.plan import StrategyPlan, plan_json
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import Strategy
 from ensemble.common.text import shown

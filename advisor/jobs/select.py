@@ -37,8 +37,12 @@ from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import fitting_voters, select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig
+from advisor.jobs import provenance
+from advisor.jobs.earlier_looks import looks_or_note
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
+from advisor.jobs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
 from advisor.jobs.planning.judging import say_judging
+from advisor.jobs.result_json import Outcome, result_of, samples_of, task_info
 from advisor.jobs.session import open_session, with_devices
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge
@@ -53,10 +57,6 @@ from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed
 from advisor.response_cache import ResponseCache
-from advisor.runs import provenance
-from advisor.runs.earlier_looks import looks_or_note
-from advisor.runs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
-from advisor.runs.result_json import Outcome, result_of, samples_of, task_info
 from advisor.runs.run_folder import check_out, check_settings, folder_name, write_run
 from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import accuracy_interval

@@ -11,7 +11,7 @@ from typing import cast
 from advisor.config import check_decodes
 from advisor.options.shared import InferenceOptions, WeightOptions
 from advisor.pool.checks import check_set
-from advisor.runs.chosen_set import chosen_by_folder, chosen_by_hand
+from advisor.running.models_to_run import chosen_by_folder, chosen_by_hand
 from ensemble.errors import InputError
 from ensemble.methods import make_options, option_fields
 from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec

@@ -1,1 +1,1 @@
-"""A finished run: its files, written and read."""
+"""A run folder: its files, their shapes, and what is read of them. `advisor/jobs` makes what they contain."""

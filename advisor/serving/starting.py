@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from advisor.pool.weights import PERPLEXITY
 from advisor.progress import Progress
+from advisor.running.plan import StrategyPlan
 from advisor.servers.health import ServerHealth
-from advisor.strategies.running.plan import StrategyPlan
 from advisor.strategies.schema import file_json
 from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec
@@ -146,7 +146,7 @@ def make_app_of(
         InputError: The set cannot be loaded with these options.
         MemberError: A model failed while it was loaded.
     """
-    from advisor.runs.chosen_set import load_chosen
+    from advisor.running.models_to_run import load_chosen
     from advisor.serving.app import make_app
     from advisor.serving.responses import ServedModel
     from advisor.serving.telemetry.metrics import Metrics
@@ -205,7 +205,7 @@ def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfi
     """
     from advisor.profile.asked_model import check_answers, server_model
     from advisor.profile.loader import ALONE
-    from advisor.runs.chosen_set import load_chosen
+    from advisor.running.models_to_run import load_chosen
     from advisor.serving.strategy_handler import DecoderModel, member_limits
 
     servers = {member.name: server_model(member) for member in plan.members if member.is_remote}

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from advisor.profile.asked_model import Reply, ServerModel
 from advisor.records import FinishReason
 from advisor.response_cache import Response
+from advisor.running.asking import Answered, Answerer
+from advisor.running.plan import StrategyPlan
 from advisor.serving.engine import STOPPING, SharedDecoder
 from advisor.serving.protocol import (
     GenerationRequest,
@@ -30,8 +32,6 @@ from advisor.serving.protocol import (
 )
 from advisor.serving.responses import Event, Piece, RequestStream
 from advisor.serving.telemetry.metrics import Metrics
-from advisor.strategies.running.asking import Answered, Answerer
-from advisor.strategies.running.plan import StrategyPlan
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 
 if TYPE_CHECKING:

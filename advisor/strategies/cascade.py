@@ -19,7 +19,7 @@ from advisor.tasks.task import Example
 from ensemble.methods._votes import NONE, Codes, count_votes
 
 if TYPE_CHECKING:
-    from advisor.strategies.running.asking import PromptCalls
+    from advisor.running.asking import PromptCalls
 
 
 @dataclass(frozen=True)

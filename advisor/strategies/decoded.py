@@ -12,7 +12,7 @@ from advisor.tasks.task import Example
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
-    from advisor.strategies.running.asking import PromptCalls
+    from advisor.running.asking import PromptCalls
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ensemble.common.schema import Exact, wrong
 from ensemble.common.text import shortened
 
 if TYPE_CHECKING:
-    from advisor.strategies.running.asking import PromptCalls
+    from advisor.running.asking import PromptCalls
 
 _PRIOR = 10
 """Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""

@@ -17,7 +17,7 @@ from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
 
 if TYPE_CHECKING:
-    from advisor.strategies.running.asking import PromptCalls
+    from advisor.running.asking import PromptCalls
     from ensemble.methods.router import Router as NearestQuestions
 
 

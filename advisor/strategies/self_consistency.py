@@ -18,7 +18,7 @@ from advisor.tasks.task import Example
 from ensemble.common.text import counted, in_words
 
 if TYPE_CHECKING:
-    from advisor.strategies.running.asking import PromptCalls
+    from advisor.running.asking import PromptCalls
 
 TEMPERATURE = 0.7
 """The temperature of the draws, as in that paper."""

@@ -11,7 +11,7 @@ from advisor.strategies.strategy import Strategy, TrainingData
 from advisor.tasks.task import Example
 
 if TYPE_CHECKING:
-    from advisor.strategies.running.asking import PromptCalls
+    from advisor.running.asking import PromptCalls
 
 
 @dataclass(frozen=True)

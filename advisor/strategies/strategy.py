@@ -16,7 +16,7 @@ from ensemble.common.text import counted, in_words
 from ensemble.models.spec import Price
 
 if TYPE_CHECKING:
-    from advisor.strategies.running.asking import PromptCalls
+    from advisor.running.asking import PromptCalls
 
 S = TypeVar("S", bound="Strategy")
 FEWEST_VOTERS = 3

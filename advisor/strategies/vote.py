@@ -15,7 +15,7 @@ from advisor.tasks.task import Example
 from ensemble.methods._votes import Codes, answer_codes, vote
 
 if TYPE_CHECKING:
-    from advisor.strategies.running.asking import PromptCalls
+    from advisor.running.asking import PromptCalls
 
 
 @dataclass(frozen=True)

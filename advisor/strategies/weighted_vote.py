@@ -17,7 +17,7 @@ from advisor.tasks.task import Example
 from ensemble.methods._votes import NONE
 
 if TYPE_CHECKING:
-    from advisor.strategies.running.asking import PromptCalls
+    from advisor.running.asking import PromptCalls
 
 _LARGEST = 1e6
 Weight = Annotated[float, Field(strict=True, ge=0, le=_LARGEST)]

@@ -14,7 +14,7 @@ from advisor.options.chosen import ChosenOptions
 from advisor.options.run import RunOptions
 from advisor.options.shared import StrategyOptions
 from advisor.profile.loader import ALONE
-from advisor.runs.chosen_set import (
+from advisor.running.models_to_run import (
     candidates_of_run,
     check_decoding,
     check_servers,
@@ -23,13 +23,13 @@ from advisor.runs.chosen_set import (
     limits_of_run,
     loaded_as,
 )
+from advisor.running.plan import StrategyPlan, read_plan
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result, StrategyFigures
 from advisor.runs.schema.samples import Sample
 from advisor.runs.schema.strategy import StrategyKey
 from advisor.strategies import label
 from advisor.strategies.decoded import Decoded
-from advisor.strategies.running.plan import StrategyPlan, read_plan
 from advisor.strategies.schema import strategy_of
 from advisor.strategies.strategy import DevScores, Strategy
 from advisor.strategies.vote_reader import VoteReader

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from advisor.config import RunConfig
 from advisor.jobs.methods import MethodResult
+from advisor.jobs.result_json import corpus_figures
 from advisor.records import Profile
-from advisor.runs.result_json import corpus_figures
 from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import SCHEMA_VERSION

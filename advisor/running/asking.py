@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from advisor.profile.asked_model import AskedModel, LocalModel, LocalModels, Reply, server_model
 from advisor.response_cache import Response
-from advisor.strategies.running.plan import StrategyPlan
+from advisor.running.plan import StrategyPlan
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods._votes import Codes, answer_codes, vote

@@ -1,4 +1,4 @@
-"""The set of models that a command names: in a run folder, in a saved ensemble, or one by one."""
+"""The models that a command names, in a run folder, in a saved ensemble, or one by one, made ready to be loaded."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""What runs in production: models and strategies made ready, and models asked by a strategy."""

@@ -1,1 +1,0 @@
-"""Asking models by a strategy."""
