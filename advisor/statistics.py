@@ -211,13 +211,12 @@ def paired_intervals(
     return intervals
 
 
-def resampled_means(values: Floats, seed: int = 0, resamples: int = RESAMPLES) -> Floats:
+def resampled_means(values: Floats, seed: int = 0) -> Floats:
     """Means of the columns in bootstrap resamples of the rows: how often each row was drawn, times the rows.
 
     Args:
         values: Questions by models, at least one question.
         seed: Of the draw.
-        resamples: How many.
 
     Returns:
         Resamples by models.
@@ -227,7 +226,7 @@ def resampled_means(values: Floats, seed: int = 0, resamples: int = RESAMPLES) -
     chances = np.full(n, 1 / n)
     # All resamples of a large task at once would take gigabytes.
     rows = max(1, CHUNK // n)
-    sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
+    sizes = [min(rows, RESAMPLES - start) for start in range(0, RESAMPLES, rows)]
     return np.concatenate([generator.multinomial(n, chances, size) @ values for size in sizes]) / n
 
 
@@ -362,7 +361,7 @@ def cluster_totals(values: Floats, clusters: Labels) -> tuple[Floats, Floats]:
     return totals, sizes
 
 
-def flipped_sums(totals: Floats, seed: int = 0, flips: int = RESAMPLES) -> Floats:
+def flipped_sums(totals: Floats, seed: int = 0) -> Floats:
     """Sums of the rows, each with a random sign.
 
     The signs are the same for all columns. So the difference of two columns has the sums of two models' differences.
@@ -370,14 +369,13 @@ def flipped_sums(totals: Floats, seed: int = 0, flips: int = RESAMPLES) -> Float
     Args:
         totals: Clusters (or questions) by models.
         seed: Of the signs.
-        flips: How many times.
 
     Returns:
         Flips by models.
     """
     generator = np.random.default_rng(seed)
     rows = max(1, CHUNK // len(totals))
-    sizes = [min(rows, flips - start) for start in range(0, flips, rows)]
+    sizes = [min(rows, RESAMPLES - start) for start in range(0, RESAMPLES, rows)]
     # 1 - 2b for each bit b, without a matrix of floats for the signs of all flips.
     drawn = (generator.integers(0, 2, (size, len(totals)), dtype=np.int8).astype(np.float32) for size in sizes)
     plain = totals.sum(axis=0)

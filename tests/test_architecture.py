@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.structure import PACKAGES, imports, modules, odd_phrases, public_classes
+from benchmarks.structure import PACKAGES, imports, modules, needless_parameters, odd_phrases, public_classes
 
 ROOT = Path(__file__).resolve().parents[1]
 MAP = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("\n## The map\n")[2].partition("\n## ")[0]
@@ -78,6 +78,16 @@ ORDER = [
     "advisor.api",
     "advisor",
 ]
+
+NEEDED_BY_TESTS = [
+    # The benchmarks compare strategies by predictions that were fitted on other data than what is judged.
+    "advisor.advice.comparison.compare_strategies(predictions)",
+    # The benchmarks fit coefficients on a part of the data, and predict the rest; tests predict with plain ones.
+    "advisor.advice.predict.Predictor.__init__(coefficients)",
+    # The benchmark's coverage was measured with fewer, over many rankings; its truth is a ranking without intervals.
+    "advisor.judge.bradley_terry.bradley_terry(resamples)",
+]
+"""Parameters that only tests and benchmarks pass; for any other, a constant does."""
 
 
 @cache
@@ -161,6 +171,10 @@ def test_a_public_class_name_is_used_once() -> None:
     repeated = {name: places for name, places in public_classes(ROOT).items() if len(places) > 1}
     repeated.pop("Options", None)  # each method has its own
     assert repeated == {}
+
+
+def test_product_code_passes_each_optional_parameter_somewhere() -> None:
+    assert sorted(needless_parameters(ROOT)) == NEEDED_BY_TESTS
 
 
 def test_texts_avoid_phrases_that_are_hard_to_read() -> None:

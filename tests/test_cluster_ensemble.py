@@ -28,6 +28,7 @@ from ensemble.runtime.draft import Drafter, DraftMode
 settle()  # this module is the first to import Ray in a process of tests
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
+from ensemble.distributed import ray_member  # noqa: E402  # needs Ray
 from ensemble.distributed.ray_client import RayServer  # noqa: E402  # needs Ray
 from ensemble.distributed.ray_member import RayMember, start_members  # noqa: E402  # needs Ray
 from ensemble.distributed.ray_worker import MemberWorker  # noqa: E402  # needs Ray
@@ -159,8 +160,9 @@ def test_a_worker_that_is_killed_mid_run_changes_no_text(pair: Pair, prompts: li
     assert [found[n] for n in range(len(prompts))] == own
 
 
-def test_a_worker_that_dies_again_and_again_is_given_up_by_name(pair: Pair) -> None:
-    (member,) = start_members([ModelSpec(Checkpoint(str(pair.folders[0])), "weak", dtype="float64")], restarts=0)
+def test_a_worker_that_dies_again_and_again_is_given_up_by_name(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_member, "RESTARTS", 0)
+    (member,) = start_members([ModelSpec(Checkpoint(str(pair.folders[0])), "weak", dtype="float64")])
     alone = Ensemble([member])
     assert alone.generate(["The"], max_new_tokens=1)
     kill(member)

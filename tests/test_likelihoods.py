@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
+from advisor.profile import calibration
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
 from advisor.records import Answer, Profile
 from advisor.tasks.task import Example, Signature, Task
@@ -31,14 +32,16 @@ def task_of(references: Sequence[str]) -> Task:
     return Task("t", "choice", "dev", examples, (), 8, 0, 0, None, (), "", signature)
 
 
-def test_the_error_is_the_weighted_gap_in_each_bin() -> None:
+def test_the_error_is_the_weighted_gap_in_each_bin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "BINS", 10)
     # By hand: in (0.6, 0.7] half are right at 0.65, in (0.9, 1] all are right at 0.95.
     answers = [of_confidence(0, 0.65, 1), of_confidence(1, 0.65, 0), of_confidence(2, 0.95, 1)]
-    assert calibration_error(Profile("a", tuple(answers)), bins=10) == pytest.approx((2 * 0.15 + 0.05) / 3)
+    assert calibration_error(Profile("a", tuple(answers))) == pytest.approx((2 * 0.15 + 0.05) / 3)
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15])
-def test_the_bins_are_scikit_learns(bins: int) -> None:
+def test_the_bins_are_scikit_learns(bins: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "BINS", bins)
     random = np.random.default_rng(0)
     confidence = random.uniform(0.5, 1, 400)
     right = (random.uniform(size=400) < confidence**2).astype(float)
@@ -46,7 +49,7 @@ def test_the_bins_are_scikit_learns(bins: int) -> None:
     accuracies, means = calibration_curve(right, confidence, n_bins=bins)
     counts = np.histogram(confidence, bins, (0, 1))[0]
     expected = (np.abs(accuracies - means) * counts[counts > 0]).sum() / 400
-    assert calibration_error(Profile("a", tuple(answers)), bins) == pytest.approx(expected)
+    assert calibration_error(Profile("a", tuple(answers))) == pytest.approx(expected)
 
 
 def test_a_model_that_is_sure_and_right_has_no_error() -> None:

@@ -26,9 +26,15 @@ pytest_plugins = ["pools"]
 LINES = b'{"a": 1}\n{"a": 2}\n'
 
 
-def lines(path: Path, member: str | None = None) -> tuple[list[tuple[dict[str, object], str]], list[str]]:
+def lines(path: Path) -> tuple[list[tuple[dict[str, object], str]], list[str]]:
     notes: list[str] = []
-    return list(streams.json_lines(path, notes, member)), notes
+    return list(streams.json_lines(path, notes)), notes
+
+
+def read(path: Path, member: str | None = "log.json") -> list[bytes]:
+    """The lines of a file, or of a member of a zip file, as they are."""
+    with streams.open_stream(path, member) as stream:
+        return list(streams.lines_of(stream))
 
 
 def write(folder: Path, content: bytes, name: str = "log.jsonl") -> Path:
@@ -94,12 +100,12 @@ def test_damaged_compressed_files_get_one_line(
 def test_a_member_of_a_zip_file_is_read(tmp_path: Path) -> None:
     path = write_zip(tmp_path, LINES)
     assert streams.zip_members(path) == ["log.json"]
-    assert [value for value, _ in lines(path, "log.json")[0]] == [{"a": 1}, {"a": 2}]
+    assert read(path) == LINES.splitlines()
 
 
 def test_a_zip_file_without_the_member_gets_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="member"):
-        lines(write_zip(tmp_path, LINES), "other.json")
+        read(write_zip(tmp_path, LINES), "other.json")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no zip file"])
@@ -114,7 +120,7 @@ def test_a_damaged_member_gets_one_line(tmp_path: Path) -> None:
     content[500] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(InputError, match="the compressed data is damaged"):
-        lines(path, "log.json")
+        read(path)
 
 
 def test_a_member_with_a_password_gets_one_line(tmp_path: Path) -> None:
@@ -125,14 +131,14 @@ def test_a_member_with_a_password_gets_one_line(tmp_path: Path) -> None:
     content[content.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(bytes(content))
     with pytest.raises(InputError, match="unpack it"):
-        lines(path, "log.json")
+        read(path)
 
 
 @pytest.mark.parametrize("member", [None, "log.json"])
 def test_pipes_are_not_opened(tmp_path: Path, member: str | None) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="pipe: it is not a regular file"):
-        lines(tmp_path / "pipe", member)
+        read(tmp_path / "pipe", member)
 
 
 @pytest.mark.parametrize("name", [".", "missing", "log.jsonl/x"])
@@ -169,7 +175,7 @@ def test_a_bomb_is_not_expanded(tmp_path: Path, kind: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(InputError, match="one element is larger than 64 MB"):
-            lines(path, None if kind == "gzip" else "log.json")
+            read(path, None if kind == "gzip" else "log.json")
         assert tracemalloc.get_traced_memory()[1] < 2**28
     finally:
         tracemalloc.stop()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 from tiny import PROMPTS, SHARED, TEXTS, byte_tokenizer, load_tokenizer, real_tokenizers, tiny_model, unigram_tokenizer
 
-from advisor.compare import prediction
+from advisor.compare import prediction, tokenizer_overlap
 from advisor.compare.correctness import kappas
 from advisor.compare.prediction import TokenAgreement, WrittenText, agreements, count, read_texts
 from advisor.compare.text_similarity import style_distances
@@ -122,8 +122,9 @@ def vocabulary(tokenizer: object) -> Vocabulary:
     return Vocabulary(tokenizer, (), len(tokenizer))  # type: ignore[arg-type]
 
 
-def test_the_commonest_words_come_first_and_signs_are_none() -> None:
-    assert common_words(["12 cats, 3 dogs", "dogs: 12 (a_b)", "12"], 3) == ("12", "dogs", "cats")
+def test_the_commonest_words_come_first_and_signs_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_overlap, "MOST_WORDS", 3)
+    assert common_words(["12 cats, 3 dogs", "dogs: 12 (a_b)", "12"]) == ("12", "dogs", "cats")
 
 
 def test_overlap_and_words_alike_are_what_sets_and_pieces_give() -> None:

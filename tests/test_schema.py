@@ -167,16 +167,17 @@ def test_a_file_that_is_no_object_is_one_line(tmp_path: Path, content: bytes, me
     assert message in str(caught.value)
 
 
-def test_a_pipe_a_folder_and_a_large_file_are_not_read(tmp_path: Path) -> None:
+def test_a_pipe_a_folder_and_a_large_file_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path):
         with pytest.raises(InputError, match="it is a pipe or a device; write it again"):
             read_json(path, WAY_OUT)
     with pytest.raises(InputError, match="cannot be read"):
         read_json(tmp_path / "absent", WAY_OUT)
+    monkeypatch.setattr("ensemble.common.schema.LARGEST_FILE", 2**20)
     (tmp_path / "large").write_text("{}" + " " * 2**20)
     with pytest.raises(InputError, match="larger than 1 MB"):
-        read_json(tmp_path / "large", WAY_OUT, largest=2**20)
+        read_json(tmp_path / "large", WAY_OUT)
 
 
 def test_lines_are_read_one_after_the_other(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ _USUAL, _AROUND = 1.0, 4.0
 """Mean and deviation, in points, of the gains that sets of fitting models have, before any question is asked: somewhat
 wider than the pools in docs/pools.md, so that the data counts more."""
 _MOST_NEEDED = 10**6
+_SHOWS = 0.8
+"""The probability with which so many questions show a gain: the usual power of a planned test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +248,7 @@ def look_until_sure(
     return tuple(looks)
 
 
-def questions_range(
-    gain: Gain, alpha: float = ALPHA, others: int = 0, power: float = 0.8
-) -> tuple[int, int | None] | None:
+def questions_range(gain: Gain, alpha: float = ALPHA, others: int = 0) -> tuple[int, int | None] | None:
     """How many questions would show the gain, if the test on those so far shows neither a gain nor a loss.
 
     The true gain is not known, so the answer is a range: from the numbers that its 90% and its 10% quantile need. They
@@ -259,7 +259,6 @@ def questions_range(
         gain: The estimate; the number of questions that only single models answered stays as it is.
         alpha: Of the one-sided test, in (0, 0.5).
         others: Questions that the strategy answered and that are not held out.
-        power: The probability to show the gain, in (0.5, 1).
 
     Returns:
         The lowest and the highest number of held-out questions, in all; None in place of the highest if it has no
@@ -267,7 +266,7 @@ def questions_range(
         that were asked: then the gain may be large, and the questions so far had bad luck.
     """
     least, largest = _likely_gains(gain, alpha)
-    low, high = (_questions_for(end, gain, alpha, power) for end in (largest, least))
+    low, high = (_questions_for(end, gain, alpha) for end in (largest, least))
     return None if low is None else (max(low - others, 1), None if high is None else max(high - others, 1))
 
 
@@ -284,7 +283,7 @@ def _likely_gains(gain: Gain, alpha: float) -> Interval:
     return float(low), float(high)
 
 
-def _questions_for(true: float, gain: Gain, alpha: float, power: float) -> int | None:
+def _questions_for(true: float, gain: Gain, alpha: float) -> int | None:
     """How many answers of the strategy show a true gain; None if more than a million, or if it is not above 0."""
     alone = gain.questions - gain.answered
     shift = gain.points - gain.observed
@@ -293,7 +292,7 @@ def _questions_for(true: float, gain: Gain, alpha: float, power: float) -> int |
         more, all_more = n / gain.answered, (alone + n) / gain.questions
         error = gain.error * math.sqrt(gain.share / more + (1 - gain.share) / all_more)
         limit = float(stats.t.isf(alpha, max(gain.freedom * more, 1.0)))
-        return true - shift / math.sqrt(all_more) >= (limit + float(stats.norm.isf(1 - power))) * error
+        return true - shift / math.sqrt(all_more) >= (limit + float(stats.norm.isf(1 - _SHOWS))) * error
 
     if true <= 0 or not shows(_MOST_NEEDED):
         return None

@@ -54,10 +54,10 @@ class Tokenization:
         return cls(_decode(values["tokens"]), _decode(values["words"]))
 
 
-def common_words(texts: Iterable[str], most: int = MOST_WORDS) -> tuple[str, ...]:
+def common_words(texts: Iterable[str]) -> tuple[str, ...]:
     """The most frequent words and numbers of some texts, with their case; of equally frequent ones, the first."""
     counts = Counter(word for text in texts for word in _WORD.findall(text))
-    return tuple(word for word, _ in counts.most_common(most))
+    return tuple(word for word, _ in counts.most_common(MOST_WORDS))
 
 
 def tokenization_of(vocabulary: Vocabulary, words: Sequence[str]) -> Tokenization:

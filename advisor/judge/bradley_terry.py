@@ -73,7 +73,6 @@ def bradley_terry(
     matches: Sequence[Match],
     settled: Sequence[Match] = (),
     candidates: Collection[str] | None = None,
-    alpha: float = FIGURE_ALPHA,
     seed: int = 0,
     resamples: int = _RESAMPLES,
     clusters: Mapping[str, str] | None = None,
@@ -94,7 +93,6 @@ def bradley_terry(
         matches: The matches; those without a verdict are left out.
         settled: Matches that needed no judge, so that the order has no effect on them.
         candidates: The models that win rates are against; None for all that have a match.
-        alpha: The probability beyond one end of an interval, between 0 and 0.5.
         seed: Of the bootstrap.
         resamples: How often the strengths are estimated for the intervals.
         clusters: What each question shares with others, by its id; a question that is not there is a cluster alone.
@@ -152,7 +150,7 @@ def bradley_terry(
             100 * float(scores[n]),
             float(log_odds[n]),
             float(rates[n]),
-            percentile_interval(spread[:, n], alpha),
+            percentile_interval(spread[:, n], FIGURE_ALPHA),
         )
         for n, model in enumerate(models)
     ]
@@ -161,7 +159,7 @@ def bradley_terry(
         # Rounded, so that equal models are in the order of their names and not of rounding errors.
         tuple(sorted(strengths, key=lambda each: (-round(each.win_rate, 9), each.model))),
         100 * float(expit(estimate[0, -1])),
-        percentile_interval(100 * expit(drawn[:, -1]), alpha),
+        percentile_interval(100 * expit(drawn[:, -1]), FIGURE_ALPHA),
         tuple(tuple(model for model, own in zip(models, group, strict=True) if own == n) for n in range(count)),
     )
 

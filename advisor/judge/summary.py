@@ -42,7 +42,6 @@ def summarize_matches(
     settled: Sequence[Match],
     lengths: Lengths,
     candidates: Collection[str] | None = None,
-    alpha: float = FIGURE_ALPHA,
     seed: int = 0,
     clusters: Clusters | None = None,
 ) -> dict[str, Any]:
@@ -53,14 +52,13 @@ def summarize_matches(
         settled: Comparisons that needed no judge. They count for the strengths only.
         lengths: Of the responses.
         candidates: The models that win rates are against; None for all.
-        alpha: The probability beyond one end of an interval, between 0 and 0.5.
         seed: Of the bootstrap.
         clusters: Of the questions; None if each is alone.
     """
     # The first judge decides the scores; the second one is there for the agreement.
     matches = judged[0]
     scores = {(each.question, each.first, each.second): each.score for each in matches if each.score is not None}
-    ranking = bradley_terry(matches, settled, candidates, alpha, seed, clusters=clusters)
+    ranking = bradley_terry(matches, settled, candidates, seed, clusters=clusters)
     # Each pair once. A pair of which one verdict cannot be read says nothing about the order.
     says = {key: _winner(score) for key, score in scores.items()}
     changed = [
@@ -82,12 +80,12 @@ def summarize_matches(
         "settled": len(settled),
         "models": [each._asdict() | {"win_rate_ci": list(each.win_rate_ci)} for each in ranking.strengths],
         "groups": [list(group) for group in ranking.groups],
-        "ties": _share([(key[0], float(not winner)) for key, winner in says.items()], alpha, clusters),
-        "first_wins": _share([(key[0], float(winner > 0)) for key, winner in decided.items()], alpha, clusters),
+        "ties": _share([(key[0], float(not winner)) for key, winner in says.items()], clusters),
+        "first_wins": _share([(key[0], float(winner > 0)) for key, winner in decided.items()], clusters),
         "equal_first_wins": ranking.first_wins,
         "equal_first_wins_ci": list(ranking.first_wins_ci),
-        "changed": _share(changed, alpha, clusters),
-        "longer_wins": _share(longer, alpha, clusters),
+        "changed": _share(changed, clusters),
+        "longer_wins": _share(longer, clusters),
         "agreement": _same_winners(says, judged[1], clusters) if len(judged) > 1 else None,
     }
 
@@ -96,7 +94,6 @@ def summarize_grades(
     judged: Sequence[Sequence[Grade]],
     lengths: Lengths,
     step: float,
-    alpha: float = FIGURE_ALPHA,
     seed: int = 0,
     clusters: Clusters | None = None,
 ) -> dict[str, Any]:
@@ -106,7 +103,6 @@ def summarize_grades(
         judged: The grades of the judge, and those of a second one if there is one.
         lengths: Of the responses.
         step: The distance of two neighbouring grades, on the scale from 0 to 1.
-        alpha: The probability beyond one end of an interval, between 0 and 0.5.
         seed: Of the bootstrap.
         clusters: Of the questions; None if each is alone.
     """
@@ -120,7 +116,7 @@ def summarize_grades(
             "model": model,
             "grades": len(own),
             "score": 100 * sum(score for _, score in own) / len(own),
-            "score_ci": list(_mean_interval(own, alpha, seed, clusters)),
+            "score_ci": list(_mean_interval(own, seed, clusters)),
         }
         for model, own in by_model.items()
     ]
@@ -130,7 +126,7 @@ def summarize_grades(
         "unread": len(grades) - len(scores),
         "models": sorted(models, key=lambda each: (-cast(float, each["score"]), each["model"])),
         "length": {"n": len(sized), "spearman": _correlation(stats.spearmanr, sized)},
-        "agreement": _same_grades(scores, judged[1], step, alpha, clusters) if len(judged) > 1 else None,
+        "agreement": _same_grades(scores, judged[1], step, clusters) if len(judged) > 1 else None,
     }
 
 
@@ -138,7 +134,6 @@ def head_to_head(
     matches: Sequence[Match],
     taken: Mapping[str, str],
     rival: str,
-    alpha: float = FIGURE_ALPHA,
     clusters: Clusters | None = None,
 ) -> dict[str, Any] | None:
     """How often responses win against those of one model, in points; a tie is half a win.
@@ -147,7 +142,6 @@ def head_to_head(
         matches: All matches, with those that needed no judge.
         taken: For each question, the model or set whose response is compared. The rival's own one is a tie.
         rival: The model.
-        alpha: The probability beyond one end of the interval, between 0 and 0.5.
         clusters: Of the questions; None if each is alone.
 
     Returns:
@@ -172,7 +166,7 @@ def head_to_head(
     return {
         "questions": len(values),
         "win_rate": 100 * float(scores.mean()),
-        "win_rate_ci": list(cluster_interval(scores, _labels(values, clusters), alpha, (0.0, 1.0))),
+        "win_rate_ci": list(cluster_interval(scores, _labels(values, clusters), FIGURE_ALPHA, (0.0, 1.0))),
     }
 
 
@@ -238,7 +232,7 @@ def _how_equal(models: Sequence[Mapping[str, Any]]) -> str:
     return "does not tell the models apart: all have the same mean grade" if is_same else ""
 
 
-def _share(values: Sequence[tuple[str, float]], alpha: float, clusters: Clusters | None) -> dict[str, Any]:
+def _share(values: Sequence[tuple[str, float]], clusters: Clusters | None) -> dict[str, Any]:
     """The share of ones in points, from pairs of a question and 0 or 1.
 
     The interval is Wilson's if each cluster of questions has one value. Otherwise that would count the verdicts on all
@@ -248,17 +242,20 @@ def _share(values: Sequence[tuple[str, float]], alpha: float, clusters: Clusters
         return {"n": 0, "clusters": 0, "share": None, "share_ci": None}
     labels, array = _labels([question for question, _ in values], clusters), np.array([one for _, one in values])
     different = len({*labels})
-    interval = wilson(array, alpha) if different == len(array) else cluster_interval(array, labels, alpha, (0.0, 1.0))
+    if different == len(array):
+        interval = wilson(array, FIGURE_ALPHA)
+    else:
+        interval = cluster_interval(array, labels, FIGURE_ALPHA, (0.0, 1.0))
     return {"n": len(array), "clusters": different, "share": 100 * float(array.mean()), "share_ci": list(interval)}
 
 
-def _mean_interval(values: Sequence[tuple[str, float]], alpha: float, seed: int, clusters: Clusters | None) -> Interval:
+def _mean_interval(values: Sequence[tuple[str, float]], seed: int, clusters: Clusters | None) -> Interval:
     """The interval of a mean grade in points, from pairs of a question and the grade of a model's response to it."""
     labels, array = _labels([question for question, _ in values], clusters), np.array([score for _, score in values])
     # The bootstrap draws questions alone, so it is for questions that share nothing.
     if len({*labels}) == len(array):
-        return graded_interval(array, alpha, seed)
-    return cluster_interval(array, labels, alpha, (0.0, 1.0))
+        return graded_interval(array, FIGURE_ALPHA, seed)
+    return cluster_interval(array, labels, FIGURE_ALPHA, (0.0, 1.0))
 
 
 def _labels(questions: Iterable[str], clusters: Clusters | None) -> list[str]:
@@ -296,7 +293,6 @@ def _same_grades(
     scores: Mapping[tuple[str, str], float],
     others: Sequence[Grade],
     step: float,
-    alpha: float,
     clusters: Clusters | None,
 ) -> dict[str, Any]:
     """How near the grades of two judges are, and whether they order the responses alike."""
@@ -305,7 +301,7 @@ def _same_grades(
         for each in others
         if each.score is not None and (each.question, each.model) in scores
     ]
-    near = _share([(question, float(abs(a - b) <= step + TOLERANCE)) for question, a, b in both], alpha, clusters)
+    near = _share([(question, float(abs(a - b) <= step + TOLERANCE)) for question, a, b in both], clusters)
     pairs = [(a, b) for _, a, b in both]
     return {
         "n": near["n"],

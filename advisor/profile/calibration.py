@@ -21,7 +21,7 @@ def chance_of(task: Task) -> float | None:
     return 100 * float(np.mean([1 / len(example.choices) for example in task.examples]))
 
 
-def calibration_error(profile: Profile, bins: int = BINS) -> float | None:
+def calibration_error(profile: Profile) -> float | None:
     """Expected calibration error: the distance between a model's confidence in its choices and its accuracy, 0 to 1.
 
     Confidence is the probability of the likeliest option, the softmax of the options' log-probabilities. Questions are
@@ -31,7 +31,6 @@ def calibration_error(profile: Profile, bins: int = BINS) -> float | None:
 
     Args:
         profile: The answers; those without likelihoods do not count.
-        bins: At least 1.
 
     Returns:
         The error; None if no answer has likelihoods.
@@ -42,8 +41,8 @@ def calibration_error(profile: Profile, bins: int = BINS) -> float | None:
     confidence = np.array([softmax(_values(answer.options)).max() for answer in answers])
     right = np.array([answer.score for answer in answers])
     # A confidence on a border belongs to the lower bin, as in the paper: its intervals are open at their lower end.
-    of_bin = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    gaps = np.bincount(of_bin, weights=right - confidence, minlength=bins)
+    of_bin = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    gaps = np.bincount(of_bin, weights=right - confidence, minlength=BINS)
     return float(np.abs(gaps).sum() / len(answers))
 
 

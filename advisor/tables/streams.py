@@ -182,7 +182,7 @@ def zip_members(path: Path) -> list[str]:
     return list(dict.fromkeys(info.filename for info in infos))
 
 
-def json_lines(path: Path, notes: Notes, member: str | None = None) -> Iterator[tuple[dict[str, Any], str]]:
+def json_lines(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]:
     """The objects of a file with one JSON object on each line, and the place of each.
 
     Lines that are not JSON objects, such as a last line that was cut off, are left out, with one note for the file.
@@ -191,7 +191,7 @@ def json_lines(path: Path, notes: Notes, member: str | None = None) -> Iterator[
         InputError: See :func:`open_stream`.
     """
     broken: list[str] = []
-    with open_stream(path, member) as stream:
+    with open_stream(path) as stream:
         for number, line in enumerate(lines_of(stream), start=1):
             if not line.strip():
                 continue

@@ -204,16 +204,16 @@ def first_fault(error: ValidationError, values: Any) -> str:
     return _sentence(error.errors(include_url=False, include_input=False)[0], values)
 
 
-def read_object(model: type[_Model], path: Path, way_out: str, largest: int = LARGEST_FILE) -> _Model:
+def read_object(model: type[_Model], path: Path, way_out: str) -> _Model:
     """Read a file that holds one JSON object.
 
     Raises:
         InputError: It is no regular file, too large, or not of this shape.
     """
-    return validated(model, read_json(path, way_out, largest), str(path), way_out)
+    return validated(model, read_json(path, way_out), str(path), way_out)
 
 
-def read_json(path: Path, way_out: str, largest: int = LARGEST_FILE) -> dict[str, Any]:
+def read_json(path: Path, way_out: str) -> dict[str, Any]:
     """Return the one JSON object of a file, before its shape is known.
 
     Raises:
@@ -221,8 +221,8 @@ def read_json(path: Path, way_out: str, largest: int = LARGEST_FILE) -> dict[str
     """
     _check_file(path, way_out)
     try:
-        if path.stat().st_size > largest:
-            raise InputError(f"{path}: it is larger than {largest >> 20} MB; {way_out}")
+        if path.stat().st_size > LARGEST_FILE:
+            raise InputError(f"{path}: it is larger than {LARGEST_FILE >> 20} MB; {way_out}")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}; {way_out}") from error

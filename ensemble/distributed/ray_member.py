@@ -39,7 +39,7 @@ class RayMember(RemoteMember):
         return free
 
 
-def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[RayMember]:
+def start_members(specs: Sequence[ModelSpec]) -> list[RayMember]:
     """Load members in workers on the joined cluster, each on another node if there are enough nodes.
 
     A member on ``cuda`` gets a GPU of the cluster for itself. The others, also those on ``auto``, share their nodes'
@@ -47,7 +47,6 @@ def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[
 
     Args:
         specs: The members, the primary first.
-        restarts: Times that a member's worker is restarted after its process died, at least 0.
 
     Raises:
         InputError: No cluster is joined, it has too few GPUs, or a checkpoint cannot be used.
@@ -61,7 +60,7 @@ def start_members(specs: Sequence[ModelSpec], restarts: int = RESTARTS) -> list[
     specs = [replace(spec, device="cpu") if spec.device in (None, "auto") else spec for spec in specs]
     _check_gpus(specs)
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray types few
-    servers = [_start(spec, number, nodes, len(specs), restarts) for number, spec in enumerate(specs)]
+    servers = [_start(spec, number, nodes, len(specs)) for number, spec in enumerate(specs)]
     # All calls are made before the first reply is awaited, so the members load at the same time.
     pending = [server.actor.describe.remote() for server in servers]
     return [_member(*each) for each in zip(servers, specs, pending, strict=True)]
@@ -81,8 +80,8 @@ def _on_gpu(spec: ModelSpec) -> bool:
     return (spec.device or "").partition(":")[0] == "cuda"
 
 
-def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int, restarts: int) -> RayServer:
-    options: dict[str, Any] = {"max_restarts": restarts, "num_cpus": 0, "enable_task_events": False}
+def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int) -> RayServer:
+    options: dict[str, Any] = {"max_restarts": RESTARTS, "num_cpus": 0, "enable_task_events": False}
     threads = 1
     if _on_gpu(spec):
         # Ray shows each worker its own GPU only, so the number of the GPU does not matter.
@@ -95,7 +94,7 @@ def _start(spec: ModelSpec, number: int, nodes: Sequence[Any], members: int, res
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
     # A worker has another working directory, so relative paths would not be found.
     spec = replace(spec, checkpoint=spec.weights.absolute)
-    return RayServer(spec.name, ray.remote(MemberWorker).options(**options).remote(spec, threads), restarts)
+    return RayServer(spec.name, ray.remote(MemberWorker).options(**options).remote(spec, threads), RESTARTS)
 
 
 def _member(server: RayServer, spec: ModelSpec, pending: Any) -> RayMember:
