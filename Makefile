@@ -45,23 +45,24 @@ test-versions:  ## run the quick part of the tests on other versions of Python, 
 		env=build/$$($$python -c 'import sys; print("python-%d.%d" % sys.version_info[:2])'); \
 		test -x $$env/bin/python || $$python -m venv $$env; \
 		$$env/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
-			pytest pytest-timeout pytest-xdist hypothesis . || \
+			pytest pytest-timeout pytest-xdist hypothesis '.[openai]' || \
 			{ echo "the packages cannot be installed for $$python; skipped"; continue; }; \
 		OMP_NUM_THREADS=1 $$env/bin/python -m pytest -n $(PROCESSES) --dist loadfile $(QUICK:%=tests/test_%.py); \
 	done
 
 # The oldest torch with a build for processors alone where the checks run is the newest, 2.13.0 (see pyproject.toml), so
-# its lower bound is not tried. The oldest libraries warn of newer ones below them, so a warning is no error here.
+# its lower bound is not tried. Tests of judges ask servers, so the extra openai is there. The oldest libraries warn of
+# newer ones below them, so a warning is no error here.
 test-lowest: venv  ## run the quick part of the tests on the oldest versions that pyproject.toml allows; see OLDEST
 	@set -e; $(OLDEST) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(OLDEST) is not installed; skipped"; exit 0; }; \
 		mkdir -p build; \
-		$(BIN)/uv pip compile pyproject.toml --resolution lowest-direct --python $(OLDEST) --quiet --no-header \
+		$(BIN)/uv pip compile pyproject.toml --extra openai --resolution lowest-direct --python $(OLDEST) --quiet --no-header \
 			--no-annotate --no-emit-index-url --no-emit-find-links --output-file build/lowest.txt || \
 			{ echo "the oldest versions cannot be looked up; skipped"; exit 0; }; \
 		test -x build/lowest/bin/python || $(OLDEST) -m venv build/lowest; \
 		sed -E '/^(nvidia-|cuda-|triton==)/d' build/lowest.txt > build/lowest/requirements.txt; \
 		build/lowest/bin/python -m pip install --quiet --disable-pip-version-check \
-			--requirement build/lowest/requirements.txt pytest pytest-timeout pytest-xdist hypothesis . || \
+			--requirement build/lowest/requirements.txt pytest pytest-timeout pytest-xdist hypothesis '.[openai]' || \
 			{ echo "the oldest versions cannot be installed; skipped"; exit 0; }; \
 		OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest -n $(PROCESSES) --dist loadfile -W default $(QUICK:%=tests/test_%.py)
 
