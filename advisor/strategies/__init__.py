@@ -3,8 +3,9 @@
 To add a strategy, add one file here; no other code changes. It needs a subclass of
 :class:`~advisor.strategies.strategy.Strategy` with a ``KIND``, the strategy's name, and these methods: ``learn`` (from
 dev answers), ``picks`` (from stored answers, and ``calls``, what that costs), ``ask`` (models, for ``advisor run`` and
-``serve``), and its words: ``title``, ``describe``, ``headline``. Its fields are its keys in files. `single.py` is a
-short example. Files without such a class have what several strategies share.
+``serve``), and its words: ``title``, ``describe``, ``headline``. Its fields are its keys in files. A strategy that
+reads answers, not only texts, sets ``COUNTS``; otherwise ``calls.answers()`` has only None. `single.py` is a short
+example. Files without such a class have what several strategies share.
 """
 
 from __future__ import annotations

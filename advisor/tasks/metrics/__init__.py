@@ -10,6 +10,9 @@ A metric that runs code which a model wrote also needs ``EXECUTING``, an object 
 user allows code to run, and ``METRIC.score`` raises InputError. `exact_match.py` is a short example; `_normal.py` is
 shared by metrics that compare texts (a name with an underscore is not a metric). Other packages add metrics by entry
 points; see :mod:`ensemble.plugins`.
+
+Votes, cascades and weighted votes are compared only for a metric in ``VOTE_METRICS`` of
+`advisor/strategies/vote_reader.py`. Add it there if it reads its answer without looking at the reference.
 """
 
 from __future__ import annotations
