@@ -208,6 +208,17 @@ def test_arguments_that_do_not_go_together_are_refused(
     assert message in capsys.readouterr().err
 
 
+def test_the_command_writes_the_page_and_says_the_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    a, b = single(tmp_path / "a", "terse-bytes"), single(tmp_path / "b", "terse-unigram", weaken)
+    monkeypatch.setattr("sys.argv", ["advisor", "report", str(a), str(b), "--diff"])
+    main()
+    said = capsys.readouterr()
+    assert said.out.strip() == str(b / "diff.html") and (b / "diff.html").is_file()
+    assert re.search(r"B is worse than A: -\d+\.\d points", said.err)
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")

@@ -52,7 +52,7 @@ def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
     if form == "md":
         print(difference_markdown(difference), end="")
     else:
-        Progress().say(f"{headline(difference)}: {signed(difference['pair']['delta'])} points")
+        Progress().say(f"{headline(difference)}: {signed(difference['pair']['difference'])} points")
         print(write_difference(out or b / "diff.html", difference))
 
 
