@@ -48,7 +48,17 @@ def prefer(window: Any, theme: str) -> None:
     window.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
 
 
+# True once the report, not the empty page before it, is there and its scripts have run.
+COMPLETE = "return location.protocol === 'file:' && document.readyState === 'complete'"
+
+
 def open_report(window: Any, report: Path, fragment: str = "") -> None:
-    """Open a report afresh: going from fragment to fragment would not load it again."""
+    """Open a report afresh: going from fragment to fragment would not load it again.
+
+    On a busy machine `get` can return while the empty page is still there, so this waits for the report's scripts.
+    """
+    from selenium.webdriver.support.wait import WebDriverWait
+
     window.get("about:blank")
     window.get(report.as_uri() + fragment)
+    WebDriverWait(window, 60, poll_frequency=0.05).until(lambda page: page.execute_script(COMPLETE))
