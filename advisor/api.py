@@ -13,7 +13,6 @@ The modules that do the work are imported by the calls, so that ``import advisor
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,32 +104,19 @@ class SelectResult:
 
     def leaderboard(self) -> pd.DataFrame:
         """The candidates on the dev questions, best first. Accuracies are in points, lengths in characters."""
-        return _table(
-            {
-                "model": each.model,
-                "status": each.status,
-                **_accuracy(each.accuracy, each.accuracy_ci),
-                "mean_length": each.mean_length,
-                "truncated": each.truncated,
-                "reason": each.reason,
-            }
-            for each in self._result.candidates
-        )
+        import pandas as pd
+
+        from reports.formats import leaderboard_rows
+
+        return pd.DataFrame(leaderboard_rows(self._result))
 
     def strategies(self) -> pd.DataFrame:
         """What could run in production, on the held-out questions, best first; empty if none was compared."""
-        return _table(
-            {
-                "strategy": each.strategy,
-                "members": ", ".join(each.members),
-                **_accuracy(each.accuracy, each.accuracy_ci),
-                "expected_gain": each.expected_gain,
-                "shown": each.shown,
-                "calls_per_question": each.calls_per_question,
-                "price_per_1000": each.price_per_1000,
-            }
-            for each in self._result.strategies
-        )
+        import pandas as pd
+
+        from reports.formats import strategy_rows
+
+        return pd.DataFrame(strategy_rows(self._result))
 
     def plot(self) -> Axes:
         """Draw the accuracy of each strategy with its interval; of each candidate, if no strategy was compared."""
@@ -160,14 +146,3 @@ class SelectResult:
         lines = "<br>".join([*told, escape(self.advice), f"Report: {escape(str(self.report))}"])
         table = self.leaderboard().to_html(index=False, float_format=lambda value: f"{value:.1f}")
         return f"<p>{lines}</p>{table}"
-
-
-def _accuracy(value: float | None, interval: Sequence[float] | None) -> dict[str, float | None]:
-    low, high = interval or (None, None)
-    return {"accuracy": value, "accuracy_low": low, "accuracy_high": high}
-
-
-def _table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(list(rows))

@@ -6,13 +6,14 @@ import io
 import os
 import sys
 import warnings
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
 from advisor.commands.check import check
-from advisor.commands.command_line import with_options
+from advisor.commands.command_line import GroupedOptions, with_options
 from advisor.commands.compare import compare
 from advisor.commands.doctor import doctor
 from advisor.commands.evaluate import evaluate
@@ -30,7 +31,12 @@ from ensemble.errors import UniteError
 _CACHING = {"select", "profile", "evaluate", "check"}
 """The commands that cache each response as soon as it is complete."""
 
+_PACKAGE = Path(__file__).parent
+# The wheel has the pages in the package; a checkout has them beside it.
+_DOCS = next((page for page in (_PACKAGE / "docs", _PACKAGE.parent / "docs") if page.is_dir()), None)
+
 app = typer.Typer(
+    epilog=f"\b\nDocumentation: {_DOCS / 'index.md'}" if _DOCS else None,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -61,7 +67,7 @@ def about(
 
 
 for command in (init, doctor, select, profile, report, run, serve, evaluate, check, compare, export):
-    app.command()(with_options(command))
+    app.command(cls=GroupedOptions)(with_options(command))
 for listing in (tasks, methods, schema):
     app.command()(listing)
 app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
@@ -76,7 +82,7 @@ def main() -> None:
     _set_up(debug=debug)
     try:
         # Not the command's own main(), because that exits without a message at Ctrl-C and at a closed pipe.
-        command = typer.main.get_command(app)
+        command: Any = typer.main.get_command(app)
         with command.make_context("advisor", sys.argv[1:] or ["--help"]) as parsed:
             command.invoke(parsed)
         # Here and not at exit, so that a closed pipe is handled below.
@@ -85,7 +91,9 @@ def main() -> None:
         sys.exit(end.exit_code)
     except TyperException as error:
         context = getattr(error, "ctx", None)
-        place = context.command_path if context is not None else "advisor"
+        # An option that lacks its value has no context.
+        named = [word for word in sys.argv[1:2] if word in command.commands]
+        place = context.command_path if context is not None else " ".join(["advisor", *named])
         _fail(f"{error.format_message().rstrip('.')}; see {place} --help", 2)
     except UniteError as error:
         if debug:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
@@ -39,6 +39,9 @@ from ensemble.errors import InputError
 from ensemble.methods import check_greedy, list_methods, plugins
 from ensemble.models.spec import ModelSpec
 
+if TYPE_CHECKING:
+    from ensemble.decode.settings import Settings
+
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceConfig(InferenceOptions, SeedOptions):
@@ -56,6 +59,12 @@ class InferenceConfig(InferenceOptions, SeedOptions):
         names = [field.name for field in fields(InferenceOptions)]
         given = {name: value for name in names if (value := getattr(options, name, None)) is not None}
         return cls(**given)
+
+    def settings(self, task: Task) -> Settings:
+        """How responses to the questions of a task are decoded."""
+        from ensemble.decode.settings import Settings
+
+        return Settings(self.limit(task), task.stop, self.temperature, seed=self.seed)
 
     def limit(self, task: Task) -> int:
         """Tokens after which a response to a question of a task is cut off."""

@@ -16,6 +16,9 @@ ReasonCode = Literal["primary", "fits", "gap", "length", "full", "copy", "race",
 """Why a candidate has its status. ``gap`` and ``length``: it is over this limit, ``gap`` where it is over both.
 ``full``: it fits, and the set has no room. ``copy``: the same model as another candidate. ``race``: dropped before all
 questions were answered. ``server``: it cannot be decoded token by token. ``other_set``: not the set of the rules."""
+Doubt = Literal["never_right", "unread", "same_text"]
+"""Why the figures of a candidate mean little: no response is right, over a fifth of the questions have none, or nearly
+all responses are the same text."""
 Verdict = Literal["better", "worse", "equal", "unclear"]
 Shown = Literal["yes", "not_yet", "no"]
 
@@ -50,6 +53,7 @@ class Answer:
         options: For a choice task, the log-probability of each option; None for an option that cannot be tokenized.
         group: The part of the task that the question belongs to.
         logged_length: Characters of the response, if a log has this number and no text.
+        tokens: Tokens that were generated for it; 0 if it is not known.
     """
 
     id: str
@@ -61,6 +65,7 @@ class Answer:
     options: tuple[float | None, ...] = ()
     group: str | None = None
     logged_length: int | None = None
+    tokens: int = field(default=0, compare=False)
 
     @property
     def length(self) -> int | None:
@@ -186,7 +191,8 @@ class Limits:
         max_models: The most members in the set, with the primary, at least 1.
         vote_gap: The largest gap of a model in a vote or a cascade to the most accurate one, in points, 0 to 100.
         max_voters: The most models in a vote or a cascade, at least 1.
-        min_gain: Points that a strategy must gain to be recommended if it has more than one model or call, 0 to 100.
+        min_gain: Points that a strategy with more than one model or call must gain to be recommended, 0 to 100; None
+            for the default, which grows with its calls.
     """
 
     max_gap: float = 10.0
@@ -194,7 +200,7 @@ class Limits:
     max_models: int = 3
     vote_gap: float = 15.0
     max_voters: int = 5
-    min_gain: float = 0.0
+    min_gain: float | None = None
 
     def __post_init__(self) -> None:
         # NaN fails each of these comparisons, too.
@@ -205,7 +211,7 @@ class Limits:
             raise InputError(f"--max-length-ratio {self.max_length_ratio:g}: give a ratio of at least 1")
         if self.max_voters < 1 or self.max_voters == 2:
             raise InputError(f"--max-voters {self.max_voters}: a vote needs 3 models; give 3 or more, or 1 for no vote")
-        if not 0 <= self.min_gain <= 100:
+        if self.min_gain is not None and not 0 <= self.min_gain <= 100:
             raise InputError(f"--min-gain {self.min_gain:g}: give points from 0 to 100")
         # A set of one is allowed: it asks which model is the best, without an ensemble.
         if self.max_models < 1:
@@ -280,6 +286,15 @@ def fits(name: str, pattern: str) -> bool:
     """Whether a name is one that a user gave, or fits it as a glob; case-sensitive."""
     # Compared first, because a name with square brackets does not fit itself as a glob.
     return name == pattern or fnmatchcase(name, pattern)
+
+
+def fits_patterns(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a name is among those of ``--only``: it fits a glob, if there are any, and none after ``!``."""
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
+    unwanted = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    return (not wanted or any(fits(name, pattern) for pattern in wanted)) and not any(
+        fits(name, pattern) for pattern in unwanted
+    )
 
 
 def signed(value: float) -> str:

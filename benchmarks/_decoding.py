@@ -10,11 +10,10 @@ from transformers import PreTrainedTokenizerFast
 
 from benchmarks._measure import Figure, Timer, ratio, spread
 from ensemble import Ensemble
-from ensemble.decode.settings import Batch, Settings
+from ensemble.decode.settings import MAX_DRAFT_TOKENS, Batch, Settings
 from ensemble.methods.gac import over_all
 from ensemble.methods.unite import union
 from ensemble.models.member import Member
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS
 from ensemble.step.distribution import Distribution, greedy
 from ensemble.vocabulary.joint import build
 from ensemble.vocabulary.token_bytes import Vocabulary

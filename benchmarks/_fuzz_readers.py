@@ -203,9 +203,8 @@ def read_numbers(folder: Path, data: bytes) -> None:
     path = folder / "numbers.json"
     path.write_bytes(data)
     result = result_of(run_on_numbers(path, Limits(), "advisor"))
-    content = written(result)
-    json.dumps(content, allow_nan=False)
-    leaderboard(content)
+    json.dumps(written(result), allow_nan=False)
+    leaderboard(result)
 
 
 def read_logs(folder: Path, data: bytes) -> None:
@@ -295,6 +294,7 @@ def read_reply(folder: Path, data: bytes) -> None:
     from advisor.servers import identity
     from advisor.servers.completions import generate, likeliest_choice
     from advisor.tasks.task import Example, Signature, Task
+    from ensemble.decode.settings import Settings
     from ensemble.servers.address import ServerAddress
     from ensemble.servers.client import ServerClient
 
@@ -309,7 +309,7 @@ def read_reply(folder: Path, data: bytes) -> None:
     def texts() -> None:
         with ServerClient(address, retries=0) as server:
             for chat in (True, False):
-                generate(server, "x", ("\n",), 5, chat=chat)[0].text.encode()
+                generate(server, "x", Settings(5, ("\n",)), chat=chat)[0].text.encode()
             likeliest_choice(server, example, task)
 
     with mock.patch.object(httpx2.HTTPTransport, "handle_request", answer), mock.patch.object(identity, "_RETRIES", 0):
@@ -412,7 +412,8 @@ async def _ask(body: bytes, path: str) -> None:
 @cache
 def _app() -> Any:
     from advisor.serving.app import make_app
-    from advisor.serving.protocol import RequestLimits, unavailable
+    from advisor.serving.errors import unavailable
+    from advisor.serving.protocol import RequestLimits
     from advisor.serving.responses import ServedModel
     from advisor.serving.telemetry.metrics import Metrics
 

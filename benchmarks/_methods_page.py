@@ -1,4 +1,4 @@
-"""Write the measured part of docs/methods.md from benchmarks/results: ``python -m benchmarks._methods_page``.
+"""Write the measured part of docs/methods-cost.md from benchmarks/results: ``python -m benchmarks._methods_page``.
 
 It stands between two comments of the page. What is above and below stays as it is.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks._measure import RESULTS, ROOT
 
-PAGE = ROOT / "docs" / "methods.md"
+PAGE = ROOT / "docs" / "methods-cost.md"
 BEGIN = "<!-- measured: python -m benchmarks._methods_page -->"
 END = "<!-- end of what is measured -->"
 _CONTROL = "majority"

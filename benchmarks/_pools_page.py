@@ -1,4 +1,4 @@
-"""The tables and the plots of docs/pools.md, made from the figures of `benchmarks.pools`."""
+"""The tables and the plots of docs/pools.md and docs/pools-rules.md, made from the figures of `benchmarks.pools`."""
 
 from __future__ import annotations
 

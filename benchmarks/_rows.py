@@ -1,4 +1,4 @@
-"""Fill the tables of docs/figures.md from benchmarks/results: ``python -m benchmarks._rows decode equality``.
+"""Fill the tables of docs/figures*.md from benchmarks/results: ``python -m benchmarks._rows decode equality``.
 
 A row is ``| quantity | `key` | measured | target |``. Its measured value and target are written again; words after
 ``missed`` and rows of keys that are not in the results stay as they are.
@@ -17,25 +17,29 @@ from typing import Any
 
 from benchmarks._measure import RESULTS, ROOT, Figure
 
-PAGE = ROOT / "docs" / "figures.md"
+PAGES = sorted((ROOT / "docs").glob("figures*.md"))
 _ROW = re.compile(r"^\|(?P<quantity>[^|]*)\| `(?P<key>\w+)` \|[^|]*\|(?P<target>[^|]*)\|$")
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Write the page again, and name the figures that it has no row for."""
+    """Write the pages again, and name the figures that they have no row for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", nargs="+", help="names of files in benchmarks/results, without .json")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page")
+    parser.add_argument("--pages", type=Path, nargs="+", default=PAGES, help="the pages")
     options = parser.parse_args(given)
     figures: dict[str, Figure] = {}
     for name in options.results:
         kept = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["figures"]
         figures |= {key: figure_of(key, one) for key, one in kept.items()}
-    lines = options.page.read_text(encoding="utf-8").splitlines()
-    filled = [row_of(line, figures) for line in lines]
-    options.page.write_text("\n".join(filled) + "\n", encoding="utf-8")
-    shown = {match["key"] for line in lines if (match := _ROW.match(line))}
-    print(f"{sum(a != b for a, b in zip(lines, filled, strict=True))} rows are new")
+    shown: set[str] = set()
+    new = 0
+    for page in options.pages:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        filled = [row_of(line, figures) for line in lines]
+        page.write_text("\n".join(filled) + "\n", encoding="utf-8")
+        shown |= {match["key"] for line in lines if (match := _ROW.match(line))}
+        new += sum(a != b for a, b in zip(lines, filled, strict=True))
+    print(f"{new} rows are new")
     for key in sorted(key for key, figure in figures.items() if figure.limit and key not in shown):
         print(f"no row: {key}")
     return 0

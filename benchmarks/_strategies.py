@@ -189,10 +189,10 @@ def recommended(ground: Ground, choose: str = "predicted") -> Way:
     found = recommend(ground.compare(decoded).results)
     if found is None:
         raise AssertionError("compared strategies have a best one")
-    members = found.strategy.members
-    if found.strategy.IS_SINGLE:
+    members = found.result.strategy.members
+    if found.result.strategy.IS_SINGLE:
         return Way(test[members[0]].accuracy, len(decoded))
-    if not found.strategy.ASKS:
+    if not found.result.strategy.ASKS:
         return Way(ground.together(members, ground.test).accuracy, len(decoded))
     return Way(cascade(test, members).accuracy, len(decoded))
 

@@ -23,8 +23,8 @@ from benchmarks._decoding import BATCH, K, Work, by_ensemble
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
 from benchmarks._models import MIDDLE, TINY, made_up_tokenizer, random_member
 from ensemble import Ensemble
+from ensemble.decode.settings import MAX_DRAFT_TOKENS
 from ensemble.distributed.ray_cluster import cluster
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS
 
 if TYPE_CHECKING:
     from ensemble.distributed.ray_member import RayMember

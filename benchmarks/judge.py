@@ -120,7 +120,7 @@ def advise(lead: float, setting: Setting, chance: np.random.Generator) -> tuple[
     )
     result = next(each for each in compared.results if each.strategy == strategy)
     recommendation = recommend(compared.results)
-    return result.shown, recommendation.strategy.name if recommendation else "", chosen
+    return result.shown, recommendation.result.strategy.name if recommendation else "", chosen
 
 
 def shown(lead: float, setting: Setting, runs: int, seed: int = 0) -> float:

@@ -8,7 +8,7 @@ of a seed that are not in ``build/`` are trained first, which takes about 15 min
 
 Methods are compared at equal budgets: with the majority of as many responses of the best single model as cost the same
 number of tokens. Then GaC behind a threshold and the gate alone decode in turns. What is not here: a step on real
-vocabularies by itself (see ``benchmarks.steps``). ``python -m benchmarks._methods_page`` writes docs/methods.md again.
+vocabularies by itself (see ``benchmarks.steps``). ``python -m benchmarks._methods_page`` writes the page again.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.runs.run import Run
 from advisor.runs.run_folder import write_run
+from advisor.runs.schema.evaluation import Evaluation
 from advisor.statistics import scores
 from advisor.terminal.tables import print_methods
 from benchmarks._decoding import BATCH, K, Work, by_ensemble
@@ -82,7 +83,7 @@ def main(given: Sequence[str] | None = None) -> int:
         figures = [*compared(trained), *behind_a_threshold(members, first.config, options)]
     if not options.json:
         for each in trained:
-            print_methods(each.table)
+            print_methods(Evaluation.model_validate(each.table))
     kept = {key: value for key, value in first.table.items() if key not in ("schema_version", "provenance")}
     tell("methods", figures, options, table=kept)
     return 0
@@ -135,7 +136,7 @@ def evaluated(folder: Path, pool: Path | None, names: Sequence[str], bars: Progr
 def choose(out: Path, cache: Path, bars: Progress, limit: int | None, pool: Path | None = None) -> None:
     """Choose a set among the models of a pool, the demo's if none is given, and write its run folder."""
     progress(f"benchmarks.methods: choosing a set for {TASK}")
-    options = SelectOptions(pool=str(pool or "demo"), task=TASK, limit=limit, k=K, no_verify=True, cache_dir=cache)
+    options = SelectOptions(pool=str(pool or "demo"), task=TASK, limit=limit, no_verify=True, cache_dir=cache)
     if limit is not None or pool is not None:
         # With few questions the rules would choose nothing, and the point is only to run everything once. The set of
         # another seed is given.

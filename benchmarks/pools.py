@@ -1,4 +1,4 @@
-"""What real models say: ``python -m benchmarks.pools``, some minutes; docs/pools.md explains the figures.
+"""What real models say: ``python -m benchmarks.pools``, some minutes; two pages explain the figures.
 
 Three pools of real models' answers (../shared/pools: 721, 800 and 11,971 questions) are read as ``select --logs`` reads
 them. From each pool 300 random sub-pools of 4 to 8 open models within 25 points are drawn. The product's own functions
@@ -87,8 +87,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
     parser.add_argument("--only", choices=("command",), help="the time and memory of the command, and nothing else")
     parser.add_argument("--kept", action="store_true", help="measure nothing, take what was kept")
-    parser.add_argument("--tables", action="store_true", help="print the tables of docs/pools.md, and nothing else")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of docs/pools.md")
+    parser.add_argument("--tables", action="store_true", help="print the tables of the two pages, and nothing else")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of the two pages")
     options = parser.parse_args(given)
     if options.kept:
         files = [file for name in ("pools", "pools_command") if (file := RESULTS / f"{name}.json").is_file()]
@@ -201,8 +201,8 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
         voters = fitting_voters(profiles, Limits())
         predicted = _predictions(dev, held_out, voters, coefficients)
         tested = compare_strategies(dev, held_out, voters, can_vote=True, predictions=predicted).results
-        judged = compare_strategies(dev, judge, voters, can_vote=True).results
-        points = {each.strategy: each.profile.accuracy for each in judged}
+        # Not compared again on these questions: some strategies would learn from them.
+        points = {each.strategy: _points(each.strategy, judge) for each in tested}
         points |= {Single((name,)): profile.accuracy for name, profile in judge.profiles.items()}
         best = max(points.values())
         single = Single(fitting_voters(profiles, Limits(max_voters=1)))
@@ -222,7 +222,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
             "never": single,
             "shown": together if is_shown else single,
             "always": together,
-            "recommended": recommended.strategy,
+            "recommended": recommended.result.strategy,
             "no_margin": tested[0].strategy,
         }
         for name, strategy in choices.items():
@@ -231,18 +231,23 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
         rules = select([profile.standing for profile in profiles], Limits()).selected
         values["regret_rules"].append(best - ballot(sub.pool, rules, sub.judge).points)
         values["votes_rules"].append(float(len(rules) >= FEWEST_VOTERS))
-        calls = {each.strategy: each.calls for each in judged}
+        calls = {each.strategy: each.calls for each in tested}
         values["calls_always"].append(calls.get(together, 1.0))
-        values["calls_recommended"].append(calls.get(recommended.strategy, 1.0))
-        values["optimism"].append(recommended.expected_gain - gains[recommended.strategy])
-        if recommended.shown == "yes":
-            values["shown_wrong"].append(float(gains[recommended.strategy] < 0))
-        for name in ("router", "group_router"):
-            routed = [each.profile.answers for each in (*tested, *judged) if each.strategy.name == name]
-            if routed:
-                accuracy = 100 * float(np.mean([answer.score for answers in routed for answer in answers]))
-                values[f"gain_{name}"].append(accuracy - sub.best(np.concatenate([sub.held_out, sub.judge])))
+        values["calls_recommended"].append(calls.get(recommended.result.strategy, 1.0))
+        values["optimism"].append(recommended.result.expected_gain - gains[recommended.result.strategy])
+        if recommended.result.shown == "yes":
+            values["shown_wrong"].append(float(gains[recommended.result.strategy] < 0))
+        for each in tested:
+            if each.strategy.name in ("router", "group_router"):
+                values[f"gain_{each.strategy.name}"].append(gains[each.strategy])
+                if each.expected_gain > 0:
+                    values["optimism_routers"].append(each.expected_gain - gains[each.strategy])
     return values
+
+
+def _points(strategy: Strategy, split: AnsweredSplit) -> float:
+    """The accuracy of a strategy on other questions than those that it was learned and compared on, in points."""
+    return strategy.apply([split.profiles[name] for name in strategy.members], split.task.examples).accuracy
 
 
 def _predictions(

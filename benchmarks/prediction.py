@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor, gaps_of
+from advisor.advice.predict import COEFFICIENTS, MOST_MEMBERS, Prediction, Predictor, gaps_of
 from advisor.records import Limits, Profile, length_ratio, within
 from advisor.statistics import scores
+from advisor.strategies.router import QuestionRouter, dev_scores
+from advisor.strategies.vote import codes_of
 from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks._outcomes import Outcomes, read
 from benchmarks._pools import NAMES, POOLS, RealPool, read_pool, split
@@ -36,6 +38,10 @@ TRUTH = 2000
 TRUST = 30
 """How many sets the slope 1 counts for, the mean of vote and oracle as it is: few sets alone give a wild slope."""
 ALPHA = 0.05
+ROUTERS = 60
+"""Routers of each pool."""
+JUDGED = 1000
+"""Questions that tell the gain of a router, at most: to ask it takes long."""
 _CASES = 10
 """Splits of the zoo's questions into 300 dev questions and others."""
 
@@ -87,8 +93,13 @@ def main(given: Sequence[str] | None = None) -> int:
     names = NAMES[:2] if options.quick else NAMES
     progress(f"benchmarks.prediction: sets of {', '.join(names)}, and of the zoo")
     cases = {name: list(vote_cases(read_pool(name, options.pools), options.quick)) for name in names}
+    routers = {name: list(route_cases(read_pool(name, options.pools), options.quick)) for name in names}
     outcomes = read()
-    figures = [*vote_figures(cases), *zoo_figures(outcomes, 1 if options.quick else _CASES)]
+    figures = [
+        *vote_figures(cases),
+        *zoo_figures(outcomes, 1 if options.quick else _CASES),
+        *(Figure(f"route_{key}", value, note="points; gain of routers") for key, value in fit_route(routers).items()),
+    ]
     tell("prediction", figures, options)
     if options.save and not options.quick:
         count, sets = sum(map(len, cases.values())), promises_and_gains(outcomes)
@@ -98,6 +109,10 @@ def main(given: Sequence[str] | None = None) -> int:
             "commit": commit(),
             "decode": {**fit_decode(sets), "fitted_on": zoo},
             "vote": {**fit_vote(cases), "fitted_on": f"{count:,} votes of 3 to 5 models in {', '.join(names)}"},
+            "route": {
+                **fit_route(routers),
+                "fitted_on": f"{ROUTERS * len(names)} routers among 2 to 5 models in {', '.join(names)}",
+            },
         }
         COEFFICIENTS.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     return 0
@@ -148,6 +163,16 @@ def _least_squares(cases: Sequence[Case]) -> list[float]:
     return fitted
 
 
+def _predicted(case: Case, fitted: Mapping[str, Any]) -> Prediction:
+    """The gain that is expected of a vote after the dev questions: by the gaps, updated by the vote's gain on them."""
+    before = Predictor(case.members, {"vote": fitted}).vote_before([member.model for member in case.members])
+    right = np.stack([scores(member) for member in case.members])
+    differences = np.take_along_axis(right, vote(codes_of(case.members))[None], axis=0)[0] - right[0]
+    n = len(differences)
+    # One question more on each side keeps the error above 0 if no answer differs.
+    return before.updated(100 * float(differences.mean()), 100 * (float(differences.var()) * n + 2) ** 0.5 / n)
+
+
 def vote_figures(cases: dict[str, list[Case]]) -> Iterator[Figure]:
     """How well the votes of each pool are predicted by what is fitted on the others."""
     found = {}
@@ -156,10 +181,7 @@ def vote_figures(cases: dict[str, list[Case]]) -> Iterator[Figure]:
         fitted = fit_vote(others if len(others) > 1 else cases)
         for size in SETS:
             some = [case for case in own if case.size == size]
-            predicted = [
-                Predictor(case.members, {"vote": fitted}).vote([member.model for member in case.members])
-                for case in some
-            ]
+            predicted = [_predicted(case, fitted) for case in some]
             found[left, size] = Quality(predicted, [case.gain for case in some], [case.error for case in some])
     worst = max(found[left, 3].rmse for left in cases)
     yield Figure("prediction_rmse", worst, limit="at most 1.7", note="points; triples of the worst pool left out")
@@ -171,6 +193,37 @@ def vote_figures(cases: dict[str, list[Case]]) -> Iterator[Figure]:
             yield Figure(f"prediction_rmse_{key}{end}", quality.rmse, note=f"points; {note}")
             yield Figure(f"prediction_coverage_{key}{end}", quality.coverage, note=f"of 90% intervals; {note}")
             yield Figure(f"prediction_ranks_{key}{end}", quality.ranks, note=f"rank correlation; {note}")
+
+
+def route_cases(pool: RealPool, quick: bool = False) -> Iterator[tuple[float, float]]:
+    """The gains of routers by the text of the questions, over the best member of all questions, and their errors.
+
+    Random sets of a pool's open models; 300 dev questions teach, other questions judge.
+    """
+    chance = np.random.default_rng(0)
+    accuracies = 100 * pool.right.mean(axis=1)
+    for _ in range(2 if quick else ROUTERS):
+        dev, rest = split(pool, chance)
+        size = int(chance.integers(2, MOST_MEMBERS, endpoint=True))
+        close = [
+            rows for rows in combinations(range(len(pool.models)), size) if np.ptp(accuracies[list(rows)]) <= SPREAD
+        ]
+        rows = sorted(close[chance.integers(len(close))], key=lambda row: -pool.right[row, dev].mean())
+        models = [pool.models[row] for row in rows]
+        learned = dev_scores(pool.logs.task("dev", dev.tolist(), 0), [pool.profile(model, dev) for model in models])
+        judge = rest[:JUDGED]
+        examples = pool.logs.task("held_out", judge.tolist(), 0).examples
+        picks = QuestionRouter(tuple(models), learned).picks([], examples)
+        right = pool.right[rows]
+        differences = right[picks, judge] - right[right.mean(axis=1).argmax(), judge]
+        yield 100 * float(differences.mean()), 100 * float(differences.std()) / len(judge) ** 0.5
+
+
+def fit_route(cases: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """The mean gain of routers, each pool counting the same, and the deviation without the gains' own error."""
+    mean = float(np.mean([np.mean([gain for gain, _ in own]) for own in cases.values()]))
+    squares = [np.mean([(gain - mean) ** 2 - error**2 for gain, error in own]) for own in cases.values()]
+    return {"intercept": mean, "deviation": float(np.sqrt(max(np.mean(squares), 0.25)))}
 
 
 def fit_decode(sets: Mapping[tuple[str, ...], tuple[float, float]], without: Collection[str] = ()) -> dict[str, Any]:

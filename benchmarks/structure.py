@@ -25,20 +25,21 @@ ODD_PHRASES = re.compile(
 )
 """Phrases that readers with English as a second language stumble over; code and prose are searched."""
 
-STRATEGIES = frozenset({"vote", "weighted_vote", "cascade", "router", "group_router", "self_consistency"})
+STRATEGIES = frozenset(
+    {"vote", "weighted_vote", "cascade", "router", "group_router", "group_cascade", "self_consistency"}
+)
 """Strategies whose name is no other word; ``single`` counts where the code beside it says that a strategy is meant."""
 CONCEPTS = {
     "a_run": ("Run", "read_result", "read_samples", "read_samples_jsonl"),
     "a_model": ("ModelSpec", "PoolEntry"),
     "the_names_of_strategies": ("ASKING",),
     "the_shape_of_a_file": ("Fields", "Keys"),
-    "a_difference": (
-        *("Difference", "Comparison", "PairedDifference", "GroupDifference", "Gain", "GroupGain", "GateResult"),
-        *("Judgement", "MethodResult", "Look"),
-    ),
     "a_verdict": ("Verdict", "Held", "GateOutcome"),
 }
 """Types and functions that state a concept, by the concept: the names of any version of the code."""
+ESTIMATES = frozenset({"estimate", "points", "observed", "delta", "difference", "gain", "expected_gain", "gap"})
+UNCERTAINTIES = re.compile(r"interval|error|deviation|(p|level)(_\w+)?|\w+_ci")
+"""Fields that state a difference, and how uncertain it is."""
 PASSED_FROM_OUTSIDE = (
     "advisor.commands.",
     "advisor.cli.",
@@ -53,7 +54,7 @@ TARGETS = {
     "isinstance_server_address": 10,
     "untyped_options": 0,
     "folders_that_dispatch_on_strategies": 1,
-    **{f"homes_of_{concept}": 1 for concept in CONCEPTS},
+    **{f"homes_of_{concept}": 1 for concept in (*CONCEPTS, "a_difference")},
     "parameters_that_no_code_passes": 0,
     "odd_phrases": 0,
 }
@@ -86,6 +87,32 @@ def data_classes(root: Path) -> list[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in node.decorator_list)
     ]
+
+
+def homes_of_a_difference(root: Path) -> list[str]:
+    """The data classes that state a difference and its uncertainty as numbers, each with its module.
+
+    A class that has a field of another one's type states nothing itself. The shapes of files are left out.
+    """
+    return [
+        f"{name}.{node.name}"
+        for name, path in modules(root)
+        if ".schema" not in name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and states_a_difference(node)
+    ]
+
+
+def states_a_difference(node: ast.ClassDef) -> bool:
+    """Whether a class has an estimate and its uncertainty as fields."""
+    numbers = [
+        field.target.id
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and re.search(r"\b(float|Interval)\b", ast.unparse(field.annotation))
+    ]
+    return not ESTIMATES.isdisjoint(numbers) and any(UNCERTAINTIES.fullmatch(each) for each in numbers)
 
 
 def imports(root: Path) -> dict[str, set[str]]:
@@ -155,7 +182,7 @@ def dispatches_on_strategies(tree: ast.AST) -> bool:
             about, names = False, _words([node.value])
         elif isinstance(node, ast.Dict):
             about, names = False, _words([key for key in node.keys if key is not None])
-            if len(names) == 1:  # it may be any word
+            if len(names & STRATEGIES) < 2:  # a record may have such a word as a key
                 continue
         else:
             continue
@@ -241,6 +268,7 @@ def measure(root: Path) -> dict[str, float]:
         "files_that_dispatch_on_strategies": len(dispatching),
         "folders_that_dispatch_on_strategies": len({path.parent for path in dispatching}),
         **{f"homes_of_{concept}": sum(defined[name] for name in names) for concept, names in CONCEPTS.items()},
+        "homes_of_a_difference": len(homes_of_a_difference(root)),
         "parameters_that_no_code_passes": len(needless_parameters(root)),
         "odd_phrases": len(odd_phrases(root)),
     }

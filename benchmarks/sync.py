@@ -21,9 +21,8 @@ from benchmarks._counting import BATCHES, MODES, count_steps, host_seconds, most
 from benchmarks._host import HOST_LIMITS
 from benchmarks._measure import Figure, Timer, arguments, progress, spread, tell
 from benchmarks._models import TINY, made_up_tokenizer, random_member
-from ensemble.decode.settings import Batch, Settings
+from ensemble.decode.settings import MAX_DRAFT_TOKENS, Batch, Settings
 from ensemble.models.member import Member
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS
 
 NAMES = ("sure", "unsure", "other")
 ENDS = {2: "", 3: "_three"}

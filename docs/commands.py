@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
 from advisor.cli import app
+from advisor.options.option import Panel
 
 MARK = "<!-- commands -->"
 
@@ -22,9 +23,14 @@ def _lines() -> Iterator[str]:
     for name, command in group.commands.items():
         # The help is wrapped for a terminal, so join its lines.
         yield from (f"## advisor {name}", "", " ".join((command.help or "").split()), "")
-        rows = [_row(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
-        if rows:
-            yield from ("| option | what it does | default |", "|---|---|---|", *rows, "")
+        panels: dict[str, list[str]] = {}
+        for parameter in command.params:
+            if not getattr(parameter, "hidden", False):
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(_row(parameter))
+        for panel in ("", *get_args(Panel)):
+            if rows := panels.get(panel):
+                yield from ([f"**{panel}**", ""] if panel else [])
+                yield from ("| option | what it does | default |", "|---|---|---|", *rows, "")
 
 
 def _row(parameter: Any) -> str:

@@ -24,7 +24,6 @@ from ensemble.methods import get_method, get_module, make_options, plugins
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import (
-    CHAT_TEMPLATES,
     ChatTemplate,
     Checkpoint,
     Dialogue,
@@ -41,7 +40,7 @@ from ensemble.score.choices import ByteQuestion, ChoiceQuestion, Question, byte_
 from ensemble.score.long_text import Passage, PassageScorer
 from ensemble.score.perplexity import perplexity_weights
 from ensemble.score.scorer import ChoiceScore, Scorer, in_batches
-from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
+from ensemble.servers.address import PREFIX, ServerAddress
 from ensemble.step.means import Weights, normalised, with_consistency
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import load_or_build
@@ -453,11 +452,11 @@ def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
             words = shlex.split(model)
         except ValueError as error:
             raise InputError(f"models: {str(error).lower()}; close the quotation mark") from None
-        address, options = read_server_line(words, "models")
-        template = options.get("chat_template", "never")
-        if template not in CHAT_TEMPLATES:
-            raise InputError(f"models: chat_template={template}: not one of {', '.join(CHAT_TEMPLATES)}")
-        return ModelSpec(address, options.get("name", address.name), chat_template=cast(ChatTemplate, template))
+        from ensemble.models.pool_line import read_server_line
+
+        address, line = read_server_line(words, "models")
+        name = address.name if line.name is None else line.name
+        return ModelSpec(address, name, chat_template=line.chat_template or "never")
     checkpoint = model if isinstance(model, Checkpoint | ServerAddress) else Checkpoint(str(model))
     return ModelSpec(checkpoint, checkpoint.name, chat_template="never")
 

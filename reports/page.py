@@ -63,7 +63,17 @@ SECTIONS: tuple[tuple[str, str, Callable[[ReportData], dict[str, Any] | None] | 
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _STYLES = ("style.css", "figures.css", "explorer.css", "steps.css", "print.css")
-_SCRIPTS = ("theme.js", "make.js", "tables.js", "limits.js", "matrices.js", "steps.js", "explorer.js", "questions.js")
+_SCRIPTS = (
+    "theme.js",
+    "make.js",
+    "save.js",
+    "tables.js",
+    "limits.js",
+    "matrices.js",
+    "steps.js",
+    "explorer.js",
+    "questions.js",
+)
 _SMALL_SCRIPTS = ("theme.js", "tables.js")
 
 

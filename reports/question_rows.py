@@ -21,6 +21,7 @@ KINDS = {
     "wrong": "All wrong",
     "right": "All right",
 }
+OF_STRATEGY = ("recovered", "broken")
 
 
 @dataclass(frozen=True, slots=True)

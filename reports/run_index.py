@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from advisor.runs.run import Run
 from advisor.runs.schema.result import Result
 from ensemble.common import text
 from ensemble.errors import InputError
-from reports.formats import guarded, markdown_table
+from reports.formats import as_csv, markdown_table
 from reports.page import write_small_page
 
 MOST_RUNS = 500
@@ -56,8 +54,9 @@ def _runs(folder: Path) -> Iterator[Path]:
 
 
 def index_rows(folder: Path, runs: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return what is shown of each run; of one that cannot be read, ``name`` and ``problem``."""
-    return [_row(folder, run) for run in runs]
+    """Return what is shown of each run, the newest first; of one that cannot be read, ``name`` and ``problem``."""
+    rows = [_row(folder, run) for run in runs]
+    return sorted(rows, key=lambda row: row.get("written", ""), reverse=True)
 
 
 def _row(folder: Path, run: Path) -> dict[str, Any]:
@@ -77,7 +76,7 @@ def _row(folder: Path, run: Path) -> dict[str, Any]:
         # A name may have any characters, also those that mean something in an address.
         "link": quote(f"{relative}/report.html") if (run / "report.html").is_file() else None,
         "task": result.task.name,
-        "written": datetime.fromtimestamp(state.st_mtime).strftime("%Y-%m-%d %H:%M"),
+        "written": _written(result, state.st_mtime),
         "models": len(result.candidates),
         "held_out": result.held_out,
         "best_single": result.best_single.name if result.best_single else None,
@@ -89,6 +88,15 @@ def _row(folder: Path, run: Path) -> dict[str, Any]:
         "calls": recommended and recommended.calls_per_question,
         "price": recommended and recommended.price_per_1000,
     }
+
+
+def _written(result: Result, changed: float) -> str:
+    """When the result was first written, in UTC; for a result without a date, when its file was last changed."""
+    try:
+        moment = datetime.fromisoformat(result.provenance.date or "").astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        moment = datetime.fromtimestamp(changed, timezone.utc)
+    return moment.strftime("%Y-%m-%d %H:%M")
 
 
 def _best_points(result: Result) -> float | None:
@@ -151,13 +159,9 @@ def index_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the runs as CSV; an unknown value is an empty cell."""
     columns = ("name", "task", "written", "models", "held_out", "best_single", "best_points", "strategy", "gain")
     more = ("gain_low", "gain_high", "shown", "calls", "price", "problem")
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow((*columns, *more))
+    told = []
     for row in rows:
         low, high = row.get("gain_ci") or (None, None)
         values = {**row, "gain_low": low, "gain_high": high}
-        cells = (values.get(name) for name in (*columns, *more))
-        # Only texts are guarded: a number with a sign must stay a number.
-        writer.writerow([guarded(cell) if isinstance(cell, str) else cell for cell in cells])
-    return stream.getvalue()
+        told.append({name: values.get(name) for name in (*columns, *more)})
+    return as_csv(told)

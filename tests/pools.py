@@ -17,6 +17,7 @@ import pytest
 import torch
 import typer
 import yaml
+from safetensors.torch import load_file, save_file
 from tiny import byte_tokenizer, save_member, tiny_model, unigram_tokenizer
 
 from advisor import cli
@@ -32,15 +33,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed, name in enumerate(["alpha", "beta", "gamma"]):
         tokenizer = made_up.get(name) or byte_tokenizer((" the", "ing"))
         save_member(folder / name, tiny_model(tokenizer, seed=seed, hidden=8, positions=256), tokenizer)
-    for name in ("truncated", "pickled", "numberless"):
+    for name in ("incomplete", "pickled", "numberless"):
         tokenizer = made_up["alpha"]
         model = tiny_model(tokenizer, seed=9, hidden=8)
         if name == "numberless":
             with torch.no_grad():
                 model.get_output_embeddings().weight.fill_(torch.nan)
         save_member(folder / name, model, tokenizer)
-    weights = folder / "truncated" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
+    weights = folder / "incomplete" / "model.safetensors"
+    tensors = load_file(weights)
+    tensors.popitem()
+    save_file(tensors, weights, metadata={"format": "pt"})
     (folder / "pickled" / "model.safetensors").rename(folder / "pickled" / "pytorch_model.bin")
     (folder / "empty").mkdir()
     return folder

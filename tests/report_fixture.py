@@ -410,7 +410,7 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
 def _prediction(selected: list[str]) -> dict[str, Any]:
     sets = [selected, selected[:2], [selected[0], "steps-bytes"]]
     return {
-        "choose": "rules",
+        "set_by": "rules",
         "sets": [
             {
                 "models": models,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from advisor.advice.comparison import StrategyResult, compare_strategies
 from advisor.advice.sequential import questions_range
-from advisor.advice.verdict import advise, fragile, moved_warning, sanity_warnings
+from advisor.advice.verdict import advise, close_calls, doubts_of, moved_warning, sanity_warnings
 from advisor.choose.rules import select
 from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Limits, Profile, Selection, Standing
@@ -201,7 +201,7 @@ def members(*accuracies: int, lengths: tuple[int, ...] | None = None) -> list[Pr
 
 
 def test_a_gap_far_from_its_limit_holds() -> None:
-    near, far = fragile(members(160, 156, 60), "a", Limits())
+    near, far = close_calls(members(160, 156, 60), "a", Limits())
     assert not near.gap_flips
     assert not near.length_flips
     assert not far.gap_flips
@@ -210,7 +210,7 @@ def test_a_gap_far_from_its_limit_holds() -> None:
 
 @pytest.mark.parametrize("right", [142, 138])  # 9 and 11 points behind
 def test_a_gap_close_to_its_limit_may_flip_either_way(right: int) -> None:
-    [margin] = fragile(members(160, right), "a", Limits())
+    [margin] = close_calls(members(160, right), "a", Limits())
     assert margin.gap_flips
     assert margin.gap_ci[0] < 10 < margin.gap_ci[1]
     assert "the gap may be on the other side of its limit" in margin.text
@@ -218,7 +218,7 @@ def test_a_gap_close_to_its_limit_may_flip_either_way(right: int) -> None:
 
 @pytest.mark.parametrize("length", [39, 41])
 def test_a_length_ratio_close_to_its_limit_may_flip_either_way(length: int) -> None:
-    [margin] = fragile(members(160, 158, lengths=(20, length)), "a", Limits())
+    [margin] = close_calls(members(160, 158, lengths=(20, length)), "a", Limits())
     assert margin.length_flips
     assert not margin.gap_flips
 
@@ -227,17 +227,17 @@ def test_a_candidate_close_to_the_primary_may_be_the_better_one() -> None:
     generator = np.random.default_rng(0)
     a, b = (generator.random((2, 200)) < 0.7).astype(float)
     first, second = sorted((profile("a", a), profile("b", b)), key=lambda p: -p.accuracy)
-    [margin] = fragile([first, second], first.model, Limits())
+    [margin] = close_calls([first, second], first.model, Limits())
     assert margin.order_flips
     assert "it may be the more accurate of the two" in margin.text
 
 
 def test_a_rule_that_rejects_for_certain_leaves_the_other_nothing_to_turn_round() -> None:
-    [margin] = fragile(members(160, 138, lengths=(20, 60)), "a", Limits())
+    [margin] = close_calls(members(160, 138, lengths=(20, 60)), "a", Limits())
     assert not (margin.gap_flips or margin.length_flips)
-    [margin] = fragile(members(160, 40, lengths=(20, 41)), "a", Limits())
+    [margin] = close_calls(members(160, 40, lengths=(20, 41)), "a", Limits())
     assert not (margin.gap_flips or margin.length_flips)
-    [margin] = fragile(members(160, 138, lengths=(20, 41)), "a", Limits())
+    [margin] = close_calls(members(160, 138, lengths=(20, 41)), "a", Limits())
     assert margin.gap_flips and margin.length_flips
 
 
@@ -246,9 +246,32 @@ def test_models_that_guess_fail_or_are_never_right_are_warned_of() -> None:
     unread = replace(bad, answers=(*bad.answers[:150], *(replace(a, error="too long") for a in bad.answers[150:])))
     assert sanity_warnings([good, bad], 75.0, 25.0) == ()
     assert sanity_warnings([good, bad], 75.0, None) == ()
-    assert "Not one response of c is right" in sanity_warnings([good, never], 75.0, None)[0]
+    assert "Not one response of c to the 200 dev questions is right" in sanity_warnings([good, never], 75.0, None)[0]
     assert "Over a fifth of the questions could not be answered by b" in sanity_warnings([good, unread], 75.0, None)[0]
     assert "better than guessing, which scores 25.0 points" in sanity_warnings([bad], 20.0, 25.0)[0]
+
+
+def test_a_model_that_writes_one_text_to_all_questions_is_warned_of() -> None:
+    good, constant = (
+        Profile(name, tuple(Answer(f"q{n}", text.format(n), None, 0.5, "eos") for n in range(40)))
+        for name, text in (("good", "The answer is {}."), ("constant", "Choose this response."))
+    )
+    assert (doubts_of(good), doubts_of(constant)) == ((), ("same_text",))
+    (warning,) = sanity_warnings([constant, good], 75.0, None)
+    assert warning.startswith("Nearly all responses of constant are the same text")
+
+
+def test_texts_of_one_length_are_one_text_where_a_log_has_no_texts() -> None:
+    lengths = [
+        Profile("m", tuple(Answer(f"q{n}", None, None, 0.5, "eos", logged_length=872 + n % k) for n in range(40)))
+        for k in (1, 2)
+    ]
+    assert [doubts_of(each) for each in lengths] == [("same_text",), ()]
+
+
+def test_labels_may_be_equal() -> None:
+    labels = Profile("m", tuple(Answer(f"q{n}", "no", "no", 1.0, "eos") for n in range(40)))
+    assert doubts_of(labels) == ()
 
 
 def test_each_doubt_about_the_models_is_a_warning_by_itself() -> None:
@@ -263,12 +286,12 @@ def test_splits_that_differ_are_warned_of() -> None:
 
 def test_the_margins_come_in_the_order_of_the_profiles_without_the_primary() -> None:
     profiles = members(140, 160, 150)
-    assert [margin.model for margin in fragile(profiles, "b", Limits())] == ["a", "c"]
+    assert [margin.model for margin in close_calls(profiles, "b", Limits())] == ["a", "c"]
 
 
 def test_empty_responses_have_margins_too() -> None:
     silent = profile("b", [0] * 200, [0] * 200)
-    [margin] = fragile([*members(10), silent], "a", Limits())
+    [margin] = close_calls([*members(10), silent], "a", Limits())
     assert margin.length_ratio_ci == (float("inf"), float("inf"))
     assert not margin.length_flips
 
@@ -276,7 +299,7 @@ def test_empty_responses_have_margins_too() -> None:
 def test_margins_on_different_questions_are_refused() -> None:
     fewer = profile("b", [1] * 199, [20] * 199)
     with pytest.raises(UniteError, match=r"a and b answered different questions \(200 and 199 of them\)"):
-        fragile([*members(160), fewer], "a", Limits())
+        close_calls([*members(160), fewer], "a", Limits())
 
 
 @pytest.mark.parametrize(("right", "says"), [(0, "look at the prompt"), (200, "nothing to gain")])
@@ -284,7 +307,7 @@ def test_where_all_are_always_right_or_always_wrong_nothing_breaks_and_it_is_sai
     profiles = members(right, right, right)
     selection = select([Standing(each.model, each.accuracy, each.mean_length) for each in profiles], Limits())
     assert selection.selected == ("a", "b", "c")
-    assert [margin.gap_ci for margin in fragile(profiles, "a", Limits())] == [(0, 0), (0, 0)]
+    assert [margin.gap_ci for margin in close_calls(profiles, "a", Limits())] == [(0, 0), (0, 0)]
     [first, *_] = all_pairs(profiles)
     assert (first.gap, first.kappa, first.oracle) == (0, None, right / 2)
     advice = advise(selection, together(0, 0, right, 200))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,8 @@ def test_a_run_in_python_writes_the_result_of_the_command_line(place: Place, mod
     run = again(place, k=4, out="b")
     printed = json.loads((place.folder / "a" / "result.json").read_text(encoding="utf-8"))
     for result in (printed, run.json):
-        del result["provenance"]["command"]
+        # What differs: how the run was called, and when.
+        del result["provenance"]["command"], result["provenance"]["date"]
     assert run.json == printed
 
 
@@ -122,6 +124,18 @@ def test_the_same_run_may_be_written_again(place: Place, models: Path) -> None:
     place.job(models)
     for _ in range(2):
         assert place.advisor(*SELECT, "--limit", "4").status == 0
+
+
+@pytest.mark.parametrize(("also", "is_kept"), [("", True), (', "more": 1', False)])
+def test_a_rerun_keeps_the_date_of_the_same_result(place: Place, models: Path, also: str, is_kept: bool) -> None:
+    place.job(models)
+    path, first = place.folder / "runs" / "sums" / "result.json", '"date": "2020-01-02T03:04:05+00:00"'
+    place.advisor(*SELECT, "--limit", "4", "--no-verify")
+    written, found = re.subn('"date": "[-0-9T:]+[+]00:00"', first + also, path.read_text(encoding="utf-8"))
+    assert found == 1
+    path.write_text(written, encoding="utf-8")
+    place.advisor(*SELECT, "--limit", "4", "--no-verify")
+    assert (first in path.read_text(encoding="utf-8")) == is_kept
 
 
 def test_a_run_with_other_settings_is_not_replaced(place: Place, models: Path) -> None:

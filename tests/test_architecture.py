@@ -34,6 +34,7 @@ ORDER = [
     "advisor.progress",
     "advisor.records",
     "advisor.statistics",
+    "advisor.pooling",
     "advisor.options",
     "advisor.sandbox",
     "advisor.tables",

@@ -59,6 +59,7 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
         (["select", "--pool", "models.txt", "--task", "gone.yaml"], "there is no task file gone.yaml"),
         (["select", "--pool", "models.txt", "--task", "gsm9k"], "there is no task 'gsm9k'; did you mean gsm8k?"),
         (["select", "--scores", "gone.json"], "--scores gone.json: the file does not exist"),
+        (["select", "--scores", "models.txt"], "--scores models.txt: it is not JSON; write it in the form {"),
         (["report", "gone"], "gone"),
         (["run"], "the prompt is missing"),
         (["run", "gone", "a prompt"], "gone: no such folder"),

@@ -302,7 +302,7 @@ def test_a_log_without_fresh_questions_is_refused(vote: Place) -> None:
     line = vote.refused("check", "run", "--logs", "first.jsonl")
     assert line == (
         "advisor: --logs: the run has all of its 600 questions, so none is fresh; give new questions, for example "
-        "another --split or --task"
+        "another log"
     )
 
 
@@ -358,7 +358,7 @@ def test_bad_options_are_refused(vote: Place, options: tuple[str, ...], message:
 
 
 def test_a_run_of_logs_says_what_it_lacks(vote: Place) -> None:
-    assert "--task is missing" in vote.refused("check", "run")
+    assert "was made from logs; give --logs FILE with fresh questions, or --task" in vote.refused("check", "run")
     vote.task(metric="exact_match")
     assert "it does not have the place of its model" in vote.refused("check", "run", "--task", "task.yaml")
     (vote.folder / "run" / "samples.jsonl").unlink()
@@ -423,6 +423,32 @@ def test_models_are_asked_fresh_questions_only_and_score_as_in_evaluate(
         assert (found["n"], found["left_out"]) == (8, 2)
         assert found["accuracy"] == accuracies[method]
         assert found["best_single_accuracy"] == alone[found["best_single_model"]]
+
+
+def test_without_a_task_fresh_questions_of_the_runs_own_are_asked(
+    run: Place, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cache = "--cache-dir", str(demo_cache(tmp_path_factory) / "unite-advisor")
+    _, found = check(run, "--strategy", "single", "--limit", "2", *cache)
+    assert (found["task"], found["n"]) == ("word_problems", 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (None, "does not say which task it had; give --task"),
+        ({"task": ["a"]}, "does not say which task it had"),
+        ({"task": "lm_eval:gsm8k"}, "give --task lm_eval:gsm8k to load the task of the run, which may run code"),
+        ({"task": "gsm8k", "data": "/data"}, "--data is missing: the run read gsm8k from /data"),
+    ],
+)
+def test_a_task_of_the_run_that_only_the_user_may_name_is_refused(
+    run: Place, settings: dict[str, Any] | None, says: str
+) -> None:
+    result = result_of(run)
+    result["provenance"]["settings"] = settings
+    run.write("run/result.json", json.dumps(result))
+    assert says in run.refused("check", "run")
 
 
 def test_the_recommendation_is_checked_with_progress_on_standard_error(
@@ -495,3 +521,9 @@ def test_a_set_that_decodes_needs_no_servers(run: Place, raw: Raw) -> None:
     line = run.refused("check", "run", "--task", "mixed.yaml", "--strategy", "unite")
     assert "server" in line
     assert raw.asked == []
+
+
+def test_a_gain_that_no_task_can_tell_from_none_needs_no_number_of_questions() -> None:
+    found = judge_gain(gain(0.02, 2.0), 0.06, (-1.0, 1.0))
+    assert (found.verdict, found.questions) == ("unclear", None)
+    assert found.reason == "20,000 questions would not tell a gain as small as this one from none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from benchmarks.structure import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMES = ("json", "re", "enum", "contextlib", "ensemble", "torch", "advisor")
+NAMES = ("json", "re", "enum", "contextlib", "sitecustomize", "usercustomize", "ensemble", "torch", "advisor")
 """Modules that some child process imports first."""
 
 STARTS = {
@@ -39,6 +40,9 @@ def trap(tmp_path: Path) -> Path:
     """A folder whose modules leave a file behind when they are imported."""
     for name in NAMES:
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r})", "utf-8")
+    for name in ("transformers", "tokenizers", "ijson"):
+        shutil.copytree(tmp_path, tmp_path / name)
+        (tmp_path / name / "re.py").rename(tmp_path / name / "__init__.py")
     return tmp_path
 
 
@@ -69,9 +73,36 @@ def test_the_sandbox_does_not_import_from_the_working_folder(trap: Path) -> None
 
 
 def test_a_command_in_a_downloaded_folder_runs_no_code_of_it(trap: Path) -> None:
-    model = ROOT / "advisor" / "demo" / "models" / "terse-llama"
-    command = ("run", "--models", str(model), "--max-new-tokens", "2", "Q")
+    # The model's folder has such files, too.
+    shutil.copytree(ROOT / "advisor" / "demo" / "models" / "terse-llama", trap, dirs_exist_ok=True)
+    command = ("run", "--models", ".", "--max-new-tokens", "2", "Q")
     in_folder(trap, "from advisor.cli import main; main()", *command)
+
+
+def test_a_new_cluster_does_not_import_from_the_working_folder(trap: Path) -> None:
+    """PYTHONPATH with an empty entry means the working folder, and the processes of a cluster inherit it."""
+    pytest.importorskip("ray")
+    code = """
+import os, ray
+from ensemble.distributed.ray_cluster import cluster
+os.environ["PYTHONPATH"] = os.pathsep.join(["", "/my/code", ".", os.getcwd()])
+def init(**_):
+    print(os.environ["PYTHONPATH"])
+    raise SystemExit
+ray.init = init
+try:
+    cluster("local").__enter__()
+except Exception as error:
+    assert "could not be started" in str(error)
+"""
+    assert in_folder(trap, code) == "/my/code\n"
+
+
+def test_other_children_do_not_take_the_import_path_of_the_environment(
+    trap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", ":")
+    in_folder(trap, f"{LIMITS}; {CALL}; from advisor.sandbox.run_program import run; print(run('import json', ()))")
 
 
 def calls(path: Path) -> Iterator[str]:

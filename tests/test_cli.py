@@ -25,7 +25,9 @@ import matplotlib
 import pytest
 
 from advisor import cli
+from advisor.commands import lists
 from advisor.progress import Progress
+from advisor.runs.schema.result import Result
 from advisor.terminal.tables import print_conclusion, print_tables, trace_lines
 from ensemble.step.trace import Candidate, Step
 
@@ -140,17 +142,22 @@ def test_profiles_that_were_printed_can_be_selected_from(place: Place, finished:
     assert [each["reason"] for each in found["candidates"]] == [each["reason"] for each in wanted["candidates"]]
 
 
+def test_help_names_the_first_page_of_the_documentation(place: Place) -> None:
+    (page,) = re.findall(r"Documentation: (.*)", place.advisor("--help").out)
+    assert Path(page).read_text(encoding="utf-8").startswith("# ")
+
+
 def test_a_failed_candidate_is_noted_and_all_failing_is_exit_1(place: Place, models: Path) -> None:
     place.task()
-    place.pool(str(models / "truncated"), str(models / "alpha"))
+    place.pool(str(models / "incomplete"), str(models / "alpha"))
     ran = place.advisor("profile", "--pool", "models.txt", "--task", "task.yaml")
     assert ran.status == 0
-    assert "note truncated: it cannot be loaded: " in ran.err
+    assert "note incomplete: its weights lack " in ran.err
     assert re.fullmatch(r" *[\d.]+ points +\d+ characters +\d+ cut off  alpha\n", ran.out)
-    place.pool(str(models / "truncated"), str(models / "numberless"))
+    place.pool(str(models / "incomplete"), str(models / "numberless"))
     ran = place.advisor(*SELECT, "--quiet")
     assert (ran.status, ran.out) == (1, "")
-    assert ran.line.startswith("advisor: none of the 2 candidates could be run; truncated: it cannot be loaded")
+    assert ran.line.startswith("advisor: none of the 2 candidates could be run; incomplete: its weights lack")
     assert not (place.folder / "runs").exists()
 
 
@@ -189,6 +196,17 @@ def test_lists_are_a_line_each(place: Place) -> None:
     assert place.advisor().out.startswith("Usage: advisor ")
 
 
+def test_lists_are_wrapped_beside_the_names_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    lists.methods()
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("unite            token     the mean") and lines[1].startswith(" " * 27 + "t")
+
+
 # --- What reaches the terminal ---
 
 
@@ -204,7 +222,9 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "close_call": HOSTILE,
     }
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
-    strategy = {"strategy": HOSTILE, "members": [HOSTILE, "b"], "n": 5, "best_single_model": HOSTILE}
+    # A name with a null character is refused.
+    named = HOSTILE.replace("\0", "")
+    strategy = {"strategy": named, "members": [named, "b"], "n": 5, "best_single_model": HOSTILE}
     strategy |= {
         "accuracy": 50.0,
         "measured_gain": 1.0,
@@ -219,7 +239,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
         "candidates": [candidate],
         "prediction": {
-            "choose": "search",
+            "set_by": "search",
             "sets": [
                 {
                     "models": [HOSTILE],
@@ -245,8 +265,9 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     }
     progress = Progress()
     progress.say(HOSTILE)
-    print_tables(result)
-    print_conclusion(result, tmp_path / "[bold]\x1b[31m" / "report.html")
+    found = finished_run(result)
+    print_tables(found)
+    print_conclusion(found, tmp_path / "[bold]\x1b[31m" / "report.html")
     with progress.stage(HOSTILE, 3) as advance:
         advance(3)
     captured = capfd.readouterr()
@@ -254,6 +275,11 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     assert "⟨U+202E⟩" in captured.out
     for text in ("[bold]b[/]", "[link=x]y[/]", ":fire:", "⟨U+202E⟩", "␛[31mred"):
         assert text in re.sub(r"[\s│]+", "", captured.err) or text in captured.err
+
+
+def finished_run(values: dict[str, Any]) -> Result:
+    """The result of a run with these values."""
+    return Result.model_validate({"schema_version": 2, "selected": [], **values})
 
 
 def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
@@ -314,7 +340,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
 
 
 def concluded(result: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    print_conclusion(result, folder / "report.html")
+    print_conclusion(finished_run(result), folder / "report.html")
     return capsys.readouterr().out.splitlines()
 
 
@@ -332,7 +358,14 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
         "The set was not run.",
     ]
     assert lines[6].startswith("Report: ") and len(lines) == 8
-    assert lines[7] == f"Use it: advisor run {tmp_path} PROMPT, or advisor serve {tmp_path}"
+    assert lines[7] == f"Use it: advisor run {tmp_path} QUESTION, or advisor serve {tmp_path}"
+
+
+def test_a_corrected_p_is_called_p_as_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = printed(3)
+    result["strategies"][0] |= {"p_no_gain": 0.046, "p_adjusted": 0.98}
+    text = "".join(concluded(result, tmp_path, capsys))
+    assert "p = 0.046; p = 0.98 after correction for several strategies" in text
 
 
 def test_an_interval_with_zero_in_it_needs_no_explanation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,20 +374,18 @@ def test_an_interval_with_zero_in_it_needs_no_explanation(tmp_path: Path, capsys
     assert "The interval" not in "".join(concluded(result, tmp_path, capsys))
 
 
-def test_a_rejected_model_that_is_recommended_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_leaderboard_has_the_role_of_a_recommended_model(capsys: pytest.CaptureFixture[str]) -> None:
     result = printed(7)
-    note = "Votes, cascades and routers may ask rejected models"
-    print_tables(result)
-    assert note not in " ".join(capsys.readouterr().err.split())
     rejected = next(each["model"] for each in result["candidates"] if each["status"] == "rejected")
-    result["advice"]["recommendation"]["members"] = ["a", rejected]
-    print_tables(result)
-    assert note in " ".join(capsys.readouterr().err.split())
+    result["advice"]["recommendation"] |= {"strategy": "cascade", "members": ["a", rejected]}
+    print_tables(finished_run(result))
+    (row,) = (line for line in capsys.readouterr().err.splitlines() if "stage 2 of the cascade" in line)
+    assert rejected in row
 
 
 def test_grades_are_not_counted_as_right_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = printed(3)
-    result["judge"] = {"mode": "single"}
+    result["candidates"][0]["corpus_score"] = 30.0
     assert "of 1,000 questions" not in "".join(concluded(result, tmp_path, capsys))
 
 
@@ -383,7 +414,7 @@ def test_without_held_out_questions_the_conclusion_says_why_nothing_is_recommend
 
 
 def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.CaptureFixture[str]) -> None:
-    print_tables(printed(3))
+    print_tables(finished_run(printed(3)))
     table = capsys.readouterr().err.partition("Strategies, 1 held-out question, compared with a alone")[2]
     rows = [" ".join(line.split()) for line in table.splitlines() if line.strip()]
     assert rows[0] == "strategy points expected measured shown calls"
@@ -399,11 +430,11 @@ def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.Capture
 def test_of_many_candidates_only_the_first_rejected_ones_have_their_reasons_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_tables(printed(28))
+    print_tables(finished_run(printed(28)))
     shown = capsys.readouterr().err
     assert re.findall(r"reason \d+", shown) == [f"reason {n}" for n in range(7)]
     assert "The report has the reasons of 21 more candidates." in shown
-    print_tables(printed(7))
+    print_tables(finished_run(printed(7)))
     assert "more candidate" not in capsys.readouterr().err
 
 
@@ -414,9 +445,27 @@ def test_a_name_is_not_broken_to_make_room_for_details(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    print_tables(printed(28, name))
+    print_tables(finished_run(printed(28, name)))
     table = capsys.readouterr().err.partition("Strategies")[0]
     assert all(f" {name.format(n)} " in table for n in range(28))
+
+
+def test_long_names_are_shortened_in_the_middle_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = printed(4, "an-owner/a-model-with-a-name-that-is-longer-than-half-of-a-line-{:02}")
+    names = [candidate["model"] for candidate in result["candidates"]]
+    result["strategies"][0]["members"] = names[:3]
+    result["strategies"].append({**result["strategies"][0], "members": names[1:]})
+    print_tables(finished_run(result))
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= 80
+    ends = [re.search(r"an-owner/\S+…\S+-(\d\d) ", line) for line in lines[:8]]
+    assert [found[1] for found in ends if found] == ["00", "01", "02", "03"]
+    # Two strategies of the same title are told apart by their members.
+    below = " ".join(lines).partition("Cascade, 3 models")[2]
+    assert below.index("line-00") < below.index("Cascade, 3 models") < below.index("line-03")
 
 
 def test_an_error_about_something_hostile_is_still_one_harmless_line(place: Place) -> None:
@@ -595,13 +644,13 @@ def write_long(place: Place, models: Path) -> None:
 
 
 def outcome(folder: Path) -> tuple[Any, list[str]]:
-    """Result and samples without what two runs may differ in: the command, and what it cost."""
+    """Result and samples without what two runs may differ in: the command, the date, and what it cost."""
 
     def strip(value: Any) -> Any:
         if isinstance(value, list):
             return [strip(item) for item in value]
         if isinstance(value, dict):
-            costs = ("seconds_total", "seconds_per_question", "tokens_per_second", "peak_memory", "command")
+            costs = ("seconds_total", "seconds_per_question", "tokens_per_second", "peak_memory", "command", "date")
             return {key: strip(item) for key, item in value.items() if key not in costs}
         return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import math
@@ -18,13 +19,14 @@ from hypothesis import strategies as st
 from report_browser import browser, open_report, prefer, resize
 from scipy import stats
 
-from advisor.compare.paired import PairedScores, check_gate, compare_pairs, smallest_shown
+from advisor.compare.paired import ComparedPair, PairedScores, check_gate, compare_pairs, smallest_shown
 from advisor.compare.score_table import ScoreTable, read_runs
 from advisor.config import LogsConfig
 from advisor.statistics import (
     bonett_price,
     cluster_interval,
     cluster_sign_flip,
+    difference_of,
     holm,
     mcnemar,
     mean_interval,
@@ -45,6 +47,16 @@ def table(*columns: Sequence[float] | Floats, groups: Sequence[str] = (), cluste
     return ScoreTable(
         "sums", "score", names, scores, tuple(groups) or (None,) * len(scores), tuple(clusters) or None, ()
     )
+
+
+def pairs_of(scores: ScoreTable, **options: Any) -> list[ComparedPair]:
+    return compare_pairs(scores, **options).pairs
+
+
+def shown_from(differences: Floats) -> float:
+    """The smallest difference that is shown, as a share."""
+    found = difference_of(("b", "a"), differences, (0.0, 0.0), "")
+    return smallest_shown(found, 0.025, 1.0, len(differences)) / 100
 
 
 def changed(gained: int, lost: int, n: int) -> tuple[list[float], list[float]]:
@@ -146,7 +158,7 @@ def test_the_interval_of_an_accuracy_covers_it_with_clusters() -> None:
 
 
 def test_a_pair_has_the_figures_of_a_table_counted_by_hand() -> None:
-    (pair,) = compare_pairs(table(*changed(15, 5, 100)))
+    (pair,) = pairs_of(table(*changed(15, 5, 100)))
     assert (
         pair.difference.over,
         pair.difference.of,
@@ -163,7 +175,7 @@ def test_a_pair_has_the_figures_of_a_table_counted_by_hand() -> None:
 
 def test_p_values_are_corrected_for_all_pairs() -> None:
     generator = np.random.default_rng(2)
-    pairs = compare_pairs(table(*(generator.random(200) < share for share in (0.5, 0.6, 0.7, 0.75))))
+    pairs = pairs_of(table(*(generator.random(200) < share for share in (0.5, 0.6, 0.7, 0.75))))
     assert len(pairs) == 6
     assert [pair.p_adjusted for pair in pairs] == holm([pair.difference.p_two_sided for pair in pairs])
 
@@ -171,7 +183,7 @@ def test_p_values_are_corrected_for_all_pairs() -> None:
 def test_graded_scores_have_the_intervals_of_the_paired_bootstrap() -> None:
     generator = np.random.default_rng(4)
     a, b, c = generator.random((3, 50))
-    pairs = compare_pairs(table(a, b, c), seed=7)
+    pairs = pairs_of(table(a, b, c), seed=7)
     for pair, differences in zip(pairs, (b - a, c - a, c - b), strict=True):
         assert pair.difference.interval == pytest.approx(mean_interval(100 * differences, seed=7))
 
@@ -180,7 +192,7 @@ def test_graded_scores_have_the_p_values_of_the_permutation_test() -> None:
     generator = np.random.default_rng(6)
     a = generator.random(80)
     b = np.clip(a + generator.normal(0.04, 0.2, 80), 0, 1)
-    (pair,) = compare_pairs(table(a, b))
+    (pair,) = pairs_of(table(a, b))
     assert pair.difference.p_two_sided == pytest.approx(sign_flip(b - a), abs=0.02)
     assert pair.difference.test == "sign-flip permutation"
 
@@ -198,7 +210,7 @@ def test_graded_scores_in_clusters_keep_the_level() -> None:
 
 
 def test_the_same_answers_are_no_difference() -> None:
-    (pair,) = compare_pairs(table([1, 0, 1, 1] * 10, [1, 0, 1, 1] * 10))
+    (pair,) = pairs_of(table([1, 0, 1, 1] * 10, [1, 0, 1, 1] * 10))
     assert (pair.difference.estimate, pair.difference.p_two_sided, pair.questions_needed, pair.questions_safe) == (
         0,
         1,
@@ -215,7 +227,7 @@ def test_few_questions_have_finite_figures(n: int, size: int, scores: list[float
     columns = np.random.default_rng(n).choice(scores, (3, n))
     clusters, groups = [str(row // size) for row in range(n)], [str(row % 3) for row in range(n)]
     for labels in (clusters, ()):
-        for pair in compare_pairs(table(*columns, groups=groups, clusters=labels)):
+        for pair in pairs_of(table(*columns, groups=groups, clusters=labels)):
             assert 0 < pair.difference.p_two_sided <= 1
             assert 0 < pair.smallest_shown <= 100
             assert all(-100 <= end <= 100 for end in (*pair.difference.interval, *pair.margin_ci))
@@ -225,14 +237,14 @@ def test_few_questions_have_finite_figures(n: int, size: int, scores: list[float
 
 
 def test_equivalence_is_two_one_sided_tests_at_the_level() -> None:
-    few, many = (compare_pairs(table(*changed(n // 100, n // 100, n)), margin=1)[0] for n in (200, 2000))
+    few, many = (pairs_of(table(*changed(n // 100, n // 100, n)), margin=1)[0] for n in (200, 2000))
     assert (few.equivalent, many.equivalent) == (False, True)
     assert many.margin_ci == bonett_price(np.array([1.0] * 20 + [-1.0] * 20 + [0.0] * 1960), alpha=0.05)
 
 
 def test_models_that_differ_by_the_margin_are_rarely_called_equivalent() -> None:
     generator = np.random.default_rng(9)
-    false = sum(compare_pairs(table(*draw(generator, 800, 0.02, 0.06)), margin=2)[0].equivalent for _ in range(500))
+    false = sum(pairs_of(table(*draw(generator, 800, 0.02, 0.06)), margin=2)[0].equivalent for _ in range(500))
     assert false / 500 <= 0.075
 
 
@@ -243,7 +255,7 @@ def test_the_smallest_difference_is_shown_four_times_out_of_five(n: int, discord
     # The share of changed questions is known exactly here; what is left is the formula.
     size = round(n * discordance / 2)
     observed = np.array([1.0] * size + [-1.0] * size + [0.0] * (n - 2 * size))
-    gain = smallest_shown(observed) / 100
+    gain = shown_from(observed)
     shown = 0
     for _ in range(1500):
         a, b = draw(generator, n, gain, max(discordance, gain))
@@ -252,7 +264,7 @@ def test_the_smallest_difference_is_shown_four_times_out_of_five(n: int, discord
 
 
 def test_the_smallest_difference_needs_enough_changed_questions_for_the_exact_test() -> None:
-    gain = smallest_shown(np.zeros(100)) / 100
+    gain = shown_from(np.zeros(100))
     generator = np.random.default_rng(1)
     shown = np.mean([mcnemar(np.array([1.0] * generator.binomial(100, gain) + [0.0])) <= 0.05 for _ in range(2000)])
     assert 0.77 <= shown <= 0.88
@@ -260,13 +272,13 @@ def test_the_smallest_difference_needs_enough_changed_questions_for_the_exact_te
 
 def test_clusters_make_the_smallest_difference_larger() -> None:
     a, b, labels = clustered(np.random.default_rng(3), 60, 10)
-    alone, together = (compare_pairs(table(a, b, clusters=names))[0].smallest_shown for names in ((), labels))
+    alone, together = (pairs_of(table(a, b, clusters=names))[0].smallest_shown for names in ((), labels))
     assert together > 1.3 * alone
 
 
 def test_too_few_clusters_show_no_difference() -> None:
     a, b = changed(60, 0, 60)
-    pairs = [compare_pairs(table(a, b, clusters=[str(n % count) for n in range(60)]))[0] for count in (5, 6)]
+    pairs = [pairs_of(table(a, b, clusters=[str(n % count) for n in range(60)]))[0] for count in (5, 6)]
     assert [pair.difference.p_two_sided <= 0.05 for pair in pairs] == [False, True]
     assert [pair.smallest_shown == 100 for pair in pairs] == [True, False]
     assert pairs[0].questions_needed == 72  # six clusters of twelve
@@ -292,7 +304,7 @@ def power(n: int, gain: float, discordance: float) -> float:
 def test_the_questions_needed_show_the_observed_difference_four_times_out_of_five(
     gained: int, lost: int, n: int
 ) -> None:
-    (pair,) = compare_pairs(table(*changed(gained, lost, n)))
+    (pair,) = pairs_of(table(*changed(gained, lost, n)))
     assert pair.questions_needed is not None
     assert 0.785 <= power(pair.questions_needed, (gained - lost) / n, (gained + lost) / n) <= 0.82
 
@@ -302,7 +314,7 @@ def test_the_safe_number_of_questions_keeps_its_promise_although_the_difference_
     generator, gain, discordance = np.random.default_rng(11), 0.05, 0.3
     needed, safe = [], []
     for _ in range(150):
-        pair = compare_pairs(table(*draw(generator, 150, gain, discordance)))[0]
+        pair = pairs_of(table(*draw(generator, 150, gain, discordance)))[0]
         if pair.difference.estimate > 0 and pair.difference.p_two_sided > 0.05:
             needed.append(min(pair.questions_needed or 0, 4000))
             safe += [] if pair.questions_safe is None else [min(pair.questions_safe, 4000)]
@@ -320,7 +332,7 @@ def test_a_large_group_does_not_hide_small_ones() -> None:
     groups = ["large"] * 400 + [f"small{n}" for n in range(9) for _ in range(10)]
     old = [0.0] * 60 + [1.0] * 340 + [1.0] * 90
     new = [1.0] * 400 + ([0.0] * 4 + [1.0] * 6) * 9
-    (pair,) = compare_pairs(table(old, new, groups=groups))
+    (pair,) = pairs_of(table(old, new, groups=groups))
     assert pair.difference.estimate > 0
     assert pair.macro is not None
     assert pair.macro < -30
@@ -329,13 +341,13 @@ def test_a_large_group_does_not_hide_small_ones() -> None:
 
 def test_a_group_has_the_interval_of_its_questions() -> None:
     old, new = changed(8, 2, 40)
-    (pair,) = compare_pairs(table(old * 2, new * 2, groups=["x"] * 40 + ["y"] * 40))
+    (pair,) = pairs_of(table(old * 2, new * 2, groups=["x"] * 40 + ["y"] * 40))
     assert [(name, group.n) for name, group in pair.groups.items()] == [("x", 40), ("y", 40)]
     assert pair.groups["x"].interval == bonett_price(np.array([1.0] * 8 + [-1.0] * 2 + [0.0] * 30))
 
 
 def test_one_group_is_not_compared_with_itself() -> None:
-    (pair,) = compare_pairs(table(*changed(8, 2, 40), groups=["x"] * 40))
+    (pair,) = pairs_of(table(*changed(8, 2, 40), groups=["x"] * 40))
     assert (pair.groups, pair.macro) == ({}, None)
 
 
@@ -659,3 +671,46 @@ def test_other_references_under_the_same_ids_are_other_questions(place: Place) -
 )
 def test_bad_input_is_one_line(logs: Place, arguments: tuple[str, ...], reason: str) -> None:
     assert reason in logs.refused("compare", *arguments)
+
+
+def test_equal_graded_differences_have_an_interval_with_a_width() -> None:
+    (pair,) = pairs_of(table([0.5, 0.25, 0.0], [0.75, 0.5, 0.25]))
+    low, high = pair.difference.interval
+    assert low < 25 < high
+    assert PairedScores(np.full((3, 1), 0.5)).accuracy_interval(0)[0] < 50
+
+
+def test_pairs_from_counts_are_those_of_each_pair_alone() -> None:
+    generator = np.random.default_rng(5)
+    names = tuple(f"m{n}" for n in range(7))
+    scores = (generator.random((60, 7)) < np.linspace(0.3, 0.9, 7)).astype(float)
+    counted = PairedScores(scores)
+    # A half score makes the table graded, so that each pair is computed by itself.
+    alone = PairedScores(np.column_stack([scores, np.full(60, 0.5)]))
+    p_values = iter(counted.p_values(lambda _: None))
+    for a in range(7):
+        for b in range(a + 1, 7):
+            one, other = counted.difference(names, (a, b)), alone.difference(names, (a, b))
+            assert dataclasses.astuple(one)[:3] == dataclasses.astuple(other)[:3]
+            assert one.estimate == pytest.approx(other.estimate)
+            assert one.interval == pytest.approx(other.interval)
+            gained, lost = one.gained, one.lost
+            assert (gained, lost, one.test, one.interval_method) == (
+                other.gained,
+                other.lost,
+                other.test,
+                other.interval_method,
+            )
+            expected = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+            assert one.p_two_sided == other.p_two_sided == next(p_values) == pytest.approx(expected)
+            assert one.discordance == pytest.approx(other.discordance)
+
+
+def test_only_the_pairs_with_the_baseline_are_made_and_all_are_corrected_for() -> None:
+    generator = np.random.default_rng(6)
+    scores = table(*(generator.random(200) < share for share in (0.4, 0.5, 0.6, 0.9)))
+    every, some = compare_pairs(scores), compare_pairs(scores, baseline_only=True)
+    assert some.pairs == every.pairs[:3]
+    assert (some.tested, some.differ) == (every.tested, every.differ)
+    assert every.tested == len(every.pairs) == 6
+    assert every.differ == sum(pair.verdict in ("better", "worse") for pair in every.pairs)

@@ -129,6 +129,7 @@ def word_pieces(folder: Path) -> None:
     [
         (vit, "a model of type vit is neither a causal language model nor an encoder-decoder one"),
         (remove("config.json"), "no config.json in it"),
+        (rename("config.json", "ensemble.json"), "an exported set, not a model; use it with `advisor run "),
         (remove("*.safetensors"), r"no weights \(\*.safetensors\) in it"),
         (rename("model.safetensors", "pytorch_model.bin"), r"only there as pickle \(pytorch_model.bin\)"),
         (remove("tokenizer*"), "no tokenizer.json in it"),
@@ -139,8 +140,8 @@ def word_pieces(folder: Path) -> None:
         (word_pieces, "its tokenizer decodes by WordPiece"),
     ],
     ids=[
-        *("another task", "no configuration", "no weights", "pickle", "no tokenizer", "damaged configuration"),
-        *("unknown type", "damaged tokenizer", "damaged weights", "word pieces"),
+        *("another task", "no configuration", "exported set", "no weights", "pickle", "no tokenizer"),
+        *("damaged configuration", "unknown type", "damaged tokenizer", "damaged weights", "word pieces"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_named(

@@ -19,6 +19,7 @@ from advisor.pool.fingerprint import Fingerprint, identify
 from advisor.pool.resources import device_of
 from advisor.response_cache import ResponseCache
 from advisor.running.models_to_run import entries_as, loaded_as
+from advisor.runs.schema.result import Result
 from advisor.terminal.tables import print_tables
 from ensemble import Ensemble
 from ensemble.errors import InputError
@@ -162,11 +163,11 @@ def test_a_result_says_whether_texts_were_decoded_by_themselves(deterministic: b
 
 def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFixture[str]):
     result: dict[str, Any] = {
+        "schema_version": 2,
         "task": {"name": "sums", "n": 1, "split": "dev"},
-        "candidates": [],
+        "selected": [],
         "provenance": {"device": "cuda", "dtype": "bfloat16"},
         "advice": {"recommendation": None},
-        **dict.fromkeys(("prediction", "ensemble", "strategies")),
     }
     candidate = {
         "model": "a",
@@ -174,9 +175,8 @@ def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFix
         "accuracy_ci": None,
         "status": "primary",
         "reason": "",
-        "close_call": False,
     }
-    print_tables({**result, "candidates": [candidate]})
+    print_tables(Result.model_validate({**result, "candidates": [candidate]}))
     assert "The models ran on cuda in bfloat16." in capfd.readouterr().err
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import matplotlib
 import pytest
 import typer
 from pages import Shell, blocks, warm_shell
+from report_browser import browser, resize
 from sharing import demo_cache
 
 import ensemble
@@ -22,12 +24,13 @@ from advisor.cli import app
 from advisor.compare.pairs import HOW_TO_READ
 from advisor.statistics import questions_needed
 from advisor.tasks import list_tasks
-from benchmarks import _methods_page
+from benchmarks import _methods_page, _rows
 from ensemble.methods import list_methods
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK_START = ROOT / "docs" / "index.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MOST_WORDS = 2500
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -49,6 +52,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_site_is_built_without_a_warning(site: Path) -> None:
     assert (site / "index.html").is_file()
+
+
+@pytest.mark.browser
+def test_the_search_works_where_the_site_is_opened_from_its_folder(site: Path) -> None:
+    with browser() as window:
+        resize(window, 1400)
+        window.get((site / "index.html").as_uri())
+        field = window.find_element("css selector", "input.md-search__input")
+        window.execute_script("arguments[0].focus()", field)
+        field.send_keys("cascade")
+        deadline = time.monotonic() + 30
+        while not (found := window.find_elements("css selector", ".md-search-result__link")):
+            assert time.monotonic() < deadline, window.get_log("browser")
+            time.sleep(0.1)
+        assert {Path(link.get_attribute("href").partition("?")[0]).parent.name for link in found} >= {site.name}
 
 
 def test_site_loads_nothing_from_elsewhere(site: Path) -> None:
@@ -85,6 +103,11 @@ def test_links_lead_to_files_and_headings_that_are_there(name: str) -> None:
 # --- Imports ---
 
 
+def test_a_page_is_short_enough_to_be_read() -> None:
+    words = {name: len(page.read_text(encoding="utf-8").split()) for name, page in zip(NAMES, PAGES, strict=True)}
+    assert {name: count for name, count in words.items() if count > MOST_WORDS} == {}
+
+
 def test_every_public_name_of_ensemble_can_be_imported() -> None:
     for name in ensemble.__all__:
         assert getattr(ensemble, name).__name__ == name
@@ -116,15 +139,15 @@ def test_the_page_of_methods_has_every_method_as_the_registry_has_it() -> None:
 
 
 def test_what_methods_need_and_cost_and_their_papers_are_said_of_every_method() -> None:
-    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    for heading in ("## What they need and what they cost", "## Papers"):
+    for page, heading in (("methods-cost.md", "## What they need and what they cost"), ("papers.md", "## Papers")):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
         section = text.partition(heading)[2].partition("\n## ")[0]
         first = " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE))
         assert sorted(re.findall(r"`([\w-]+)`", first)) == sorted(list_methods()), heading
 
 
 def test_the_table_of_systems_has_every_method_and_no_empty_cell() -> None:
-    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("\n## Systems of the papers\n")[2]
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").partition("\n## Systems of the papers\n")[2]
     systems = [row for row in rows_of(text.partition("\n## ")[0]) if row[0] not in ("system", "---")]
     assert len(systems) > 30
     assert [row for row in systems if len(row) != 4 or not all(row)] == []
@@ -141,7 +164,7 @@ def test_the_page_of_tasks_has_every_task_and_metric() -> None:
 
 
 def test_the_page_of_the_report_has_every_measure_of_a_pair() -> None:
-    said = {row[1].strip("`"): row[2] for row in rows("report.md") if len(row) == 3}
+    said = {row[1].strip("`"): row[2] for row in rows("report-models.md") if len(row) == 3}
     assert HOW_TO_READ.items() <= said.items()
 
 
@@ -169,7 +192,8 @@ def test_figures_are_those_that_the_benchmarks_kept() -> None:
     ):
         figures = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))["figures"]
         kept |= {key: figure["value"] for key, figure in figures.items()}
-    said = {key: row[2] for row in rows("figures.md") if (key := row[1].strip("`")) in kept}
+    tables = [row for page in _rows.PAGES for row in rows_of(page.read_text(encoding="utf-8"))]
+    said = {key: row[2] for row in tables if (key := row[1].strip("`")) in kept}
     assert len(said) > 20
     for key, text in said.items():
         value, decimals = kept[key], len(text.partition(".")[2])
@@ -178,7 +202,7 @@ def test_figures_are_those_that_the_benchmarks_kept() -> None:
 
 
 def test_the_methods_on_the_demo_are_those_that_the_benchmark_kept() -> None:
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    page = _methods_page.PAGE.read_text(encoding="utf-8")
     assert _methods_page.BEGIN in page
     assert _methods_page.filled(page, ROOT / "benchmarks" / "results" / "methods.json") == page
 
@@ -223,6 +247,16 @@ def run_page(shell: Shell, page: Path, demo: Path | None) -> None:
 @pytest.mark.timeout(600)
 def test_examples_of_the_quick_start_run(run_demo: Path) -> None:
     assert (run_demo / "report.html").is_file()
+
+
+def test_the_first_pages_have_the_gains_of_the_demo(run_demo: Path) -> None:
+    result = json.loads((run_demo / "result.json").read_text(encoding="utf-8"))
+    found = re.search(r"gain is (.*\))", result["advice"]["recommendation"]["text"])
+    assert found is not None
+    for page in (ROOT / "README.md", QUICK_START):
+        written = page.read_text(encoding="utf-8")
+        assert found[1] in written
+        assert f"measured {result['ensemble']['measured_gain']:+.1f} points" in written
 
 
 def test_the_page_of_files_has_every_key_that_a_run_wrote(run_demo: Path, site: Path) -> None:

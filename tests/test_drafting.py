@@ -18,9 +18,9 @@ from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
 from ensemble import Ensemble, Generation
-from ensemble.decode.settings import Batch, Settings
+from ensemble.decode.settings import MAX_DRAFT_TOKENS, Batch, Settings
 from ensemble.models.load import member_of
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Chance, Drafter, DraftMode, Drafts, Repeats, TextDrafts
+from ensemble.runtime.draft import Chance, Drafter, DraftMode, Drafts, Repeats, TextDrafts
 from ensemble.runtime.local_runner import LocalRunner
 from ensemble.step.distribution import Distribution, sample
 from ensemble.vocabulary.joint import EOS, NONE, MemberTables
@@ -55,7 +55,7 @@ def wants(token: int, probability: float) -> torch.Tensor:
 
 def written(logits: Sequence[torch.Tensor], most: int = 9, chances: Sequence[Chance] | None = None) -> list[int]:
     """The draft of a text with these logits at its places."""
-    drafts = Drafter(tables()).drafts([most], chances or [(0.0, 1.0, ())])
+    drafts = Drafter(tables(), MAX_DRAFT_TOKENS).drafts([most], chances or [(0.0, 1.0, ())])
     for place, each in enumerate(logits):
         tokens, shares = drafts.choose(each, place)
         if not drafts.take(tokens.tolist(), shares.tolist(), is_fed=False):
@@ -87,7 +87,7 @@ def test_a_draft_with_nan_ends() -> None:
 
 
 def test_drafts_end_where_only_few_of_them_go_on() -> None:
-    drafts = Drafter(tables()).drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
+    drafts = Drafter(tables(), MAX_DRAFT_TOKENS).drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
     assert drafts.take([2, 1, 1], [0.9, 0.9, 0.9], is_fed=False)
     assert drafts.take([2, 1, 1], [0.9, 0.1, 0.9], is_fed=False)
     assert not drafts.take([2, 1, 2], [0.9, 0.9, 0.1], is_fed=False)
@@ -95,7 +95,7 @@ def test_drafts_end_where_only_few_of_them_go_on() -> None:
 
 
 def test_what_the_primary_has_read_anyway_is_drafted_as_long_as_any_draft_goes_on() -> None:
-    drafts = Drafter(tables()).drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
+    drafts = Drafter(tables(), MAX_DRAFT_TOKENS).drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
     assert drafts.take([2, 0, 0], [0.9, 0.9, 0.9], is_fed=True)
     assert drafts.tokens == [[2], [], []]
 
@@ -115,7 +115,7 @@ def test_a_drawn_draft_is_what_the_primary_alone_would_draw(temperature: float, 
 
 
 def test_a_text_without_draws_beside_drawn_ones_drafts_the_likeliest_tokens() -> None:
-    drafts = Drafter(tables()).drafts([1, 1], [(0.0, 1.0, [0.0]), (1.0, 1.0, [0.999])])
+    drafts = Drafter(tables(), MAX_DRAFT_TOKENS).drafts([1, 1], [(0.0, 1.0, [0.0]), (1.0, 1.0, [0.999])])
     tokens, _ = drafts.choose(torch.cat([wants(2, 0.6), wants(2, 0.6)]), 0)
     assert tokens[0] == 2
     assert tokens[1] != 2
@@ -136,14 +136,17 @@ def step(drafting: Drafter, texts: Sequence[TextDrafts], accepts: Sequence[float
 
 
 def test_each_text_learns_the_length_of_its_drafts() -> None:
-    drafting, texts = Drafter(tables(), ways=("check",)), [TextDrafts(), TextDrafts()]
+    drafting, texts = Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check",)), [TextDrafts(), TextDrafts()]
     for _ in range(30):
         _, (agrees, differs) = step(drafting, texts, [1.0, 0.0])
     assert agrees > 2 * differs
 
 
 def test_a_new_text_begins_with_what_the_others_showed() -> None:
-    agreeing, differing = Drafter(tables(), ways=("check",)), Drafter(tables(), ways=("check",))
+    agreeing, differing = (
+        Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check",)),
+        Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check",)),
+    )
     for _ in range(30):
         step(agreeing, [TextDrafts()], [1.0])
         step(differing, [TextDrafts()], [0.0])
@@ -151,7 +154,7 @@ def test_a_new_text_begins_with_what_the_others_showed() -> None:
 
 
 def test_drafts_pay_for_some_texts_and_not_for_others() -> None:
-    drafting, agrees, differs = Drafter(tables(), ways=("check", "plain")), TextDrafts(), TextDrafts()
+    drafting, agrees, differs = Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check", "plain")), TextDrafts(), TextDrafts()
     for _ in range(60):
         step(drafting, [agrees], [1.0])
         step(drafting, [differs], [0.0])
@@ -167,7 +170,10 @@ def test_no_draft_is_longer_than_allowed() -> None:
 
 
 def test_times_of_many_texts_are_not_those_of_one() -> None:
-    drafting, texts = Drafter(tables(), ways=("check", "plain"), by_rows=True), [TextDrafts() for _ in range(8)]
+    drafting, texts = (
+        Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check", "plain"), by_rows=True),
+        [TextDrafts() for _ in range(8)],
+    )
     for _ in range(200):
         for rows, per_place in ((1, 0.1), (8, 9.0)):
             way, lengths = drafting.plan(texts[:rows], [MAX_DRAFT_TOKENS] * rows)

@@ -128,6 +128,12 @@ def test_a_model_that_cannot_run_gives_status_1_after_the_plan(place: Place, mod
     assert (ran.status, "empty: cannot run: " in ran.out) == (1, True)
 
 
+def test_a_device_that_is_not_there_is_refused_as_by_the_run_itself(place: Place, models: Path) -> None:
+    place.job(models)
+    for more in ((), ("--dry-run",)):
+        assert "--device: device cuda:99" in place.refused(*SELECT, "--device", "cuda:99", *more)
+
+
 def test_the_cache_is_read_where_it_is_and_stays_as_it_was(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,8 +177,9 @@ def test_bad_options_are_refused(run: Place, options: tuple[str, ...], message: 
     assert message in ran.line
 
 
-def test_without_a_task_or_a_run_folder_it_is_refused(run: Place) -> None:
-    assert "--task is missing" in run.advisor("evaluate", "run").line
+def test_without_a_task_that_of_the_run_is_taken_and_without_a_run_folder_it_is_refused(run: Place) -> None:
+    ran = run.advisor("evaluate", "run", "--methods", "voting", "--json", "--quiet")
+    assert (ran.status, json.loads(ran.out)["task"]) == (0, "sums")
     assert "gone: no such folder" in run.advisor("evaluate", "gone", "--task", "task.yaml").line
 
 

@@ -86,6 +86,7 @@ def test_a_set_that_was_not_verified_says_so(place: Place, models: Path) -> None
     place.pool(*(str(models / name) for name in ("alpha", "beta")))
     assert place.advisor(*SELECT, *LENIENT, "--no-verify").status == 0
     assert place.advisor("export", "run", "out").status == 0
+    assert "nothing was verified on held-out questions" in place.advisor("run", "run", "What is 1 + 1?").err
     card = (place.folder / "out" / "README.md").read_text(encoding="utf-8")
     assert "The set was not run on held-out questions" in card
     assert "model-index" not in card

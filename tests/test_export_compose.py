@@ -72,7 +72,7 @@ def test_local_models_are_mounted_where_the_export_names_them(place: Place, run:
     assert all(mount["target"] == mount["source"] for source, mount in mounts.items() if not source.startswith("."))
     assert all(mount["read_only"] for mount in mounts.values())
     said = served(server["command"])
-    assert (said["run"], said["host"], said["port"], said["name"]) == (str(out), "0.0.0.0", 8000, "out")
+    assert (said["run"], said["host"], said["port"], said["name"]) == (str(out), "0.0.0.0", "8000", "out")
 
 
 def test_every_service_has_an_image_or_is_built_and_prometheus_reads_them_all(

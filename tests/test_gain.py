@@ -35,11 +35,21 @@ def test_shares_come_from_all_questions_and_rates_from_those_that_the_strategy_a
         pattern = tuple(singles[:, question])
         own = by_pattern[pattern]
         prior = (sum(pattern) + 0.5) / 3
-        wanted += (sum(own) + prior) / (len(own) + 1) - singles[0, question]
+        rate = (sum(own) + prior) / (len(own) + 1)
+        wanted += (strategy[question] if answered[question] else rate) - singles[0, question]
     found = estimate_gain(singles, strategy[answered], answered)
     # The correction for hindsight is small where one model is clearly the best.
     assert found.points == pytest.approx(100 * wanted / 400, abs=0.3)
     assert (found.questions, found.answered) == (400, 200)
+
+
+def test_the_gain_of_known_answers_is_the_plain_mean() -> None:
+    for seed in range(5):
+        scores = drawn([0.95, 0.94, 0.93, 0.6], 80, seed)
+        strategy, singles = scores[0], scores[1:]
+        best = singles[singles.mean(axis=1).argmax()]
+        found = estimate_gain(singles, strategy, np.ones(80, bool))
+        assert found.observed == pytest.approx(100 * (strategy - best).mean())
 
 
 def test_a_strategy_that_equals_the_best_model_gains_nothing() -> None:

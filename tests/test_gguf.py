@@ -114,7 +114,7 @@ def test_a_run_knows_a_file_by_its_hash_and_can_be_run_again(place: Place, model
     assert list(source["files"]) == ["tiny.gguf"]
     assert source["dtype"] == "float32"
     ran = place.advisor("run", "run", "What is 1 + 1?", "--max-new-tokens", "3")
-    assert (ran.status, ran.err) == (0, "")
+    assert ran.status == 0 and ran.err.startswith("note run: nothing was verified")
 
 
 def test_a_pool_line_can_name_a_file_of_a_model_on_the_hub(place: Place) -> None:
@@ -122,7 +122,7 @@ def test_a_pool_line_can_name_a_file_of_a_model_on_the_hub(place: Place) -> None
     found = [(candidate.name, candidate.checkpoint.gguf) for candidate in read_pool("models.txt")]
     assert found == [("llama-q4", "llama-q4.gguf"), ("llama-q8", "llama-q8.gguf")]
     place.pool("org/llama-gguf gguf_file=llama.bin")
-    with pytest.raises(InputError, match=r"models.txt:1: gguf_file=llama.bin: give the name of a file"):
+    with pytest.raises(InputError, match=r"models.txt:1: gguf_file should be the name of a file"):
         read_pool("models.txt")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from advisor.commands import init
 from advisor.draft import task_text
+from advisor.options.init import InitOptions
 from advisor.tasks import load_task
 
 if TYPE_CHECKING:
@@ -329,6 +332,39 @@ def test_ctrl_c_at_a_question_leaves_no_file(place: Place, monkeypatch: pytest.M
     assert place.files() == {"questions.csv"}
 
 
+@pytest.mark.parametrize("yes", ["y", "Yes"])
+def test_yes_takes_a_guess(place: Place, monkeypatch: pytest.MonkeyPatch, yes: str) -> None:
+    place.write("questions.csv", SUMS)
+    answer(monkeypatch, yes, yes, yes, yes)
+    assert place.advisor("init", "questions.csv").status == 0
+    assert "metric: number\n" in (place.folder / "questions.yaml").read_text(encoding="utf-8")
+
+
+def test_the_end_of_input_at_a_question_is_told_the_way(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("questions.csv", SUMS)
+    answer(monkeypatch)
+
+    def end(_text: str = "") -> str:
+        raise EOFError
+
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", end)
+    ran = place.advisor("init", "questions.csv")
+    assert ran.status == 2
+    assert ran.err.endswith("advisor: Question: there is no more input; give --yes to take all guesses\n")
+
+
+def test_a_reader_that_stops_reading_leaves_the_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write("questions.csv", SUMS)
+
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("advisor.commands.init._show", closed)
+    with contextlib.suppress(BrokenPipeError):
+        init.init(InitOptions(data=(str(place.folder / "questions.csv"),), out=place.folder / "q.yaml", yes=True))
+    assert (place.folder / "q.yaml").is_file()
+
+
 # --- Refusals ---
 
 
@@ -350,6 +386,13 @@ def test_a_task_file_is_replaced_only_by_force(place: Place) -> None:
         (["three.csv", "--choices", "x,y"], "are no option's text, letter or number"),
         (["questions.csv", "--out", "task.txt"], "--out task.txt: give a file that ends in .yaml"),
         (["questions.csv", "--out", "no/task.yaml"], "in a folder that exists"),
+        (["three.csv", "--reference", "blank"], "blank is empty in all records; give --reference with another column"),
+        (["three.csv", "--question", "blank"], "blank is empty in all records; give --question with another column"),
+        (["questions.csv", "--decimal", ";"], "--decimal ;: give . or ,"),
+        (
+            ["three.csv", "--choices", "none", "--decimal", ","],
+            "goes with numbers, and not all of answer are",
+        ),
         (["questions.csv", "--name", "a b"], "--name a b: give letters"),
         (["questions.csv", "--config", "main"], "--config main goes with a data set of the hub"),
         (["empty.csv"], "empty.csv has no records"),
@@ -358,7 +401,10 @@ def test_a_task_file_is_replaced_only_by_force(place: Place) -> None:
 )
 def test_bad_input_gets_one_line_and_no_file(place: Place, arguments: list[str], message: str) -> None:
     place.write("questions.csv", SUMS)
-    place.write("three.csv", table(["question", "x", "y", "answer"], *([f"{n}?", "1", "2", "no"] for n in range(2))))
+    place.write(
+        "three.csv",
+        table(["question", "x", "y", "answer", "blank"], *([f"{n}?", "1", "2", "no", ""] for n in range(2))),
+    )
     place.write("empty.csv", "question,answer\n")
     place.write("twins.csv", "id,question,answer\n1,a?,x\n1,b?,y\n")
     assert message in place.refused("init", *arguments, "--yes")

@@ -14,6 +14,7 @@ import pytest
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
+from advisor.strategies.vote import winners
 from advisor.tasks.task import clusters_of
 from ensemble.errors import InputError
 
@@ -122,6 +123,9 @@ def test_a_repeated_question_counts_once_and_is_named(tmp_path: Path) -> None:
 def test_globs_choose_models_and_a_wrong_one_lists_those_of_the_logs(tmp_path: Path) -> None:
     rows = [row(n, "qwen-7b", "qwen-72b", "llama") for n in range(4)]
     assert list(joined(tmp_path, rows, models=["qwen-*"]).profiles) == ["qwen-7b", "qwen-72b"]
+    assert list(joined(tmp_path, rows, models=["qwen-*", "!qwen-7b"]).profiles) == ["qwen-72b"]
+    with pytest.raises(InputError, match=r"!\*: no model of the logs is left; they have"):
+        joined(tmp_path, rows, models=["!*"])
     with pytest.raises(InputError, match=r"no model of the logs matches; they have qwen-7b \(4\)"):
         joined(tmp_path, rows, models=["Qwen*"])
 
@@ -254,10 +258,20 @@ def test_a_task_scores_logs_without_its_data() -> None:
     assert scoring.metric == "number"
 
 
-def test_answers_are_votes_if_most_are_short_and_there(tmp_path: Path) -> None:
+def test_long_answers_are_compared_by_digests_and_kept_as_texts(tmp_path: Path) -> None:
+    call = "word " * 100
+    rows = [{**row(n), "models": {"a": ["x", 0, 1], "b": [call, 1, 500], "c": [call + "\n", 1, 501]}} for n in range(4)]
+    profiles = [joined(tmp_path, rows).profiles[name] for name in "abc"]
+    assert winners(profiles) == [1] * 4
+    assert profiles[1].answers[0].extracted == call
+
+
+def test_answers_are_votes_if_most_are_there_and_short_or_given_by_several_models(tmp_path: Path) -> None:
     assert joined(tmp_path, [row(n, "a", "b") for n in range(4)]).can_vote
-    long = [row(n, "a", "b", reference="word " * 100) for n in range(4)]
-    assert not joined(tmp_path, long).can_vote
+    call = "word " * 100
+    for second, can_vote in ((call, True), (call.replace(" ", "\n"), True), (call + "x", False)):
+        long = [{**row(n), "models": {"a": [call, 1, 500], "b": [second, 1, 500]}} for n in range(4)]
+        assert joined(tmp_path, long).can_vote == can_vote
     none = [{**row(n), "models": {"a": [None, 0, 5], "b": [None, 1, 5]}} for n in range(4)]
     assert not joined(tmp_path, none).can_vote
     assert "no votes and cascades are compared" in (joined(tmp_path, none).no_vote_note or "")

@@ -26,6 +26,7 @@ LINE = {
 RESULT = {
     "schema_version": 2,
     "task": {"name": "sums", "metric": "number"},
+    "selected": ["large", "small"],
     "ensemble": {"method": "unite", "members": [{"model": "large"}, {"model": "small"}]},
 }
 
@@ -122,7 +123,8 @@ def test_responses_without_a_score_are_counted(tmp_path: Path) -> None:
     [
         ("{", "result.json: not JSON"),
         ('{"schema_version": 2, "task": []}', "task"),
-        ('{"schema_version": 2, "ensemble": {"method": "unite", "members": ["a"]}}', "members"),
+        ('{"schema_version": 2}', "selected is missing"),
+        ('{"schema_version": 2, "selected": [], "ensemble": {"method": "unite", "members": ["a"]}}', "members"),
         ("[" * 100_000, "not usable JSON"),
     ],
 )

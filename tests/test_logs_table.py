@@ -320,11 +320,27 @@ def test_rows_of_another_width_are_counted(tmp_path: Path) -> None:
     assert notes[-1].startswith(f"{path}: 2 records are left out: the row has more or fewer cells than the header")
 
 
-@pytest.mark.parametrize(("encoding", "line"), [("utf-16", 1), ("latin-1", 2)])
-def test_other_encodings_get_one_line(tmp_path: Path, encoding: str, line: int) -> None:
-    path = write_csv(tmp_path / "a.csv", [{**ROWS[0], "question": "é?"}], encoding=encoding)
+@pytest.mark.parametrize(("encoding", "notes"), [("utf-16", 0), ("cp1252", 1)])
+def test_the_encodings_of_spreadsheet_programs_are_read(tmp_path: Path, encoding: str, notes: int) -> None:
+    path = write_csv(tmp_path / "a.csv", [{**ROWS[0], "question": "10 € für é?"}], encoding=encoding)
     assert table.recognise([LogFile(path, given=True)], [])
-    with pytest.raises(InputError, match=rf"a\.csv:{line}: not UTF-8 text; save the table as UTF-8"):
+    found, said = records(path)
+    assert found[0].question == "10 € für é?"
+    assert sum("not UTF-8 text; it is read as cp1252" in note for note in said) == notes
+
+
+def test_a_table_with_too_many_columns_gets_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id," + ",".join(f"m{n}" for n in range(2_000)) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"a\.csv: it has 2,001 columns; give a table with at most 2,000"):
+        records(path)
+
+
+def test_a_part_of_an_excel_file_that_expands_too_far_is_not_unpacked(tmp_path: Path) -> None:
+    path = write_excel(tmp_path / "a.xlsx", ROWS)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/theme.xml", bytes(2**24 + 1))
+    with pytest.raises(InputError, match=r"its part xl/theme\.xml expands to more than 16 MB; save the table as CSV"):
         records(path)
 
 

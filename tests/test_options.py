@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+import typer
 
-from advisor.cli import app
+from advisor.cli import app, main
 from advisor.commands.command_line import with_options
 from advisor.commands.compare import compare
 from advisor.commands.select import select
@@ -21,7 +23,7 @@ from advisor.options.doctor import DoctorOptions
 from advisor.options.evaluate import EvaluateOptions
 from advisor.options.export import ExportOptions
 from advisor.options.init import InitOptions
-from advisor.options.option import Options, options_of
+from advisor.options.option import Options, Panel, options_of
 from advisor.options.profile import ProfileOptions
 from advisor.options.report import ReportOptions
 from advisor.options.run import RunOptions
@@ -86,14 +88,37 @@ def refused(options: type[Options], **given: Any) -> str:
         (CompareOptions, {"margin": 0.0}, "--margin 0: give points above 0, up to 100"),
         (CompareOptions, {"fail_if_worse": 101.0}, "--fail-if-worse 101: give points from 0 to 100"),
         (RunOptions, {"temperature": -1.0}, "--temperature -1: give 0 or more"),
-        (RunOptions, {"top_p": 0.0}, "--top-p 0: give above 0, up to 1"),
-        (ServeOptions, {"port": 65536}, "--port 65536: give from 0 to 65535"),
+        (RunOptions, {"top_p": 0.0}, "--top-p 0: give a number above 0, up to 1"),
+        (ServeOptions, {"port": 65536}, "--port 65536: give a number from 0 to 65535"),
         (ServeOptions, {"max_texts": 0}, "--max-texts 0: give at least 1"),
         (ReportOptions, {"form": "pdf"}, "--format pdf: not one of html, md, csv"),
     ],
 )
 def test_a_value_out_of_range_is_refused(options: type[Options], given: dict[str, Any], says: str) -> None:
     assert refused(options, **given).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["select", "--limit", "x"], "--limit x: give a whole number"),
+        (["select", "--limit", "2.5"], "--limit 2.5: give a whole number"),
+        (["select", "--max-gap", "1e"], "--max-gap 1e: give a number"),
+        (
+            ["compare", "a", "b", "--fail-if-worse"],
+            "Option '--fail-if-worse' requires an argument; see advisor compare -",
+        ),
+        (["nothing"], "No such command 'nothing'; see advisor --help"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_in_plain_words(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["advisor", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"advisor: {says}")
 
 
 MODELS_ONLY = {
@@ -179,8 +204,11 @@ def test_a_check_on_logs_draws_as_many_questions_as_it_is_told() -> None:
         (
             SelectOptions,
             {"until_sure": True, "no_verify": True},
-            "--until-sure asks held-out questions, but",
+            "--until-sure has no effect with --no-verify; leave out",
         ),
+        (SelectOptions, {"decode_on": "both", "no_verify": True}, "--decode-on has no effect with --no-verify"),
+        (SelectOptions, {"set_by": "search", "no_verify": True}, "--set-by has no effect with --no-verify"),
+        (SelectOptions, {"method": "gac", "no_verify": True}, "--method has no effect with --no-verify"),
         (CompareOptions, {"fail_if_unsure": True}, "--fail-if-unsure has no effect without --fail-if-worse"),
         (CompareOptions, {"models": ()}, "nothing to compare"),
         (ExportOptions, {"public": True}, "--public has no effect without --push; add --push, or leave out --public"),
@@ -222,6 +250,25 @@ def test_every_command_has_its_parameters_from_its_options() -> None:
         assert list(inspect.signature(with_options(function)).parameters) == list(options_of(options))
     # These have no options.
     assert len(app.registered_commands) == len(COMMANDS) + len(["tasks", "methods", "schema", "lm-eval"])
+
+
+@pytest.mark.parametrize("command", ["select", "serve", "compare"])
+def test_the_help_has_its_options_below_headings_in_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    (found,) = (each for each in app.registered_commands if each.callback and each.callback.__name__ == command)
+    shown = typer.main.get_command_from_info(found, pretty_exceptions_short=False, rich_markup_mode=None)
+    text = shown.get_help(typer.Context(shown, info_name=command))
+    headings = [line[:-1] for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings[-1] == "Files and output" and len(headings) > 3
+    assert headings == [each for each in ("Arguments", *get_args(Panel)) if each in headings]
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.search("<(list|str|int|float|Path)", text)
+
+
+def test_an_option_has_the_heading_of_its_class_also_where_a_command_changes_it() -> None:
+    panels = {options: options_of(options) for options in (SelectOptions, CheckOptions)}
+    assert panels[CheckOptions]["limit"].panel == panels[SelectOptions]["limit"].panel == "Models and questions"
+    assert None not in {each.panel for each in panels[SelectOptions].values()}
 
 
 def test_a_run_keeps_the_options_that_change_figures() -> None:

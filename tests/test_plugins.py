@@ -202,7 +202,7 @@ def test_a_metric_is_named_with_its_package_where_metrics_are_listed(install: In
     (tmp_path / "t.yaml").write_text(
         "name: t\ndata: {dev: q.jsonl, held_out: q.jsonl}\nprompt: 'a'\nreference: 'b'\nmetric: none_such\n"
     )
-    with pytest.raises(InputError, match=r"choose among bleu, .*, number, ours \(house 1\.5\), pass_at_1$"):
+    with pytest.raises(InputError, match=r"choose among bleu, .*, number_comma, ours \(house 1\.5\), pass_at_1$"):
         load_task(tmp_path / "t.yaml")
 
 
@@ -252,7 +252,7 @@ def test_a_token_method_whose_make_raises_is_one_line(install: Install, tmp_path
 def evaluator(name: str, tmp_path: Path, options: dict[str, Any] | None = None) -> Evaluator:
     """An evaluator that can only make a method, and has a cache."""
     made = object.__new__(Evaluator)
-    made._options, made._cache = {name: options or {}}, ResponseCache(tmp_path / "cache")
+    made._settings, made._cache = {name: options or {}}, ResponseCache(tmp_path / "cache")
     return made
 
 

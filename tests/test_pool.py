@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from advisor.pool.pool_file import DEMO, entries_named, read_pool
 from ensemble.errors import InputError
+from ensemble.models.pool_line import saved_address
 from ensemble.models.spec import ModelSpec
-from ensemble.servers.address import ServerAddress
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -120,11 +121,11 @@ def test_a_file_of_the_name_demo_goes_before_the_bundled_pool(folder: Path) -> N
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("alpha colour=red", "'colour=red' is not an option of a model; the options are name, dtype"),
+        ("alpha colour=red", "'colour=red' is not an option of a model; the options are name, chat_template"),
         ("alpha bfloat16", "'bfloat16' is not an option"),
-        ("alpha dtype=float8", "dtype=float8: not one of auto, float32"),
-        ("alpha chat_template=maybe", "chat_template=maybe: not one of auto, always, never"),
-        ("alpha trust_remote_code=yes", "trust_remote_code=yes: not one of true, false"),
+        ("alpha dtype=float8", "dtype should be one of auto, float32, float64, bfloat16, float16, not 'float8'"),
+        ("alpha chat_template=maybe", "chat_template should be one of auto, always, never, not 'maybe'"),
+        ("alpha trust_remote_code=yes", "trust_remote_code should be true or false, not 'yes'"),
         ("alpha dtype=float32 dtype=float16", "given twice"),
         ("alpha name=", "must be printable"),
         ("alpha 'name= '", "must be printable"),
@@ -202,6 +203,14 @@ def test_names_and_globs_take_some_candidates(folder: Path) -> None:
     entries = read(folder, "alpha", "beta", "alpha name=[b]")
     assert [each.name for each in entries_named(entries, ["b*", "[b]"], "models.txt")] == ["beta", "[b]"]
     assert entries_named(entries, [], "models.txt") == entries
+    assert [each.name for each in entries_named(entries, ["!b*"], "models.txt")] == ["alpha", "[b]"]
+    assert [each.name for each in entries_named(entries, ["!b*", "*a"], "models.txt")] == ["alpha"]
+    for wrong, says in (
+        (["!gamma"], "--only !gamma: no candidate"),
+        (["!*"], "--only !*: no candidate of --pool m is l"),
+    ):
+        with pytest.raises(InputError, match=re.escape(says)):
+            entries_named(entries, wrong, "m")
     with pytest.raises(InputError) as refused:
         entries_named(entries, ["alpha", "gamma"], "models.txt")
     assert str(refused.value) == (
@@ -222,8 +231,8 @@ def test_prices_are_dollars_per_million_tokens(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ("price_in=1", "price_out= is missing"),
-        ("price_in=-1 price_out=1", "price_in=-1: give dollars per million tokens"),
-        ("price_in=1 price_out=nan", "price_out=nan: give dollars per million tokens"),
+        ("price_in=-1 price_out=1", "price_in should be dollars per million tokens, at least 0, not '-1'"),
+        ("price_in=1 price_out=nan", "price_out should be dollars per million tokens, at least 0, not 'nan'"),
     ],
 )
 def test_a_wrong_price_is_refused(tmp_path: Path, options: str, says: str) -> None:
@@ -270,4 +279,9 @@ def test_a_tokenizer_that_is_nowhere_is_refused_with_its_line(folder: Path, writ
 def test_an_address_with_its_tokenizer_is_read_back_from_its_values(folder: Path) -> None:
     (candidate,) = read(folder, f"{SERVER} tokenizer='./with space' revision=r1")
     assert candidate.checkpoint.is_remote
-    assert ServerAddress.from_dict(candidate.checkpoint.as_dict(), "result.json") == candidate.checkpoint
+    assert saved_address(candidate.checkpoint.as_dict(), "result.json") == candidate.checkpoint
+
+
+def test_no_message_shows_what_may_be_a_key(folder: Path) -> None:
+    for option in ("key_env=sk-secret", "sk-secret"):
+        assert "sk-secret" not in refusal(folder, f"{SERVER} {option}")

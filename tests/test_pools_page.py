@@ -1,4 +1,4 @@
-"""docs/pools.md says what `benchmarks.pools` measured, and the real example says what the command says."""
+"""The pages of the pools say what `benchmarks.pools` measured, and the real example says what the command says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pages import blocks
 from benchmarks import pools
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "pools.md"
+PAGES = [ROOT / "docs" / name for name in ("pools.md", "pools-rules.md")]
 EXAMPLE = ROOT / "docs" / "how-to" / "advice-from-logs.md"
 LOG = ROOT.parent / "shared" / "pools" / "math-l5.jsonl.xz"
 PLOTS = ("gap", "length", "regret", "strategies", "voters")
@@ -37,14 +37,14 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_has_the_tables_of_the_kept_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert pools.main(["--kept", "--tables"]) == 0
     tables = capsys.readouterr().out.strip().split("\n\n")
-    page = PAGE.read_text(encoding="utf-8")
+    page = "\n\n".join(each.read_text(encoding="utf-8") for each in PAGES)
     assert [table for table in tables if table not in page] == []
     on_page = [part for part in re.split(r"\n\n+", page) if part.startswith("| ")]
     assert len(on_page) == len(tables)
 
 
 def test_the_figures_in_the_sentences_are_in_the_tables() -> None:
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    lines = [line for page in PAGES for line in page.read_text(encoding="utf-8").splitlines()]
     in_tables = {
         number for line in lines if line.startswith("| ") for number in re.findall(r"\d+\.\d+", line.rpartition("`")[0])
     }

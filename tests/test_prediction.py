@@ -82,29 +82,10 @@ def test_fewer_dev_questions_make_a_wider_interval() -> None:
     assert few.deviation > many.deviation > 2
 
 
-def test_a_vote_is_predicted_by_the_gaps_until_its_answers_count() -> None:
+def test_a_vote_is_predicted_by_the_gaps() -> None:
     profiles = [profile("a", "RRRRx"), profile("b", "RRRxx"), profile("c", "RRxxx")]
     before = Predictor(profiles, PLAIN).vote_before("abc")
     assert before.points == pytest.approx(3 - 0.1 * 20 - 0.2 * 40)
-    # On the stored questions the vote has the answers of b: a gain of -20.
-    answers = ["".join("R" if answer.score else "x" for answer in each.answers) for each in profiles]
-    points = [
-        Predictor([profile(model, own * n) for model, own in zip("abc", answers, strict=True)], PLAIN)
-        .vote("abc")
-        .points
-        for n in (4, 400)
-    ]
-    assert -20 < points[1] < points[0] < before.points
-    assert points[1] == pytest.approx(-20, abs=3)
-
-
-def test_the_most_accurate_voter_wins_ties_and_a_missing_answer_never() -> None:
-    no_gaps = {**PLAIN, "vote": {"intercept": 0.0, "slopes": [0.0, 0.0], "deviation": 1e6}}
-    tied = [profile("a", "R" * 50 + "x" * 50), profile("b", "y" * 60 + "R" * 40), profile("c", "z" * 70 + "R" * 30)]
-    # a's answer wins the first 60 questions, and b and c agree on the last 30.
-    assert Predictor(tied, no_gaps).vote("abc").points == pytest.approx(30, abs=0.01)
-    silent = [profile("a", "R" * 60 + " " * 40), profile("b", " " * 60 + "R" * 40), profile("c", " " * 100)]
-    assert Predictor(silent, no_gaps).vote("abc").points == pytest.approx(40, abs=0.01)
 
 
 def test_measuring_moves_an_expectation_by_the_precisions() -> None:

@@ -38,7 +38,9 @@ pytest_plugins = ["pools"]
 
 LOADED: dict[str, LocalModel] = {}
 """The demo's models, each loaded once for all tests."""
-PROMPT = "Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\nAnswer:"
+QUESTION = "Ann has 12 pens. She buys 5 more. How many pens does Ann have now?"
+PROMPT = f"Question: {QUESTION}\nAnswer:"
+"""The question in the template of the demo's task."""
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +134,55 @@ def test_a_single_model_writes_what_it_wrote_alone(place: Place, run: Path) -> N
     sample = held_out(run)[0]
     model = next(each["members"][0] for each in result_of(run)["strategies"] if each["strategy"] == "single")
     recommend(run, strategy="single", members=[model])
-    ran = place.advisor("run", "run", sample["prompt"])
+    ran = place.advisor("run", "run", sample["prompt"], "--raw")
     assert (ran.status, ran.out, ran.err) == (0, f"{sample['responses'][model]['text']}\n", "")
+
+
+def test_a_question_gets_the_text_that_was_verified(place: Place, run: Path) -> None:
+    sample = held_out(run)[0]
+    question = sample["prompt"].removeprefix("Question: ").removesuffix("\nAnswer:")
+    taken = place.advisor("run", "run", question, "--strategy", "unite")
+    assert taken.out == f"{sample['ensemble']['text']}\n"
+    answer = place.advisor("run", "run", question, "--strategy", "unite", "--answer")
+    assert answer.out == f"{sample['ensemble']['extracted']}\n"
+    wrapped = place.advisor("run", "run", sample["prompt"], "--strategy", "unite")
+    assert (wrapped.out, "has the task's template already" in wrapped.err) == (taken.out, True)
+
+
+def test_an_exported_strategy_makes_prompts_as_the_run_does(place: Place, run: Path) -> None:
+    for name, file in (("vote", "strategy.json"), ("unite", "ensemble.json")):
+        assert place.advisor("export", "run", name, "--strategy", name).status == 0
+        saved = json.loads((place.folder / name / file).read_text(encoding="utf-8"))
+        assert saved["task"]["template"]["question"] == "Question: {{question}}\nAnswer:"
+        card = (place.folder / name / "README.md").read_text(encoding="utf-8")
+        assert "```jinja\nQuestion: {{question}}\nAnswer:\n```" in card
+        assert place.advisor("run", name, QUESTION, "--answer").out == "17\n"
+
+
+def test_an_empty_text_is_no_answer_and_no_vote(place: Place, run: Path) -> None:
+    ran = place.advisor("run", "run", QUESTION, "--raw", "--strategy", "vote")
+    assert (ran.status, ran.out) == (0, "\n")
+    assert "no model gave an answer, so there was no vote" in ran.err
+    assert "note the text is empty" in ran.err
+    none = place.advisor("run", "run", QUESTION, "--raw", "--strategy", "unite", "--answer")
+    assert (none.status, none.out) == (1, "")
+    assert "no answer can be read in the text ''" in none.err
+
+
+def test_options_of_answers_that_cannot_be_used_are_refused(place: Place, run: Path) -> None:
+    assert "leave out one" in place.refused("run", "run", QUESTION, "--stream", "--answer")
+    result = result_of(run)
+    result["task"] |= {"metric": "chrf", "extract": None}
+    write(run, result)
+    assert "needs a reference to read an answer" in place.refused(
+        "run", "run", QUESTION, "--method", "unite", "--answer"
+    )
 
 
 def test_the_recommended_set_decodes_together(place: Place, run: Path) -> None:
     sample, result = held_out(run)[0], result_of(run)
     recommend(run, strategy="unite", members=result["selected"])
-    ran = place.advisor("run", "run", sample["prompt"])
+    ran = place.advisor("run", "run", sample["prompt"], "--raw")
     assert (ran.status, ran.out, ran.err) == (0, f"{sample['ensemble']['text']}\n", "")
 
 
@@ -150,9 +193,25 @@ def test_a_router_by_groups_sends_a_group_to_its_member(place: Place, run: Path)
     texts = {name: sample["responses"][name]["text"] for name in (first, second, third)}
     (known,) = answered(planned(run), [sample["prompt"]], "sums")
     assert (known.model, known.response.text, known.calls) == (third, texts[third], 1)
-    ran = place.advisor("run", "run", sample["prompt"])
+    ran = place.advisor("run", "run", sample["prompt"], "--raw")
     assert (ran.status, ran.out) == (0, f"{texts[first]}\n")
     assert f"a prompt has no group, so {first} answers; give --group NAME, for example sums, rest" in ran.err
+
+
+def test_a_cascade_by_groups_asks_all_in_its_groups_and_one_model_elsewhere(place: Place, run: Path) -> None:
+    first, *_ = voters_of(result_of(run))
+    recommend(run, strategy="group_cascade", in_groups=["sums"], alone_in=["rest"])
+    sample = held_out(run)[0]
+    (voted,) = answered(planned(run), [sample["prompt"]], "sums")
+    (alone,) = answered(planned(run), [sample["prompt"]], "rest")
+    assert voted.calls >= 2
+    assert (alone.model, alone.calls) == (first, 1)
+
+
+@pytest.mark.parametrize("groups", [None, 7, [7], {"sums": 1}, ["\ud800"]])
+def test_groups_of_a_cascade_are_a_list_of_texts(place: Place, run: Path, groups: object) -> None:
+    recommend(run, strategy="group_cascade", in_groups=groups, alone_in=["rest"])
+    assert "in_groups" in place.refused("run", "run", PROMPT)
 
 
 def test_self_consistency_votes_on_the_draws_of_its_seeds(run: Path) -> None:
@@ -179,11 +238,11 @@ def test_a_strategy_against_the_evidence_is_run_with_a_line_that_says_so(place: 
     result = result_of(run)
     best, worst = result["strategies"][0], result["strategies"][-1]
     assert best["accuracy"] > worst["accuracy"]
-    ran = place.advisor("run", "run", PROMPT, "--strategy", f"{worst['strategy']}/{worst['members'][0]}")
+    ran = place.advisor("run", "run", QUESTION, "--strategy", f"{worst['strategy']}/{worst['members'][0]}")
     assert ran.status == 0
     less = best["accuracy"] - worst["accuracy"]
     assert f"scored {less:.1f} points less than the recommended {best['strategy']} on 24 held-out questions" in ran.line
-    recommended = place.advisor("run", "run", PROMPT, "--strategy", best["strategy"])
+    recommended = place.advisor("run", "run", QUESTION, "--strategy", best["strategy"])
     assert (recommended.status, recommended.err) == (0, "")
 
 
@@ -194,25 +253,27 @@ def test_a_method_on_the_command_line_means_the_set_and_is_warned_about(place: P
         one["accuracy"] = {"unite": 50.0, "vote": 60.0}.get(one["strategy"], 55.0)
     write(run, {**result, "advice": result_of(run)["advice"]})
     sample = held_out(run)[0]
-    ran = place.advisor("run", "run", sample["prompt"], "--method", "unite")
+    ran = place.advisor("run", "run", sample["prompt"], "--raw", "--method", "unite")
     assert ran.out == f"{sample['ensemble']['text']}\n"
     assert ran.line == "note unite scored 10.0 points less than the recommended vote on 24 held-out questions"
-    assert "gac was not compared on held-out questions" in place.advisor("run", "run", PROMPT, "--method", "gac").line
+    assert "gac was not compared on held-out questions" in place.advisor("run", "run", QUESTION, "--method", "gac").line
 
 
 def test_the_name_of_a_strategy_is_checked(place: Place, run: Path) -> None:
-    assert "has no such strategy; give one of " in place.refused("run", "run", PROMPT, "--strategy", "votes")
-    assert "leave out --method" in place.refused("run", "run", PROMPT, "--strategy", "vote", "--method", "unite")
+    assert "has no such strategy; give one of " in place.refused("run", "run", QUESTION, "--strategy", "votes")
+    assert "leave out --method" in place.refused("run", "run", QUESTION, "--strategy", "vote", "--method", "unite")
     result = result_of(run)
     smaller = next(copy.deepcopy(each) for each in result["strategies"] if each["strategy"] == "vote")
     smaller["members"] = smaller["members"][:2]
     result["strategies"].append(smaller)
     write(run, result)
-    line = place.refused("run", "run", PROMPT, "--strategy", "vote")
-    assert "has several of this name" in line and "vote/3" in line and "vote/2" in line
-    assert place.advisor("run", "run", PROMPT, "--strategy", "vote/2").status == 0
+    line = place.refused("run", "run", QUESTION, "--strategy", "votes")
+    assert "vote/3" in line and "vote/2" in line
+    assert place.advisor("run", "run", QUESTION, "--strategy", "vote/2").status == 0
+    # The best of this name comes first in the run.
+    assert "after 3 calls" in place.advisor("run", "run", QUESTION, "--strategy", "vote", "--trace").err
     write(run, {**result, "strategies": []})
-    assert "compares no strategies" in place.advisor("run", "run", PROMPT, "--strategy", "vote").line
+    assert "compares no strategies" in place.advisor("run", "run", QUESTION, "--strategy", "vote").line
 
 
 # --- Models behind servers ---
@@ -238,33 +299,33 @@ def move_to_server(run: Path, url: str, number: int = 0, **options: Any) -> str:
 
 def test_a_server_that_a_run_folder_names_is_asked_only_with_consent(place: Place, run: Path, raw: Raw) -> None:
     name = move_to_server(run, raw.url)
-    line = place.refused("run", "run", PROMPT)
+    line = place.refused("run", "run", QUESTION)
     assert f"{name} is behind the server" in line and "--allow-server" in line
     assert raw.asked == []
-    ran = place.advisor("run", "run", PROMPT, "--allow-server", raw.url)
+    ran = place.advisor("run", "run", QUESTION, "--allow-server", raw.url)
     assert (ran.status, ran.out) == (0, "The answer is 17.\n")
     assert raw.questions == [PROMPT]
 
 
 def test_the_key_of_a_server_needs_consent_as_well(place: Place, run: Path, raw: Raw) -> None:
     move_to_server(run, raw.url, key_env="AWS_SECRET_ACCESS_KEY")
-    assert "--allow-key-env" in place.refused("run", "run", PROMPT, "--allow-server", raw.url)
+    assert "--allow-key-env" in place.refused("run", "run", QUESTION, "--allow-server", raw.url)
     assert raw.asked == []
 
 
 def test_a_vote_goes_on_without_a_server_that_fails(place: Place, run: Path, raw: Raw) -> None:
     raw.answer = lambda *_: (404, {}, b"{}")
     name = move_to_server(run, raw.url)
-    ran = place.advisor("run", "run", PROMPT, "--allow-server", raw.url)
+    ran = place.advisor("run", "run", QUESTION, "--allow-server", raw.url)
     assert ran.status == 0
     assert f"note {name} failed, and the others answered: " in ran.line
-    sample_free = place.advisor("run", "run", PROMPT, "--allow-server", raw.url, "--trace")
+    sample_free = place.advisor("run", "run", QUESTION, "--allow-server", raw.url, "--trace")
     assert "gave no answer" not in sample_free.err and "after 3 calls" in sample_free.err
 
 
 def test_a_set_that_decodes_needs_no_servers(place: Place, run: Path, raw: Raw) -> None:
     move_to_server(run, raw.url)
-    line = place.refused("run", "run", PROMPT, "--method", "unite", "--allow-server", raw.url)
+    line = place.refused("run", "run", QUESTION, "--method", "unite", "--allow-server", raw.url)
     assert "is behind a server and has no tokenizer=" in line
 
 
@@ -287,19 +348,19 @@ def logged(run: Path, scoring: dict[str, Any] | None) -> list[str]:
 def test_a_run_of_logs_says_what_it_lacks_and_runs_with_it(place: Place, run: Path) -> None:
     logged(run, None)
     pool = ("--pool", "models.txt")
-    assert "does not have the place of its model" in place.refused("run", "run", PROMPT)
-    assert "--pool FILE" in place.refused("run", "run", PROMPT)
-    assert "--metric NAME --extract PATTERN` again" in place.refused("run", "run", PROMPT, *pool)
+    assert "does not have the place of its model" in place.refused("run", "run", QUESTION)
+    assert "--pool FILE" in place.refused("run", "run", QUESTION)
+    assert "--metric NAME --extract PATTERN` again" in place.refused("run", "run", QUESTION, *pool)
     result = result_of(run)
     result["provenance"]["scoring"] = {"metric": "number", "extract": result["task"]["extract"]}
     write(run, result)
-    ran = place.advisor("run", "run", PROMPT, *pool, "--max-new-tokens", "64", "--stop", "\n")
+    ran = place.advisor("run", "run", QUESTION, *pool, "--max-new-tokens", "64", "--stop", "\n")
     assert (ran.status, ran.err) == (0, "")
     place.pool("x/y name=other", name="other.txt")
-    assert "has no model with the name" in place.advisor("run", "run", PROMPT, "--pool", "other.txt").line
+    assert "has no model with the name" in place.advisor("run", "run", QUESTION, "--pool", "other.txt").line
     exported = place.advisor("export", "run", "out", *pool)
     assert (exported.status, exported.err) == (0, "")
-    again = place.advisor("run", "out", PROMPT, "--max-new-tokens", "64", "--stop", "\n")
+    again = place.advisor("run", "out", QUESTION, "--max-new-tokens", "64", "--stop", "\n")
     assert (again.status, again.out) == (0, ran.out)
 
 
@@ -322,7 +383,7 @@ def test_an_odd_strategy_is_one_line(
     recommend(run, **{"strategy": "weighted_vote", "weights": [3.0, 2.0, 1.0], key: value})
     place_of = "advisor.profile.asked_model.load_ensemble"
     monkeypatch.setattr(place_of, lambda *_: pytest.fail("a model was loaded"))
-    assert "result.json" in place.refused("run", "run", PROMPT)
+    assert "result.json" in place.refused("run", "run", QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +392,7 @@ def test_an_odd_strategy_is_one_line(
         ("task", "extract", BOMB, "extract cannot be used"),
         ("task", "extract", "(", "extract cannot be used"),
         ("task", "extract", ["x"], "extract should be a text"),
-        ("task", "metric", "contains", "votes are read by exact_match, number, choice"),
+        ("task", "metric", "contains", "votes are read by exact_match, number"),
         ("task", "metric", "../x", "votes are read by"),
         ("task", "metric", {}, "task.metric should be a text"),
         ("advice", "recommendation", [], "recommendation should be an object"),
@@ -345,19 +406,19 @@ def test_odd_answers_are_one_line(
     result = result_of(run)
     (result if part is None else result[part])[key] = value
     write(run, result)
-    assert says in place.refused("run", "run", PROMPT)
+    assert says in place.refused("run", "run", QUESTION)
 
 
 @pytest.mark.parametrize("draws", [None, 0, -1, 1.5, "2", True, 10**9])
 def test_draws_are_a_whole_number_that_a_server_can_write(place: Place, run: Path, draws: object) -> None:
     recommend(run, strategy="self_consistency", members=voters_of(result_of(run))[:1], draws=draws)
-    assert "draws should be" in place.refused("run", "run", PROMPT)
+    assert "draws should be" in place.refused("run", "run", QUESTION)
 
 
 @pytest.mark.parametrize("routes", [None, {}, [], {"x": "gone"}, {"x": ["a"]}, {"\ud800": "a"}])
 def test_routes_lead_to_members(place: Place, run: Path, routes: object) -> None:
     recommend(run, strategy="group_router", routes=routes)
-    assert "routes should be an object" in place.refused("run", "run", PROMPT)
+    assert "routes should be an object" in place.refused("run", "run", QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -371,9 +432,9 @@ def test_odd_dev_questions_of_a_router_are_one_line(place: Place, run: Path, key
     for part in line["responses"].values() if key == "score" else [line]:
         part[key] = value
     path.write_text("\n".join([json.dumps(line), *rest]), encoding="utf-8")
-    assert "samples.jsonl" in place.refused("run", "run", PROMPT)
+    assert "samples.jsonl" in place.refused("run", "run", QUESTION)
     path.unlink()
-    assert "a router learns from this file, and it is missing" in place.refused("run", "run", PROMPT)
+    assert "a router learns from this file, and it is missing" in place.refused("run", "run", QUESTION)
 
 
 # --- Export ---
@@ -401,7 +462,7 @@ def answered_by(folder: Path, samples: list[dict[str, Any]]) -> list[Answered]:
         alone = load_ensemble(plan, folder)
         texts = [alone.generate([one["prompt"]], max_new_tokens=64, stop=plan.stop)[0] for one in samples]
         name = plan.members[0].name
-        return [Answered(name, Response(each.text, 0, "stop", 0.0), 0, (), ()) for each in texts]
+        return [Answered(name, Response(each.text, 0, "stop", 0.0), (), ()) for each in texts]
     return answered(plan, [one["prompt"] for one in samples])
 
 
@@ -418,7 +479,7 @@ def test_a_folder_is_an_ensemble_or_a_strategy_and_never_both(place: Place, run:
         assert sorted(path.name for path in (place.folder / "out").iterdir()) == ["README.md", file]
     with pytest.raises(InputError, match="do not decode together; use it with `advisor run`"):
         Ensemble.from_pretrained(place.folder / "out")
-    assert "leave out --strategy" in place.advisor("run", "out", PROMPT, "--strategy", "vote").line
+    assert "leave out --strategy" in place.advisor("run", "out", QUESTION, "--strategy", "vote").line
 
 
 def test_a_changed_model_of_an_exported_strategy_is_refused(place: Place, run: Path) -> None:
@@ -427,16 +488,16 @@ def test_a_changed_model_of_an_exported_strategy_is_refused(place: Place, run: P
     saved = json.loads(path.read_text(encoding="utf-8"))
     saved["models"][1]["files"]["config.json"] = "0" * 64
     path.write_text(json.dumps(saved), encoding="utf-8")
-    assert "config.json differs" in place.advisor("run", "out", PROMPT).line
-    assert place.advisor("run", "out", PROMPT, "--no-check-files").status == 0
+    assert "config.json differs" in place.advisor("run", "out", QUESTION).line
+    assert place.advisor("run", "out", QUESTION, "--no-check-files").status == 0
 
 
 def test_an_exported_strategy_names_servers_that_need_consent(place: Place, run: Path, raw: Raw) -> None:
     name = move_to_server(run, raw.url)
     assert place.advisor("export", "run", "out").status == 0
     assert raw.asked == []
-    assert f"{name} is behind the server" in place.advisor("run", "out", PROMPT).line
-    ran = place.advisor("run", "out", PROMPT, "--allow-server", raw.url)
+    assert f"{name} is behind the server" in place.advisor("run", "out", QUESTION).line
+    ran = place.advisor("run", "out", QUESTION, "--allow-server", raw.url)
     assert (ran.status, ran.out) == (0, "The answer is 17.\n")
     pushed = place.advisor("export", "run", "out", "--push", "org/x")
     assert (pushed.status, pushed.out) == (2, "")
@@ -453,8 +514,9 @@ def test_an_exported_strategy_names_servers_that_need_consent(place: Place, run:
         ("models", [{"name": "\x1b", "server": {"address": "openai:http://x#m"}}] * 3),
         ("generation", {"stop": [""]}),
         ("generation", {"max_new_tokens": True}),
-        ("answers", {"metric": "number", "extract": BOMB}),
-        ("answers", None),
+        ("task", {"metric": "number", "extract": BOMB}),
+        ("task", {"metric": "number", "template": {"question": 7}}),
+        ("task", None),
         ("dev", {"prompts": ["x"], "scores": [[1, 0]]}),
         ("dev", {"prompts": ["x"], "scores": [[1, 0, float("nan")]]}),
         ("dev", None),
@@ -465,7 +527,7 @@ def test_an_odd_value_in_a_strategy_file_is_one_line(place: Place, run: Path, ke
     assert place.advisor("export", "run", "out", "--strategy", name).status == 0
     path = place.folder / "out" / "strategy.json"
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {key: value}), encoding="utf-8")
-    ran = place.advisor("run", "out", PROMPT)
+    ran = place.advisor("run", "out", QUESTION)
     assert (ran.status, ran.out) == (2, "")
     assert "strategy.json" in ran.line
 

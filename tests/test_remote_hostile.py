@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import re
@@ -17,6 +18,7 @@ from servers import Answer, Raw, as_json, completion, models, raw_server, socket
 from ensemble.errors import InputError
 from ensemble.servers.address import ServerAddress, is_allowed
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.secret import Secret
 
 if TYPE_CHECKING:
     from pools import Place
@@ -135,6 +137,46 @@ def test_a_key_that_a_server_repeats_is_shown_nowhere(
     assert {headers["authorization"] for _, headers, _ in raw.asked} == {f"Bearer {KEY}"}
     assert KEY not in ran.out + ran.err + caplog.text
     assert KEY.encode() not in written
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "".join(f"\\u{ord(char):04x}" for char in KEY),
+        "".join(f"\\\\u{ord(char):04x}" for char in KEY),
+        "".join(f"\\x{ord(char):02X}" for char in KEY),
+        "".join(f"%{ord(char):02X}" for char in KEY),
+        "".join(f"%25{ord(char):02x}" for char in KEY),
+        "".join(f"&#{ord(char)};" for char in KEY),
+        " ".join(KEY),
+        "\u200b".join(KEY),
+        "-".join(KEY.upper()),
+        KEY[::-1],
+        KEY[: len(KEY) * 2 // 3],
+        KEY.encode().hex(),
+        base64.b64encode(f"Bearer {KEY}".encode()).decode(),
+    ],
+)
+def test_a_text_with_anything_like_the_key_is_not_shown(form: str) -> None:
+    secret = Secret(KEY)
+    assert secret.is_in(form) and secret.is_in(f'{{"error": "the key {form} is wrong"}}')
+
+
+@pytest.mark.parametrize(
+    "text", ["", "The model sk-0123 is not there: ask for another secret.", "0.123456 " * 9, "%" * 99]
+)
+def test_a_text_without_the_key_is_shown(text: str) -> None:
+    assert not Secret(KEY).is_in(text)
+
+
+def test_an_error_with_an_escaped_key_is_left_out(monkeypatch: pytest.MonkeyPatch, raw: Raw) -> None:
+    monkeypatch.setenv("MY_API_KEY", KEY)
+    raw.answer = lambda _path, _body: as_json({"error": {"message": " ".join(KEY)}}, 400)
+    with (
+        ServerClient(ServerAddress(raw.url, "m", key_env="MY_API_KEY"), retries=0) as server,
+        pytest.raises(ServerError, match=r"refuses the request \(400\) and says: \[key\]$"),
+    ):
+        server.post("/completions", {"prompt": "a"})
 
 
 def test_a_key_is_not_in_the_message_of_a_broken_exchange(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.config import InferenceConfig
-from advisor.profile.asked_model import ServerModel
+from advisor.profile.asked_model import ServerModel, server_model
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
@@ -213,12 +213,12 @@ def test_a_strategy_asks_a_member_with_token_ids_as_the_profile_did(chat: Path) 
     alone = Ensemble([member], cache_dir=chat / "tables")
     conversation = [{"role": "system", "content": "be short"}, {"role": "user", "content": "What?"}]
     with serving(alone) as server:
-        model = ServerModel("chat", ServerAddress(f"{server.url}/v1", "tiny", tokenizer=str(chat)))
-        response, tokens = asyncio.run(ask(model, conversation))
+        model = server_model(ModelSpec(ServerAddress(f"{server.url}/v1", "tiny", tokenizer=str(chat)), "chat"))
+        response = asyncio.run(ask(model, conversation))
         model.close()
     (expected,) = alone.generate([conversation], max_new_tokens=6)
     assert response.text == expected.text
-    assert tokens == len(member.encode_prompt(conversation))
+    assert response.prompt_tokens == len(member.encode_prompt(conversation))
 
 
 @pytest.fixture

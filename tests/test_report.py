@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from report_fixture import make_result, make_samples, recommend, write_json, write_run
 
+from advisor.runs.group_sentence import source_of_gain
 from advisor.runs.run import Run
+from advisor.runs.schema.result import GroupFigures
 from ensemble.errors import InputError
 from reports import write_report
 from reports.sections.card import evidence
@@ -100,6 +102,89 @@ def test_the_first_screen_has_one_gain_the_expected_one(tmp_path: Path, result: 
     assert "The recommended strategy recovered" in section(page, "strategies")
 
 
+def first_screen(page: str) -> str:
+    return text_of(page.partition('id="verdict">')[2].partition("</section>")[0])
+
+
+def test_the_first_screen_says_what_decoding_together_means(tmp_path: Path, result: dict[str, Any]) -> None:
+    screen = first_screen(written(tmp_path, recommending(result, "unite")))
+    assert "at each word they vote on the next piece of text (unite)." in screen
+
+
+@pytest.mark.parametrize(
+    ("logs", "commands"),
+    [
+        ([], 'advisor run . "..." advisor serve .'),
+        (
+            [{"path": "a.jsonl", "format": "pool"}],
+            'advisor run . "..." --pool models.txt advisor serve . --pool models.txt',
+        ),
+    ],
+)
+def test_the_first_screen_has_the_next_command(
+    tmp_path: Path, result: dict[str, Any], logs: list[Any], commands: str
+) -> None:
+    changed = recommending(result, "cascade")
+    changed["provenance"] = {**changed["provenance"], "logs": logs}
+    assert f": {commands} " in first_screen(written(tmp_path, changed))
+
+
+def test_the_report_has_its_date_at_the_top(tmp_path: Path, result: dict[str, Any]) -> None:
+    result["provenance"]["date"] = "2026-03-04T05:06:07+00:00"
+    assert ", 2026-03-04" in text_of(written(tmp_path, result)).partition("Recommended: ")[0]
+
+
+def groups_of(*gains: tuple[str, int, float, str]) -> list[dict[str, Any]]:
+    return [{"group": name, "n": n, "gain": gain, "gain_ci": None, "shown": shown} for name, n, gain, shown in gains]
+
+
+@pytest.mark.parametrize(
+    ("groups", "sentence"),
+    [
+        (
+            groups_of(("math", 100, 13.4, "yes"), ("law", 90, -0.5, "not_yet"), ("art", 10, -9.0, "no")),
+            "The gain comes mostly from math (+13.4); 2 of 3 groups lose, 1 of them by more than chance.",
+        ),
+        (
+            groups_of(*((name, 10, 2.0, "not_yet") for name in "abcde")),
+            "The gain is spread over 5 groups, most of it in a (+2.0), b (+2.0) and c (+2.0).",
+        ),
+        (
+            groups_of(*((name, 10, 2.0, "not_yet") for name in "abcdefg")),
+            "The gain is spread over 7 groups, the largest part in a (+2.0), b (+2.0) and c (+2.0).",
+        ),
+        (groups_of(("a", 10, -2.0, "not_yet"), ("b", 10, 1.0, "not_yet")), ""),
+        (groups_of(("a", 10, 2.0, "not_yet")), ""),
+    ],
+)
+def test_where_a_gain_comes_from_is_one_sentence(groups: list[dict[str, Any]], sentence: str) -> None:
+    assert source_of_gain([GroupFigures.model_validate(each) for each in groups]) == sentence
+
+
+def test_a_group_without_a_measured_gain_is_no_source_of_it() -> None:
+    groups = groups_of(("math", 100, 2.0, "yes"), ("law", 100, 1.0, "not_yet"))
+    groups[1]["observed"] = -0.2
+    sentence = source_of_gain([GroupFigures.model_validate(each) for each in groups])
+    assert sentence == "The gain comes mostly from math (+2.0)."
+
+
+def test_the_first_screen_says_where_the_gain_comes_from(tmp_path: Path, result: dict[str, Any]) -> None:
+    changed = recommending(result, "cascade")
+    changed["strategies"][0]["groups"] = groups_of(("math", 100, 13.4, "yes"), ("law", 90, -0.5, "not_yet"))
+    assert "The gain comes mostly from math (+13.4); 1 of 2 groups lose." in first_screen(written(tmp_path, changed))
+
+
+def test_a_single_model_has_no_section_of_its_gain_over_itself(tmp_path: Path, result: dict[str, Any]) -> None:
+    changed = recommending(result, "single")
+    changed["strategies"][0]["groups"] = groups_of(("math", 100, 0.0, "not_yet"), ("law", 90, 0.0, "not_yet"))
+    page = written(tmp_path, changed)
+    assert 'id="groups"' not in page and "The gain comes" not in page
+
+
+def test_the_report_says_how_to_cite_it(page: str) -> None:
+    assert "@inproceedings{yao2025determine," in page and "@software{unite_advisor," in page
+
+
 @pytest.mark.parametrize(
     ("confidence", "words"), [(0.9, "90% interval"), (0.8, "80% interval"), (0.95, "95% interval")]
 )
@@ -179,6 +264,46 @@ def test_an_interval_that_disagrees_with_the_test_is_explained(
     assert ("The interval also uses the prediction" in text) is explained
 
 
+def test_a_measured_interval_that_leaves_out_0_is_not_put_down_to_the_prediction(
+    tmp_path: Path, result: dict[str, Any]
+) -> None:
+    changed = recommending(result, "cascade")
+    changed["advice"]["recommendation"] |= {"expected_gain_ci": [1.0, 9.0], "shown": "not_yet"}
+    changed["strategies"][0] |= {"measured_gain_ci": [0.5, 9.0]}
+    text = text_of(written(tmp_path, changed))
+    assert "The interval has no correction for several tests, so it leaves out 0." in text
+
+
+def test_a_small_p_that_is_tested_after_the_cascade_of_all_voters_is_explained(
+    tmp_path: Path, result: dict[str, Any]
+) -> None:
+    changed = recommending(result, "cascade")
+    own = changed["strategies"][0] | {"p_no_gain": 0.002, "p_adjusted": 0.34, "shown": "not_yet"}
+    larger = own | {"members": [*own["members"], "another"], "p_no_gain": 0.34}
+    changed["strategies"] = [own, larger, *changed["strategies"][1:]]
+    changed["advice"]["recommendation"]["shown"] = "not_yet"
+    text = first_screen(written(tmp_path, changed))
+    assert "Not counted as shown" in text and "tested after the cascade of all voters, which shows no gain" in text
+    assert "chance can explain" not in text and "uses the prediction" not in text
+
+
+def test_the_page_says_why_a_strategy_with_more_points_is_not_recommended(
+    tmp_path: Path, result: dict[str, Any]
+) -> None:
+    changed = recommending(result, "cascade")
+    changed["advice"]["recommendation"]["text"] = "Run it. The vote has more points, but it is not larger."
+    changed["strategies"][0]["accuracy"] = 60.0
+    changed["strategies"][1]["accuracy"] = 61.0
+    assert "The vote has more points, but it is not larger." in text_of(written(tmp_path, changed))
+
+
+def test_the_only_strategy_is_not_compared_with_others(tmp_path: Path, result: dict[str, Any]) -> None:
+    changed = recommending(result, "single")
+    changed["strategies"] = changed["strategies"][:1]
+    text = first_screen(written(tmp_path, changed))
+    assert "Nothing was tested, because this is the only strategy." in text
+
+
 @pytest.mark.parametrize(("shown", "words"), [("yes", "yes"), ("not_yet", "not yet"), ("no", "no")])
 def test_what_to_run_and_what_is_shown_are_two_things(
     tmp_path: Path, result: dict[str, Any], shown: str, words: str
@@ -217,7 +342,7 @@ def test_every_candidate_is_there_with_its_status_and_reason(run: Path, page: st
     for candidate in json.loads((run / "result.json").read_text(encoding="utf-8"))["candidates"]:
         assert candidate["model"] in text
         assert candidate["reason"][1:] in text
-    for status in ("Primary", "Selected", "Rejected", "Failed"):
+    for status in ("Primary", "Chosen", "Not chosen", "Failed"):
         assert status in text
 
 
@@ -280,7 +405,8 @@ def test_a_result_of_bare_profiles_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_result_where_every_candidate_failed_is_drawn(tmp_path: Path) -> None:
-    result = {"schema_version": 2, "candidates": [{"model": "a", "status": "failed", "reason": "out of memory"}]}
+    failed = {"model": "a", "status": "failed", "reason": "out of memory"}
+    result = {"schema_version": 2, "candidates": [failed], "selected": []}
     assert "out of memory" in text_of(written(tmp_path, result))
 
 
@@ -337,6 +463,9 @@ def test_what_every_prompt_begins_with_is_kept_once(tmp_path: Path) -> None:
     assert page.count("as everyone knows well") == 5
 
 
+_EMPTY = '{"schema_version": 2, "candidates": [], "selected": []}'
+
+
 @pytest.mark.parametrize(
     ("files", "place", "way_out"),
     [
@@ -362,12 +491,12 @@ def test_what_every_prompt_begins_with_is_kept_once(tmp_path: Path) -> None:
             "restore the file",
         ),
         (
-            {"result.json": '{"schema_version": 2}', "samples.jsonl": '{"id": "a", "split": "dev"}\n{"id":\n'},
+            {"result.json": _EMPTY, "samples.jsonl": '{"id": "a", "split": "dev"}\n{"id":\n'},
             "samples.jsonl:2: not JSON",
             "restore the file",
         ),
         (
-            {"result.json": '{"schema_version": 2}', "samples.jsonl": '{"id": "a", "split": "dev", "responses": []}\n'},
+            {"result.json": _EMPTY, "samples.jsonl": '{"id": "a", "split": "dev", "responses": []}\n'},
             "samples.jsonl:1: responses should be an object",
             "restore the file",
         ),
@@ -524,7 +653,7 @@ def test_a_set_that_promises_more_than_the_one_that_ran_is_named(tmp_path: Path,
     assert "steps-bytes +2.0 \u22121.0 to +5.0 not run" in text
 
 
-@pytest.mark.parametrize("prediction", [None, {"choose": "rules", "sets": []}])
+@pytest.mark.parametrize("prediction", [None, {"set_by": "rules", "sets": []}])
 def test_without_a_prediction_there_is_no_section_of_it(
     tmp_path: Path, result: dict[str, Any], prediction: Any
 ) -> None:

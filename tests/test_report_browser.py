@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from report_browser import browser, open_report, prefer, resize
@@ -64,6 +65,26 @@ def click(window: Any, selector: str) -> None:
 def test_nothing_complains_and_nothing_is_asked_for(window: Any) -> None:
     assert window.get_log("browser") == []
     assert window.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_a_saved_drawing_needs_nothing_of_the_page(window: Any) -> None:
+    script = """const done = arguments[arguments.length - 1], make = URL.createObjectURL;
+                URL.createObjectURL = (blob) => { blob.text().then(done); return make(blob); };
+                document.querySelector('#map .save').click();"""
+    drawing = ElementTree.fromstring(window.execute_async_script(script))
+    assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
+    values = [value for element in drawing.iter() for value in element.attrib.values()]
+    assert any(value.startswith("rgb(") for value in values) and not any("var(" in value for value in values)
+    assert not any(element.get("data-shown") == "0" for element in drawing.iter())
+
+
+def test_the_contents_are_not_cut_off(window: Any) -> None:
+    for width in (1440, 768, 390):
+        resize(window, width)
+        ends = window.execute_script(
+            "return [...document.querySelectorAll('.contents a')].map((link) => link.getBoundingClientRect().right)"
+        )
+        assert max(ends) <= width
 
 
 @pytest.mark.parametrize(
@@ -334,7 +355,7 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         text = find(window, "body")[0].text
         assert (
             "Run a cascade of three models." in text
-            and "Rejected" in text
+            and "Not chosen" in text
             and "These 12 examples show the most" in text
         )
         assert not find(window, ".limits")[0].is_displayed()

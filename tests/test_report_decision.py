@@ -22,6 +22,7 @@ from reports.charts.axes import NARROW, WIDE
 from reports.page import section_values
 from reports.question_rows import MOST_BYTES, fitted, question_row
 from reports.report_data import ReportData, report_data
+from reports.sections import questions
 from reports.sections.pareto import front_of
 
 
@@ -223,6 +224,11 @@ def test_without_script_the_page_has_the_counts_and_the_telling_questions(
     page = page_of(write(tmp_path, result, samples))
     static = page.partition('<div id="questions-static">')[2].partition("</section>")[0]
     assert static.count('<tr><th scope="row"><span class="id">') == 20
+    # 40 of the 70 questions are held out, and the strategy answered only these.
+    drawn = questions.values(read(tmp_path))
+    assert drawn is not None
+    for _, count, share in drawn["counts"][:2]:
+        assert share == pytest.approx(count / 40)
     assert "Recovered</th>" in static and "With JavaScript, this page has 70" in static
     # A sign has a word, because colours and signs are not read aloud.
     signs = re.findall(r'<td class="cell [a-z-]+" aria-label="(right|wrong|not asked)">(✓|✗|·)</td>', static)

@@ -146,7 +146,7 @@ def test_changed_settings_and_models_are_said(tmp_path: Path) -> None:
     first, second, *_ = found["candidates"]
     assert first["difference"] == pytest.approx(-7)
     assert second["status"] == [RESULT["candidates"][1]["status"], "rejected"]
-    assert "now Rejected" in difference_markdown(found)
+    assert "now Not chosen" in difference_markdown(found)
 
 
 def test_runs_without_a_common_question_are_refused_with_the_reason(tmp_path: Path) -> None:
@@ -264,5 +264,5 @@ def test_without_javascript_everything_is_there(page: Path) -> None:
         resize(plain, 1280)
         open_report(plain, page)
         text = plain.find_element("css selector", "body").text
-        assert "B is worse than A" in text and "Rejected" in text
+        assert "B is worse than A" in text and "Not chosen" in text
         assert not plain.find_elements("css selector", "thead button")

@@ -38,7 +38,7 @@ def read(folder: Path) -> ReportData:
     return report_data(Run.open(folder))
 
 
-FIXED = {"status", "verdict", "split", "finish_reason", "level", "shown", "mode"}
+FIXED = {"status", "verdict", "split", "finish_reason", "level", "shown", "mode", "set_by"}
 """Fields whose values are words that the report acts upon; what they may be is checked when they are read."""
 
 NASTY = [

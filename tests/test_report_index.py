@@ -75,10 +75,25 @@ def test_a_page_of_somebody_else_is_kept(tmp_path: Path) -> None:
 def test_markdown_and_csv_have_every_run(runs: Path) -> None:
     rows = index_rows(runs, find_runs(runs))
     lines = index_markdown(rows).splitlines()
-    assert len(lines) == 2 + 4 and "−3.0" in lines[-1] and "| no |" in lines[-1]
+    (losing,) = (line for line in lines if line.startswith("| losing |"))
+    assert len(lines) == 2 + 4 and "−3.0" in losing and "| no |" in losing
     table = list(csv.DictReader(io.StringIO(index_csv(rows))))
     assert [row["name"] for row in table] == [row["name"] for row in rows]
-    assert [row["gain"] for row in table][-1] == "-3.0"
+    assert {row["name"]: row["gain"] for row in table}["losing"] == "-3.0"
+
+
+def test_the_newest_run_comes_first(tmp_path: Path) -> None:
+    for name, day in (("a", "2026-03-01"), ("b", "2026-03-03"), ("c", "2026-03-02")):
+        path = write_run(tmp_path / name, dev=5, held_out=5) / "result.json"
+        result = json.loads(path.read_text(encoding="utf-8"))
+        result["provenance"]["date"] = f"{day}T00:00:00+00:00"
+        path.write_text(json.dumps(result), encoding="utf-8")
+    rows = index_rows(tmp_path, find_runs(tmp_path))
+    assert [(row["name"], row["written"]) for row in rows] == [
+        ("b", "2026-03-03 00:00"),
+        ("c", "2026-03-02 00:00"),
+        ("a", "2026-03-01 00:00"),
+    ]
 
 
 def test_the_command_writes_an_index_where_the_folder_is_no_run(
@@ -104,7 +119,7 @@ def test_the_table_is_sorted_and_searched(window: Any, runs: Path) -> None:
         heads = window.find_elements("css selector", "tbody th")
         return [head.text for head in heads if head.is_displayed()]
 
-    assert shown() == ["deep/a #1 <b>", "first", "losing"]
+    assert sorted(shown()) == ["deep/a #1 <b>", "first", "losing"]
     window.find_element("xpath", "//thead//button[.='Expected gain']").click()
     assert shown()[-1] == "losing"
     window.find_element("css selector", "input[type=search]").send_keys("first")

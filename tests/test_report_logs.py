@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -94,8 +95,16 @@ def test_one_group_is_the_whole_task_and_has_no_figures(logs: SimpleNamespace) -
     assert "macro" not in logs.err and "kinds of questions" not in logs.page
 
 
+def test_what_is_said_first_of_logs_does_not_speak_of_decoding(logs: SimpleNamespace) -> None:
+    first = logs.page.partition('<nav class="contents"')[0].partition("<body>")[2]
+    rules = re.search(r"<details>\s*<summary>What the rules would choose</summary>.*?</details>", logs.page, re.DOTALL)
+    assert rules
+    for words in (first, logs.out, logs.err, logs.page.partition('id="leaderboard"')[2].partition("</section>")[0]):
+        assert not re.search("decod|[Rr]ejected|[Pp]rimary", re.sub("<[^>]*>", " ", words))
+    assert "In the recommendation" in logs.page and "Accepted region" not in logs.page
+
+
 def test_no_option_is_named_that_was_not_given(logs: SimpleNamespace) -> None:
-    assert "because no model runs with --logs" in logs.out
     assert "--no-verify" not in logs.out + logs.page and "--scores" not in logs.out + logs.page
 
 
@@ -132,3 +141,18 @@ def test_answers_without_a_text_are_shown_as_answers(logs: SimpleNamespace) -> N
     assert all(response["text"] is None for response in logs.samples[0]["responses"].values())
     inside = logs.page.partition('<div class="answers">')[2].partition("</div>")[0]
     assert "<pre" not in inside and "read as <b>" in inside and "40 characters" in inside
+
+
+def test_groups_of_models_have_all_questions(place: Place) -> None:
+    write_pool(Path("sums.jsonl"), lengths=False)
+    lines = [json.loads(line) for line in Path("sums.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [{**line, "group": "even" if line["id"] % 2 == 0 else "odd"} for line in lines]
+    Path("sums.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    assert place.advisor("select", "--logs", "sums.jsonl", "--out", "run").status == 0
+    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    for model in result["single_models"]:
+        right = [line["models"][model["model"]][1] for line in lines if line["group"] == "even"]
+        found = model["groups"]["even"]
+        assert (found["n"], found["accuracy"]) == (len(right), pytest.approx(100 * sum(right) / len(right)))
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert "in each group of all 120 questions: the 60 dev questions" in page

@@ -13,7 +13,7 @@ import pytest
 
 from advisor import sandbox
 from advisor.sandbox import Isolation, SandboxLimits, run_program
-from ensemble.errors import UniteError
+from ensemble.errors import InputError, UniteError
 
 WEAKEST = Isolation(unprivileged=False, namespaces=False, read_only=False)
 
@@ -160,6 +160,33 @@ def test_the_environment_of_the_callers_process_cannot_be_read() -> None:
     assert elsewhere(code, MY_API_KEY="a-secret-of-mine") == "None"
 
 
+READ_COMMANDS = """
+import glob, os
+mine = {str(os.getpid()), str(os.getppid()), "1"}
+others = [path for path in glob.glob("/proc/[0-9]*/cmdline") if path.split("/")[2] not in mine]
+read = b"".join(open(path, "rb").read() for path in glob.glob("/proc/[0-9]*/cmdline"))
+"""
+
+
+@linux
+def test_the_command_lines_of_other_processes_cannot_be_read(namespaces: None) -> None:
+    command = [sys.executable, "-c", "input()", "a-secret-of-mine"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        try:
+            assert sandbox.run(READ_COMMANDS, ["assert others == []", "assert b'a-secret-of-mine' not in read"]) is None
+        finally:
+            process.kill()
+
+
+def test_a_sandbox_without_namespaces_is_weak_also_where_root_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # User 65534 is the guard's user, too: a program can end it, and leave a process with network behind.
+    kind = Isolation(unprivileged=True, namespaces=False, read_only=False)
+    assert kind.weak
+    monkeypatch.setattr(run_program, "isolation", lambda: kind)
+    with pytest.raises(InputError, match="give --allow-weak-sandbox to take that risk"):
+        sandbox.check_strong()
+
+
 KEYCTL = """
 import ctypes, os
 number = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
@@ -253,6 +280,11 @@ os.wait()
 @linux
 @pytest.mark.parametrize("then", ["", "time.sleep(60)"], ids=["that ends", "that is killed"])
 def test_a_daemon_does_not_outlive_its_program(tmp_path: Path, then: str) -> None:
+    # A strong sandbox holds against a program that ends its guard, too.
+    kill_guard = "\nimport signal\nos.kill(os.getppid(), signal.SIGKILL)\n"
+    if not sandbox.isolation().weak:
+        program = DAEMON.format(folder=str(tmp_path)) + kill_guard + then
+        run_program._run(program, (), SandboxLimits(seconds=0.5), sandbox.isolation())
     for kind in {sandbox.isolation(), WEAKEST}:
         program = DAEMON.format(folder=str(tmp_path)) + then
         run_program._run(program, (), SandboxLimits(seconds=0.5), kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from advisor.commands.schema import SCHEMAS, schema
+from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel
+from advisor.runs.schema.result import CandidateFigures, EnsembleResult, MemberFigures, StrategyFigures
 from ensemble.common.schema import (
     Count,
     Exact,
@@ -122,6 +125,33 @@ def test_a_wrong_value_is_one_line_for_people(values: Any, message: str) -> None
     assert "\n" not in said and "input" not in said.lower() and "valid" not in said and len(said) < 300
 
 
+class Plain(Schema):
+    text: str = "x"
+    whole: int = 0
+    coded: str = Field(default="x", pattern="x")
+
+    @field_validator("text")
+    @classmethod
+    def _is_short(cls, value: str) -> str:
+        if len(value) > 3:
+            raise ValueError("give at most 3 characters")
+        return value
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"text": 1}, "text should be a text; "),
+        ({"text": "four"}, "text: give at most 3 characters; "),
+        ({"whole": "few"}, "whole should be a whole number; "),
+        ({"coded": "y"}, "coded should match pattern 'x'; "),
+    ],
+)
+def test_words_of_the_library_are_left_out(values: Any, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        validated(Plain, values, "f.json", WAY_OUT)
+
+
 def test_strings_that_are_read_are_clean_and_built_ones_are_as_given() -> None:
     raw = "a\x1b\n\u202eb"
     values = {"line": raw, "prose": raw, "exact": raw, "texts": raw, "anything": {raw: [raw, 1e400, True]}}
@@ -202,11 +232,25 @@ def test_the_command_line_and_the_package_do_not_import_pydantic_at_once() -> No
 def test_each_file_has_a_json_schema_with_a_description_of_each_key(name: str) -> None:
     module, _, model = SCHEMAS[name].partition(":")
     found = json_schema(getattr(import_module(module), model))
-    objects = [found, *found["$defs"].values()]
+    objects = [found, *found.get("$defs", {}).values()]
     keys = {key: value for each in objects for key, value in each.get("properties", {}).items()}
     assert found["type"] == "object" and keys
     if name not in ("ensemble", "task"):
         assert [key for key, value in keys.items() if not value.get("description")] == []
+
+
+@pytest.mark.parametrize(("name", "part"), [("result", "StrategyFigures"), ("result", "RecommendedStrategy")])
+def test_the_schema_of_a_run_lists_the_own_keys_of_strategies(name: str, part: str) -> None:
+    module, _, model = SCHEMAS[name].partition(":")
+    keys = json_schema(getattr(import_module(module), model))["$defs"][part]["properties"]
+    assert {"weights", "routes", "draws"} <= set(keys)
+    assert keys["routes"]["type"] == "object"
+
+
+def test_the_schema_of_a_strategy_lists_its_members_and_own_keys() -> None:
+    module, _, model = SCHEMAS["strategy"].partition(":")
+    keys = json_schema(getattr(import_module(module), model))["properties"]
+    assert {"strategy", "members", "weights", "routes", "draws", "dev"} <= set(keys)
 
 
 def test_advisor_schema_prints_it_and_refuses_another_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,3 +272,18 @@ def test_no_field_of_a_file_is_loose() -> None:
         if field.annotation in loose and not field.metadata
     ]
     assert len(classes) > 15 and wrong == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [
+        (CandidateFigures, "model"),
+        (MemberFigures, "model"),
+        (EnsembleResult, "method"),
+        (StrategyFigures, "strategy"),
+        (EvaluatedModel, "model"),
+        (EvaluatedMethod, "method"),
+    ],
+)
+def test_a_file_names_a_thing_before_its_figures(kind: type[Schema], first: str) -> None:
+    assert next(iter(kind.model_fields)) == first

@@ -14,6 +14,7 @@ from scipy import stats
 
 from advisor.advice.gain import Gain, estimate_gain
 from advisor.advice.sequential import (
+    MOST_NEEDED,
     Look,
     boundaries,
     limits_of,
@@ -273,3 +274,9 @@ def test_the_share_of_the_error_tells_what_more_answers_are_worth() -> None:
     # The patterns' shares are known from 20,300 questions: nearly all of the error is that of the rates.
     assert gain.share > 0.9
     assert case.judge(singles, strategy, 300).share < 0.8
+
+
+@pytest.mark.parametrize("points", [0.2, 1.0, 2.0, 3.0])
+def test_no_number_of_questions_is_named_that_no_task_has(points: float) -> None:
+    ends = questions_range(found(points)) or (None, None)
+    assert all(end is None or end <= MOST_NEEDED for end in ends)

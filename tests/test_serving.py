@@ -296,6 +296,10 @@ def test_figures_count_tokens_and_texts(server: Running, client: openai.OpenAI) 
     assert server.figure("advisor_first_token_seconds_count") > 0
 
 
+def test_figures_have_no_second_ones_with_times(server: Running) -> None:
+    assert "_created" not in server.ask("/metrics").text
+
+
 def test_what_is_there_at_the_start_is_no_longer_looked_at_for_garbage() -> None:
     freeze_garbage_collector()
     try:

@@ -100,6 +100,7 @@ def test_nonsense_is_a_bad_request(server: Running, body: str | bytes) -> None:
         (COMPLETIONS, completion(temperature=2.1), "temperature"),
         (COMPLETIONS, completion(top_p=0), "top_p"),
         (COMPLETIONS, completion(top_p=1.5), "top_p"),
+        (COMPLETIONS, completion(prompt=1.5), "prompt"),
         (COMPLETIONS, completion(seed=2**63), "seed"),
         (COMPLETIONS, completion(n=0, temperature=1), "n"),
         (COMPLETIONS, completion(n=9, temperature=1), "n"),
@@ -329,9 +330,15 @@ def test_a_completions_order_has_what_was_asked_for() -> None:
 
 def test_what_an_order_leaves_open_is_the_servers() -> None:
     limits = RequestLimits(default_tokens=33, default_stop=("\n",))
-    order = read_chat(ChatRequest.model_validate(chat()), limits, seed=99)
+    order, _ = read_chat(ChatRequest.model_validate(chat()), limits, seed=99)
     assert (order.settings.max_new_tokens, order.settings.stop, order.settings.seed) == (33, ("\n",), 99)
     assert (order.settings.temperature, order.settings.alternatives, order.copies) == (0.0, None, 1)
+
+
+def test_a_prompt_of_a_wrong_type_is_told_all_types_that_fit(server: Running) -> None:
+    for wrong in (1.5, None, {}):
+        message = send(server, COMPLETIONS, completion(prompt=wrong)).error["message"]
+        assert message == "prompt: should be a text, a list of texts, or token ids"
 
 
 def test_the_usual_length_is_no_longer_than_the_longest() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 import time
 from collections import Counter
@@ -18,9 +19,11 @@ from servers import Answer, Raw, as_json, completion, raw_server
 from test_ensemble_api import member, writer
 
 from advisor.config import InferenceConfig
-from advisor.profile.asked_model import Reply, ServerModel
+from advisor.profile import asked_model
+from advisor.profile.asked_model import ServerModel
 from advisor.response_cache import Response
 from advisor.running.plan import StrategyPlan
+from advisor.running.task_prompt import TaskPrompt
 from advisor.serving import starting
 from advisor.serving.engine import SharedDecoder
 from advisor.serving.protocol import RequestLimits
@@ -33,6 +36,7 @@ from advisor.strategies.vote_reader import VoteReader
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
+from ensemble.models.served_task import PromptTemplate
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.servers.address import ServerAddress
 
@@ -51,11 +55,11 @@ class Says:
         self.says = says
         self.asked: list[tuple[Any, Settings]] = []
 
-    async def ask(self, prompt: Any, settings: Settings) -> Reply:
+    async def ask(self, prompt: Any, settings: Settings) -> Response:
         self.asked.append((prompt, settings))
         if isinstance(self.says, Exception):
             raise self.says
-        return Response(self.says, 3, "eos", 0.1), 7
+        return Response(self.says, 3, "eos", 0.1, prompt_tokens=7)
 
     def close(self) -> None:
         pass
@@ -66,7 +70,7 @@ class Waits(Says):
 
     cancelled = 0
 
-    async def ask(self, prompt: Any, settings: Settings) -> Reply:
+    async def ask(self, prompt: Any, settings: Settings) -> Response:
         self.asked.append((prompt, settings))
         try:
             await asyncio.Event().wait()
@@ -92,11 +96,13 @@ def serving(
     limits: RequestLimits = LIMITS,
     group: str | None = None,
     traces: RequestTraces | None = None,
+    prompt: TaskPrompt | None = None,
     **fields: Any,
 ) -> Iterator[tuple[Running, openai.OpenAI]]:
     metrics = Metrics()
     engine = StrategyHandler(plan_of(name, models, **fields), models, limits, metrics, group, traces)
-    served = ServedModel("tiny", tuple(model.name for model in models), name, "fp_test", 0)
+    names = tuple(model.name for model in models)
+    served = ServedModel("tiny", names, name, "fp_test", 0, prompt=prompt, reader=READER)
     with running(engine, served, limits, metrics, traces=traces) as server, server.client() as client:
         yield server, client
 
@@ -167,6 +173,43 @@ def test_the_response_of_the_majority_is_sent() -> None:
     assert (usage(made)["prompt_tokens"], usage(made)["completion_tokens"]) == (7, 3)
 
 
+def test_answers_are_beside_the_texts() -> None:
+    with serving("vote", three("It is Yes.", "it is yes", "no")) as (_, client):
+        made = client.completions.create(model="tiny", prompt=["x", "y"])
+        stream = client.completions.create(
+            model="tiny", prompt="x", stream=True, stream_options={"include_usage": True}
+        )
+        *_, last = stream
+    assert usage(made)["answers"] == ["it is yes"] * 2
+    assert usage(last)["answers"] == ["it is yes"]
+
+
+def test_responses_without_an_answer_are_no_unanimous_vote(caplog: pytest.LogCaptureFixture) -> None:
+    with serving("vote", three("", " ", "")) as (server, client):
+        for _ in range(2):
+            made = client.completions.create(model="tiny", prompt="x")
+        assert 'advisor_votes_total{unanimous="no"} 2.0' in server.ask("/metrics").text
+        assert 'unanimous="yes"' not in server.ask("/metrics").text
+    assert usage(made)["answers"] == [None]
+    assert sum("a text is empty" in record.message for record in caplog.records) == 1
+
+
+def test_a_message_is_filled_into_the_prompt_of_the_task() -> None:
+    models, prompt = three(" yes", " yes", "no"), TaskPrompt(PromptTemplate(question="Q: {{q}}\nA:"), "run")
+    with serving("vote", models, prompt=prompt) as (server, client):
+        made = client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}])
+        client.completions.create(model="tiny", prompt="x")
+        (listed,) = json.loads(server.ask("/v1/models").text)["data"]
+    # One leading space is that between the prompt and the text.
+    assert made.choices[0].message.content == "yes"
+    assert [asked for asked, _ in models[0].asked] == ["Q: x\nA:", "x"]
+    assert listed["prompt"] == {
+        "template": "Q: {{q}}\nA:",
+        "fields": ["q"],
+        "example": "QUESTION becomes 'Q: QUESTION\\nA:'",
+    }
+
+
 def test_weights_decide() -> None:
     with serving("weighted_vote", three("no", "yes", "yes"), weights=(3.0, 1.0, 1.0)) as (_, client):
         assert client.completions.create(model="tiny", prompt="x").choices[0].text == "no"
@@ -213,7 +256,8 @@ def test_streamed_pieces_are_the_whole_text(text: str) -> None:
         chat = [*client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "x"}], stream=True)]
     *pieces, last = parts
     assert "".join(part.choices[0].text for part in pieces) == whole.text == text
-    assert "".join(part.choices[0].delta.content or "" for part in chat) == text
+    # A message does not begin with the space after its prompt.
+    assert "".join(part.choices[0].delta.content or "" for part in chat) == text.removeprefix(" ")
     assert [part.choices[0].finish_reason for part in pieces] == [None] * (len(pieces) - 1) + ["stop"]
     assert usage(last)["calls"] == 3
     assert len(pieces) > 3 or len(text) < 10
@@ -265,6 +309,15 @@ def test_a_vote_goes_on_without_a_member_that_fails() -> None:
     assert usage(made)["failed_members"] == ["a", "c"]
     assert 'advisor_member_errors_total{member="a"} 1.0' in metrics
     assert 'advisor_member_calls_total{member="b"} 1.0' in metrics
+
+
+def test_a_cascade_by_groups_asks_one_model_outside_its_groups() -> None:
+    models = three("no", "yes", "yes")
+    with serving("group_cascade", models, group="law", in_groups=("law",), alone_in=("art",)) as (_, client):
+        ask = client.completions.create
+        assert ask(model="tiny", prompt="x").choices[0].text == "yes"
+        alone = ask(model="tiny", prompt="x", extra_body={"metadata": {"group": "art"}})
+    assert (alone.choices[0].text, usage(alone)["calls"]) == ("no", 1)
 
 
 def test_a_router_whose_member_fails_asks_the_next_one() -> None:
@@ -322,7 +375,8 @@ def raw() -> Iterator[Raw]:
 
 
 def server_model(name: str, raw: Raw, *, chat: bool = False, **options: Any) -> ServerModel:
-    return ServerModel(name, ServerAddress(raw.url, "m", **options), "auto" if chat else "never")
+    address = ServerAddress(raw.url, "m", **options)
+    return asked_model.server_model(ModelSpec(address, name, chat_template="auto" if chat else "never"))
 
 
 def test_a_server_votes_like_the_others(raw: Raw) -> None:
@@ -379,7 +433,7 @@ def test_the_models_of_a_strategy_are_loaded_and_served() -> None:
     _, engine = starting.make_app_of(plan, "demo", LIMITS, None, None, InferenceConfig())
     assert isinstance(engine, StrategyHandler)
     prompt = "Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\nAnswer:"
-    served = ServedModel("tiny", names, "vote", starting.fingerprint(plan), 0)
+    served = ServedModel("tiny", names, "vote", starting.served_id(plan), 0)
     with running(engine, served, LIMITS, Metrics()) as server, server.client() as client:
         made = client.completions.create(model="tiny", prompt=prompt, max_tokens=64, stop=["\n"])
     assert "17" in made.choices[0].text

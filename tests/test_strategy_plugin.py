@@ -28,7 +28,6 @@ from ensemble.decode.settings import Settings
 if TYPE_CHECKING:
     from pools import Place
 
-    from advisor.running.members import Reply
     from ensemble.models.member import Prompt
 
 pytest_plugins = ["pools"]
@@ -91,8 +90,8 @@ class Says:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:  # noqa: ARG002
-        return Response(f"{self.name} answers", 1, "eos", 0.0), 1
+    async def ask(self, prompt: Prompt, settings: Settings) -> Response:  # noqa: ARG002
+        return Response(f"{self.name} answers", 1, "eos", 0.0, prompt_tokens=1)
 
 
 def write_log(place: Place, name: str, first: int) -> None:

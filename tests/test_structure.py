@@ -15,6 +15,7 @@ from benchmarks.structure import (
     dispatches_on_strategies,
     measure,
     server_checks,
+    states_a_difference,
     untyped_options,
 )
 
@@ -53,6 +54,7 @@ def test_a_filter_of_a_template_is_a_call() -> None:
         ("strategy.name == 'single'", True),
         ("mode == 'single'", False),
         ("x = {'vote': 1}", False),
+        ("x = {'vote': 1, 'oracle': 2}", False),
         ("x = 'cascade'", False),
     ],
 )
@@ -79,3 +81,20 @@ def test_every_target_is_of_a_figure(tmp_path: Path) -> None:
     found = measure(tmp_path)
     assert TARGETS.keys() <= found.keys()
     assert found["lines"] == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "states"),
+    [
+        ("estimate: float; interval: Interval", True),
+        ("gain: float; gain_ci: Interval", True),
+        ("points: float; p_value: float | None", True),
+        ("difference: Difference; interval: Interval", False),
+        ("accuracy: float; accuracy_ci: Interval", False),
+        ("gain: float; calls: float", False),
+    ],
+)
+def test_a_class_states_a_difference_by_an_estimate_and_its_uncertainty(fields: str, states: bool) -> None:
+    (node,) = ast.parse(f"class A: {fields}").body
+    assert isinstance(node, ast.ClassDef)
+    assert states_a_difference(node) == states

@@ -194,6 +194,31 @@ def test_a_data_folder_that_does_not_fit_is_refused(
     assert message in refusal(exported, data, options=options)
 
 
+OWN = {"dev": "s/train.jsonl", "held_out": "s/test.jsonl"}
+
+
+def test_the_files_of_a_task_are_looked_for_in_the_data_folder_first(exported: Path) -> None:
+    new = exported / "new"
+    (new / "s").mkdir(parents=True)
+    (new / "s" / "test.jsonl").write_text('{"question": "four", "answer": "4"}\n', encoding="utf-8")
+    task = load(exported, OWN, options={"data_dir": new, "split": "held_out"})
+    assert [example.prompt for example in task.examples] == ["four"]
+    assert any("dev: the data is beside" in note for note in task.notes)
+    dev = load(exported, OWN, options={"data_dir": new})
+    assert [example.prompt for example in dev.examples] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("nowhere", "nowhere is not a folder; give --data the folder that holds s/train.jsonl"),
+        ("s", "this folder has none of the files of"),
+    ],
+)
+def test_a_data_folder_without_a_file_of_the_task_is_refused(exported: Path, folder: str, says: str) -> None:
+    assert says in refusal(exported, OWN, options={"data_dir": exported / folder})
+
+
 @pytest.fixture
 def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     datasets = pytest.importorskip("datasets")

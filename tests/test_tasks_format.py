@@ -77,6 +77,20 @@ def test_extract_is_applied_before_the_metric_and_no_match_is_wrong(folder: Path
     assert (missed.value, missed.extracted) == (0, None)
 
 
+def test_decimal_commas_hold_for_references_extraction_and_responses(folder: Path) -> None:
+    write_records(folder / "dev.jsonl", [{"question": "q", "answer": "1.362,50"}])
+    task = load(folder, decimal=",", extract="sind ([0-9.,]+)")
+    assert (task.metric, task.signature.metric) == ("number_comma", "number_comma")
+    score = task.score(task.examples[0], "Das sind 1362,5 Euro.")
+    assert (score.value, score.extracted) == (1, "1362,5")
+
+
+@pytest.mark.parametrize("name", ["id", "ID", "Id"])
+def test_the_field_id_is_known_in_any_case(folder: Path, name: str) -> None:
+    write_records(folder / "dev.jsonl", [{name: "x7", "question": "q", "answer": "1"}])
+    assert load(folder).examples[0].id == "x7"
+
+
 def test_choices_are_rendered_and_empty_ones_at_the_end_dropped(folder: Path) -> None:
     record = {"question": "q", "A": "x", "B": "y", "C": "", "answer": "B"}
     write_records(folder / "dev.jsonl", [record, {**record, "question": "r", "A": ""}])
@@ -282,6 +296,8 @@ def test_a_missing_key_is_named(folder: Path, key: str) -> None:
         ({"metric": "accuracy"}, "metric 'accuracy' is not known; choose among bleu, choice, chrf"),
         ({"metric": "choice"}, "choices and `metric: choice` go together"),
         ({"choices": ["x", "y"]}, "choices and `metric: choice` go together"),
+        ({"metric": "contains", "decimal": ","}, "refunds.yaml: decimal goes with `metric: number`; leave it out"),
+        ({"decimal": ";"}, "refunds.yaml: decimal should be . or ,"),
         ({"extract": "answer is ("}, "refunds.yaml: extract is not a regular expression that can be used: "),
         ({"stop": [""]}, "stop should be a text or a list of texts"),
         ({"stop": {"x": 1}}, "stop should be a text or a list of texts"),

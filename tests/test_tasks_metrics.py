@@ -13,11 +13,12 @@ from sacrebleu import corpus_bleu, corpus_chrf
 
 from advisor.tasks import templates
 from advisor.tasks.metrics import get_metric, metric_names, runs_code
+from advisor.tasks.metrics._corpus import corpus_score
 from advisor.tasks.task import Example, Signature, Task
 
 ANY_TEXT = st.text(st.characters()) | st.text("0123456789.,-−$ ()ABab:\n")  # the second one hits the patterns
 OPTIONS = ("dry palms", "wet palms", "palms covered with oil")
-ACCEPTED = {"number": ("3",), "choice": ("B",)}
+ACCEPTED = {"number": ("3",), "number_comma": ("3",), "choice": ("B",)}
 # Those that run code, and the judge, have tests of their own.
 READING = [name for name in metric_names() if not runs_code(name) and name != "judge"]
 
@@ -48,6 +49,8 @@ def score(metric: str, text: str, *accepted: str, choices: tuple[str, ...] = ())
         (".5", "0.5"),
         ("-0.0", "0"),
         ("007", "7"),
+        ("1'362.50", "1362.5"),
+        ("1\u00a0362.5", "1362.5"),
         ("1, 2, 3", "3"),
         ("\\boxed{146}", "146"),
         ("**42**", "42"),
@@ -60,6 +63,25 @@ def score(metric: str, text: str, *accepted: str, choices: tuple[str, ...] = ())
 )
 def test_the_last_number_is_read_in_one_spelling(text: str, number: str | None) -> None:
     assert read("number", text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1.362,02", "1362,02"),
+        ("also 42,0.", "42"),
+        ("Im Jahr 2020 waren es 1 362,5 €", "1362,5"),
+        ("2\u202f000", "2000"),
+        ("-0,5 %", "-0,5"),
+        ("1.000.000", "1000000"),
+        ("1'362,5", "1362,5"),
+        ("1, 2, 3", "3"),
+        ("3.75", "75"),
+        ("keine", None),
+    ],
+)
+def test_the_last_number_with_a_decimal_comma_is_read_in_one_spelling(text: str, number: str | None) -> None:
+    assert read("number_comma", text) == number
 
 
 def test_numbers_are_compared_exactly_and_not_as_floats() -> None:
@@ -91,7 +113,7 @@ def test_no_metric_raises_on_any_text_and_scores_stay_between_0_and_1(text: str)
 @given(ANY_TEXT)
 @settings(max_examples=150)
 def test_what_was_read_is_read_again_as_itself(text: str) -> None:
-    for name in ("number", "choice", "exact_match", "bleu", "chrf"):
+    for name in ("number", "number_comma", "choice", "exact_match", "bleu", "chrf"):
         choices = OPTIONS if name == "choice" else ()
         answer = read(name, text, choices=choices)
         assert answer is None or read(name, answer, choices=choices) == answer
@@ -208,6 +230,27 @@ def test_bleu_and_chrf_are_sacrebleus_sentence_scores() -> None:
     )
     assert score("chrf", response, *references) == pytest.approx(
         sacrebleu.sentence_chrf(response, references).score / 100
+    )
+
+
+@pytest.mark.parametrize(
+    ("reference", "response", "tokenizer"),
+    [
+        ("我们现在有四个月大的老鼠。", "我们现在有四个月大的小鼠。", "zh"),
+        ("生後4か月のマウスがいます。", "生後4か月のねずみがいます。", "char"),
+        ("เรามีหนูอายุสี่เดือนแล้ว", "เรามีหนูอายุสามเดือนแล้ว", "char"),
+        ("Der Name 北京 heißt nördliche Hauptstadt.", "Der Name 北京 bedeutet nördliche Hauptstadt.", "13a"),
+        ("우리는 생후 4개월 된 쥐를 가지고 있다.", "우리는 생후 4개월 된 생쥐를 가지고 있다.", "13a"),
+    ],
+)
+def test_bleu_splits_writing_without_spaces_into_characters(reference: str, response: str, tokenizer: str) -> None:
+    """With 13a a sentence without spaces is one word, and another character anywhere in it gives 0."""
+    bleu = pytest.importorskip("sacrebleu").BLEU
+    wanted = bleu(tokenize=tokenizer, effective_order=True).sentence_score(response, [reference]).score
+    assert wanted > 20
+    assert score("bleu", response, reference) == pytest.approx(wanted / 100)
+    assert corpus_score("bleu", [response], [(reference,)])[0] == pytest.approx(
+        bleu(tokenize=tokenizer).corpus_score([response], [[reference]]).score
     )
 
 

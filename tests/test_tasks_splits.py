@@ -185,6 +185,20 @@ def test_ids_given_twice_are_refused_with_both_lines(tmp_path: Path) -> None:
         load_task(path)
 
 
+def test_a_record_that_repeats_an_earlier_one_with_its_id_is_left_out(tmp_path: Path) -> None:
+    records = [{"id": n, "question": n, "answer": n} for n in (1, 2, 2)]
+    task = load_task(task_file(tmp_path, {"dev": records, "held_out": [100]}))
+    assert [example.id for example in task.examples] == ["1", "2"]
+    assert "dev: 1 of 3 records left out, because each repeats an earlier one with the same id" in task.notes[0]
+
+
+@pytest.mark.parametrize(("keys", "notes"), [({}, 1), ({"cluster": "question"}, 0)])
+def test_repeated_questions_without_a_cluster_are_said(tmp_path: Path, keys: dict[str, Any], notes: int) -> None:
+    task = load_task(task_file(tmp_path, {"dev": [1, 2, 2], "held_out": [100]}, **keys))
+    assert len(task.examples) == 3
+    assert sum("dev: 1 of 3 questions repeat an earlier one" in note for note in task.notes) == notes
+
+
 def test_an_id_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = task_file(tmp_path, {"dev": [{"id": [1], "question": 1, "answer": 1}], "held_out": [100]})
     with pytest.raises(InputError, match=r"dev\.jsonl:1: the id must be text"):

@@ -128,6 +128,8 @@ QUIRKS = (
     Quirk("nq_open", "1.5", "15", 1, 0, DECIMALS),
     Quirk("bbh:snarks", "(A)", " (A)", 0, 1, SPACES),
     Quirk("bbh:snarks", "(A)", "A.", 0, 1, SPELLING),
+    Quirk("bbh:snarks", "(A)", "The (A)", 0, 1, SPELLING),
+    Quirk("bbh:snarks", "(A)", '"A"', 0, 1, SPELLING),
     Quirk("bbh:boolean_expressions", "True", "true.", 0, 1, SPELLING),
     Quirk("bbh:word_sorting", "ann bob", " ann bob\n", 0, 1, SPACES),
 )

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 from test_drafting import tables
 
+from ensemble.decode.settings import MAX_DRAFT_TOKENS
 from ensemble.errors import MemberError
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS, Drafter, DraftMode, TextDrafts
+from ensemble.runtime.draft import Drafter, DraftMode, TextDrafts
 from ensemble.servers.client import ServerError
 from ensemble.servers.token_client import TokenClient, is_half, same_model
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
@@ -174,7 +175,7 @@ def paced(
     seconds: Callable[[DraftMode, int], float], accepts: Callable[[DraftMode, int], int], steps: int = 300
 ) -> tuple[DraftMode, int]:
     """The way and the length of most of the last steps, each of which takes some seconds and accepts some tokens."""
-    drafting, text = Drafter(tables(), ways=("ahead", "check", "plain")), TextDrafts()
+    drafting, text = Drafter(tables(), MAX_DRAFT_TOKENS, ways=("ahead", "check", "plain")), TextDrafts()
     made: list[tuple[DraftMode, int]] = []
     for _ in range(steps):
         way, (n,) = drafting.plan([text], [MAX_DRAFT_TOKENS])

@@ -472,6 +472,7 @@ _LOGPROBS = ["choices", 0, "logprobs"]
     (["choices", 0], None),
     (["choices", 0, "index"], 1),
     (["choices", 0, "index"], "0"),
+    (["choices", 0, "index"], [0]),
     (["usage"], None),
     (["usage", "prompt_tokens"], 3),
     (_LOGPROBS, None),

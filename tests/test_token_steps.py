@@ -22,7 +22,8 @@ from tokenizers.models import Unigram
 from transformers import PreTrainedTokenizerFast
 
 from ensemble.methods import get_module, make_options
-from ensemble.methods.core import STRENGTHS
+from ensemble.methods.core import STRENGTHS, Options, consistent
+from ensemble.step.distribution import Distribution
 from ensemble.step.sampler import Detokenizer, Draw, Sampler
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import build
@@ -336,6 +337,16 @@ def test_a_step_is_the_formula_in_1000_random_cases(
             different += sampled[row].token not in (token, None) and token is not None
     assert (different, SETS * ROWS) == (0, 1000)
     assert farthest < 1e-9
+
+
+@pytest.mark.parametrize("last", [0.051, 0.052, 0.053])
+def test_core_gives_no_weight_to_the_member_that_is_the_farthest_off_everywhere(last: float) -> None:
+    # With two entries both are as far from the mean, and rounding must not decide whether the kernel is 0.
+    members = torch.tensor([[[0.6, 0.4]], [[0.55, 0.45]], [[last, 1 - last]]], dtype=torch.float64)
+    entries = torch.tensor([[0, 1]])
+    step = Distribution(entries, torch.ones(1, 2, dtype=torch.bool), entries, members, members.mean(dim=0))
+    mean = consistent(step, Options("rec"), choice=False).mean
+    assert 0.55 < mean[0, 0] < 0.6
 
 
 def test_core_scores_options_by_the_certainty_of_the_members_alone() -> None:

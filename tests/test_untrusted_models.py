@@ -59,6 +59,11 @@ def load(path: Path) -> LocalMember:
     return load_member(ModelSpec(Checkpoint(str(path)), path.stem, dtype="float32"))
 
 
+def read_checkpoint(path: Path) -> None:
+    """What a dry run reads of a model."""
+    check(Checkpoint(str(path)))
+
+
 def refusal(path: Path, *, read: Callable[[Path], object] = load) -> str:
     """The line that a model ends in."""
     with pytest.raises(UniteError) as raised:
@@ -85,7 +90,7 @@ def index(folder: Path, shard: object) -> None:
 @pytest.mark.parametrize("shard", ["a.bin", "../other/w.safetensors", "/w.safetensors", "part/w.safetensors", 3])
 def test_an_index_names_only_safetensors_in_the_folder(copy: Path, shard: object) -> None:
     index(copy, shard)
-    assert "model.safetensors.index.json names" in refusal(copy, read=lambda path: check(Checkpoint(str(path))))
+    assert "model.safetensors.index.json names" in refusal(copy, read=read_checkpoint)
 
 
 def test_an_index_of_the_models_own_shards_is_loaded(copy: Path) -> None:
@@ -198,7 +203,26 @@ def _header(content: object) -> bytes:
 def test_an_odd_header_of_weights_is_one_line(copy: Path, data: bytes) -> None:
     (copy / "model.safetensors").write_bytes(data)
     line = refusal(copy)
-    assert line.startswith(f"copy: it cannot be loaded: the header of {copy / 'model.safetensors'} cannot be read (")
+    assert line.startswith(f"{copy}: it cannot be loaded: the header of {copy / 'model.safetensors'} cannot be read")
+
+
+def test_weights_that_are_cut_off_are_refused_before_anything_runs(copy: Path) -> None:
+    whole = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "model.safetensors cannot be read, or the file is cut off (" in refusal(copy, read=read_checkpoint)
+
+
+def test_a_missing_shard_is_refused_before_anything_runs(copy: Path) -> None:
+    (copy / "model.safetensors").rename(copy / "1.safetensors")
+    change(copy / "model.safetensors.index.json", metadata={}, weight_map={"a": "1.safetensors", "b": "2.safetensors"})
+    assert f"{copy / '2.safetensors'}: is missing" in refusal(copy, read=read_checkpoint)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_attention_heads"])
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_configuration_without_layers_or_heads_is_refused(copy: Path, key: str, count: int) -> None:
+    change(copy / "config.json", **{key: count})
+    assert f"config.json: {key} is {count}; a model has at least one" in refusal(copy, read=read_checkpoint)
 
 
 def test_a_configuration_far_larger_than_the_weights_is_refused(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

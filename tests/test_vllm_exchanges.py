@@ -18,7 +18,7 @@ from servers import Answer, as_json, raw_server
 from ensemble import Ensemble
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
-from ensemble.servers.address import read_server_line
+from ensemble.models.pool_line import read_server_line
 from ensemble.servers.client import ServerClient
 from ensemble.servers.token_server import ServerLimits
 from ensemble.servers.vllm import VllmServer

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from advisor.advice.predict import Predictor
 from advisor.records import Answer, Profile
 from advisor.response_cache import Response
 from advisor.running.asking import Answerer
@@ -28,7 +27,6 @@ from ensemble.methods import get_module
 from ensemble.methods._votes import answer_codes, vote
 
 if TYPE_CHECKING:
-    from advisor.profile.asked_model import Reply
     from ensemble.models.member import Prompt
 
 ANSWER = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
@@ -99,8 +97,8 @@ class Told:
     def __init__(self, name: str, answer: str | None) -> None:
         self.name, self._text = name, answer or ""
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:  # noqa: ARG002
-        return Response(self._text, 1, "eos", 0.0), 1
+    async def ask(self, prompt: Prompt, settings: Settings) -> Response:  # noqa: ARG002
+        return Response(self._text, 1, "eos", 0.0, prompt_tokens=1)
 
 
 def asked(name: str, answers: Sequence[str | None]) -> int:
@@ -123,24 +121,6 @@ def test_select_evaluate_run_and_serve_decide_ties_alike(answers: list[str | Non
     assert asked("vote", answers) == chosen
     # A cascade may stop at another model that gave the same answer.
     assert answers[asked("cascade", answers)] == answers[chosen]
-
-
-@given(st.lists(st.lists(st.sampled_from([None, "a", "b", "c", "d"]), min_size=5, max_size=5), min_size=2, max_size=9))
-def test_a_prediction_counts_votes_as_the_vote_does(columns: list[list[str | None]]) -> None:
-    # "a" is the right answer of all questions.
-    rows = sorted(zip(*columns, strict=True), key=lambda row: -row.count("a"))
-    profiles = [
-        Profile(str(n), tuple(Answer(str(i), a, a, float(a == "a"), "eos") for i, a in enumerate(row)))
-        for n, row in enumerate(rows)
-    ]
-    predictor = Predictor(profiles)
-    names = [each.model for each in profiles]
-    taken = [rows[slow_vote([row[i] for row in rows])][i] for i in range(len(columns))]
-    differences = [100.0 * ((answer == "a") - (own == "a")) for answer, own in zip(taken, rows[0], strict=True)]
-    n = len(differences)
-    error = (float(np.var(differences)) * n + 2 * 100**2) ** 0.5 / n
-    wanted = predictor.vote_before(names).updated(float(np.mean(differences)), error)
-    assert predictor.vote(names).points == pytest.approx(wanted.points)
 
 
 def profile(name: str, answers: str, reference: str) -> Profile:

@@ -1,8 +1,8 @@
 """Strategies, compared on the same held-out questions.
 
-All but the sets that decode together need only the answers that the models gave alone. Weights and routers are learned
-from the dev questions, so the held-out ones judge them. A vote learns nothing, so its answers to the dev questions
-count, too.
+All but the sets that decode together need only the answers that the models gave alone. A vote learns nothing, so its
+answers to the dev questions count as those to the held-out ones. Weights and routers are learned from questions: there
+the answers come from parts (cross-fitting): each fifth of the questions is answered by what the others teach.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from advisor.advice.groups import GroupGain, group_gains
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
 from advisor.choose.rules import rank
-from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
+from advisor.records import ALPHA, TOLERANCE, Limits, Profile, Shown, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.strategies import kinds, largest_usual
 from advisor.strategies.single import Single
@@ -30,8 +30,13 @@ from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, 
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import InputError, UniteError
 
+_FOLDS = 5
+"""Parts of the questions that a strategy learns from, each of which is answered by what the others teach."""
 _MOVED = 0.01
 """The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
+
+
+Take = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +46,12 @@ class StrategyResult:
     Attributes:
         strategy: The strategy.
         profile: Its answers to the held-out questions.
-        takes: For each question the number of the member whose response it takes, or of the response for
-            ``self_consistency``; empty for a set that decodes together.
+        takes: For each question the model whose response it takes, and the number of the response among the model's
+            draws; empty for a set that decodes together.
         accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
         gain: Its gain over the best single model, from all questions.
-        predicted: What the dev answers of single models predicted its gain to be; None without a prediction.
-        updated: The prediction from all answers of single models, updated by `gain`; None without a prediction.
+        predicted: What the answers of single models to all questions predict its gain to be; None without a prediction.
+        updated: The prediction, updated by `gain`, so that it lies between the two; None without a prediction.
         best_single_model: The single model that gains are measured against: the best one on all questions.
         best_single_accuracy: Its accuracy on the held-out questions, in points.
         gained: Held-out questions on which it scores more than that model.
@@ -63,7 +68,7 @@ class StrategyResult:
 
     strategy: Strategy
     profile: Profile
-    takes: tuple[int, ...]
+    takes: tuple[Take, ...]
     accuracy_ci: Interval
     gain: Gain
     predicted: Prediction | None
@@ -87,7 +92,9 @@ class StrategyResult:
 
     def expected_interval(self, alpha: float) -> Interval:
         """Its interval; the true gain is beyond each end with the probability `alpha`, between 0 and 0.5."""
-        return (self.updated or self.gain).interval(alpha)
+        # Over itself, a model gains nothing, and that is certain.
+        is_baseline = self.strategy.IS_SINGLE and self.strategy.members == (self.best_single_model,)
+        return (0.0, 0.0) if is_baseline else (self.updated or self.gain).interval(alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +105,12 @@ class Compared:
         results: The strategies, the largest expected gain first; of equal ones the simplest first.
         moved: Points by which the models are better on the held-out questions than on dev, if that is more than chance;
             then the gains come from the held-out questions alone. None if the two splits agree.
+        no_vote: Why there is no vote, as a clause; empty if there is one, or only one model.
     """
 
     results: tuple[StrategyResult, ...] = ()
     moved: float | None = None
+    no_vote: str = ""
 
 
 def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must be corrected for
@@ -147,10 +156,23 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     first = min((dev.profiles[name] for name in evidence.models), key=rank).model
     draws = {name: len(own) for name, own in held_out.draws.items()}
     given = TrainingData(dev, first, tuple(voters), can_vote, draws)
-    learned = [strategy for kind in kinds().values() for strategy in kind.learn(given)]
+    everything = replace(given, dev=evidence.questions(given.voters))
+    learned = [
+        strategy
+        for kind in kinds().values()
+        for strategy in kind.learn(everything if kind.FROM_ALL else given)
+        if not strategy.is_trivial
+    ]
     # Gains are measured against the model that is the best on all questions, which dev questions may not advise.
     strategies = dict.fromkeys((*learned, Single((evidence.best,)), *held_out.sets))
-    answers = [found for each in strategies if (found := _answered(each, dev, held_out)) is not None]
+    answers = []
+    for strategy in strategies:
+        if strategy.FROM_ALL:
+            found = _answered_by_parts(strategy, everything, () if evidence.moved is not None else (dev,), held_out)
+        else:
+            found = _answered(strategy, given, held_out)
+        if found is not None:
+            answers.append(found)
     gains = [evidence.gain(each) for each in answers]
     uses_tries = [tries if each.strategy in dev.sets else 1 for each in answers]
     corrected = float if look is None else look.corrected
@@ -165,45 +187,56 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         if p_no_gain is not None and p_no_loss is not None:
             shown = "yes" if p_no_gain <= alpha else "no" if p_no_loss <= alpha else "not_yet"
         groups = evidence.groups(each, alpha)
-        updated = evidence.updated(each, gain, predictions.get(each.strategy))
+        predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy)
+        updated = evidence.updated(each, gain, predicted)
         result = _result(each, gain, p_no_gain, shown, groups, held_out, evidence.best, seed)
-        results.append(replace(result, predicted=evidence.predict(each.strategy), updated=updated))
+        results.append(replace(result, predicted=predicted, updated=updated))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
-    return Compared(tuple(results), evidence.moved)
+    no_vote = "" if len(evidence.models) < 2 else _no_vote(len(voters), rules, can_vote=can_vote)
+    return Compared(tuple(results), evidence.moved, no_vote)
+
+
+def _no_vote(voters: int, rules: Limits, *, can_vote: bool) -> str:
+    if not can_vote:
+        return "the responses have no extracted answers that a vote can count"
+    if voters >= FEWEST_VOTERS:
+        return ""
+    close = "no other model is" if voters < 2 else "only one other model is"
+    return f"a vote takes {FEWEST_VOTERS} models, and {close} within {rules.vote_gap:g} points of the best one on dev"
 
 
 def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Limits = Limits()) -> float:
-    """The gain to expect of a strategy in use, in points, exactly as :func:`compare_strategies` reports it.
+    """The gain to expect of a set that decodes together, in points, exactly as :func:`compare_strategies` reports it.
 
     Args:
-        strategy: The strategy; a set that decodes together is one of those of `held_out`.
+        strategy: One of the sets of `held_out`.
         dev: The questions to learn from.
         held_out: The questions of the comparison.
         rules: The limits by which members were chosen.
 
     Raises:
-        UniteError: The models answered different questions, or a member's answers are not there.
+        UniteError: The models answered different questions, or the set's answers are not there.
     """
-    answered = _answered(strategy, dev, held_out)
+    answered = _answered_together(strategy, dev, held_out)
     if answered is None:
         raise UniteError(f"{strategy}: its answers to the held-out questions are not known")
     evidence = _Evidence(dev, held_out, rules)
     gain = evidence.gain(answered)
-    return (evidence.updated(answered, gain) or gain).points
+    return (evidence.updated(answered, gain, evidence.predicted(strategy)) or gain).points
 
 
 class _Answered(NamedTuple):
     """A strategy's answers before they are compared; see :class:`StrategyResult`.
 
-    ``asked`` says how often a question asks each member, on average; ``dev`` has its answers to the dev questions,
-    unless it learned from them or was not run on them.
+    ``asked`` says how often each question asks each member; ``dev`` has its answers to the dev questions, unless they
+    are not known or prove nothing.
     """
 
     strategy: Strategy
     profile: Profile
-    takes: tuple[int, ...]
-    asked: Mapping[str, float]
+    takes: tuple[Take, ...]
+    asked: Mapping[str, Floats]
     dev: Profile | None = None
 
 
@@ -230,15 +263,21 @@ class _Evidence:
         if self.moved is not None:
             learned, self._tasks, self._learned = learned[:, :0], (held_out.task,), {}
             splits = splits[1:]
-        self._from_dev = Predictor([dev.profiles[name] for name in self.models])
-        self._from_all = Predictor(
-            [Profile(name, sum((split[n].answers for split in splits), ())) for n, name in enumerate(self.models)]
-        )
+        self._whole = [
+            Profile(name, sum((split[n].answers for split in splits), ())) for n, name in enumerate(self.models)
+        ]
+        self._predictor = Predictor(self._whole)
         self._scores: Floats = np.concatenate([learned, judged], axis=1)
         self._dev = learned.shape[1]
         self._clusters = clusters_of(*self._tasks)
         # The first of equally good ones.
         self.best = self.models[int(self._scores.mean(axis=1).round(9).argmax())]
+
+    def questions(self, models: Sequence[str]) -> AnsweredSplit:
+        """All questions, with the answers of some models."""
+        examples = tuple(example for task in self._tasks for example in task.examples)
+        known = {profile.model: profile for profile in self._whole if profile.model in models}
+        return AnsweredSplit(replace(self._tasks[-1], examples=examples), known)
 
     def gain(self, answered: _Answered) -> Gain:
         """The gain of a strategy."""
@@ -261,16 +300,12 @@ class _Evidence:
         own, is_answered = self._answers(answered)
         return np.array_equal(own, self._baseline[is_answered])
 
-    def updated(self, answered: _Answered, gain: Gain, prior: Prediction | None = None) -> Prediction | None:
-        """The expected gain: the prediction from all answers of single models, updated by the gain; None without one.
-
-        `prior` takes the place of that prediction.
-        """
-        prior = prior or self.prior(answered.strategy)
+    def updated(self, answered: _Answered, gain: Gain, predicted: Prediction | None) -> Prediction | None:
+        """The expected gain: the prediction, updated by the gain; None without a prediction."""
         # Equal scores are no gain, whatever other sets gain.
-        if prior is None or self.is_equal(answered):
+        if predicted is None or self.is_equal(answered):
             return None
-        return prior.updated(gain.points, gain.error)
+        return predicted.updated(gain.points, gain.error)
 
     def groups(self, answered: _Answered, alpha: float) -> tuple[GroupGain, ...]:
         """The gain of a strategy in each group of the questions that it answered."""
@@ -284,18 +319,16 @@ class _Evidence:
             alpha,
         )
 
-    def predict(self, strategy: Strategy) -> Prediction | None:
-        """The gain that the dev answers of single models predict; None for strategies without a prediction."""
+    def predicted(self, strategy: Strategy) -> Prediction | None:
+        """The gain that all answers of single models predict; None for strategies without a prediction."""
         if not strategy.ASKS:
-            return self._from_dev.decoded(strategy.members)
-        return self._from_dev.vote(strategy.members) if _is_predicted(strategy) else None
-
-    def prior(self, strategy: Strategy) -> Prediction | None:
-        """The gain that all answers of single models predict, for an estimate from the same questions."""
-        if not strategy.ASKS:
-            return self._from_all.decoded(strategy.members)
-        # By the gaps alone: the estimate has the vote's own answers.
-        return self._from_all.vote_before(strategy.members) if _is_predicted(strategy) else None
+            return self._predictor.decoded(strategy.members)
+        if strategy.COUNTS and FEWEST_VOTERS <= len(strategy.members) <= MOST_MEMBERS:
+            # By the gaps alone: the estimate has the vote's own answers.
+            found = self._predictor.vote_before(strategy.members)
+            share = strategy.share_voted([example for task in self._tasks for example in task.examples])
+            return replace(found, points=share * found.points)
+        return self._predictor.routed(strategy.members) if strategy.LEARNS and not strategy.COUNTS else None
 
     @property
     def _baseline(self) -> Floats:
@@ -326,11 +359,6 @@ class _Evidence:
         if within(first.accuracy - least, limit):
             rows.append(scores(first) - limit / 100)
         return np.stack(rows) if rows else None
-
-
-def _is_predicted(strategy: Strategy) -> bool:
-    """Whether it is a vote of so many models as the prediction is fitted for."""
-    return strategy.COUNTS and FEWEST_VOTERS <= len(strategy.members) <= MOST_MEMBERS
 
 
 def _moved(*splits: tuple[Floats, Task]) -> float | None:
@@ -390,17 +418,17 @@ def _result(
     strategy, profile, takes, asked, _ = answered
     n = len(profile.answers)
     differences = scores(profile) - scores(held_out.profiles[best])
-    costs = {name: held_out.profiles[name].cost for name in asked}
+    spent = {name: _spent(held_out.profiles[name], own) for name, own in asked.items() if own.any()}
+    seconds = _mean([each.seconds for each in spent.values()], n)
     if profile.cost.tokens:
         # Decoded together: all members write all tokens, in the time of the whole set.
-        costs = {name: replace(cost, tokens=profile.cost.tokens, seconds=0.0) for name, cost in costs.items()}
-    prices = {
-        name: price.of(costs[name].prompt_tokens, costs[name].tokens)
-        for name in asked
-        if (price := held_out.prices.get(name)) is not None
-    }
-    known = {name: price for name, price in prices.items() if price is not None}
-    seconds = profile.cost.seconds / n if profile.cost.tokens else _mean_of(asked, costs, n, "seconds")
+        spent = {name: each._replace(tokens=float(profile.cost.tokens)) for name, each in spent.items()}
+        seconds = profile.cost.seconds / n
+    prices = [
+        None if (price := held_out.prices.get(name)) is None else price.of(each.prompt_tokens, each.tokens)
+        for name, each in spent.items()
+    ]
+    known = [price for price in prices if price is not None]
     return StrategyResult(
         strategy=strategy,
         profile=profile,
@@ -417,38 +445,130 @@ def _result(
         p_adjusted=p_adjusted,
         shown=shown,
         groups=groups,
-        calls=sum(asked.values()),
-        tokens=_mean_of(asked, costs, n, "tokens"),
+        calls=float(sum(own.sum() for own in asked.values())) / n,
+        tokens=_mean([each.tokens for each in spent.values()], n),
         seconds=seconds,
-        price=1000 / n * sum(asked[name] * known[name] for name in asked) if len(known) == len(asked) else None,
+        price=1000 / n * sum(known) if len(known) == len(prices) else None,
     )
 
 
-def _mean_of(asked: Mapping[str, float], costs: Mapping[str, Cost], n: int, figure: str) -> float | None:
-    """The mean of a figure over the questions, for all members that are asked; None if a member lacks it."""
-    totals = {name: getattr(costs[name], figure) for name in asked}
+class _Spent(NamedTuple):
+    """What the responses of a member take that a strategy asks for; 0 where it is not known."""
+
+    seconds: float
+    tokens: float
+    prompt_tokens: float
+
+
+def _spent(profile: Profile, asked: Floats) -> _Spent:
+    """The cost of a model's responses, each as often as it is asked for."""
+    cost, share = profile.cost, float(asked.mean())
+    own = np.array([answer.tokens for answer in profile.answers], dtype=np.float64)
+    # Counted where they are known: a cascade asks more members on hard questions, whose responses are longer.
+    tokens = float(asked @ own) if own.any() else share * cost.tokens
+    return _Spent(share * cost.seconds, tokens, share * cost.prompt_tokens)
+
+
+def _mean(totals: Sequence[float], n: int) -> float | None:
+    """The mean over the questions; None if a member's total is not known."""
     # A sum of 0 means that the log does not say it: no response takes no time.
-    return sum(asked[name] * total for name, total in totals.items()) / n if all(totals.values()) else None
+    return sum(totals) / n if all(totals) else None
 
 
-def _answered(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answered | None:
+def _answered(strategy: Strategy, given: TrainingData, held_out: AnsweredSplit) -> _Answered | None:
     """A strategy's answers; None if it cannot be applied, for example because a log lacks the questions' texts."""
     if not strategy.ASKS:
-        together = dict.fromkeys(strategy.members, 1.0)
-        own = held_out.sets.get(strategy)
-        return None if own is None else _Answered(strategy, own, (), together, dev.sets.get(strategy))
-    responses = held_out.responses(strategy)
+        return _answered_together(strategy, given.dev, held_out)
+    found = _applied(strategy, held_out)
+    # A router that sends all questions to one model is this model.
+    if found is None or (strategy.LEARNS and not strategy.COUNTS and len(set(found.takes)) < 2):
+        return None
+    if strategy.LEARNS:
+        voters = {name: given.dev.profiles[name] for name in given.voters}
+        parts = _by_parts(strategy, replace(given, dev=replace(given.dev, profiles=voters)), (given.dev,))
+        on_dev = None if parts is None else parts[0]
+    else:
+        on_dev = _applied(strategy, given.dev)
+    return found if on_dev is None else found._replace(dev=on_dev.profile)
+
+
+def _answered_together(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answered | None:
+    """The answers of a set that decodes together; None if it was not decoded on the held-out questions."""
+    own = held_out.sets.get(strategy)
+    together = dict.fromkeys(strategy.members, np.ones(len(held_out.task.examples)))
+    return None if own is None else _Answered(strategy, own, (), together, dev.sets.get(strategy))
+
+
+def _answered_by_parts(
+    strategy: Strategy, given: TrainingData, dev: Sequence[AnsweredSplit], held_out: AnsweredSplit
+) -> _Answered | None:
+    """The answers of a strategy that learns from the held-out questions, too; `dev` is empty if they are not used."""
+    parts = _by_parts(strategy, given, (*dev, held_out))
+    if parts is None:
+        return None
+    return parts[-1]._replace(strategy=strategy, dev=parts[0].profile if dev else None)
+
+
+def _by_parts(strategy: Strategy, given: TrainingData, splits: Sequence[AnsweredSplit]) -> list[_Answered] | None:
+    """The answers to the questions of `given`, those of each fold by what the others teach; None if that is too little.
+
+    Args:
+        strategy: What all questions together teach.
+        given: The questions to learn from.
+        splits: The same questions, for each of which there is a result.
+    """
+    labels = clusters_of(given.dev.task) or range(len(given.dev.task.examples))
+    numbers = np.unique(np.asarray(labels), return_inverse=True)[1]
+    order = np.random.default_rng(0).permutation(int(numbers.max()) + 1)
+    if len(order) < 2 * _FOLDS:
+        return None
+    folds = order[numbers] % _FOLDS
+    ends = np.cumsum([len(split.task.examples) for split in splits])[:-1]
+    found: list[list[tuple[list[int], _Answered]]] = [[] for _ in splits]
+    for fold in range(_FOLDS):
+        rest = replace(given, dev=given.dev.part(np.flatnonzero(folds != fold).tolist()))
+        learned = next(type(strategy).learn(rest), None)
+        if learned is None:
+            return None
+        for split, own, pieces in zip(splits, np.split(folds, ends), found, strict=True):
+            if places := np.flatnonzero(own == fold).tolist():
+                part = _applied(learned, split.part(places))
+                if part is None:
+                    return None
+                pieces.append((places, part))
+    return [_joined(strategy, pieces) for pieces in found]
+
+
+def _joined(strategy: Strategy, pieces: Sequence[tuple[list[int], _Answered]]) -> _Answered:
+    """The answers to all questions from those to some, each with their numbers."""
+    n = sum(len(places) for places, _ in pieces)
+    in_order = sorted(
+        (place, part.takes[number], part.profile.answers[number])
+        for places, part in pieces
+        for number, place in enumerate(places)
+    )
+    asked = {name: np.zeros(n) for _, part in pieces for name in part.asked}
+    for places, part in pieces:
+        for name, own in part.asked.items():
+            asked[name][places] = own
+    answers = tuple(answer for _, _, answer in in_order)
+    return _Answered(strategy, Profile(strategy.name, answers), tuple(take for _, take, _ in in_order), asked)
+
+
+def _applied(strategy: Strategy, split: AnsweredSplit) -> _Answered | None:
+    """The answers of a strategy that asks models one by one; None if it cannot be applied."""
+    responses = split.responses(strategy)
     if responses is None:
         return None
+    examples = split.task.examples
     try:
-        picks = tuple(strategy.picks(responses, held_out.task.examples))
+        picks = strategy.picks(responses, examples)
     except InputError:
         return None
-    on_dev = None if strategy.LEARNS else dev.responses(strategy)
+    draws = strategy.responses_per_member
     return _Answered(
         strategy,
         picked_answers(strategy.name, responses, picks),
-        picks,
-        dict(zip(strategy.members, strategy.calls(responses, picks), strict=True)),
-        None if on_dev is None else strategy.apply(on_dev, dev.task.examples),
+        tuple((strategy.members[pick // draws], pick % draws) for pick in picks),
+        dict(zip(strategy.members, strategy.calls(responses, examples, picks), strict=True)),
     )

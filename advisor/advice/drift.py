@@ -27,6 +27,7 @@ import numpy as np
 from scipy import stats
 
 from advisor.advice.gain import Gain
+from advisor.advice.sequential import MOST_NEEDED
 from advisor.records import ALPHA, Verdict
 from advisor.statistics import Floats, Interval, cluster_totals
 
@@ -43,8 +44,8 @@ class Judgement(NamedTuple):
     Attributes:
         verdict: ``worse`` where the recommendation no longer holds; see the module's text.
         reason: The end of a sentence that begins with the figures.
-        questions: For ``unclear``: about how many fresh questions, in all, would tell; None if no number would. A gain
-            of the expected size is then shown 4 times out of 5.
+        questions: For ``unclear``: about how many fresh questions, in all, would tell: a gain of the expected size is
+            then shown 4 times out of 5. None if 20,000 would not, and then the reason says why.
     """
 
     verdict: Verdict
@@ -114,8 +115,9 @@ def judge_gain(
     # If these questions should have shown the expected gain, then what they did show is the better guess.
     sizes = [size for size in (expected, abs(gain.points)) if size >= _SMALLEST]
     counts = [math.ceil(gain.questions * (quantiles * gain.error / size) ** 2) for size in sizes]
-    more = next((count for count in counts if count > gain.questions), None)
-    return Judgement("unclear", "the questions are too few to tell", more)
+    more = next((count for count in counts if gain.questions < count <= MOST_NEEDED), None)
+    too_small = f"{MOST_NEEDED:,} questions would not tell a gain as small as this one from none"
+    return Judgement("unclear", too_small if more is None else "the questions are too few to tell", more)
 
 
 def judge_accuracy(now: float, now_ci: Interval, before: float, before_ci: Interval, questions: int) -> Judgement:
@@ -144,4 +146,7 @@ def _without_loss(change: float, half: float, fixed: float, questions: int) -> J
     distance = max(LARGE_LOSS + min(change, 0.0), -change)
     room = distance**2 - fixed**2
     more = max(math.ceil(questions * half**2 / room), questions + 1) if room > 1 else None
-    return Judgement("unclear", f"a loss of more than {LARGE_LOSS:g} points is not ruled out", more)
+    reason = f"a loss of more than {LARGE_LOSS:g} points is not ruled out"
+    if more is None or more > MOST_NEEDED:
+        return Judgement("unclear", f"{reason}, because the run itself had too few questions")
+    return Judgement("unclear", reason, more)

@@ -131,6 +131,8 @@ def estimate_gain(
     if passed_over is not None and passed_over.size > 0 and passed_over.shape[1] < n:
         limit = _limit_of_choice(singles[:members], passed_over, differences)
         observed, between = _carved(observed, design * spread, limit, passed_over.shape[1], n)
+    # A known answer counts as it is. A rate, which stands for the others, is drawn towards the models' mean.
+    observed += float((strategy - predicted[answered]).sum()) / n
     # One question more on each side keeps the variance above 0 if no answer changed.
     variance = between + design * (within + 1 / n**2)
     return Gain(

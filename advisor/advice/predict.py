@@ -1,13 +1,15 @@
 """The gain that a set promises before it answers any question, from the answers that its members gave alone.
 
-Two kinds of sets have two models, each with few coefficients (prediction.json; ``python -m benchmarks.prediction`` fits
-them, on real pools and on the zoo of small models):
+Three kinds of sets have three models, each with few coefficients (prediction.json; ``python -m benchmarks.prediction``
+fits them, on real pools and on the zoo of small models):
 
     decode   The set decodes together. Its accuracy lies between that of a vote among its members and that of an oracle,
              which always takes the best answer of any member. The gain is linear in the mean of the two.
-    vote     Its members vote. The gain is linear in the gaps of the other members to the best one. The vote's gain on
-             the stored questions, which is known without another response, then updates it by Bayes' rule: the more
-             questions, the more it counts.
+    vote     Its members vote. The gain is linear in the gaps of the other members to the best one. The measured gain,
+             which is known without another response, then updates it by Bayes' rule: the more questions, the more it
+             counts.
+    route    A router sends each question to one of its members. The gain is that of routers in the pools, which mostly
+             lose, and is updated likewise.
 
 A vote of three, question by question; of several answers with the most votes, each has the same probability:
 
@@ -36,7 +38,7 @@ from advisor.choose.rules import rank, select
 from advisor.records import ALPHA, Limits, Profile, join, signed
 from advisor.statistics import Floats, Interval, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError
-from ensemble.methods._votes import NONE, Codes, vote
+from ensemble.methods._votes import answer_key
 
 WORTH = 0.25
 """Points: a set is decoded only if it is expected to improve the best result so far by this much."""
@@ -147,7 +149,7 @@ class Predictor:
             check_same_questions(profiles[0], profile)
         self._coefficients = read_coefficients() if coefficients is None else coefficients
         self._rows = {profile.model: row for row, profile in enumerate(profiles)}
-        self._right, self._codes, self._missing = _coded(profiles)
+        self._right, self._codes = _coded(profiles)
         self._means = self._right.mean(axis=1)
         self._best = int(self._means.round(9).argmax())
 
@@ -170,12 +172,12 @@ class Predictor:
         behind, error = _mean(self._right[rows[0]] - self._right[self._best])
         return Prediction(points + behind, math.hypot(fitted["deviation"], error))
 
-    def vote(self, models: Sequence[str]) -> Prediction:
-        """The gain of a vote among 3 to 5 models; see :mod:`ensemble.methods._votes` for ties."""
-        rows = self._ordered(models)
-        codes = np.where(self._missing[rows], NONE, self._codes[rows])
-        taken = np.take_along_axis(self._right[rows], vote(codes)[None], axis=0)[0]
-        return self.vote_before(models).updated(*_mean(taken - self._right[self._best], 1))
+    def routed(self, models: Sequence[str]) -> Prediction:
+        """The gain of a router among some models, before anything is known of its routes."""
+        fitted = self._coefficients["route"]
+        first = self._ordered(models)[0]
+        behind, error = _mean(self._right[first] - self._right[self._best])
+        return Prediction(fitted["intercept"] + behind, math.hypot(fitted["deviation"], error))
 
     def shares(self, models: Sequence[str]) -> tuple[float, float]:
         """The accuracy of a vote that shares ties, and that of an oracle, in points."""
@@ -279,7 +281,7 @@ def provenance() -> dict[str, str]:
     return {
         "command": coefficients["command"],
         "commit": coefficients["commit"],
-        **{kind: coefficients[kind]["fitted_on"] for kind in ("decode", "vote")},
+        **{kind: coefficients[kind]["fitted_on"] for kind in ("decode", "vote", "route")},
     }
 
 
@@ -293,29 +295,24 @@ def _sets(ranked: Sequence[str], most: int) -> Iterator[tuple[str, ...]]:
         yield from combinations(ranked[:count], size)
 
 
-def _mean(values: Floats, extra: int = 0) -> tuple[float, float]:
-    """The mean of differences of scores, and its standard error, in points.
-
-    `extra` questions more on each side keep the error above 0 if no answer differs.
-    """
-    n = len(values)
-    return 100 * float(values.mean()), 100 * math.sqrt(float(values.var()) * n + 2 * extra) / n
+def _mean(values: Floats) -> tuple[float, float]:
+    """The mean of differences of scores, and its standard error, in points."""
+    return 100 * float(values.mean()), 100 * float(values.std()) / math.sqrt(len(values))
 
 
-def _coded(profiles: Sequence[Profile]) -> tuple[Floats, Codes, NDArray[np.bool_]]:
-    """Scores, a number for each answer, which is the same for equal answers, and what is missing; models by questions.
+def _coded(profiles: Sequence[Profile]) -> tuple[Floats, NDArray[np.int32]]:
+    """Scores, and a number for each answer, which is the same for equal answers; models by questions.
 
     Graded scores have no equal answers, and a vote is the members' mean.
     """
     graded = np.stack([scores(profile) for profile in profiles])
     coded = np.arange(graded.size, dtype=np.int32).reshape(graded.shape)
-    missing = np.array([[each.extracted is None and each.score < 1 for each in own.answers] for own in profiles])
     if is_binary(graded):
         known: dict[tuple[int, str | None], int] = {}
         for row, profile in enumerate(profiles):
             for question, answer in enumerate(profile.answers):
                 # All right answers count as the same one, however they are spelled. A missing answer equals no other.
-                if not missing[row, question]:
-                    text = None if answer.score == 1 else answer.extracted
+                if answer.extracted is not None or answer.score == 1:
+                    text = None if answer.score == 1 else answer_key(answer.extracted or "")
                     coded[row, question] = known.setdefault((question, text), int(coded[row, question]))
-    return graded, coded, missing
+    return graded, coded

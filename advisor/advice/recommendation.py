@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.advice.comparison import StrategyResult
-from advisor.records import ALPHA, TOLERANCE, Shown, signed
+from advisor.records import ALPHA, TOLERANCE, signed
 from advisor.statistics import Interval
 from advisor.strategies import largest_usual
-from advisor.strategies.strategy import Strategy
 from ensemble.common.text import counted, interval_name
 
 FEW_QUESTIONS = 30
@@ -24,75 +23,86 @@ SWITCH = 1.0
 voters. The best of several estimates is partly luck, and on real pools this cascade is the best choice most often
 (docs/pools.md)."""
 
+LEAST_PER_CALL = 0.2
+"""Points that a strategy must be expected to gain for each call of a question, unless ``--min-gain`` says otherwise: so
+little is not worth what several models cost, and may be luck."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What to run, what it gains, and whether the test shows it.
+    """What to run.
 
     Attributes:
-        strategy: What to run.
-        expected_gain: Points over the best single model; 0 for this model itself. It combines the gain on these
-            questions with the predicted one.
-        expected_gain_ci: Its interval, in points; with the run's confidence.
-        calls_per_question: Responses that a question takes, on average.
-        seconds_per_question: Seconds that a question takes, if models run one after the other; None if not known.
-        price_per_1000: Dollars of 1,000 questions; None if it is not known.
-        shown: Whether the test shows the gain.
-        min_gain: Points that a strategy with more than one model or call must gain.
+        result: The strategy, with what it gains and costs.
+        min_gain: Points that this strategy had to be expected to gain: see :func:`least_gain`. For a single model those
+            of the option, or 0.
         text: What to run and what it gains, in sentences.
     """
 
-    strategy: Strategy
-    expected_gain: float
-    expected_gain_ci: Interval
-    calls_per_question: float
-    seconds_per_question: float | None
-    price_per_1000: float | None
-    shown: Shown
+    result: StrategyResult
     min_gain: float
     text: str
 
 
-def recommend(results: Sequence[StrategyResult], alpha: float = ALPHA, min_gain: float = 0.0) -> Recommendation | None:
+def recommend(
+    results: Sequence[StrategyResult], alpha: float = ALPHA, min_gain: float | None = None, no_vote: str = ""
+) -> Recommendation | None:
     """Recommend the strategy with the largest expected gain; None if there is no strategy.
 
-    If the cascade of all voters gains something, another strategy that asks models one by one replaces it only if it
-    gains :data:`SWITCH` points more. A set that decodes together needs no such margin.
+    A single model is recommended unless another strategy is expected to gain at least :func:`least_gain`, and not by
+    the prediction alone: its measured gain is above 0. A strategy with a shown loss is not recommended, a router also
+    if the loss is in one of its groups, and neither is one that costs no less than another one that gains as much. If
+    the cascade of all voters is left, another strategy that asks models one by one replaces it only if it gains
+    :data:`SWITCH` points more. A set that decodes together needs no such margin.
 
     Args:
         results: The strategies, as :func:`advisor.advice.comparison.compare_strategies` returns them.
         alpha: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
         min_gain: Points that a strategy must gain if it has more than one model, or takes more than one response for a
-            question.
+            question; None for the default, which grows with the calls.
+        no_vote: Why there is no vote, as a clause; empty if there is one, or the reason is not known.
     """
     if not results:
         return None
-    worth = {each.strategy: _worth(each, min_gain) for each in results}
-    usual = largest_usual([each.strategy for each in results])
-    if usual is not None and worth[usual] > 0:
-        for strategy in worth:
-            if strategy.ASKS and not strategy.IS_SINGLE and strategy != usual:
-                worth[strategy] -= SWITCH
+    able = [each for each in results if each.strategy.IS_SINGLE or _pays(each, min_gain)] or results
+    left = [each for each in able if not any(_dominates(other, each) for other in able)]
+    usual = largest_usual([each.strategy for each in able])
+    margin = SWITCH if any(each.strategy == usual for each in left) else 0.0
+
+    def worth(each: StrategyResult) -> float:
+        is_other = each.strategy.ASKS and not each.strategy.IS_SINGLE and each.strategy != usual
+        # Rounded, so that a rounding error does not break a tie.
+        return round(each.expected_gain - (margin if is_other else 0.0), 9)
+
     # The results are in order, and `max` takes the first of several largest values.
-    best = max(results, key=lambda each: round(worth[each.strategy], 9))
-    is_baseline = best.strategy.IS_SINGLE and best.strategy.members == (best.best_single_model,)
-    return Recommendation(
-        strategy=best.strategy,
-        expected_gain=0.0 if is_baseline else best.expected_gain,
-        expected_gain_ci=(0.0, 0.0) if is_baseline else best.expected_interval(alpha),
-        calls_per_question=best.calls,
-        seconds_per_question=best.seconds,
-        price_per_1000=best.price,
-        shown=best.shown,
-        min_gain=min_gain,
-        text=_text(best, results, alpha, min_gain),
-    )
+    best = max(left, key=worth)
+    least = (min_gain or 0.0) if best.strategy.IS_SINGLE else least_gain(best.calls, min_gain)
+    return Recommendation(best, least, _text(best, results, alpha, min_gain, no_vote))
 
 
-def _worth(result: StrategyResult, min_gain: float) -> float:
-    """The expected gain minus the price of more than one model or call."""
-    is_complex = len(result.strategy.members) > 1 or result.calls > 1 + TOLERANCE
-    return result.expected_gain - (min_gain if is_complex else 0.0)
+def least_gain(calls: float, min_gain: float | None) -> float:
+    """Points that a strategy must be expected to gain to take the place of a single model.
+
+    Args:
+        calls: Its calls of a question, on average.
+        min_gain: ``--min-gain``, in points; None if it is not given.
+    """
+    return LEAST_PER_CALL * calls if min_gain is None else min_gain
+
+
+def _pays(result: StrategyResult, min_gain: float | None) -> bool:
+    """Whether a strategy gains something, is expected to gain enough, and has no shown loss in a group it routes."""
+    routes_badly = bool(result.strategy.groups) and any(group.shown == "no" for group in result.groups)
+    is_enough = result.expected_gain >= least_gain(result.calls, min_gain) - TOLERANCE
+    return is_enough and result.gain.points > 0 and result.shown != "no" and not routes_badly
+
+
+def _dominates(one: StrategyResult, other: StrategyResult) -> bool:
+    """Whether a strategy is in no figure worse than another one, and in one better: gain, calls, and price if known."""
+    pairs = [(round(one.expected_gain, 9), round(other.expected_gain, 9)), (-one.calls, -other.calls)]
+    if one.price is not None and other.price is not None:
+        pairs.append((-one.price, -other.price))
+    return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
 
 def describe_gain(points: float, interval: Interval, alpha: float) -> str:
@@ -100,30 +110,53 @@ def describe_gain(points: float, interval: Interval, alpha: float) -> str:
     return f"{signed(points)} points ({interval_name(1 - 2 * alpha)} {' to '.join(map(signed, interval))})"
 
 
-def _text(best: StrategyResult, results: Sequence[StrategyResult], alpha: float, min_gain: float) -> str:
-    few = few_questions(len(best.profile.answers))
+def _text(
+    best: StrategyResult, results: Sequence[StrategyResult], alpha: float, min_gain: float | None, no_vote: str
+) -> str:
+    end = _other_best(best, results, min_gain) + few_questions(len(best.profile.answers))
     # A single model has no gain to speak of: it is the baseline, or worse.
     if best.strategy.IS_SINGLE:
         others = [each for each in results if not each.strategy.IS_SINGLE]
         if not others:
-            return f"{best.strategy.describe()}: there is no other strategy to compare it with.{few}"
+            why = f", because {no_vote}" if no_vote else ""
+            return f"{best.strategy.describe()}: there is no other strategy to compare it with{why}.{end}"
+        enough = "anything"
         if min_gain:
+            enough = f"at least {min_gain:g} points"
+        elif min_gain is None and max(each.expected_gain for each in others) > 0:
+            enough = f"at least {LEAST_PER_CALL:g} points for each call of a question (--min-gain)"
+        hopeful = next((each for each in others if each.gain.points <= 0 < each.expected_gain), None)
+        if hopeful is not None and hopeful.expected_gain >= least_gain(hopeful.calls, min_gain) - TOLERANCE:
             return (
-                f"{best.strategy.describe()}: no other strategy is expected to gain at least {min_gain:g} points.{few}"
+                f"{best.strategy.describe()}: {hopeful.strategy} is expected to gain {hopeful.expected_gain:.1f} "
+                f"points, but only by the prediction; the measured gain is {signed(hopeful.gain.points)}.{end}"
             )
-        return f"{best.strategy.describe()}: no other strategy is expected to gain anything.{few}"
+        return f"{best.strategy.describe()}: no other strategy is expected to gain {enough}.{end}"
     # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
     expected = describe_gain(best.expected_gain, best.expected_interval(alpha), alpha)
-    # A reader who sees the measured gain elsewhere must know that it is not overlooked here.
-    is_opposite = round(best.gain.points, 1) * round(best.expected_gain, 1) < 0
-    opposite = (
-        f" The measured gain has the other sign ({signed(best.gain.points)} points), so the expected one is mostly the "
-        "prediction."
-    )
     return (
         f"{best.strategy.describe()}: over {best.best_single_model}, the best single model, the expected gain is "
-        f"{expected}.{opposite if is_opposite else ''}{few}"
+        f"{expected}.{end}"
     )
+
+
+def _other_best(best: StrategyResult, results: Sequence[StrategyResult], min_gain: float | None) -> str:
+    """A sentence why the strategy with the most points is not recommended, with a space before it; empty if it is."""
+    top = max(results, key=lambda each: each.profile.accuracy)
+    points, own = f"{top.profile.accuracy:.1f}", f"{best.profile.accuracy:.1f}"
+    if points == own:
+        return ""
+    if top.strategy.IS_SINGLE or top.gain.points <= 0:
+        why = "on all questions together it gains nothing"
+    elif top.expected_gain < best.expected_gain:
+        why = f"it is expected to gain less ({signed(top.expected_gain)} points)"
+    elif top.expected_gain < least_gain(top.calls, min_gain) - TOLERANCE:
+        why = f"its expected gain ({signed(top.expected_gain)} points) is too small for its cost"
+    elif not _pays(top, min_gain):
+        why = "it is shown to lose in some of its groups"
+    else:
+        why = f"its expected gain ({signed(top.expected_gain)} points) is not larger by {SWITCH:g} point or more"
+    return f" {top.strategy} has more points on the held-out questions ({points} against {own}), but {why}."
 
 
 def few_questions(n: int) -> str:

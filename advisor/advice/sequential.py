@@ -40,7 +40,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 _USUAL, _AROUND = 1.0, 4.0
 """Mean and deviation, in points, of the gains that sets of fitting models have, before any question is asked: somewhat
 wider than the pools in docs/pools.md, so that the data counts more."""
-_MOST_NEEDED = 10**6
+MOST_NEEDED = 20_000
+"""Questions that a user can be asked for; a gain that needs more hardly pays."""
 _SHOWS = 0.8
 """The probability with which so many questions show a gain: the usual power of a planned test."""
 
@@ -261,9 +262,9 @@ def questions_range(gain: Gain, alpha: float = ALPHA, others: int = 0) -> tuple[
         others: Questions that the strategy answered and that are not held out.
 
     Returns:
-        The lowest and the highest number of held-out questions, in all; None in place of the highest if it has no
-        bound, because there may be no gain. None in place of both if a gain is unlikely. The lowest may be below those
-        that were asked: then the gain may be large, and the questions so far had bad luck.
+        The lowest and the highest number of held-out questions, in all; None in place of the highest if it is above
+        :data:`MOST_NEEDED`, because there may be no gain. None in place of both if such a gain is unlikely. The lowest
+        may be below those that were asked: then the gain may be large, and the questions so far had bad luck.
     """
     least, largest = _likely_gains(gain, alpha)
     low, high = (_questions_for(end, gain, alpha) for end in (largest, least))
@@ -284,7 +285,7 @@ def _likely_gains(gain: Gain, alpha: float) -> Interval:
 
 
 def _questions_for(true: float, gain: Gain, alpha: float) -> int | None:
-    """How many answers of the strategy show a true gain; None if more than a million, or if it is not above 0."""
+    """How many answers of the strategy show a true gain; None if more than 20,000, or if it is not above 0."""
     alone = gain.questions - gain.answered
     shift = gain.points - gain.observed
 
@@ -294,9 +295,9 @@ def _questions_for(true: float, gain: Gain, alpha: float) -> int | None:
         limit = float(stats.t.isf(alpha, max(gain.freedom * more, 1.0)))
         return true - shift / math.sqrt(all_more) >= (limit + float(stats.norm.isf(1 - _SHOWS))) * error
 
-    if true <= 0 or not shows(_MOST_NEEDED):
+    if true <= 0 or not shows(MOST_NEEDED):
         return None
-    return 1 + bisect.bisect_left(range(1, _MOST_NEEDED), True, key=shows)
+    return 1 + bisect.bisect_left(range(1, MOST_NEEDED), True, key=shows)
 
 
 def looks_in_words(looks: Sequence[Look]) -> str | None:

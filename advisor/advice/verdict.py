@@ -6,16 +6,18 @@ which decisions of the rules other questions could have changed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
-from advisor.advice.sequential import questions_range
+from advisor.advice.sequential import MOST_NEEDED, questions_range
 from advisor.choose.rules import select
 from advisor.records import (
     ALPHA,
     FIGURE_ALPHA,
+    Doubt,
     Limits,
     Profile,
     Selection,
@@ -29,6 +31,11 @@ from advisor.records import (
 from advisor.statistics import Interval, paired_intervals
 from ensemble.common.text import LARGE_RATIO, counted, p_value, percent
 
+SAME_TEXT = 0.95
+"""The share of equal responses from which a candidate is said to write the same text to all questions."""
+_SHORTEST = 10  # characters; shorter texts may be labels, of which one is often right
+_FEWEST = 20  # responses; a few may be equal by chance
+
 
 @dataclass(frozen=True, slots=True)
 class Advice:
@@ -39,8 +46,8 @@ class Advice:
             shown to be worse, or if no set can decode together.
         text: The set, its figures and their uncertainty.
         questions_needed: If the verdict is ``unclear`` although the set was run: how many held-out questions, in
-            all, would show its gain, from the 10% to the 90% quantile; None without an upper end if no number may be
-            enough. None if no gain is expected.
+            all, would show its gain, from the 10% to the 90% quantile; None for the upper end if 20,000 may not be
+            enough, and for both if no such gain is expected.
         recommendation: What to run; None if nothing was compared on held-out questions.
         warnings: What the reader must know besides: each a sentence.
     """
@@ -160,22 +167,47 @@ def sanity_warnings(profiles: Sequence[Profile], lowest: float, chance: float | 
         lowest: The lower end of the best one's interval, in points.
         chance: The expected accuracy of guessing, in points; None if guessing is impossible.
     """
-    unread = [profile.model for profile in profiles if 5 * profile.errors > len(profile.answers)]
+    doubted: dict[Doubt, list[str]] = {}
+    for profile in profiles:
+        for doubt in doubts_of(profile):
+            doubted.setdefault(doubt, []).append(profile.model)
     parts = []
     if chance is not None and lowest <= chance:
         parts.append(
             f"No candidate is shown to be better than guessing, which scores {chance:.1f} points, so the order "
             "of the candidates means little."
         )
-    if never := [profile.model for profile in profiles if profile.accuracy == 0 and profile.model not in unread]:
+    if never := doubted.get("never_right"):
         parts.append(
-            f"Not one response of {join(never)} is right; read some of them to see whether the prompt and the "
-            "metric fit."
+            f"Not one response of {join(never)} to the {counted(len(profiles[0].answers), 'dev question')} is right; "
+            "read some of them to see whether the prompt and the metric fit."
         )
-    if unread:
+    if same := doubted.get("same_text"):
+        parts.append(
+            f"Nearly all responses of {join(same)} are the same text, whatever the question is. Their points say how "
+            "the metric or the judge grades this text, and not how well the model answers."
+        )
+    if unread := doubted.get("unread"):
         models = f"{len(unread)} candidates" if len(unread) > 2 else join(unread)
         parts.append(f"Over a fifth of the questions could not be answered by {models}; the notes say why.")
     return tuple(parts)
+
+
+def doubts_of(profile: Profile) -> tuple[Doubt, ...]:
+    """Why the figures of a candidate mean little, as codes; empty if nothing is odd."""
+    read = [answer for answer in profile.answers if answer.error is None]
+    # Of a log without texts, the lengths: real responses hardly have one length.
+    texts = Counter(
+        answer.text or (answer.length, answer.extracted) for answer in read if (answer.length or 0) >= _SHORTEST
+    )
+    is_same = len(read) >= _FEWEST and max(texts.values(), default=0) >= SAME_TEXT * len(read)
+    is_unread = 5 * profile.errors > len(profile.answers)
+    found: dict[Doubt, bool] = {
+        "never_right": profile.accuracy == 0 and not is_unread,
+        "same_text": is_same,
+        "unread": is_unread,
+    }
+    return tuple(doubt for doubt, holds in found.items() if holds)
 
 
 def moved_warning(moved: float | None) -> str | None:
@@ -192,7 +224,7 @@ def moved_warning(moved: float | None) -> str | None:
     )
 
 
-def fragile(
+def close_calls(
     profiles: Sequence[Profile], primary: str, rules: Limits, alpha: float = FIGURE_ALPHA, seed: int = 0
 ) -> tuple[Margin, ...]:
     """Find the decisions of the rules that other questions of the same kind could change.
@@ -287,7 +319,7 @@ def _figures(together: StrategyResult, alpha: float) -> str:
 
 def _more(needed: tuple[int, int | None] | None) -> str:
     if needed is None:
-        return "No gain is expected, so no number of questions can be estimated that would show one."
+        return f"No gain is expected that {MOST_NEEDED:,} questions would show."
     least, most = needed
     # A number alone would sound as if it were enough.
     questions = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"

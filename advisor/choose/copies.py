@@ -29,20 +29,23 @@ def find_copies(
         The reason of each copy, by name, the first by rank first.
     """
     known = weights or {}
-    originals: list[Profile] = []
+    # The first candidate with these weights, and with these answers: its rank and its name.
+    by_weights: dict[Hashable, tuple[int, str]] = {}
+    by_answers: dict[Hashable, tuple[int, str]] = {}
     reasons = {}
-    for profile in sorted(profiles, key=lambda each: (each.model in apart, rank(each))):
-        for original in originals:
-            if profile.model in known and known[profile.model] == known.get(original.model):
-                reasons[profile.model] = f"the same model as {original.model}: their weights are equal"
-            elif _answers_equally(profile, original):
-                n = len(profile.answers)
-                reasons[profile.model] = f"the same model as {original.model}: all {n:,} answers are equal"
-            else:
-                continue
-            break
-        else:
-            originals.append(profile)
+    for place, profile in enumerate(sorted(profiles, key=lambda each: (each.model in apart, rank(each)))):
+        keys = (
+            (by_weights, known.get(profile.model), "their weights are equal"),
+            (by_answers, _telling_answers(profile), f"all {len(profile.answers):,} answers are equal"),
+        )
+        found = [(*first[key], why) for first, key, why in keys if key is not None and key in first]
+        if found:
+            _, original, why = min(found, key=lambda each: each[0])
+            reasons[profile.model] = f"the same model as {original}: {why}"
+            continue
+        for first, key, _ in keys:
+            if key is not None:
+                first[key] = place, profile.model
     return reasons
 
 
@@ -51,17 +54,13 @@ def copy_decisions(copies: Mapping[str, str]) -> tuple[Decision, ...]:
     return tuple(Decision(name, "rejected", "copy", reason) for name, reason in copies.items())
 
 
-def _answers_equally(profile: Profile, other: Profile) -> bool:
-    """Whether two candidates gave the same responses, and enough of them to exclude chance."""
+def _telling_answers(profile: Profile) -> Hashable:
+    """All responses of a candidate; None if another model may give the same ones by chance."""
     answers = profile.answers
     # Two models may both be right everywhere. A log without texts, or a failed model, says nothing about the model.
     if len(answers) < FEWEST_QUESTIONS or all(answer.score == 1 for answer in answers):
-        return False
+        return None
     if all(answer.error is not None or (answer.text or answer.extracted) is None for answer in answers):
-        return False
+        return None
     # Cost and group are no answers; the likelihoods of options are.
-    return all(
-        (one.id, one.text, one.extracted, one.score, one.options)
-        == (two.id, two.text, two.extracted, two.score, two.options)
-        for one, two in zip(answers, other.answers, strict=False)
-    ) and len(answers) == len(other.answers)
+    return tuple((each.id, each.text, each.extracted, each.score, each.options) for each in answers)

@@ -11,6 +11,8 @@ from typing import Any
 from advisor.records import Standing
 from ensemble.errors import InputError
 
+_FORM = '{"task": NAME, "profiles": [{"model": NAME, "accuracy": POINTS, "mean_length": CHARACTERS}, ...]}'
+
 
 def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
     """The task and the numbers of a file: ``{"task": NAME, "profiles": [{model, accuracy, mean_length}, ...]}``."""
@@ -19,11 +21,15 @@ def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise InputError(f"--scores {path}: the file does not exist; give a JSON file with profiles") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"--scores {path}: cannot be read as JSON ({error})") from None
+    except OSError as error:
+        raise InputError(
+            f"--scores {path}: cannot be read ({error.strerror}); give a JSON file with profiles"
+        ) from None
+    except (ValueError, RecursionError):
+        raise InputError(f"--scores {path}: it is not JSON; write it in the form {_FORM}") from None
     entries = data.get("profiles") if isinstance(data, dict) else None
     if not isinstance(entries, list) or not entries:
-        raise InputError(f'--scores {path}: needs the form {{"task": NAME, "profiles": [{{"model": NAME, ...}}, ...]}}')
+        raise InputError(f"--scores {path}: needs the form {_FORM}")
     standings = tuple(_standing(entry, f"--scores {path}: profile {n}") for n, entry in enumerate(entries, start=1))
     names = [standing.model for standing in standings]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -8,11 +8,45 @@ import shlex
 import sys
 from collections.abc import Callable
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
-from advisor.options.option import Option, Options, options_of
+from advisor.options.option import Option, Options, Panel, options_of
+from ensemble.common.text import shortened
+from ensemble.errors import InputError
+
+_METAVARS = {int: "N", float: "NUMBER", Path: "PATH"}
+_NUMBERS = {int: "a whole number", float: "a number"}
+_LONGEST_VALUE = 60  # characters of a wrong value in a message
+_LONGEST_CHOICES = 16  # characters; more would take the room of the help texts beside them
+
+
+class GroupedOptions(TyperCommand):
+    """A command whose ``--help`` has a heading for each panel of options, as plain text.
+
+    The boxes of typer's own panels leave less than half of 80 columns to the words, and need rich to be imported.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options."""
+        sections: dict[str, list[Any]] = {"Arguments": [], **{panel: [] for panel in get_args(Panel)}}
+        parameters: list[Any] = self.get_params(ctx)
+        for parameter in parameters:
+            if (record := parameter.get_help_record(ctx)) is None:
+                continue
+            if parameter.param_type_name == "argument":
+                # The name without the type.
+                sections["Arguments"].append((parameter.display_name_raw, record[1]))
+            else:
+                panel = "Files and output" if parameter.name == "help" else parameter.rich_help_panel or "Options"
+                sections[panel].append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -27,7 +61,8 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
     parameters = [_parameter(fields[name], declared[name], hints[name]) for name in declared]
 
     def call(**given: Any) -> None:
-        function(options(**{name: _value(declared[name], fields[name], value) for name, value in given.items()}))
+        values = {name: _value(declared[name], fields[name], hints[name], value) for name, value in given.items()}
+        function(options(**values))
 
     call.__name__, call.__doc__ = function.__name__, function.__doc__
     call.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -39,9 +74,13 @@ def _parameter(field: dataclasses.Field[Any], option: Option, hint: Any) -> Para
     kind, is_optional = _without_none(hint)
     if get_origin(kind) is tuple:
         kind, is_optional = list[get_args(kind)[0]], True  # type: ignore[misc]
+    metavar = _metavar(option, kind)
+    default = Parameter.empty if field.default is dataclasses.MISSING else field.default
+    if kind in _NUMBERS:
+        # typer's words for a text that is no number are those of a library.
+        kind, default = str, None if default is None else str(default)
     elif get_origin(kind) is Literal or option.read is not None:
         kind = str
-    default = Parameter.empty if field.default is dataclasses.MISSING else field.default
     if option.read is not None or default == ():
         default = option.shown_default if option.read is not None else None
     if option.is_argument:
@@ -51,11 +90,15 @@ def _parameter(field: dataclasses.Field[Any], option: Option, hint: Any) -> Para
         if option.shown_default is not None and option.read is None:
             # An empty text hides it.
             shown["show_default"] = option.shown_default or False
-        if option.range_in_help and option.within is not None:
-            shown |= {"min": option.within.least, "max": option.within.most}
-        details = typer.Option(option.flag, metavar=option.metavar, help=option.help, **shown)
+        details = typer.Option(option.flag, metavar=metavar, help=option.help, rich_help_panel=option.panel, **shown)
     kind = kind | None if is_optional and default is not Parameter.empty else kind
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, details])
+
+
+def _metavar(option: Option, kind: Any) -> str:
+    """How ``--help`` calls the value of an option."""
+    choices = "|".join(option.one_of)
+    return option.metavar or (choices if 0 < len(choices) <= _LONGEST_CHOICES else _METAVARS.get(kind, "TEXT"))
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -64,13 +107,21 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return (kinds[0], True) if type(None) in get_args(hint) else (hint, False)
 
 
-def _value(option: Option, field: dataclasses.Field[Any], value: Any) -> Any:
+def _value(option: Option, field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     if value is None:
         # typer has no tuple as the default of an option that can be given several times.
         return field.default
-    return value if option.read is None else option.read(value)
+    if option.read is not None:
+        return option.read(value)
+    kind = _without_none(hint)[0]
+    if kind not in _NUMBERS:
+        return value
+    try:
+        return kind(value)
+    except ValueError:
+        raise InputError(f"{option.name} {shortened(value, _LONGEST_VALUE)}: give {_NUMBERS[kind]}") from None
 
 
 def command_line() -> str:

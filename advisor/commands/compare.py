@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import typer
@@ -9,6 +11,8 @@ import typer
 from advisor.commands.command_line import command_line, print_json
 from advisor.options.compare import CompareOptions
 
+SLOW = 1000
+"""Pairs; from so many on a bar shows how far the comparison is."""
 GATE_FAILED = 3
 """The exit status if the gate of ``--fail-if-worse`` failed."""
 
@@ -19,7 +23,7 @@ def compare(options: CompareOptions) -> None:
     from advisor.compare.score_table import read_columns, read_runs
     from advisor.config import LogsConfig
     from advisor.progress import Progress
-    from advisor.terminal.comparison import comparison_of, gate_texts, print_comparison, shown_pairs
+    from advisor.terminal.comparison import MOST_PAIRS, comparison_of, gate_texts, print_comparison, shown_pairs
     from ensemble.common.text import visible
 
     progress = Progress(quiet=options.quiet)
@@ -28,7 +32,22 @@ def compare(options: CompareOptions) -> None:
     table = read_columns(config, options.models) if options.logs else read_runs(config)
     for note in table.notes:
         progress.say(note)
-    pairs = compare_pairs(table, alpha=options.alpha, margin=options.margin, seed=options.seed)
+    count = math.comb(len(table.models), 2)
+    baseline_only = count > MOST_PAIRS and not options.as_json
+    compared = len(table.models) - 1 if baseline_only else count
+    with (
+        progress.stage(f"Pairs of {len(table.models):,} models", count + compared)
+        if count > SLOW
+        else nullcontext(lambda _: None) as advance
+    ):
+        pairs = compare_pairs(
+            table,
+            alpha=options.alpha,
+            margin=options.margin,
+            seed=options.seed,
+            baseline_only=baseline_only,
+            advance=advance,
+        )
     worse, confidence = options.fail_if_worse, options.confidence
     # The gate looks at one side only, so all of its false alarms are on that side.
     gate = [] if worse is None else check_gate(table, worse, alpha=2 * options.alpha, seed=options.seed)

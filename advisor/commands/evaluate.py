@@ -18,11 +18,12 @@ def evaluate(options: EvaluateOptions) -> None:
     from ensemble.common.schema import written
     from reports import write_report
 
-    content = written(evaluate_run(options, command_line(), progress))
+    evaluation = evaluate_run(options, command_line(), progress)
+    content = written(evaluation)
     # Before the report, which reads it.
     write_json(options.run / "evaluation.json", content)
     write_report(options.run)
     if options.as_json:
         print_json(content)
     else:
-        print_methods(content)
+        print_methods(evaluation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,20 +40,18 @@ def init(options: InitOptions) -> None:
     place = options.out or Path(f"{chosen}.yaml")
     check_free(place, force=options.force)
     found_data = look_at(options.data, place, options.config)
-    if not found_data.records:
-        raise InputError(f"{options.data[0]} has no records; give data with questions")
     columns = Columns(found_data.records)
     choices = None if options.choices is None else _names(options.choices)
-    given = Given(options.question, options.reference, choices, options.metric)
+    given = Given(options.question, options.reference, choices, options.metric, options.decimal)
     found = guess(columns, given, is_of_parts=found_data.is_of_parts)
     if not options.yes and sys.stdin.isatty():
         found = guess(columns, _ask(columns, given, found), is_of_parts=found_data.is_of_parts)
     command = shlex.join(["advisor", "init", *options.data])
     text = text_of_task(chosen, found, found_data, columns, command)
     trial = try_out(text, place, found_data.data_dir, allow_code_execution=options.allow_code_execution)
-    _show(text, trial)
-    # Last, so that what stops the command leaves no file.
+    # Before it is shown: the output may be piped into `head`, which ends the command.
     write_task(text, place, force=options.force)
+    _show(text, trial)
     data_dir = "" if found_data.data_dir is None else f" --data {shlex.quote(str(found_data.data_dir))}"
     more = " --allow-code-execution" if trial.dev.runs_code else ""
     pool, models = "demo", "the demo's models, or with yours in place of demo"
@@ -89,29 +88,43 @@ def _ask(columns: Columns, given: Given, found: Guess) -> Given:
         # The guess may be an expression, which is no list of columns.
         return text if text == options else ",".join(map(column, _names(text))) or "none"
 
+    def ask(what: str, default: str, read: Callable[[str], str]) -> str:
+        def confirmed(text: str) -> str:
+            is_yes = text.strip().lower() in ("y", "yes") and text.strip() not in columns.values
+            return default if is_yes else read(text)
+
+        try:
+            return str(typer.prompt(what, default=default, value_proc=confirmed))
+        except typer.Abort as error:
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise
+            raise InputError(f"{what}: there is no more input; give --yes to take all guesses") from None
+
     print(f"{columns.count:,} records with the columns {columns.listed()}. Press Enter to take a guess.")
     before = given
     if given.question is None:
-        question = typer.prompt("Question", default=found.question, value_proc=column)
+        question = ask("Question", found.question, column)
         # An untouched guess is made again, so that the file has its reason.
         given = given if question == found.question else replace(given, question=question)
     if found.reference is not None and given.reference is None:
-        reference = typer.prompt("Reference", default=found.reference, value_proc=column)
+        reference = ask("Reference", found.reference, column)
         # With another question, another reference could be guessed than the one that was just confirmed.
         given = given if (given, reference) == (before, found.reference) else replace(given, reference=reference)
     chosen = options
     if given.choices is None and found.keys["metric"] not in ("pass_at_1", "judge"):
-        chosen = typer.prompt("Options", default=options, value_proc=known_options)
+        chosen = ask("Options", options, known_options)
         given = given if chosen == options else replace(given, choices=_names(chosen))
     if given.metric is None and chosen == "none":
         metric = found.keys["metric"] if found.keys["metric"] != "choice" else "exact_match"
-        answer = typer.prompt("Metric", default=metric, value_proc=known_metric)
+        answer = ask("Metric", str(metric), known_metric)
         given = given if (given, answer) == (before, metric) else replace(given, metric=answer)
     return given
 
 
 def _show(text: str, trial: Trial) -> None:
     """The task file, three prompts as models get them, and what the references score."""
+    from advisor.tasks.metrics import OF_CORPORA
+
     print(_plain(text))
     for number, example in enumerate(trial.dev.examples[:3], start=1):
         print(f"--- Prompt {number} of {len(trial.dev.examples):,} dev questions ---")
@@ -129,6 +142,8 @@ def _show(text: str, trial: Trial) -> None:
             print("No column with right answers was found. If your data has one, name it with --reference.")
     elif not trial.scored:
         print("The references were not scored, because that runs programs; give --allow-code-execution to do it.")
+    elif not trial.wrong and trial.dev.metric in OF_CORPORA:
+        print(f"All {trial.scored:,} references that were tried score 1.0; the same answer in other words scores less.")
     elif not trial.wrong:
         print(f"All {trial.scored:,} references that were tried score 1.0, as right answers must.")
     else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 
 
 def tasks() -> None:
@@ -10,7 +12,7 @@ def tasks() -> None:
     from advisor.tasks import list_tasks
 
     for task in list_tasks():
-        print(f"{task.name:16} {task.metric:12} {task.summary}")
+        _print_entry(f"{task.name:16} {task.metric:12} ", task.summary)
 
 
 def methods() -> None:
@@ -19,7 +21,15 @@ def methods() -> None:
 
     for name, method in list_methods().items():
         package = "" if method.package is None else f" ({method.package})"
-        print(f"{name:16} {method.level:9} {method.summary}; {method.when}{package}")
+        _print_entry(f"{name:16} {method.level:9} ", f"{method.summary}; {method.when}{package}")
     # The others work, so this is not an error.
     for problem in plugins().problems.values():
         print(f"advisor: {problem}", file=sys.stderr)
+
+
+def _print_entry(name: str, words: str) -> None:
+    """Print an entry on one line, for programs; on a terminal the words are wrapped beside the name."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        words = f"\n{' ' * len(name)}".join(textwrap.wrap(words, max(width - len(name), 20)))
+    print(f"{name}{words}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from advisor.options.export import ExportOptions
 from advisor.options.report import ReportOptions
+from ensemble.errors import InputError
 
 
 def report(options: ReportOptions) -> None:
@@ -16,25 +17,31 @@ def report(options: ReportOptions) -> None:
     elif first.is_dir() and not (first / "result.json").exists():
         _write_index(first, options.form)
     else:
-        _write_report(first, options.form)
+        _write_report(first, options)
 
 
-def _write_report(run: Path, form: str) -> None:
+def _write_report(run: Path, options: ReportOptions) -> None:
     from reports import write_report
 
-    if form == "html":
+    if options.form == "html":
         print(write_report(run))
         return
     from advisor.runs.run import Run
-    from reports.formats import leaderboard_csv, markdown
+    from reports.formats import as_csv, latex, leaderboard_rows, markdown, strategy_rows
 
-    print((markdown if form == "md" else leaderboard_csv)(Run.open(run).result), end="")
+    result = Run.open(run).result
+    if options.form == "csv":
+        print(as_csv((leaderboard_rows if options.table == "leaderboard" else strategy_rows)(result)), end="")
+    else:
+        print((markdown if options.form == "md" else latex)(result), end="")
 
 
 def _write_index(folder: Path, form: str) -> None:
     from reports.run_index import find_runs, index_csv, index_markdown, index_rows, write_index
 
     rows = index_rows(folder, find_runs(folder))
+    if form == "latex":
+        raise InputError(f"{folder}: has several runs; --format latex needs one run folder")
     if form == "html":
         print(write_index(folder, rows))
     else:

@@ -8,27 +8,41 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.commands.command_line import for_output
 from advisor.options.run import RunOptions
-from ensemble.errors import InputError
+from ensemble.errors import InputError, UniteError
 
 if TYPE_CHECKING:
     from advisor.progress import Progress
     from advisor.running.plan import StrategyPlan
+    from advisor.strategies.vote_reader import VoteReader
     from ensemble.decode.settings import Settings
+    from ensemble.models.member import Prompt
+
+EMPTY = "the text is empty; is the prompt like the questions of the task that the models were chosen for?"
 
 
 def run(options: RunOptions) -> None:
     """Answer a prompt by the recommended strategy of a run, or by any models that decode together."""
     from advisor.progress import Progress
     from advisor.running import models_to_run
-    from advisor.running.plan import StrategyPlan
+    from advisor.running.plan import StrategyPlan, answer_reader
     from advisor.running.strategy_to_run import plan_by_options
+    from advisor.running.task_prompt import prompt_of
     from advisor.terminal.tables import trace_lines
     from ensemble.distributed.ray_cluster import cluster
     from ensemble.methods import check_greedy
 
     progress = Progress()
     spec = plan_by_options(options, progress.say)
-    text = _read_prompt(options.prompt or "")
+    question = _read_prompt(options.prompt or "")
+    text: Prompt = question
+    if (made := prompt_of(spec, options, progress.say)) is not None:
+        text, note = made.fill(question)
+        if note is not None:
+            progress.say(note)
+    reader = answer_reader(spec) if options.answer else None
+    if options.answer and reader is None:
+        metric = "no metric is known" if spec.task is None else f"the metric {spec.task.metric} needs a reference"
+        raise InputError(f"--answer: {metric} to read an answer; leave out --answer")
     settings: dict[str, Any] = {
         "max_new_tokens": spec.max_new_tokens or 256,
         "stop": spec.stop,
@@ -39,7 +53,8 @@ def run(options: RunOptions) -> None:
     if isinstance(spec, StrategyPlan):
         from ensemble.decode.settings import Settings
 
-        _answer(spec, text, Settings(**settings), options.group, progress, trace=options.trace)
+        response = _answered(spec, text, Settings(**settings), options.group, progress, trace=options.trace)
+        _print_text(response, reader, progress)
         return
     if not (options.temperature or spec.options.get("temperature")):
         # Before the models are loaded, which takes long.
@@ -48,32 +63,54 @@ def run(options: RunOptions) -> None:
     with cluster(options.ray_address) if options.engine == "ray" else nullcontext():
         ensemble = models_to_run.load_chosen(spec, options.engine)
         if options.stream and not options.trace:
+            is_empty = True
             for piece in ensemble.stream(text, deterministic=options.deterministic, **settings):
                 print(for_output(piece), end="", flush=True)
+                is_empty = is_empty and not piece.strip()
             print()
+            if is_empty:
+                progress.say(EMPTY)
             return
         (generation,) = ensemble.generate([text], trace=options.trace, deterministic=options.deterministic, **settings)
-        print(for_output(generation.text))
         if options.trace:
             names = [member.name for member in spec.members]
             print(*trace_lines(generation.trace, names), sep="\n", file=sys.stderr)
+        _print_text(generation.text, reader, progress)
 
 
-def _answer(
-    plan: StrategyPlan, prompt: str, settings: Settings, group: str | None, progress: Progress, *, trace: bool
-) -> None:
-    """Print the response that a strategy takes, when it is known which one that is."""
+def _print_text(text: str, reader: VoteReader | None, progress: Progress) -> None:
+    """Print a text, or with a reader the answer in it.
+
+    Raises:
+        UniteError: The text has no answer.
+    """
+    if not text.strip():
+        progress.say(EMPTY)
+    shown = text if reader is None else reader.read(text)
+    if shown is None:
+        raise UniteError(
+            f"no answer can be read in the text {text[:200]!r}; without --answer the whole text is printed"
+        )
+    print(for_output(shown))
+
+
+def _answered(
+    plan: StrategyPlan, prompt: Prompt, settings: Settings, group: str | None, progress: Progress, *, trace: bool
+) -> str:
+    """The response that a strategy takes; notes say what failed, and with a trace what each model answered."""
     from advisor.running.asking import answer_prompt
 
     answered = answer_prompt(plan, prompt, settings, group)
     for name, reason in answered.failures:
         progress.say(f"{name} failed, and the others answered: {reason}")
-    print(for_output(answered.response.text))
+    if plan.reader is not None and all(answer is None for _, answer in answered.answers):
+        progress.say(f"no model gave an answer, so there was no vote, and the response is that of {answered.model}")
     if trace:
         for name, answer in answered.answers:
             what = "answered" if plan.reader is None else "gave no answer" if answer is None else f"answered {answer!r}"
             progress.say(f"{name} {what}")
         progress.say(f"the response is that of {answered.model}, after {answered.calls} calls")
+    return answered.response.text
 
 
 def _read_prompt(prompt: str) -> str:

@@ -16,6 +16,7 @@ SCHEMAS = {
     "evaluation": "advisor.runs.schema.evaluation:Evaluation",
     "ensemble": "ensemble.saved.schema:SavedEnsemble",
     "strategy": "advisor.strategies.schema:StrategyFile",
+    "pool": "ensemble.models.pool_line:PoolLine",
     "task": "advisor.tasks.schema:TaskFile",
 }
 """Module and class of each file's model, imported when it is asked for."""
@@ -24,7 +25,7 @@ SCHEMAS = {
 def schema(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"A file: {', '.join(SCHEMAS)}.")],
 ) -> None:
-    """Print the JSON Schema of a file; that of samples is of one line."""
+    """Print the JSON Schema of a file; those of samples and of the pool are of one line."""
     if name not in SCHEMAS:
         raise InputError(f"schema {name}: no schema has this name; give one of {', '.join(SCHEMAS)}")
     from ensemble.common.schema import json_schema

@@ -23,10 +23,9 @@ def select(options: SelectOptions) -> None:
         print_dry_run(options, check_folder=partial(run_folder, options))
         return
     folder, result = select_run(options, command_line(), progress)
-    content = written(result)
     if not options.quiet:
-        print_tables(content)
+        print_tables(result)
     if options.as_json:
-        print_json(content)
+        print_json(written(result))
     else:
-        print_conclusion(content, folder / "report.html")
+        print_conclusion(result, folder / "report.html")

@@ -15,6 +15,7 @@ def serve(options: ServeOptions) -> None:
     from advisor.progress import Progress
     from advisor.running.plan import StrategyPlan
     from advisor.running.strategy_to_run import plan_by_options
+    from advisor.running.task_prompt import prompt_of
     from advisor.serving import starting
 
     # Before the heavy imports, so that a missing library is one line and not an ImportError.
@@ -29,6 +30,7 @@ def serve(options: ServeOptions) -> None:
     chosen = plan_by_options(options, Progress().say)
     if not isinstance(chosen, StrategyPlan):
         starting.check_joinable(chosen)
+    prompt = prompt_of(chosen, options, Progress().say)
     usual_tokens = chosen.max_new_tokens or 256
     limits = RequestLimits(
         options.max_texts,
@@ -48,10 +50,18 @@ def serve(options: ServeOptions) -> None:
     # Bound first: a port in use is reported at once and not after minutes of loading.
     with bind(options.host, options.port) as bound:
         hosts = allowed_hosts(bound, options.host, options.allow_host)
-        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference, options.group, traces)
+        group = options.group
+        app, engine = starting.make_app_of(
+            chosen, name, limits, key_digest, hosts, inference, group, traces=traces, prompt=prompt
+        )
 
         def ready() -> None:
             _print_ready(address_of(bound), shown, open_to_all=not is_loopback(bound), has_key=key_digest is not None)
+            if prompt is not None:
+                Progress().say(
+                    f"the last message of a chat is filled into the prompt of the run's task: {prompt.example}; "
+                    "--raw and /v1/completions send texts as they are"
+                )
 
         connections = options.max_connections
         server = GracefulServer(app, engine, bound, connections=connections, ready=ready, stopping=_print_stopping)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from numpy.typing import NDArray
+from scipy import special
 
 from advisor.compare.score_table import ScoreTable
 from advisor.records import ALPHA, FIGURE_ALPHA, TOLERANCE, Verdict
@@ -24,9 +25,12 @@ from advisor.statistics import (
     cluster_interval,
     cluster_sign_flip,
     cluster_totals,
+    counted_interval,
+    counted_p,
     difference_of,
     flip_p_value,
     flipped_sums,
+    graded_interval,
     holm,
     is_binary,
     is_plain,
@@ -35,6 +39,7 @@ from advisor.statistics import (
     questions_needed,
     resampled_means,
     wilson,
+    z_value,
 )
 from ensemble.common.text import verdict_in_table
 
@@ -106,6 +111,20 @@ class ComparedPair:
         return here * total < 0 and min(abs(here), abs(total)) > TOLERANCE
 
 
+class Comparison(NamedTuple):
+    """The pairs of a table.
+
+    Attributes:
+        pairs: Those that were wanted.
+        tested: All that were tested.
+        differ: Those of them that are shown to differ.
+    """
+
+    pairs: list[ComparedPair]
+    tested: int
+    differ: int
+
+
 @dataclass(frozen=True, slots=True)
 class GateResult:
     """What the gate says about one model.
@@ -137,6 +156,18 @@ class PairedScores:
         # As numbers once, because sorting thousands of names takes longer than a test.
         self.clusters: Labels | None = None if clusters is None else np.unique(clusters, return_inverse=True)[1]
 
+    @cached_property
+    def _gained(self) -> NDArray[np.int64] | None:
+        """On how many questions the model of each column scores more than that of each row.
+
+        None for graded scores and for clusters. All that is said of a pair follows from two of these numbers: thousands
+        of pairs take a matrix product.
+        """
+        if self.clusters is not None or not is_binary(self.scores):
+            return None
+        counts: NDArray[np.int64] = np.rint((1 - self.scores).T @ self.scores).astype(np.int64)
+        return counts
+
     def differences(self, a: int, b: int) -> Floats:
         """The scores of column `b` minus those of column `a`."""
         return self.scores[:, b] - self.scores[:, a]
@@ -146,7 +177,12 @@ class PairedScores:
         values = self.scores[:, model]
         if self.clusters is not None:
             return cluster_interval(values, self.clusters, alpha, (0.0, 1.0))
-        return wilson(values, alpha) if is_binary(values) else percentile_interval(self._means[:, model], alpha)
+        if is_binary(values):
+            return wilson(values, alpha)
+        if np.ptp(values) > TOLERANCE:
+            return percentile_interval(self._means[:, model], alpha)
+        # Equal grades on a few questions do not make the mean certain.
+        return graded_interval(values, alpha)
 
     def interval(self, a: int, b: int, alpha: float = FIGURE_ALPHA) -> tuple[Interval, str]:
         """Interval of the difference, in points, and its method."""
@@ -155,14 +191,31 @@ class PairedScores:
             return cluster_interval(differences, self.clusters, alpha), "cluster-robust"
         if is_plain(differences):
             return bonett_price(differences, alpha), "Bonett-Price"
-        return percentile_interval(self._means[:, b] - self._means[:, a], alpha), "paired bootstrap"
+        if np.ptp(differences) > TOLERANCE:
+            return percentile_interval(self._means[:, b] - self._means[:, a], alpha), "paired bootstrap"
+        return graded_interval(differences, alpha, ends=(-1.0, 1.0)), "Student's t"
 
     def difference(
         self, names: Sequence[str], pair: tuple[int, int], alpha: float = FIGURE_ALPHA, *, is_tested: bool = True
     ) -> Difference:
         """The difference of column ``b`` of a pair ``(a, b)`` from column ``a``; `names` are those of all columns."""
-        test = self.p_two_sided(*pair) if is_tested else ()
         a, b = pair
+        if self._gained is not None:
+            gained, lost, n = int(self._gained[a, b]), int(self._gained[b, a]), len(self.scores)
+            return Difference(
+                of=names[b],
+                over=names[a],
+                n=n,
+                estimate=100 * (gained - lost) / n,
+                interval=counted_interval(gained, lost, n, alpha),
+                interval_method="Bonett-Price",
+                p_two_sided=float(counted_p(self._gained[a, b], self._gained[b, a])) if is_tested else None,
+                test="exact McNemar" if is_tested else None,
+                gained=gained,
+                lost=lost,
+                discordance=(gained + lost) / n,
+            )
+        test = self.p_two_sided(*pair) if is_tested else ()
         return difference_of((names[b], names[a]), self.differences(a, b), *self.interval(a, b, alpha), *test)
 
     def p_two_sided(self, a: int, b: int) -> tuple[float, str]:
@@ -179,7 +232,23 @@ class PairedScores:
             return cluster_sign_flip(differences, labels, self.seed), test
         return flip_p_value(self._flipped[:, b] - self._flipped[:, a], float(differences.sum())), test
 
-    @property
+    def p_values(self, advance: Callable[[int], None]) -> list[float]:
+        """The two-sided p-values of all pairs, those of the first column with each later one first.
+
+        `advance` is told how many pairs are newly done.
+        """
+        rows, columns = np.triu_indices(self.scores.shape[1], 1)
+        if self._gained is not None:
+            advance(len(rows))
+            found: list[float] = counted_p(self._gained[rows, columns], self._gained[columns, rows]).tolist()
+            return found
+        p_values = []
+        for a, b in zip(rows.tolist(), columns.tolist(), strict=True):
+            p_values.append(self.p_two_sided(a, b)[0])
+            advance(1)
+        return p_values
+
+    @cached_property
     def units(self) -> int:
         """The number of independent parts: clusters, or questions."""
         return len(self.scores) if self.clusters is None else len(np.unique(self.clusters))
@@ -206,8 +275,14 @@ class PairedScores:
 
 
 def compare_pairs(
-    table: ScoreTable, *, alpha: float = FIGURE_ALPHA, margin: float = MARGIN, seed: int = 0
-) -> list[ComparedPair]:
+    table: ScoreTable,
+    *,
+    alpha: float = FIGURE_ALPHA,
+    margin: float = MARGIN,
+    seed: int = 0,
+    baseline_only: bool = False,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Comparison:
     """Compare each pair of models of a table, in its order.
 
     Args:
@@ -215,16 +290,24 @@ def compare_pairs(
         alpha: The probability beyond one end of an interval, 0 to 0.25; a false alarm in any direction has twice that.
         margin: Points within which two models count as equally good, above 0.
         seed: Of the resampling, which only graded scores need.
+        baseline_only: Whether only the pairs with the first model are wanted; all are tested, for the correction.
+        advance: Is told how many pairs are newly tested, and how many compared.
     """
     paired = PairedScores(table.scores, table.clusters, seed)
     parts = _parts(table, seed)
-    numbers = list(combinations(range(len(table.models)), 2))
-    differences = [paired.difference(table.models, pair, alpha) for pair in numbers]
-    adjusted = holm([each.p_two_sided for each in differences if each.p_two_sided is not None])
-    return [
-        _compared(table.models, paired, parts, pair, difference, (alpha, alpha / len(numbers)), (p_adjusted, margin))
-        for pair, difference, p_adjusted in zip(numbers, differences, adjusted, strict=True)
-    ]
+    p_values = paired.p_values(advance)
+    adjusted = holm(p_values)
+    alphas = alpha, alpha / len(adjusted)
+    pairs = []
+    for pair, p_adjusted in zip(combinations(range(len(table.models)), 2), adjusted, strict=True):
+        # Of n models, the first n - 1 pairs are those with the first model.
+        if baseline_only and pair[0]:
+            break
+        difference = paired.difference(table.models, pair, alpha)
+        pairs.append(_compared(table.models, paired, parts, pair, difference, alphas, (p_adjusted, margin)))
+        advance(1)
+    # A pair without a difference has a p-value of 1.
+    return Comparison(pairs, len(adjusted), sum(p_value <= 2 * alpha for p_value in adjusted))
 
 
 def check_gate(table: ScoreTable, points: float, *, alpha: float = ALPHA, seed: int = 0) -> list[GateResult]:
@@ -246,42 +329,31 @@ def check_gate(table: ScoreTable, points: float, *, alpha: float = ALPHA, seed: 
         low, high = difference.interval
         no_worse: Verdict = "better" if low > 0 else "equal"
         verdict: Verdict = "worse" if high < -points else no_worse if low >= -points else "unclear"
-        differences, design = paired.differences(0, number), paired.design_effect(0, number)
-        shown = points + smallest_shown(differences, alpha, design=design, units=paired.units)
+        shown = points + smallest_shown(difference, alpha, paired.design_effect(0, number), paired.units)
         results.append(GateResult(difference, verdict, min(100.0, shown)))
     return results
 
 
-def smallest_shown(
-    differences: Floats,
-    alpha: float = FIGURE_ALPHA,
-    power: float = POWER,
-    *,
-    design: float = 1.0,
-    units: int | None = None,
-) -> float:
-    """The smallest true difference that so many questions show, in points, at most 100.
-
-    The share of questions that models answer differently is taken from these differences.
+def smallest_shown(difference: Difference, alpha: float, design: float, units: int) -> float:
+    """The smallest true difference that so many questions show with a probability of 80%, in points, at most 100.
 
     Args:
-        differences: One value for each question, between -1 and 1.
+        difference: On these questions; how many the two answer differently is taken from it.
         alpha: The probability of a false alarm in one direction, between 0 and 0.5.
-        power: The probability to show the difference, between 0 and 1.
         design: How many times clusters enlarge the variance, at least 1.
-        units: The number of clusters; None if questions are independent.
+        units: The number of clusters, or of questions.
     """
     fewest = _fewest(alpha)
-    if (len(differences) if units is None else units) < fewest:
+    if units < fewest:
         return 100.0
-    n = len(differences) / design
+    n = difference.n / design
     # Connor's formula, solved for the difference. As in the interval, one question more is gained and one lost.
-    discordance = (float((differences**2).sum()) + 2) / (len(differences) + 2)
-    alarm, miss = float(stats.norm.isf(alpha)), float(stats.norm.isf(1 - power))
+    discordance = (difference.discordance * difference.n + 2) / (difference.n + 2)
+    alarm, miss = z_value(alpha), z_value(1 - POWER)
     spread = math.sqrt(max(n + miss**2 - alarm**2, 0.0))
     share = math.sqrt(discordance) * (alarm * math.sqrt(n) + miss * spread) / (n + miss**2)
     # The exact test is stricter than the formula by about one question, and it needs a few changed questions at all.
-    return 100 * min(1.0, max(share + 1 / n, float(stats.gamma.ppf(power, fewest)) / n))
+    return 100 * min(1.0, max(share + 1 / n, float(special.gammaincinv(fewest, POWER)) / n))
 
 
 def _parts(table: ScoreTable, seed: int) -> dict[str, PairedScores]:
@@ -313,7 +385,7 @@ def _compared(
     design, estimate = paired.design_effect(*pair), difference.estimate
     # The standard error. A rounding error can make the variance negative.
     error = 100 * math.sqrt(design * max(difference.discordance - (estimate / 100) ** 2, 0.0) / difference.n)
-    least = abs(estimate) - float(stats.norm.isf(1 - POWER)) * error
+    least = abs(estimate) - z_value(1 - POWER) * error
 
     def needed(true: float) -> int | None:
         questions = questions_needed(true, difference.discordance, strict)
@@ -332,7 +404,7 @@ def _compared(
         p_adjusted=p_adjusted,
         margin_ci=(low, high),
         equivalent=equivalent,
-        smallest_shown=smallest_shown(paired.differences(*pair), strict, design=design, units=paired.units),
+        smallest_shown=smallest_shown(difference, strict, design, paired.units),
         questions_needed=needed(abs(estimate)),
         questions_safe=needed(least) if least > 0 else None,
         groups={name: part.difference(names, pair, alpha, is_tested=False) for name, part in parts.items()},

@@ -49,6 +49,8 @@ from ensemble.models.spec import Checkpoint
 if TYPE_CHECKING:
     from ensemble.vocabulary.token_bytes import Vocabulary
 
+MOST_COMPARED = 100
+"""Candidates whose pairs are measured, the most accurate: of 1,000 they would fill hundreds of megabytes."""
 READERS = 8
 """The most candidates that read each other's responses."""
 QUESTIONS = 20
@@ -131,10 +133,11 @@ def all_pairs(
     tokenizations: Mapping[str, Tokenization] = MappingProxyType({}),
     token_agreements: Mapping[tuple[str, str], TokenAgreement] = MappingProxyType({}),
 ) -> tuple[Pair, ...]:
-    """Measure every pair of candidates.
+    """Measure every pair of the first 100 candidates.
 
     Args:
-        profiles: The candidates' answers to the same questions, at least one, in the order of the pairs.
+        profiles: The candidates' answers to the same questions, at least one, in the order of the pairs: the most
+            accurate first.
         tokenizations: The tokenizations of the same words, by name; candidates may be missing.
         token_agreements: How well one candidate predicts another's responses, by reader and writer.
 
@@ -144,6 +147,7 @@ def all_pairs(
     # With the first is enough: to have the same questions is transitive.
     for profile in profiles[1:]:
         check_same_questions(profiles[0], profile)
+    profiles = profiles[:MOST_COMPARED]
     names = [profile.model for profile in profiles]
     standings = [profile.standing for profile in profiles]
     tables = {
@@ -164,10 +168,10 @@ def all_pairs(
 
 
 def pairs_of_standings(standings: Sequence[Standing]) -> tuple[Pair, ...]:
-    """The gap and the length ratio of every pair, the measures that need no responses."""
+    """The gap and the length ratio of every pair of the first 100, the measures that need no responses."""
     return tuple(
         Pair(a.model, b.model, gap(a.accuracy, b.accuracy), length_ratio(a.mean_length, b.mean_length))
-        for a, b in itertools.combinations(standings, 2)
+        for a, b in itertools.combinations(standings[:MOST_COMPARED], 2)
     )
 
 

@@ -68,7 +68,7 @@ def run_difference(a: Run, b: Run) -> dict[str, Any]:
         clusters=_clusters(common, answers[1]),
         notes=(),
     )
-    (pair,) = compare_pairs(table)
+    (pair,) = compare_pairs(table).pairs
     changes = scores[:, 1] - scores[:, 0]
     return {
         "task": results[1].task.name,

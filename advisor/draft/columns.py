@@ -69,9 +69,19 @@ class Columns:
         kinds = [isinstance(value, (list, tuple)) for value in self.values[name] if value is not None]
         return sum(kinds) > len(kinds) / 2
 
+    def has_floats(self, name: str) -> bool:
+        """Whether a column has numbers, and no texts, of which one is not whole."""
+        values = [value for value in self.values[name] if value is not None]
+        return not any(isinstance(value, str) for value in values) and any(isinstance(value, float) for value in values)
+
     def distinct(self, name: str) -> int:
         """How many different texts a column has."""
         return len({tuple(texts) for texts in self.texts(name) if texts})
+
+    def different(self) -> list[int]:
+        """The records that are not the same throughout as an earlier one."""
+        rows = zip(*self.values.values(), strict=True)
+        return list({repr(row): number for number, row in reversed(list(enumerate(rows)))}.values())
 
     def words(self, name: str) -> float:
         """The median number of words of a column's first texts; 0 if it has none."""

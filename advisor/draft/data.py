@@ -96,11 +96,14 @@ def _of_files(chosen: Mapping[str, Path], why: str, out: Path) -> DraftData:
         if not name.isprintable() or "{" in name or "*" in name.rpartition("/")[0]:
             raise InputError(f"{name!a}: a task file cannot name this path; rename it without {{, * and controls")
     keys: dict[str, object] = dict(files) if inside else {"local": files, "dev": "dev", "held_out": "held_out"}
-    source = FileSource(
-        DataSpec(None, None, None, {}, {}, files, {}, {}), out, files, base=base, hint="correct the path"
-    )
+    splits = {role: (base, path) for role, path in files.items()}
+    source = FileSource(DataSpec(None, None, None, {}, {}, files, {}, {}), out, splits, "correct the path")
     is_shared = files["dev"] == files["held_out"]
     records = source.records("dev")
+    if not records:
+        why = f" ({'; '.join(source.notes)})" if source.notes else ""
+        raise InputError(f"{files['dev']} has no records{why}; give data with questions")
+    _check_header(files["dev"], records)
     if is_shared and len(records) == 1:
         raise InputError(f"{files['dev']} has one record; give at least two, one to choose and one to verify")
     where, column = _where(records) if is_shared else ({}, "")
@@ -115,6 +118,18 @@ def _of_files(chosen: Mapping[str, Path], why: str, out: Path) -> DraftData:
         _check_columns(files, records, others)
         records = [*records, *others]
     return DraftData(keys, why, records, None if inside else base, dev_size, is_of_parts="*" in files["dev"])
+
+
+def _check_header(file: str, records: Sequence[Record]) -> None:
+    """Refuse a table of which the first row, with the names of the columns, looks like a record."""
+    for name in records[0].values:
+        texts = [str(record.values.get(name)).strip() for record in records[:100]]
+        asks = len(name.split()) > 2 and name.strip().endswith("?")
+        if asks and sum(text.endswith("?") for text in texts) > len(texts) / 2:
+            raise InputError(
+                f"{file}: its first row has the names of the columns, and '{shortened(visible(name), 60)}' looks like "
+                "a value; add a row with names, for example question and answer"
+            )
 
 
 def _check_columns(files: Mapping[str, str], dev: Sequence[Record], held_out: Sequence[Record]) -> None:

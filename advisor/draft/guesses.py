@@ -10,36 +10,39 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from advisor.draft.columns import Columns
+from advisor.draft.answers import answer_template, decimal_mark, metric_of, usual_mark
+from advisor.draft.columns import Columns, texts_of
 from advisor.draft.open_ended import id_of, judge_of, reference_of
-from advisor.tasks.metrics import get_metric, metric_names
+from advisor.tasks.metrics import metric_names
 from advisor.tasks.task import JUDGE
 from ensemble.errors import InputError
 
 _QUESTIONS = (
     *("question", "question_text", "query", "problem", "goal", "instruction", "input", "prompt"),
-    *("text", "sentence", "turns", "frage", "pregunta"),
+    *("text", "sentence", "turns", "frage", "fragestellung", "aufgabe", "pregunta", "énoncé"),
 )
 _REFERENCES = (
     *("reference", "target", "gold", "expected", "expected_answer", "ground_truth", "correct_answer", "correct_option"),
     *("correct", "answers", "answer", "answer_key", "label", "labels", "output", "response", "solution", "completion"),
     *("final_answer", "gold_answer", "ideal_answer", "model_answer", "reference_answer", "right_answer"),
     *("expected_output", "expected_result", "right_result", "correct_result", "result", "ideal", "truth"),
-    *("antwort", "lösung", "respuesta", "réponse", "reponse"),
+    *("antwort", "musterantwort", "lösung", "loesung", "musterlösung", "ergebnis", "richtige_antwort"),
+    *("respuesta", "réponse", "reponse", "bonne_réponse", "réponse_attendue", "référence"),
 )
 _OPTIONS = ("options", "choices", "candidates", "endings", "alternatives", "mc_options")
 _SEPARATORS = (" | ", "|", "; ", ";", ", ", ",")
 _CONTEXTS = ("context", "passage", "article", "story", "document", "paragraph")
-_GROUPS = ("group", "category", "subject", "topic", "domain", "subset", "level", "difficulty", "language")
+_GROUPS = (
+    *("group", "category", "subject", "topic", "domain", "subset", "level", "difficulty", "language"),
+    *("gruppe", "kategorie", "thema", "fach", "sprache", "catégorie", "matière", "langue"),
+)
 _CLUSTERS = ("passage_id", "context_id", "document_id", "story_id", "article_id", "conversation_id", "cluster")
 _SOLUTIONS = ("code", "canonical_solution")
-_NUMBERED = re.compile(r"(?i)(option|opt|choice|opt_|op|ans|answer|sol|solution|ending|alternative)?[ _]?([a-j]|\d)")
+_NUMBERED = re.compile(
+    r"(?i)(option|opt|choice|opt_|op|ans|answer|antwort|réponse|sol|solution|ending|alternative)?[ _]?([a-j]|\d)"
+)
+_NUMBERS = "all references are numbers: the last number of a response counts"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_LETTER = re.compile(r"[^\W\d_]")
-_LONG, _FEW_LABELS = 12, 20
-"""Words from which a reference is a text and no short answer; the most labels of a classification."""
-# How references of worked solutions end; the part after it is the answer.
-_MARKS = ("####", "answer is", "Answer:", "answer:")
 
 
 @dataclass(slots=True)
@@ -76,12 +79,14 @@ class Given:
         reference: A column.
         choices: Columns of the options, or one with lists; empty for a task without options.
         metric: The name of a metric.
+        decimal: The decimal mark of references that are numbers.
     """
 
     question: str | None = None
     reference: str | None = None
     choices: tuple[str, ...] | None = None
     metric: str | None = None
+    decimal: str | None = None
 
 
 def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess:
@@ -97,6 +102,11 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
     """
     if given.metric is not None and given.metric not in metric_names():
         raise InputError(f"--metric {given.metric}: choose among {', '.join(metric_names())}")
+    if given.decimal not in (None, ".", ","):
+        raise InputError(f"--decimal {given.decimal}: give . or ,")
+    for option, column in (("question", given.question), ("reference", given.reference)):
+        if column is not None and not columns.filled(columns.named(column)):
+            raise InputError(f"{column} is empty in all records; give --{option} with another column")
     found = Guess()
     # First, because columns of tests would pass for references.
     tests = _tests(columns) if given.reference is None and given.metric in (None, "pass_at_1") else ()
@@ -124,7 +134,7 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
         else:
             if options:
                 found.why["prompt"] += f"; {', '.join(options)} are no options of {found.reference}"
-            _text(found, columns, given.metric, why)
+            _text(found, columns, given, why)
     _parts(found, columns, is_of_parts=is_of_parts)
     return found
 
@@ -198,7 +208,7 @@ def _judged(found: Guess, columns: Columns, given: Given, why: str) -> None:
     question = found.question
     reference = columns.named(given.reference) if given.reference else columns.usual(_REFERENCES, (question,))
     has_turns = columns.is_list(question)
-    if ids := id_of(columns, question):
+    if ids := id_of(columns, (question,)):
         found.add("id", ids, f"{ids} is different in each record")
     found.add("prompt", f"{{{{{question}[0]}}}}" if has_turns else _with_context(found, columns))
     if has_turns:
@@ -347,8 +357,9 @@ def _program(found: Guess, columns: Columns, tests: Sequence[str]) -> None:
     found.add("max_new_tokens", 512)
 
 
-def _text(found: Guess, columns: Columns, metric: str | None, why: str) -> None:
+def _text(found: Guess, columns: Columns, given: Given, why: str) -> None:
     """The keys of a task whose models write a text."""
+    metric = given.metric
     reference = found.reference or ""
     name = found.question
     asked = sum(text[0].rstrip().endswith("?") for text in columns.texts(name) if text)
@@ -358,21 +369,31 @@ def _text(found: Guess, columns: Columns, metric: str | None, why: str) -> None:
     else:
         found.add("prompt", f"{_with_context(found, columns, 'Question: ')}\nAnswer:")
     texts = [texts for texts in columns.texts(reference) if texts]
-    expression, last, after = _last_part(reference, texts)
+    expression, last, after = answer_template(reference, texts)
     if columns.is_list(name) and columns.is_list(reference):
         expression, after = f"{{{{{reference}[0]}}}}", "; the one of the first turn"
+    decimal = decimal_mark(columns, name, reference, last, given.decimal) if metric in (None, "number") else None
+    if given.decimal is not None and decimal is None:
+        raise InputError(
+            f"--decimal {given.decimal} goes with numbers, and not all of {reference} are numbers; leave it out"
+        )
+    if decimal == "." and given.decimal is None and columns.has_floats(reference) and usual_mark(columns, name) == ",":
+        decimal, expression = ",", f"{{{{{reference} | string | replace('.', ',')}}}}"
+        after += "; with decimal commas, as the questions have"
     found.add("reference", expression, f"{reference} is the reference, {why}{after}")
-    guessed, reason = _metric(last)
+    guessed, reason = metric_of(reference, last) if decimal is None else ("number", _NUMBERS)
     if guessed == "chrf" and _is_of_question(columns, name, reference):
         guessed, reason = "exact_match", "the references have only words of the question, in the right order"
     found.add("metric", metric or guessed, "the metric that was given" if metric else reason)
-    if ".split(" in expression:
+    if decimal == ",":
+        found.add("decimal", ",", "the references have decimal commas, and so should the responses")
+    if ")[-1]" in expression:
         # A demonstration shows the whole solution.
         found.add("shot_response", f"{{{{{reference}}}}}")
     lengths = sorted(len(text[0]) for text in texts)
     # Not the longest: one long reference would slow down every response that does not end.
     long = lengths[int(0.95 * len(lengths))] if lengths else 0
-    if found.keys["metric"] in ("number", "pass_at_1", "contains"):
+    if found.keys["metric"] in ("number", "number_comma", "pass_at_1", "contains"):
         # Chat models put blank lines between the steps of a solution.
         found.add("stop", ["\nQuestion:"], "a model that goes on after its answer writes the next question")
         found.add("max_new_tokens", max(256, min(1024, long // 2)))
@@ -392,8 +413,7 @@ def _with_context(found: Guess, columns: Columns, before: str = "") -> str:
     question = f"{before}{{{{{name}[0]}}}}" if columns.is_list(name) else f"{before}{{{{{name}}}}}"
     if columns.is_list(name):
         found.why["prompt"] += "; only its first turn is asked"
-    names = (*_CONTEXTS, "input") if name == "instruction" else _CONTEXTS
-    context = columns.usual(names, {name, found.reference or "", *found.options})
+    context = _context(found, columns)
     if context is None:
         return question
     found.why["prompt"] += f"; {context} is shown before it"
@@ -401,16 +421,10 @@ def _with_context(found: Guess, columns: Columns, before: str = "") -> str:
     return before + question if columns.filled(context) == 1 else f"{{% if {context} %}}{before}{{% endif %}}{question}"
 
 
-def _last_part(reference: str, texts: Sequence[Sequence[str]]) -> tuple[str, list[list[str]], str]:
-    """The template of the answer, the answers, and why: the whole reference, or the end of a worked solution."""
-    plain = f"{{{{{reference}}}}}"
-    for mark in _MARKS:
-        if texts and all(len(items) == 1 and mark in items[0] for items in texts):
-            ends = [[items[0].split(mark)[-1].strip().rstrip(".")] for items in texts]
-            if all(end[0] and len(end[0].split()) <= _LONG for end in ends):
-                template = f"{{{{{reference}.split('{mark}')[-1].strip().rstrip('.')}}}}"
-                return template, ends, f"; the answer is what comes after the last '{mark}'"
-    return plain, [list(items) for items in texts], ""
+def _context(found: Guess, columns: Columns) -> str | None:
+    """The column with the passage that a question is about."""
+    names = (*_CONTEXTS, "input") if found.question == "instruction" else _CONTEXTS
+    return columns.usual(names, {found.question, found.reference or "", *found.options})
 
 
 def _is_of_question(columns: Columns, question: str, reference: str) -> bool:
@@ -420,24 +434,13 @@ def _is_of_question(columns: Columns, question: str, reference: str) -> bool:
     return sum(taken) > 0.9 * len(taken)
 
 
-def _metric(texts: Sequence[Sequence[str]]) -> tuple[str, str]:
-    number = get_metric("number")
-    flat = [text for items in texts for text in items]
-    if flat and all(not _LETTER.search(text) and number.problem((text,), ()) is None for text in flat):
-        return "number", "all references are numbers: the last number of a response counts"
-    # Each label several times, or it is no classification.
-    labels = {items[0] for items in texts}
-    if 2 <= len(labels) <= _FEW_LABELS and len(texts) >= 5 * len(labels) and all(len(label) <= 40 for label in labels):
-        return "exact_match", f"the references are {len(labels)} labels; `contains` accepts sentences that have one"
-    lengths = sorted(len(min(items, key=len).split()) for items in texts)
-    if lengths[len(lengths) // 2] < _LONG:
-        return "exact_match", "the references are short; if your models answer in sentences, take `contains`"
-    return "chrf", "the references are long texts: a graded comparison of characters (0 to 1)"
-
-
 def _parts(found: Guess, columns: Columns, *, is_of_parts: bool) -> None:
-    """The group and the cluster of a question."""
+    """The id, the group and the cluster of a question."""
     taken = {found.question, found.reference or "", *found.options}
+    ids = id_of(columns, taken)
+    # The field id is one without this key.
+    if ids is not None and "id" not in found.keys and ids.lower() != "id":
+        found.add("id", ids, f"{ids} is different in each record")
     group = columns.usual(_GROUPS, taken)
     if is_of_parts:
         found.add("group", "{{_part}}", "accuracy by file")
@@ -448,3 +451,34 @@ def _parts(found: Guess, columns: Columns, *, is_of_parts: bool) -> None:
     cluster = columns.usual((*_CLUSTERS, *_CONTEXTS), taken)
     if cluster is not None and columns.filled(cluster) == 1 and 1 < columns.distinct(cluster) < 0.9 * columns.count:
         found.add("cluster", f"{{{{{cluster}}}}}", f"questions that share {cluster} are not independent")
+    else:
+        _repeated(found, columns)
+
+
+def _repeated(found: Guess, columns: Columns) -> None:
+    """Put questions that occur several times into clusters; the turns of a conversation are one without that."""
+    if columns.is_list(found.question):
+        return
+    context = _context(found, columns)
+    names = [*([context] if context else []), found.question, *found.options]
+    # Of records with ids, those that are the same throughout are one question without this.
+    has_ids = columns.usual(("id",)) is not None or "id" in found.keys
+    answers: dict[str, list[list[str]]] = {}
+    for number in columns.different() if has_ids else range(columns.count):
+        if texts_of(columns.values[found.question][number]):
+            right = [] if found.reference is None else texts_of(columns.values[found.reference][number])
+            answers.setdefault(repr([columns.values[name][number] for name in names]), []).append(right)
+    count = sum(map(len, answers.values()))
+    repeated = count - len(answers)
+    if repeated and len(answers) == 1:
+        raise InputError(
+            f"{found.question} has the same text in all records; give --question with another column of "
+            f"{columns.listed()}"
+        )
+    if repeated:
+        why = f"{repeated:,} of {count:,} questions repeat an earlier one: tests count equal questions as one"
+        if unequal := sum(any(right != each[0] for right in each) for each in answers.values()):
+            why += f"; {unequal:,} have different references, so correct these, or put all into one record as a list"
+        texts = [f"{{{{{name} | default('', true)}}}}" if name == context else f"{{{{{name}}}}}" for name in names]
+        options = ["{{_options | join(' ')}}"] if found.options else []
+        found.add("cluster", " ".join([*texts[: len(names) - len(found.options)], *options]), why)

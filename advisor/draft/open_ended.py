@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from advisor.draft.columns import Columns
 
-_IDS = ("question_id", "prompt_id", "id")
+_IDS = ("question_id", "prompt_id", "id", "qid", "uid", "nr", "no", "nummer", "numéro", "frage_nr", "frage_id")
 _MOST_TOKENS = 512
 _BEGIN = (
     "You grade the answers of an assistant. Read the conversation below and grade the assistant's last answer from 1 "
@@ -30,11 +32,13 @@ def judge_of(*, has_reference: bool) -> dict[str, object]:
     return {"mode": "single", "scale": [1, 10], "max_new_tokens": _MOST_TOKENS, "prompt": prompt}
 
 
-def id_of(columns: Columns, question: str) -> str | None:
-    """The column with the number of a conversation, by which its turns are named; None without one."""
-    name = columns.usual(_IDS, (question,))
-    # Two conversations with one id would be one.
-    return name if name is not None and columns.distinct(name) == columns.count else None
+def id_of(columns: Columns, taken: Iterable[str]) -> str | None:
+    """The column with the number of a question, by which a conversation's turns are named; None without one."""
+    name = columns.usual(_IDS, taken)
+    if name is None or not all(type(value) in (str, int) for value in columns.values[name]):
+        return None
+    # Two questions with one id would be one.
+    return name if columns.distinct(name) == columns.count else None
 
 
 def reference_of(columns: Columns, question: str, reference: str) -> str:

@@ -27,6 +27,8 @@ from ensemble.errors import InputError
 _MOST_SCORED = 2_500
 """References of a split that are scored: enough to find a wrong metric, in seconds."""
 _WIDTH = 118
+_MOST_PLACES = 5
+"""Places of records that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,18 @@ def text_of_task(name: str, found: Guess, data: DraftData, columns: Columns, com
         command: The command that writes it, for the first comment.
     """
     why, keys = data.why, dict(data.keys)
-    blank = 0 if found.reference is None else sum(not texts for texts in columns.texts(found.reference))
-    if blank and found.reference is not None:
-        why += f"; {blank:,} of {columns.count:,} records have no {found.reference}, and are left out"
-        keys["where"] = _filled_only(keys.get("where"), keys, found.reference)
+    needed = [found.question] if found.keys["metric"] == JUDGE else [found.question, found.reference]
+    blank = {
+        name: [n for n, texts in enumerate(columns.texts(name)) if not texts]
+        for name in needed
+        if name is not None and columns.filled(name) < 1
+    }
+    if blank:
+        counts = "; ".join(f"{len(each):,} of {columns.count:,} records have no {name}" for name, each in blank.items())
+        places = [data.records[n].place.rpartition("/")[2] for n in sorted(set().union(*blank.values()))]
+        more = f" and {len(places) - _MOST_PLACES:,} more" if len(places) > _MOST_PLACES else ""
+        why += f"; {counts}, and are left out: {', '.join(places[:_MOST_PLACES])}{more}"
+        keys["where"] = _filled_only(keys.get("where"), keys, list(blank))
     lines = [
         *_comment(f"Written by `{shortened(command, 200)}`. Each comment says why; change what is wrong."),
         *_comment("docs/how-to/own-task.md describes every key."),
@@ -157,10 +167,12 @@ def _references(path: Path, data_dir: Path | None, tasks: Mapping[str, Task]) ->
     return pairs
 
 
-def _filled_only(where: object, keys: Mapping[str, object], reference: str) -> dict[str, str]:
-    """Conditions that leave out the records without a reference, added to those of the splits."""
+def _filled_only(where: object, keys: Mapping[str, object], names: Sequence[str]) -> dict[str, str]:
+    """Conditions that leave out the records without a value in some columns, added to those of the splits."""
     # Blanks and empty lists are as empty as nothing.
-    filled = f"{reference} is defined and {reference} is not none and {reference} | string | trim not in ('', '[]')"
+    filled = " and ".join(
+        f"{name} is defined and {name} is not none and {name} | string | trim not in ('', '[]')" for name in names
+    )
     # The conditions of local files are by role, and those of the hub by its split.
     splits = [str(keys[role]) for role in ("dev", "held_out")] if "hub" in keys else ["dev", "held_out"]
     before = where if isinstance(where, dict) else {}

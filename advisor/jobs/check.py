@@ -26,6 +26,7 @@ from advisor.config import (
 )
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session
+from advisor.jobs.task_of_run import with_task_of
 from advisor.judge.judged_profiler import open_profiler
 from advisor.options.check import CheckOptions
 from advisor.pool.weights import EQUAL
@@ -169,11 +170,11 @@ def _key(number: str, prompt: str) -> object:
 
 
 def _draw_fresh(
-    examples: Sequence[Example], known: Collection[object], limit: int | None, seed: int, place: str
+    examples: Sequence[Example], known: Collection[object], limit: int | None, seed: int, place: str, others: str
 ) -> tuple[list[int], int]:
     """The numbers of fresh questions in a seeded order, at most ``limit``, and how many the run has.
 
-    A conversation counts as one question, and comes with all its turns.
+    A conversation counts as one question, and comes with all its turns. `others` says what may have fresh ones.
     """
     # A conversation is as fresh as its first turn.
     firsts = [n for n, example in enumerate(examples) if example.earlier is None]
@@ -181,7 +182,7 @@ def _draw_fresh(
     if not fresh:
         raise InputError(
             f"{place}: the run has all of its {counted(len(firsts), 'question')}, so none is fresh; give new "
-            "questions, for example another --split or --task"
+            f"questions, for example {others}"
         )
     # A key of each text alone: 20 questions are the start of 50.
     fresh.sort(key=lambda n: sha256(seed, examples[n].id, examples[n].prompt))
@@ -212,7 +213,9 @@ def _from_models(
     progress: Progress,
 ) -> _Fresh:
     """Let the models answer fresh questions of a task."""
-    task_name = options.needed_task()
+    if options.task is None and run.result.provenance.logs:
+        raise InputError(f"{run.place} was made from logs; give --logs FILE with fresh questions, or --task")
+    options = with_task_of(run, options)
     strategy, seed = promise.strategy, options.seed
     decodes = not strategy.ASKS
     entries = entries_as(candidates_of_run(run, promise.models, options.pool), options)
@@ -224,7 +227,7 @@ def _from_models(
     whole = _load_whole(run, options, progress)
     if strategy.COUNTS and not can_vote(whole):
         raise InputError(
-            f"--task {task_name}: the strategy {strategy.name} counts short, fixed answers, which its metric "
+            f"--task {options.task}: the strategy {strategy.name} counts short, fixed answers, which its metric "
             f"{whole.metric} does not read; give the task of the run"
         )
     if whole.is_relative:
@@ -235,7 +238,7 @@ def _from_models(
         )
     judges = judges_beside(run, options, whole)
     limit, place = options.limit or LIMIT, f"--split {options.split} of {whole.name}"
-    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, place)
+    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, place, "another --split or --task")
     task = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
     # As in the run, whose responses had this limit and were decoded so.
     inference = replace(
@@ -306,7 +309,7 @@ def _from_logs(
     if not strategy.ASKS:
         raise InputError(
             f"--logs: {', '.join(strategy.members)} decode together ({strategy.name}), and logs have the answers of "
-            "models alone; give --task, or --strategy for another strategy"
+            "models alone; leave out --logs, or name another strategy with --strategy"
         )
     if options.metric is None and options.task is None:
         options = replace(options, **_scoring_of_run(run))
@@ -317,7 +320,7 @@ def _from_logs(
             f"--logs: the strategy {strategy.name} counts short answers, and most responses have none; give --metric "
             "and --extract, or a task file with --task, to read them"
         )
-    numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs")
+    numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs", "another log")
     asked = logs.task("logs", numbers, config.seed)
     alone = {name: each.part(numbers) for name, each in logs.profiles.items()}
     draws = {name: [each.part(numbers) for each in own] for name, own in logs.draws.items()}
@@ -414,9 +417,8 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
     parts = [_BEGINNINGS[found.verdict], f"{figures}; {found.reason}."]
     if found.verdict == "worse":
         parts.append("Run `advisor select` again.")
-    if found.verdict == "unclear":
-        more = "No number of fresh questions" if found.questions is None else f"About {found.questions:,} fresh ones"
-        parts.append(f"{more} would tell.")
+    if found.questions is not None:
+        parts.append(f"About {found.questions:,} fresh ones would tell.")
     if errors := fresh.strategy.errors:
         parts.append(
             f"{counted(errors, 'question')} without a response {'counts' if errors == 1 else 'count'} as wrong."

@@ -21,6 +21,7 @@ from advisor.jobs.judged import judge_section
 from advisor.jobs.methods import Evaluator
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session, with_devices
+from advisor.jobs.task_of_run import with_task_of
 from advisor.judge.verdicts import name_of_set
 from advisor.options.evaluate import EvaluateOptions
 from advisor.options.shared import split_names
@@ -83,7 +84,7 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
     Raises:
         InputError: An option is missing or out of range, or the run or the task cannot be used.
     """
-    options.needed_task()
+    options = with_task_of(run, options)
     methods, members = split_names(options.methods), split_names(options.members)
     if not methods:
         raise InputError(f"--methods: name at least one of {', '.join(list_methods())}")

@@ -20,7 +20,7 @@ from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.hub import commit_of, push_files
 from ensemble.models.spec import COMMIT, EnsembleSpec, ModelSpec
 from ensemble.saved import folder as savedfolder
-from ensemble.saved.model_card import MARKER, escaped, model_card
+from ensemble.saved.model_card import MARKER, escaped, model_card, prompt_section
 from reports.sections.card import evidence
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def export(options: ExportOptions) -> str:
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
         # A saved ensemble is of several models that decode together.
         name = chosen.members[0].name
-        chosen = StrategyPlan(Single((name,)), chosen.members, chosen.max_new_tokens, chosen.stop)
+        chosen = StrategyPlan(Single((name,)), chosen.members, chosen.max_new_tokens, chosen.stop, chosen.task)
     # With a pool file the models are where it says, and the run's hashes may be those of other files.
     result = run.result
     sources = result.provenance.models if options.pool is None else {}
@@ -81,12 +81,7 @@ def export(options: ExportOptions) -> str:
 
 
 def _pinned(member: ModelSpec, source: ModelSource | None) -> ModelSpec:
-    """A member with its commit, or its absolute path and the hashes of its files.
-
-    Args:
-        member: The member.
-        source: What the run knows of it; None for a model of a pool file.
-    """
+    """A member with its commit, or its absolute path and the hashes of its files, from what the run knows of it."""
     checkpoint = member.checkpoint
     if checkpoint.is_remote:
         return member
@@ -138,9 +133,10 @@ def _card(plan: StrategyPlan, result: Result, place: str) -> str:
             ("| model | where it is |", "|---|---|", *(f"| {escaped(m.name)} | {_place(m)} |" for m in plan.members))
         ),
         "## Use",
-        '```sh\npip install unite-advisor\nadvisor run FOLDER "A prompt"\nadvisor serve FOLDER\n```',
+        '```sh\npip install unite-advisor\nadvisor run FOLDER "A question"\nadvisor serve FOLDER\n```',
         "A model behind a server also needs `--allow-server URL`. The SHA-256 of its files identifies a model with a "
         "path.",
+        *([prompts] if (prompts := prompt_section(plan.task)) else []),
         "## Evidence",
         _evidence(plan.strategy, result, place),
         "## Licence",

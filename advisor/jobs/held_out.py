@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from advisor.advice.comparison import StrategyResult, expected_gain
 from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance
-from advisor.advice.recommendation import FEW_QUESTIONS
+from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
 from advisor.advice.search import By, best_of, sentence, with_chosen_set
 from advisor.choose.race import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters
@@ -116,11 +116,11 @@ class ChosenSet:
             ),
         )
 
-    def as_dict(self, choose: str, results: Sequence[StrategyResult], alpha: float) -> dict[str, Any] | None:
+    def as_dict(self, set_by: str, results: Sequence[StrategyResult], alpha: float) -> dict[str, Any] | None:
         """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
 
         Args:
-            choose: The value of ``--set-by``.
+            set_by: The value of ``--set-by``.
             results: The strategies on the held-out questions.
             alpha: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
         """
@@ -137,7 +137,7 @@ class ChosenSet:
             for n, each in enumerate(self.sets)
             if n < _MOST_LISTED or each.rules or each.models in gains or each.models in tried
         ]
-        return {"choose": choose, "sets": sets, "provenance": provenance()}
+        return {"set_by": set_by, "sets": sets, "provenance": provenance()}
 
 
 def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:
@@ -205,7 +205,8 @@ def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]
         return chosen.sets[: config.max_decoded_sets]
     # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
     if len(models) < 2:
-        return tuple(each for each in chosen.sets[:1] if each.prediction.points > config.rules.min_gain)
+        least = config.rules.min_gain
+        return tuple(each for each in chosen.sets[:1] if each.prediction.points > least_gain(len(each.models), least))
     return tuple(each for each in chosen.sets if each.models == models)
 
 

@@ -81,7 +81,7 @@ def warnings_on_judge(section: Mapping[str, Any] | None) -> list[str]:
 
 def direct_comparison(section: Mapping[str, Any] | None, recommendation: Recommendation) -> str:
     """A sentence with the win rate of the recommended strategy against the best single model; empty if not known."""
-    strategy = recommendation.strategy
+    strategy = recommendation.result.strategy
     for each in section["head_to_head"] if section else ():
         if (each["strategy"], tuple(each["members"])) == (strategy.name, strategy.members):
             low, high = each["win_rate_ci"]
@@ -106,7 +106,7 @@ def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str
         return None  # responses of one model, which verdicts do not tell apart
     # A set that decodes together has responses of its members' making, so the judge compared them under its name.
     together = name_of_set(result.profile.model, strategy.members)
-    names = [strategy.members[place] for place in result.takes] or [together] * len(result.profile.answers)
+    names = [model for model, _ in result.takes] or [together] * len(result.profile.answers)
     taken = {answer.id: name for answer, name in zip(result.profile.answers, names, strict=True)}
     found = head_to_head(matches, taken, result.best_single_model, clusters=clusters)
     if found is None:

@@ -105,7 +105,7 @@ class Evaluator:
         if config.held_out is None:
             raise InputError("no questions to evaluate on; name a split with --split")
         self.task = config.held_out
-        self._config, self._methods, self._options = config, methods, options
+        self._config, self._methods, self._settings = config, methods, options
         self._names = [candidate.name for candidate in config.candidates]
         self._cache, self._progress = cache, progress
         # A method that decodes needs all members in memory together, so each is loaded once and kept.
@@ -152,7 +152,7 @@ class Evaluator:
                     if name != "router":
                         self._responder(name)
                     continue
-                options = self._options.get(name, {})
+                options = self._settings.get(name, {})
                 # Options of a choice are scored, which needs no temperature.
                 if self.task.metric != "choice" and not options.get("temperature"):
                     check_greedy(name, f"add --set {name}.temperature=1 to draw its texts")
@@ -172,12 +172,12 @@ class Evaluator:
 
     def _decode(self, name: str, level: str, alone: Sequence[Profile]) -> MethodResult:
         try:
-            together = self._profiler.together(self._names, self.task, name, self._options.get(name, {}))
+            together = self._profiler.together(self._names, self.task, name, self._settings.get(name, {}))
         except MemberError as error:
             self._progress.say(str(error))
             return MethodResult(name, level, left_out=str(error))
         result = self._result(name, level, together, alone, _speed(together.cost), together.cost)
-        gated = get_method(name).gated or self._options.get(name, {}).get("gate") is not None
+        gated = get_method(name).gated or self._settings.get(name, {}).get("gate") is not None
         return replace(result, note=_NO_GATE) if gated and self.task.metric == "choice" else result
 
     def _choose(self, name: str, alone: Sequence[Profile]) -> MethodResult:
@@ -202,13 +202,7 @@ class Evaluator:
         return replace(result, peak_memory=_largest(alone))
 
     def _aggregate(self, name: str, aggregation: Aggregation, alone: Sequence[Profile]) -> MethodResult:
-        """Let a member read responses and write the answers.
-
-        Raises:
-            InputError: The prompt's template fails on a question.
-            MemberError: A member failed.
-            JudgeError: A judge failed.
-        """
+        """Let a member read responses and write the answers."""
         own, aggregator = aggregation.own_draws, aggregation.aggregator
         aggregator = aggregator or (_best(alone).model if own else self._names[0])
         read = self._draws(aggregator) if own else list(alone)
@@ -236,7 +230,7 @@ class Evaluator:
         self, name: str, prompts: Sequence[str] = (), scores: Sequence[Sequence[float]] = ()
     ) -> ResponseMethod | Aggregation:
         try:
-            options = make_options(name, self._options.get(name, {}))
+            options = make_options(name, self._settings.get(name, {}))
             made: ResponseMethod | Aggregation = get_module(name).make(prompts, scores, options)
             if isinstance(made, Aggregation):
                 check_aggregation(name, made, self.task, self._names)

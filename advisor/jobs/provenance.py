@@ -100,24 +100,24 @@ def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:
     return versions
 
 
-def _model(entry: ModelSpec, fingerprint: Fingerprint | ServerIdentity, inference: InferenceConfig) -> dict[str, Any]:
-    if isinstance(fingerprint, ServerIdentity):
+def _model(entry: ModelSpec, model_id: Fingerprint | ServerIdentity, inference: InferenceConfig) -> dict[str, Any]:
+    if isinstance(model_id, ServerIdentity):
         # A server has no files: its address and what it says of itself are all that is known.
-        return fingerprint.as_dict()
-    checkpoint, options = entry.checkpoint, dict[str, str]()
+        return model_id.as_dict()
+    checkpoint, loading = entry.checkpoint, dict[str, str]()
     if not checkpoint.is_remote:
-        options = checkpoint.sides.key()
+        loading = checkpoint.sides.key()
         if checkpoint.gguf_file is not None:
-            options["gguf_file"] = checkpoint.gguf_file
+            loading["gguf_file"] = checkpoint.gguf_file
         if (quantization := kind_of(entry.quantization)) is not None:
-            options["quantization"] = quantization
+            loading["quantization"] = quantization
     # trust_remote_code is left out on purpose: a user who loads the set from a result decides that again.
     return {
         "path_or_id": checkpoint.path_or_id,
-        "revision": fingerprint.revision,
-        "files": dict(fingerprint.files),
-        "dtype": fingerprint.dtype,
+        "revision": model_id.revision,
+        "files": dict(model_id.files),
+        "dtype": model_id.dtype,
         "device": device_of(entry, inference.device, inference.engine),
-        "chat_template": fingerprint.chat_template,
-        **options,
+        "chat_template": model_id.chat_template,
+        **loading,
     }

@@ -6,7 +6,7 @@ Programs read a finished run from these two files. The objects here exist only d
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from advisor.advice.comparison import StrategyResult
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
 from advisor.advice.sequential import Look
-from advisor.advice.verdict import Advice, Margin
+from advisor.advice.verdict import Advice, Margin, doubts_of
 from advisor.compare.pairs import Pair
 from advisor.jobs.held_out import Verified
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
@@ -120,6 +120,7 @@ def task_info(task: Task, max_new_tokens: int | None) -> TaskInfo:
         stop=task.stop,
         max_new_tokens=max_new_tokens,
         extract=task.extract,
+        template=task.template,
         notes=task.notes,
     )
 
@@ -144,7 +145,6 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
         for model, reason in outcome.failures.items()
     ]
     advice = outcome.advice
-    recommendation = advice.recommendation
     return Result(
         schema_version=SCHEMA_VERSION,
         task=outcome.task_info,
@@ -156,16 +156,19 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
         pairs=tuple(PairFigures(**asdict(pair)) for pair in outcome.pairs),
         ensemble=None if outcome.verified is None else _ensemble(outcome.verified, outcome),
         strategies=tuple(_strategy_figures(result, outcome) for result in outcome.strategies),
-        single_models=tuple(_single(profile, outcome.prices.get(profile.model)) for profile in outcome.alone),
+        single_models=tuple(
+            _single(profile, profiles.get(profile.model), outcome.prices.get(profile.model))
+            for profile in outcome.alone
+        ),
         advice=AdviceSection(
             verdict=advice.verdict,
             text=advice.text,
             questions_needed=advice.questions_needed,
-            recommendation=None if recommendation is None else _recommendation(recommendation),
+            recommendation=_recommendation(advice.recommendation, alpha_of(outcome.confidence)),
             warnings=advice.warnings,
             confidence=outcome.confidence,
         ),
-        looks=tuple(_look(look) for look in outcome.looks),
+        looks=tuple(LookRecord(**asdict(look)) for look in outcome.looks),
         judge=None if outcome.judge is None else JudgeSection.model_validate(outcome.judge),
         provenance=Provenance(**{**outcome.provenance, **({} if settings is None else {"settings": dict(settings)})}),
     )
@@ -198,6 +201,7 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         status=decision.status,
         reason_code=decision.reason_code,
         reason=decision.reason,
+        doubts=doubts_of(profile) if profile else (),
         close_call=margin.text if margin is not None and doubtful else None,
         gap_ci=margin.gap_ci if margin else None,
         length_ratio_ci=margin.length_ratio_ci if margin else None,
@@ -223,24 +227,31 @@ def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
     """Figures that only some tasks have: of groups of questions (subjects of MMLU), and of options' likelihoods."""
     if profile is None or task is None:
         return {}
-    groups = profile.groups
-    # One group is the whole task.
-    groups = groups if len(groups) > 1 else {}
+    groups = _groups(profile) or {}
     return {
         "accuracy_bytes": accuracy_by_bytes(profile, task),
         # Log-probabilities for each character are no probabilities, so they have no confidence.
         "ece": None if task.scoring == "normalised" else calibration_error(profile),
         # ``accuracy`` is the mean over the questions (micro average); this is the mean over the groups (macro average).
-        "accuracy_macro": sum(part.accuracy for part in groups.values()) / len(groups) if groups else None,
+        "accuracy_macro": sum(part.accuracy or 0.0 for part in groups.values()) / len(groups) if groups else None,
         **corpus_figures(profile, task),
-        "groups": {name: _group_accuracy(part, len(groups)) for name, part in groups.items()} or None,
+        "groups": groups or None,
     }
 
 
-def _group_accuracy(part: Profile, groups: int) -> GroupAccuracy:
+def _groups(profile: Profile) -> dict[str, GroupAccuracy] | None:
+    """The accuracy in each group of the questions; None for one group, which is the whole task."""
+    parts = profile.groups
+    if len(parts) < 2:
+        return None
     # With thousands of groups, intervals would take longer than the rest of the file, and each has a few questions.
-    interval = accuracy_interval(part) if groups <= _MOST_INTERVALS else None
-    return GroupAccuracy(n=len(part.answers), accuracy=part.accuracy, accuracy_ci=interval)
+    known = len(parts) <= _MOST_INTERVALS
+    return {
+        name: GroupAccuracy(
+            n=len(part.answers), accuracy=part.accuracy, accuracy_ci=accuracy_interval(part) if known else None
+        )
+        for name, part in parts.items()
+    }
 
 
 def _cost(cost: Cost | None) -> dict[str, Any]:
@@ -319,8 +330,9 @@ def _strategy_figures(result: StrategyResult, outcome: Outcome) -> StrategyFigur
     )
 
 
-def _single(profile: Profile, price: Price | None) -> SingleModel:
+def _single(profile: Profile, dev: Profile | None, price: Price | None) -> SingleModel:
     """A single model on the held-out questions; seconds and price are null if they are not known."""
+    every = profile if dev is None else replace(profile, answers=(*dev.answers, *profile.answers))
     n, dollars = (
         len(profile.answers),
         None if price is None else price.of(profile.cost.prompt_tokens, profile.cost.tokens),
@@ -329,6 +341,7 @@ def _single(profile: Profile, price: Price | None) -> SingleModel:
         model=profile.model,
         n=n,
         accuracy=profile.accuracy,
+        groups=_groups(every),
         # A sum of 0 means that a log does not say it.
         seconds_per_question=profile.cost.seconds / n if profile.cost.seconds else None,
         price_per_1000=None if dollars is None else 1000 * dollars / n,
@@ -364,34 +377,21 @@ def _gain(result: StrategyResult | None, alpha: float) -> dict[str, Any]:
     }
 
 
-def _recommendation(recommendation: Recommendation) -> RecommendedStrategy:
+def _recommendation(recommendation: Recommendation | None, alpha: float) -> RecommendedStrategy | None:
+    if recommendation is None:
+        return None
+    result = recommendation.result
     return RecommendedStrategy(
-        **strategy_json(recommendation.strategy),
-        method=None if recommendation.strategy.ASKS else recommendation.strategy.name,
-        expected_gain=recommendation.expected_gain,
-        expected_gain_ci=recommendation.expected_gain_ci,
-        calls_per_question=recommendation.calls_per_question,
-        seconds_per_question=recommendation.seconds_per_question,
-        price_per_1000=recommendation.price_per_1000,
+        **strategy_json(result.strategy),
+        method=None if result.strategy.ASKS else result.strategy.name,
+        expected_gain=result.expected_gain,
+        expected_gain_ci=result.expected_interval(alpha),
+        calls_per_question=result.calls,
+        seconds_per_question=result.seconds,
+        price_per_1000=result.price,
         min_gain=recommendation.min_gain,
-        shown=recommendation.shown,
+        shown=result.shown,
         text=recommendation.text,
-    )
-
-
-def _look(look: Look) -> LookRecord:
-    """A look as ``looks`` has it."""
-    return LookRecord(
-        questions=look.questions,
-        members=look.members,
-        method=look.method,
-        k=look.k,
-        plan=look.plan,
-        n=look.n,
-        p_no_gain=look.p_no_gain,
-        p_no_loss=look.p_no_loss,
-        limit=look.limit,
-        test=look.test,
     )
 
 
@@ -431,15 +431,14 @@ def _trace(trace: Mapping[str, Any] | None) -> ResponseTrace | None:
 def _recommended(outcome: Outcome) -> StrategyResult | None:
     """The recommended strategy if it takes the response of one of several members, or one of several responses."""
     recommendation = outcome.advice.recommendation
-    if recommendation is None or recommendation.strategy.IS_SINGLE:
+    if recommendation is None or recommendation.result.strategy.IS_SINGLE or not recommendation.result.takes:
         return None
-    return next((each for each in outcome.strategies if each.strategy == recommendation.strategy and each.takes), None)
+    return recommendation.result
 
 
 def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
     """Whose response a strategy takes to a question; for one model with several responses, which of them."""
-    members, answer, place = result.strategy.members, result.profile.answers[n], result.takes[n]
-    model, draw = (members[place], 0) if len(members) > 1 else (members[0], place)
+    answer, (model, draw) = result.profile.answers[n], result.takes[n]
     return RecommendedAnswer(model=model, draw=draw, extracted=answer.extracted, score=answer.score)
 
 

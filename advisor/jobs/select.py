@@ -24,8 +24,8 @@ from advisor.advice.verdict import (
     Advice,
     advise,
     behind_server,
+    close_calls,
     close_candidates,
-    fragile,
     moved_warning,
     remote_in,
     sanity_warnings,
@@ -57,7 +57,7 @@ from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed
 from advisor.response_cache import ResponseCache
-from advisor.runs.run_folder import check_out, check_settings, folder_name, write_run
+from advisor.runs.run_folder import check_out, check_settings, dated, folder_name, write_run
 from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import accuracy_interval
 from advisor.strategies import usual
@@ -97,7 +97,7 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
         with open_session(config, progress) as (cache, engine):
             say_judging(config, progress)
             outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
-    result = result_of(outcome, settings)
+    result = dated(folder, result_of(outcome, settings))
     write_run(folder, result, samples_of(outcome))
     write_report(folder)
     return folder, result
@@ -155,7 +155,7 @@ def run(
     profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]
     by_name = {profile.model: profile for profile in profiles}
     rules = config.rules
-    margins = {margin.model: margin for margin in fragile(profiles, selection.selected[0], rules, seed=config.seed)}
+    margins = {margin.model: margin for margin in close_calls(profiles, selection.selected[0], rules, seed=config.seed)}
     standings = tuple(profile.standing for profile in profiles)
     measurer = ModelMeasurer(config, profiler, cache, progress)
     # Without held-out questions the run is meant to be short, so the models are not loaded a second time.
@@ -326,11 +326,10 @@ def _with_recommendation(
     judged: Mapping[str, Any] | None = None,
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
-    recommendation = recommend(compared.results, config.alpha, config.rules.min_gain)
+    recommendation = recommend(compared.results, config.alpha, config.rules.min_gain, compared.no_vote)
     if recommendation is not None:
         recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
-    told = [each for each in compared.results if recommendation and each.strategy == recommendation.strategy]
-    groups = [text for each in told for text in group_warnings(each.groups, config.alpha)]
+    groups = group_warnings(recommendation.result.groups, config.alpha) if recommendation else ()
     warnings = (*notes, moved_warning(compared.moved), *groups)
     return replace(advice, recommendation=recommendation, warnings=tuple(each for each in warnings if each))
 
@@ -372,7 +371,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         alpha=config.alpha,
         seed=config.seed,
     )
-    margins = fragile(profiles, selection.selected[0], config.rules, seed=config.seed)
+    margins = close_calls(profiles, selection.selected[0], config.rules, seed=config.seed)
     # Logs do not tell what guessing scores, so the end of the interval does not count.
     doubts = sanity_warnings(profiles, 100.0, None)
     return Outcome(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from advisor.config import RunConfig
-from advisor.pool.checks import check_pool
+from advisor.pool.checks import check_device, check_pool
 from advisor.pool.fit import check_candidates
 from advisor.pool.placement import place_models
 from advisor.profile.job_runner import JobRunner, LocalJobRunner
@@ -20,10 +20,15 @@ from advisor.response_cache import ResponseCache
 
 
 def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
-    """The run with its candidates side by side on the GPUs, where the machine has several; see :mod:`placement`."""
+    """The run with its candidates side by side on the GPUs, where the machine has several; see :mod:`placement`.
+
+    Raises:
+        InputError: This machine lacks the device of ``--device``.
+    """
     inference = config.inference
     if inference.engine != "local":
         return config
+    check_device("--device", inference.device)
     candidates, said = place_models(config.candidates, inference.device, inference.dtype)
     if said is not None:
         progress.say(said)

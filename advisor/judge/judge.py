@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from advisor.config import InferenceConfig, RunConfig
 from advisor.judge.prompts import Shown, judge_task, verdict_of
@@ -33,6 +34,7 @@ from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Rubric, Task, sha256
 from ensemble.common.text import counted, visible
 from ensemble.errors import InputError, JudgeError, MemberError
+from ensemble.models.check import control_tokens
 
 TIE = 0.5
 """The score of a tie, and of a comparison without a verdict that can be read."""
@@ -86,6 +88,7 @@ class Judge:
         judges = replace(config, candidates=config.judges, weights=EQUAL, inference=judging(config))
         self._profiler = Profiler(judges, cache, progress, engine=engine)
         self.mode: str = self._rubric.mode
+        self._judges = config.judges
         self.names = tuple(entry.name for entry in config.judges)
         self.identities: Mapping[str, Fingerprint | ServerIdentity] = self._profiler.identities
         self._splits: dict[str, _Split] = defaultdict(lambda: _Split(tuple({} for _ in self.names)))
@@ -121,7 +124,7 @@ class Judge:
         return tuple(sum(score is None for score in judged.values()) for judged in self._splits[split].judged)
 
     def calls(self, split: str) -> int:
-        """The number of different prompts that each judge got for a split."""
+        """The number of different prompts that the judge got for a split, with those of its second try."""
         return len(self._splits[split].prompts)
 
     def grade(self, profiles: Mapping[str, Profile], task: Task) -> dict[str, Profile]:
@@ -221,23 +224,42 @@ class Judge:
             return {}
         split = self._splits[task.split]
         # Models often write the same: each prompt is sent once.
-        numbers = {each: n for n, each in enumerate(dict.fromkeys(shown.values()))}
-        asked = judge_task(task, self._rubric, list(numbers))
-        split.prompts.update(example.prompt for example in asked.examples)
+        prompts = list(dict.fromkeys(shown.values()))
         for name, judged in zip(self.names, split.judged, strict=True):
-            try:
-                answers = self._profiler.reading(name, asked, f"judge {name}").answers
-            except MemberError as error:
-                raise JudgeError(
-                    f"the judge {name} failed: {error.without(name)}; correct it and run the same "
-                    "command again: it continues from the stored responses and verdicts"
-                ) from error
-            values = [verdict_of(self._rubric, answer) for answer in answers]
+            answers = self._answers(name, task, prompts)
+            unread = [each for each in prompts if self._is_unread(answers[each])]
+            # Once more: most judges that reason at length can still write the verdict alone.
+            answers |= self._answers(name, task, unread, again=True) if unread else {}
+            values = {each: verdict_of(self._rubric, answer) for each, answer in answers.items()}
             # Kept for the figures of the judge; a later call for the same split adds to them.
-            judged.update({key: values[numbers[each]] for key, each in shown.items()})
-            if unread := [answer for answer, value in zip(answers, values, strict=True) if value is None]:
-                self._say_unread(name, task.split, unread[0], [*judged.values()])
+            judged.update({key: values[each] for key, each in shown.items()})
+            if unread := [each for each in prompts if values[each] is None]:
+                self._say_unread(name, task.split, answers[unread[0]], [*judged.values()])
         return {key: split.judged[0][key] for key in shown}
+
+    def _answers(self, name: str, task: Task, shown: Sequence[Shown], *, again: bool = False) -> dict[Shown, Answer]:
+        """What a judge says to each prompt."""
+        asked = judge_task(task, self._rubric, shown, self._control, again=again)
+        if name == self.names[0]:
+            self._splits[task.split].prompts.update(example.prompt for example in asked.examples)
+        try:
+            answers = self._profiler.reading(name, asked, f"judge {name}").answers
+        except MemberError as error:
+            raise JudgeError(
+                f"the judge {name} failed: {error.without(name)}; correct it and run the same "
+                "command again: it continues from the stored responses and verdicts"
+            ) from error
+        return dict(zip(shown, answers, strict=True))
+
+    def _is_unread(self, answer: Answer) -> bool:
+        """Whether a judge wrote a text without a verdict that can be read."""
+        return self._rubric.verdict == "text" and answer.error is None and verdict_of(self._rubric, answer) is None
+
+    @cached_property
+    def _control(self) -> tuple[str, ...]:
+        """What the tokenizers of the judges read as control; nothing for one that is not known here."""
+        known = [judge for judge in self._judges if judge.can_decode]
+        return tuple(dict.fromkeys(token for judge in known for token in control_tokens(judge.tokenizer)))
 
     def _say_unread(self, name: str, split: str, first: Answer, values: Sequence[float | None]) -> None:
         # Counted like the figures of the judge: a prompt that several comparisons share counts for each of them.

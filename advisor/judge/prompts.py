@@ -1,8 +1,9 @@
 """The prompts of a judge, and the verdicts in its answers.
 
 The prompts are the questions of a task, so that a judge's answers are stored, resumed, batched and sent to servers as
-those of any model. Responses are untrusted: they are values in the template, and never templates; and a verdict is
-read from the judge's text alone, so that a response which says ``[[A]]`` decides nothing by that.
+those of any model. Responses are untrusted: they are values in the template, and never templates; a local judge's
+control tokens are taken out of them; and a verdict is read from the judge's text alone, where it is no quotation, so
+that a response which says ``[[A]]`` decides nothing by that.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from typing import Any, NamedTuple
 from advisor.records import Answer
 from advisor.tasks.data_files import Record
 from advisor.tasks.task import JUDGE, Example, Rubric, Score, Task
-from advisor.tasks.templates import Template, find_answer
+from advisor.tasks.templates import Template, find_answers
 from ensemble.common.limits import limited_process
+from ensemble.common.text import without_tokens
 
 LONGEST_RESPONSE = 20_000
 """Characters of a response in a judge's prompt; the rest is left out. This is about 5,000 tokens."""
 CUT = "\n[... cut]"
 """Stands where the rest of a long response is left out: without it a judge would take its end for the model's fault."""
+_AGAIN = "\n\nWrite the verdict alone, once, in the form that is asked for above. Quote nothing."
+"""Ends the prompt of a judge whose first text has no verdict that can be read."""
 
 
 class Shown(NamedTuple):
@@ -44,13 +48,17 @@ class Shown(NamedTuple):
         return len(set(map(_cut, self.responses))) == 1 and (self.earlier is None or self.earlier.is_same)
 
 
-def judge_task(task: Task, rubric: Rubric, shown: Sequence[Shown]) -> Task:
+def judge_task(
+    task: Task, rubric: Rubric, shown: Sequence[Shown], control: Sequence[str] = (), *, again: bool = False
+) -> Task:
     """The prompts of a judge as a task.
 
     Args:
         task: The task whose responses are judged.
         rubric: How.
         shown: What the judge sees in each prompt.
+        control: Texts that a judge's tokenizer reads as control; each becomes a space in a response.
+        again: Whether the judge is asked again, for the verdict alone.
 
     Raises:
         InputError: The template fails on a question.
@@ -59,13 +67,14 @@ def judge_task(task: Task, rubric: Rubric, shown: Sequence[Shown]) -> Task:
     by_likelihood = rubric.verdict == "likelihood"
     examples = []
     for n, each in enumerate(shown):
-        prompt = template.text(Record(_fields(rubric, each), f"question {each.example.id}"))
+        prompt = template.text(Record(_fields(rubric, each, control), f"question {each.example.id}"))
+        prompt += _AGAIN if again else ""
         examples.append(Example(str(n), prompt, prompt, (), rubric.options if by_likelihood else ()))
     return replace(
         task,
         # The judge writes a text, which `scorer` reads, or it is asked for the likelihoods of options.
         metric="choice" if by_likelihood else JUDGE,
-        scorer=partial(_read, rubric),
+        scorer=partial(_read, rubric, shown),
         examples=tuple(examples),
         stop=(),
         max_new_tokens=rubric.max_new_tokens,
@@ -83,9 +92,10 @@ def verdict_of(rubric: Rubric, answer: Answer) -> float | None:
     alone would be the same for nearly all pairs if a judge prefers one place.
 
     Returns:
-        0 to 1; None if the judge failed, or wrote nothing that can be read.
+        0 to 1; None if the judge failed, was cut off, or wrote nothing that can be read.
     """
-    if answer.error is not None:
+    # What a cut text has so far may be a quotation, or a draft of the verdict.
+    if answer.error is not None or answer.finish_reason == "length":
         return None
     if rubric.verdict == "text":
         return None if answer.extracted is None else answer.score
@@ -106,13 +116,13 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_RESPONSE else text[:LONGEST_RESPONSE] + CUT
 
 
-def _fields(rubric: Rubric, shown: Shown) -> dict[str, Any]:
+def _fields(rubric: Rubric, shown: Shown, control: Sequence[str]) -> dict[str, Any]:
     """The fields of the template; the reference is null if the question has none."""
     names = ("response",) if rubric.mode == "single" else ("response_a", "response_b")
     turns: list[dict[str, Any]] = []
     each: Shown | None = shown
     while each is not None:
-        texts = [_cut(text) for text in each.responses]
+        texts = [without_tokens(_cut(text), control) for text in each.responses]
         reference = "\n".join(each.example.accepted) or None
         turn = {"question": each.example.question, "reference": reference, **dict(zip(names, texts, strict=True))}
         # From the last turn back to the first, as each knows only the one before it.
@@ -121,7 +131,31 @@ def _fields(rubric: Rubric, shown: Shown) -> dict[str, Any]:
     return {**turns[-1], "turns": turns, "group": shown.example.group}
 
 
-def _read(rubric: Rubric, _prompt: Example, text: str) -> Score:
-    found = find_answer(rubric.pattern, text, last=True)
-    value = None if found is None else rubric.value(found)
-    return Score(0.0, None) if value is None else Score(value, found)
+def _read(rubric: Rubric, shown: Sequence[Shown], prompt: Example, text: str) -> Score:
+    """The only verdict in a judge's text.
+
+    Several different ones are drafts or quotations. One that a response has, too, may be a quotation, unless the judge
+    wrote nothing else: otherwise a response with every verdict in it could not be judged.
+    """
+    found = find_answers(rubric.pattern, text) or []
+    values = {_value(rubric, verdict) for _, verdict in found}
+    value = values.pop() if len(values) == 1 else None
+    alone = bool(found) and text.strip() == found[0][0].strip()
+    if value is None or (not alone and _stands_in(rubric, value, shown[int(prompt.id)])):
+        return Score(0.0, None)
+    return Score(value, found[0][1])
+
+
+def _value(rubric: Rubric, verdict: str | None) -> float | None:
+    return None if verdict is None else rubric.value(verdict)
+
+
+def _stands_in(rubric: Rubric, value: float, shown: Shown | None) -> bool:
+    """Whether a response, or one of a turn before, has a verdict."""
+    while shown is not None:
+        for response in map(_cut, shown.responses):
+            found = find_answers(rubric.pattern, response)
+            if found is None or any(_value(rubric, verdict) == value for _, verdict in found):
+                return True
+        shown = shown.earlier
+    return False

@@ -103,11 +103,7 @@ def settings_of(generation_kwargs: Mapping[str, Any], max_tokens: int, seed: int
 
 
 def _number(kind: Callable[[Any], _Number], settings: dict[str, Any], name: str, default: _Number) -> _Number:
-    """A setting as a number, taken out of the others.
-
-    Raises:
-        InputError: It is not a number.
-    """
+    """A setting as a number, taken out of the others."""
     value = settings.pop(name, default)
     try:
         return kind(value)

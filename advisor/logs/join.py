@@ -18,11 +18,12 @@ import numpy as np
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogSource, find_sources, get_format, plugins
-from advisor.records import Answer, Cost, Profile, fits, join
+from advisor.records import Answer, Cost, Profile, fits, fits_patterns, join
 from advisor.tables.streams import Notes
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.common.text import counted
 from ensemble.errors import InputError
+from ensemble.methods._votes import LONGEST_PLAIN, answer_key
 
 DEV_SIZE = 300
 """Questions of the dev split by default; at most half of all."""
@@ -32,8 +33,10 @@ _LISTED = 5
 """How many models or evaluations a message names."""
 _NAMELESS = "no name"
 """The evaluation of records that name none."""
-_LONGEST_VOTE = 200
-"""Characters of an extracted answer that can be counted as a vote; a longer one is a whole response."""
+_MOST_LONG = 0.05
+"""The share of long answers up to which it does not matter whether they are whole responses."""
+_FEWEST_ALIKE = 0.1
+"""The share of the long answers that another model gives, too; with fewer they are whole responses, and no votes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +71,22 @@ class JoinedLogs:
         if self.can_vote:
             return None
         return (
-            "no votes and cascades are compared, because most answers have no short extracted answer; add --metric and "
-            "--extract, or name the column of a table with --column extracted=NAME"
+            "no votes and cascades are compared, because most answers have no extracted answer, or long ones that are "
+            "all different; add --metric and --extract, or name the column of a table with --column extracted=NAME"
         )
 
     @property
     def can_vote(self) -> bool:
-        """Whether the extracted answers can be counted: most answers have one, and they are short."""
-        answers = [answer.extracted for profile in self.profiles.values() for answer in profile.answers]
-        known = [answer for answer in answers if answer is not None]
-        return 2 * len(known) > len(answers) and sum(len(answer) > _LONGEST_VOTE for answer in known) <= len(known) / 20
+        """Whether the extracted answers can be counted: most have one, and long ones are given more than once."""
+        answers = [[answer.extracted for answer in profile.answers] for profile in self.profiles.values()]
+        known = sum(text is not None for own in answers for text in own)
+        long = alike = 0
+        for given in zip(*answers, strict=True):
+            counts = Counter(answer_key(text) for text in given if text is not None and len(text) > LONGEST_PLAIN)
+            long += counts.total()
+            alike += sum(count for count in counts.values() if count > 1)
+        is_short = long <= _MOST_LONG * known
+        return 2 * known > sum(map(len, answers)) and (is_short or alike >= _FEWEST_ALIKE * long)
 
     def split(self, seed: int, size: int | None = None) -> tuple[list[int], list[int]]:
         """Draw the dev questions; all others are held out. The questions of a cluster stay together.
@@ -174,8 +183,8 @@ def join_logs(
     Args:
         paths: Files, folders and globs.
         options: What the user says about the logs.
-        models: Globs of the models to take, case-sensitive; empty for all. A model that is named without a wildcard
-            is never left out.
+        models: Globs of the models to take, or to leave out after ``!``; case-sensitive; empty for all. A model that
+            is named without a wildcard is never left out.
         only: The name of the one format to consider; None to recognise it.
         task: Glob of the evaluation to take where logs have several; None if there is only one.
         scoring: Scores the responses again; None for the scores of the logs.
@@ -232,7 +241,7 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
         if task is not None and not fits(record.task or _NAMELESS, task):
             other_tasks[record.task or _NAMELESS] += 1
             continue
-        if models and not any(fits(record.model, pattern) for pattern in models):
+        if not fits_patterns(record.model, models):
             other_models[record.model] += 1
             continue
         if record.task is not None:
@@ -260,9 +269,11 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
 def _check(reading: _Reading, models: Sequence[str], others: Counter[str], notes: Notes) -> None:
     """Check that every name fits a model, and that the records are of one evaluation; note what repeats."""
     # A misspelt name must not leave out a candidate without a word.
-    if missing := [name for name in models if not any(fits(model, name) for model in reading.models)]:
-        known = Counter({name: len(model.answers) for name, model in reading.models.items()}) + others
+    known = Counter({name: len(model.answers) for name, model in reading.models.items()}) + others
+    if missing := [name for name in models if not any(fits(model, name.removeprefix("!")) for model in known)]:
         raise InputError(f"{join(missing)}: no model of the logs matches; they have {_some(known)}")
+    if known and not reading.models:
+        raise InputError(f"{join(models)}: no model of the logs is left; they have {_some(known)}")
     if not reading.models:
         raise InputError(f"the logs have no record that can be used{_reasons(notes)}")
     if len(reading.tasks) > 1:
@@ -308,6 +319,7 @@ def _answer(record: LogRecord) -> Answer:
         error=record.error,
         group=record.group,
         logged_length=record.length,
+        tokens=record.tokens or 0,
     )
 
 

@@ -240,13 +240,7 @@ def _wide(path: Path, columns: Mapping[str, str], models: Sequence[str], notes: 
 
 
 def _question(row: Row, columns: Mapping[str, str], fallback: str | None) -> LogRecord | LeftOut:
-    """What the records of one question have in common; the model's name is empty.
-
-    Args:
-        row: The row.
-        columns: The column of each role.
-        fallback: The id if the table has neither ids nor questions.
-    """
+    """What the records of one question have in common, without the model's name; the last id is `fallback`."""
     value = partial(_value, row[0], columns)
     question, reference, number = _text(value("question")), value("reference"), value("id")
     if "id" not in columns:

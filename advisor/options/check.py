@@ -19,7 +19,7 @@ from advisor.options.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class GainOptions(ConfidenceOptions):
+class GainOptions(ConfidenceOptions, panel="Choosing and verifying"):
     """What counts as a gain."""
 
     min_gain: float | None = option(
@@ -44,6 +44,7 @@ class CheckOptions(
 ):
     """Of ``advisor check``."""
 
+    task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
     split: str = changed(TaskOptions, "split", default="held_out", help="The split with fresh questions.")
     limit: int | None = changed(
         TaskOptions,

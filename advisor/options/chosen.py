@@ -21,11 +21,11 @@ from ensemble.errors import InputError
 class SourceArgument(Options):
     """A folder, or models without one."""
 
-    run: str | None = argument("A run folder or a saved ensemble; or give --models.", "[RUN]", None)
+    run: str | None = argument("A run folder or a saved ensemble; or give --models.", "RUN", None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelsOptions(Options):
+class ModelsOptions(Options, panel="Models and questions"):
     """Models without a run."""
 
     models: tuple[str, ...] = option(
@@ -34,14 +34,14 @@ class ModelsOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupOptions(StrategyOptions):
+class GroupOptions(StrategyOptions, panel="Models and questions"):
     """Which strategy of a run, and for which group."""
 
     group: str | None = option(None, "The group of the prompt, for a router by groups.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(Options):
+class TextOptions(Options, panel="Decoding"):
     """How texts are decoded; None for what the run says."""
 
     method: str | None = option(None, "How the set decodes; see advisor methods. Default: as in the run.")
@@ -65,9 +65,11 @@ class ChosenOptions(
     GroupOptions,
     ModelsOptions,
     SourceArgument,
+    panel="Permissions",
 ):
     """What ``run`` and ``serve`` share: what is loaded, and how it decodes."""
 
+    raw: bool = option(False, "Send prompts as they are, and not in the template of the run's task.")
     deterministic: bool = changed(InferenceOptions, "deterministic")
     trust_remote_code: bool = option(False, "Run the code that comes with the members of a saved ensemble.")
     no_check_files: bool = option(False, "Load a saved ensemble even if the files of a member have changed.")

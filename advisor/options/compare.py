@@ -23,7 +23,7 @@ class ComparedArguments(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateOptions(SeedOptions, ConfidenceOptions):
+class GateOptions(SeedOptions, ConfidenceOptions, panel="Choosing and verifying"):
     """What counts as a difference, and when the command fails."""
 
     confidence: float = changed(
@@ -44,7 +44,7 @@ class GateOptions(SeedOptions, ConfidenceOptions):
         "With --fail-if-worse: also fail if the questions are too few to tell.",
         needs=("fail_if_worse", ()),
     )
-    html: Path | None = option(None, "Also write a page.", metavar="FILE")
+    html: Path | None = option(None, "Also write a page.", panel="Files and output", metavar="FILE")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from advisor.options.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodsOptions(Options):
+class MethodsOptions(Options, panel="Decoding"):
     """What is evaluated."""
 
     methods: str = option("unite,voting", "Names with commas between them; see advisor methods.")
@@ -42,4 +42,5 @@ class EvaluateOptions(
 ):
     """Of ``advisor evaluate``."""
 
+    task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
     split: str = changed(TaskOptions, "split", default="held_out", help="The split to evaluate on.")

@@ -26,6 +26,7 @@ class InitOptions(DebugOptions, DataArgument):
     reference: str | None = option(None, "The right answer, or the accepted answers.", metavar="COLUMN")
     choices: str | None = option(None, "The options: columns, one column with lists, or none.", metavar="COLUMN,...")
     metric: str | None = option(None, "How a response is scored.")
+    decimal: str | None = option(None, "The decimal mark of the references: a point or a comma.", metavar="MARK")
     config: str | None = option(None, "The configuration of a data set of the hub.")
     yes: bool = option(False, "Take all guesses; ask nothing.")
     force: bool = option(False, "Replace a task file that exists.")

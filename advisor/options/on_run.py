@@ -17,7 +17,7 @@ class RunArgument(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgainOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument):
+class AgainOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument, panel="Running models"):
     """How the models of a run answer again."""
 
     max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from ensemble.errors import InputError
@@ -14,6 +15,20 @@ from ensemble.errors import InputError
 T = TypeVar("T")
 Source = Literal["models", "logs", "scores"]
 """Where a run's answers come from."""
+Panel = Literal[
+    "Options",
+    "Models and questions",
+    "Judge",
+    "Logs",
+    "Limits",
+    "Choosing and verifying",
+    "Decoding",
+    "Running models",
+    "Server",
+    "Permissions",
+    "Files and output",
+]
+"""The headings of options in ``--help``, in this order."""
 _INSTEAD: Mapping[Source, str] = {
     "logs": "--logs, which gives responses instead of models",
     "scores": "--scores, which gives numbers instead of models",
@@ -52,14 +67,14 @@ class Range:
         )
 
     def __str__(self) -> str:
-        unit, example = self.unit and f"{self.unit} ", "" if self.example is None else f", for example {self.example:g}"
+        unit, example = self.unit or "a number", "" if self.example is None else f", for example {self.example:g}"
         if self.least is not None and self.most is not None:
-            return f"{unit}from {self.least:g} to {self.most:g}{example}"
+            return f"{unit} from {self.least:g} to {self.most:g}{example}"
         if self.least is not None:
             least = "0 or more" if self.least == 0 else f"at least {self.least:g}"
             return f"{least} {self.unit}".rstrip() + example
         end = f", up to {self.most:g}" if self.most is not None else f" and below {self.below:g}"
-        return f"{unit}above {self.above:g}{end}{example}"
+        return f"{unit} above {self.above:g}{end}{example}"
 
 
 @dataclass(frozen=True)
@@ -70,15 +85,16 @@ class Option:
         help: Its line in ``--help``.
         flag: How the command line calls it, with a slash before the form that turns it off.
         is_argument: Whether it has a place on the command line instead of a flag.
+        panel: Its heading in ``--help``; None for that of its class.
         metavar: The name of its value in ``--help``; None for the type.
         shown_default: Its default in ``--help``; None for the value.
         is_setting: Whether it changes figures of a result, so that a run folder keeps it.
         sources: The sources of answers with which it has an effect.
         needs: Another option without which it has no effect, by field, and the values that it may have; no values if
             any but the default will do.
+        unless: Another option with which it has no effect, by field.
         within: The range of its values.
         one_of: Its values, if it has only these.
-        range_in_help: Whether ``--help`` shows the range.
         read: Reads a text of the command line; None for the type's own form.
         instead: What to do where it has no effect.
     """
@@ -86,14 +102,15 @@ class Option:
     help: str
     flag: str
     is_argument: bool = False
+    panel: Panel | None = None
     metavar: str | None = None
     shown_default: str | None = None
     is_setting: bool = True
     sources: Collection[Source] = ("models", "logs", "scores")
     needs: tuple[str, tuple[str, ...]] | None = None
+    unless: str | None = None
     within: Range | None = None
     one_of: Collection[str] = ()
-    range_in_help: bool = False
     read: Callable[[str], Any] | None = None
     instead: str | None = None
 
@@ -140,9 +157,18 @@ def changed(group: type[Options], name: str, **changes: Any) -> Any:
 class Options:
     """The base of all options: values are checked when they are put together.
 
+    A class states the heading of its options in ``--help``: ``class LogsOptions(Options, panel="Logs")``.
+
     Raises:
         InputError: A value is out of range, or an option has no effect with the others.
     """
+
+    def __init_subclass__(cls, panel: Panel | None = None) -> None:
+        super().__init_subclass__()
+        for field in vars(cls).values():
+            if isinstance(field, dataclasses.Field) and (option := field.metadata.get(_METADATA)) is not None:
+                stated = dataclasses.replace(option, panel=option.panel or panel)
+                field.metadata = MappingProxyType({_METADATA: stated})
 
     def __post_init__(self) -> None:
         declared = options_of(type(self))
@@ -153,6 +179,8 @@ class Options:
             self._check_source(each)
             if each.needs is not None:
                 self._check_needs(name, each, each.needs, given)
+            if each.unless in given:
+                raise InputError(f"{each.name} has no effect with {given[each.unless].name}; leave out one of them")
 
     @property
     def source(self) -> Source | None:

@@ -20,7 +20,7 @@ from advisor.options.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class DryRunOptions(Options):
+class DryRunOptions(Options, panel="Files and output"):
     """Looking before a run."""
 
     dry_run: bool = option(False, "Show prompts, token counts, time, memory and price; run nothing.", **MODELS, **MEANS)

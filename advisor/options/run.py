@@ -14,11 +14,13 @@ from ensemble.errors import InputError
 class PromptArguments(SourceArgument):
     """A folder, and a prompt."""
 
-    prompt: str | None = argument("A prompt, or - to read it from standard input.", "PROMPT", None)
+    prompt: str | None = argument(
+        "A question of the run's task or another prompt, or - for standard input.", "PROMPT", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(ChosenOptions, PromptArguments):
+class RunOptions(ChosenOptions, PromptArguments, panel="Decoding"):
     """Of ``advisor run``."""
 
     seed: int = changed(SeedOptions, "seed")
@@ -30,6 +32,7 @@ class RunOptions(ChosenOptions, PromptArguments):
     ray_address: str | None = changed(InferenceOptions, "ray_address")
     stream: bool = option(False, "Print the text while it is written.")
     trace: bool = option(False, "Show the candidates of every member at every step.")
+    answer: bool = option(False, "Print only the answer that the task's metric reads in the text.")
 
     def __post_init__(self) -> None:
         if self.models and self.prompt is None:
@@ -38,4 +41,6 @@ class RunOptions(ChosenOptions, PromptArguments):
             object.__setattr__(self, "run", None)
         if self.prompt is None:
             raise InputError("the prompt is missing; give one, or - to read it from standard input")
+        if self.stream and self.answer:
+            raise InputError("--stream and --answer: the answer is known at the end of the text; leave out one")
         super().__post_init__()

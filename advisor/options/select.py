@@ -26,23 +26,30 @@ from advisor.options.shared import (
     SeedOptions,
     VerificationOptions,
 )
-from ensemble.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogChoiceOptions(Options):
+class LogChoiceOptions(Options, panel="Models and questions"):
     """What of the logs counts, and what for."""
 
     only: str | None = option(
-        None, "The models to take from the logs or the pool. Default: all.", metavar="GLOB,...", **ANSWERS
+        None,
+        "Models of the pool or the logs to take, or to leave out (!GLOB). Default: all.",
+        metavar="GLOB,...",
+        **ANSWERS,
     )
     dev_size: int | None = option(
-        None, "Questions of the logs that choose.", shown_default="300, at most half", within=Range(least=1), **LOGS
+        None,
+        "Questions of the logs that choose.",
+        panel="Logs",
+        shown_default="300, at most half",
+        within=Range(least=1),
+        **LOGS,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaceOptions(Options):
+class RaceOptions(Options, panel="Choosing and verifying"):
     """Leaving work out."""
 
     race: bool = option(False, "Drop candidates as soon as they are surely outside the gap.", **MODELS)
@@ -57,10 +64,10 @@ class RaceOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions(Options):
+class SourceOptions(Options, panel="Files and output"):
     """Numbers instead of models, and where the result goes."""
 
-    scores: Path | None = option(None, "A file with numbers, instead of models that run.")
+    scores: Path | None = option(None, "A file with numbers, instead of models that run.", panel="Models and questions")
     out: Path | None = option(None, "The run folder. Default: runs/TASK.", **MEANS)
     force: bool = option(False, "Replace a run with other settings in this folder.", **MEANS)
 
@@ -86,11 +93,6 @@ class SelectOptions(
     PoolOptions,
 ):
     """Of ``advisor select``."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.until_sure and self.no_verify:
-            raise InputError("--until-sure asks held-out questions, but --no-verify asks none; leave out one of them")
 
     @property
     def source(self) -> Source:

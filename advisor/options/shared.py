@@ -21,6 +21,8 @@ LOGS: Any = {"sources": ("logs",)}
 """Of an option that says how logs are read."""
 ANSWERS: Any = {"sources": ("models", "logs")}
 """Of an option that needs answers, not only numbers."""
+VERIFIED: Any = {**MODELS, "unless": "no_verify"}
+"""Of an option that has an effect only where a set answers held-out questions."""
 MEANS: Any = {"is_setting": False}
 """Of an option that changes no figure: where results go, where and how fast models run, and what is allowed."""
 
@@ -41,14 +43,14 @@ def split_names(names: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DebugOptions(Options):
+class DebugOptions(Options, panel="Files and output"):
     """Of every command."""
 
     debug: bool = option(False, "Show the traceback of an error.", **MEANS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions(DebugOptions):
+class OutputOptions(DebugOptions, panel="Files and output"):
     """What a command prints."""
 
     as_json: bool = option(False, "Print the result as JSON, and nothing else, on standard output.", "--json", **MEANS)
@@ -56,21 +58,21 @@ class OutputOptions(DebugOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheOptions(Options):
+class CacheOptions(Options, panel="Files and output"):
     """Where responses are kept."""
 
     cache_dir: Path | None = option(None, "The folder of responses that later runs use again.", **MEANS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolOptions(Options):
+class PoolOptions(Options, panel="Models and questions"):
     """The candidates."""
 
     pool: str | None = option(None, "A file with one candidate per line, or demo.", metavar="FILE", **MODELS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeOptions(Options):
+class CodeOptions(Options, panel="Permissions"):
     """Whether programs run that models wrote."""
 
     allow_code_execution: bool = option(
@@ -82,18 +84,20 @@ class CodeOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedOptions(Options):
+class SeedOptions(Options, panel="Models and questions"):
     """The seed of draws."""
 
     seed: int = option(0, "The seed of every draw.", within=Range(least=0), **ANSWERS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskOptions(Options):
+class TaskOptions(Options, panel="Models and questions"):
     """The questions."""
 
     task: str | None = option(None, "The name of a task, or a task file.", metavar="TASK", **ANSWERS)
-    data: Path | None = option(None, "A folder with the task's data, instead of the hub.", **MODELS)
+    data: Path | None = option(
+        None, "A folder with the task's data; before the hub and the task file's folder.", **MODELS
+    )
     split: str = option("dev", "The split to profile on.", **MODELS)
     limit: int | None = option(
         None, "The number of questions of each split.", within=Range(least=1, unit="question"), **MODELS
@@ -115,7 +119,7 @@ class QuestionOptions(CodeOptions, TaskOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyOptions(Options):
+class KeyOptions(Options, panel="Permissions"):
     """What a key of a server may be."""
 
     allow_key_env: tuple[str, ...] = option(
@@ -124,7 +128,7 @@ class KeyOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions(KeyOptions):
+class ServerOptions(KeyOptions, panel="Permissions"):
     """Which servers of a run may be contacted."""
 
     allow_server: tuple[str, ...] = option(
@@ -133,7 +137,7 @@ class ServerOptions(KeyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions(KeyOptions):
+class JudgeOptions(KeyOptions, panel="Judge"):
     """Who grades responses."""
 
     judge: str | None = option(
@@ -145,18 +149,18 @@ class JudgeOptions(KeyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckJudgeOptions(JudgeOptions):
+class CheckJudgeOptions(JudgeOptions, panel="Judge"):
     """Who grades responses, and who checks that."""
 
     check_judge: str | None = option(None, "Another judge, to see how far the two agree.", metavar="LINE", **MODELS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogsOptions(Options):
+class LogsOptions(Options, panel="Logs"):
     """The logs of other tools, and how they are read."""
 
     logs: tuple[str, ...] = option(
-        (), "A file, folder or glob with logs of other tools; can be given several times.", **LOGS
+        (), "A file, folder or glob with logs of other tools; can be given several times.", metavar="PATH", **LOGS
     )
     log_format: str | None = option(None, "The format of the logs. Default: recognised from their content.", **LOGS)
     log_task: str | None = option(None, "The evaluation to take, as a glob, if the logs have several.", **LOGS)
@@ -192,7 +196,7 @@ class LogsOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfidenceOptions(Options):
+class ConfidenceOptions(Options, panel="Choosing and verifying"):
     """How sure statements are."""
 
     confidence: float = option(
@@ -209,7 +213,7 @@ class ConfidenceOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitsOptions(Options):
+class LimitsOptions(Options, panel="Limits"):
     """The limits of sets and votes; :class:`advisor.records.Limits` checks their ranges."""
 
     max_gap: float | None = option(
@@ -218,7 +222,12 @@ class LimitsOptions(Options):
     max_length_ratio: float = option(2.0, "How many times longer or shorter a member's responses may be.")
     max_models: int = option(3, "The maximum number of members.")
     max_voters: int = option(5, "The maximum number of models in a vote or a cascade.", **ANSWERS)
-    min_gain: float = option(0.0, "Points that a strategy with more than one model or call must gain.", **ANSWERS)
+    min_gain: float | None = option(
+        None,
+        "Points that a strategy with more than one model or call must gain.",
+        shown_default="0.2 for each call",
+        **ANSWERS,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -238,61 +247,61 @@ class LimitsOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightOptions(Options):
+class WeightOptions(Options, panel="Decoding"):
     """How members' distributions are joined."""
 
-    k: int = option(10, "Candidate tokens of each member in a step.", within=Range(least=1), **MODELS)
+    k: int = option(10, "Candidate tokens of each member in a step.", within=Range(least=1), **VERIFIED)
     weights: str = option(
         "equal",
         "The members' weights: equal, accuracy or ece (from the dev questions), perplexity (of each prompt), or "
         "a number for each model of the pool or the set: 2,1,1.",
-        **MODELS,
+        **VERIFIED,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingOptions(WeightOptions):
+class DecodingOptions(WeightOptions, panel="Decoding"):
     """How a set decodes."""
 
-    method: str = option("unite", "How the set decodes; see advisor methods.", **MODELS)
+    method: str = option("unite", "How the set decodes; see advisor methods.", **VERIFIED)
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerificationOptions(Options):
+class VerificationOptions(Options, panel="Choosing and verifying"):
     """How a set is chosen and verified."""
 
     decode_on: DecodeOn = option(
         "held_out",
         "Where the set decodes: held_out, or both (dev, too), which shows a gain with fewer held-out questions.",
         one_of=get_args(DecodeOn),
-        **MODELS,
+        **VERIFIED,
     )
-    until_sure: bool = option(False, "Ask held-out questions in batches until the test shows a difference.", **MODELS)
+    until_sure: bool = option(False, "Ask held-out questions in batches until the test shows a difference.", **VERIFIED)
     max_questions: int = option(
         MOST_QUESTIONS,
         "Held-out questions that --until-sure asks at most.",
         within=Range(least=1),
         needs=("until_sure", ()),
-        **MODELS,
+        **VERIFIED,
     )
     set_by: SetBy = option(
         "rules",
         "rules, predicted (verify the sets with the largest predicted gains), or search (decode sets on dev).",
         metavar="HOW",
         one_of=get_args(SetBy),
-        **MODELS,
+        **VERIFIED,
     )
     max_decoded_sets: int = option(
         TRIES,
         "The most sets that --set-by predicted or search decodes.",
         within=Range(least=1, unit="set"),
         needs=("set_by", ("predicted", "search")),
-        **MODELS,
+        **VERIFIED,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceOptions(Options):
+class InferenceOptions(Options, panel="Running models"):
     """How models are loaded and generate."""
 
     max_new_tokens: int | None = option(
@@ -330,7 +339,7 @@ class InferenceOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizationOptions(Options):
+class QuantizationOptions(Options, panel="Running models"):
     """How models are rounded."""
 
     quantization: str | None = option(
@@ -342,7 +351,7 @@ class QuantizationOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadingOptions(Options):
+class LoadingOptions(Options, panel="Running models"):
     """How models of a run are loaded; None for what the run says."""
 
     device: str | None = option(None, "auto, cpu, cuda, cuda:1, mps, ... Default: as in the run, or auto.", **MODELS)
@@ -353,12 +362,12 @@ class LoadingOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategyOptions(Options):
+class StrategyOptions(Options, panel="Models and questions"):
     """Which strategy of a run, and where its models are."""
 
     strategy: str | None = option(
         None,
-        "A strategy that the run compared, for example vote, cascade/3 or single. Default: the recommended one.",
+        "A strategy that the run compared: single, vote (the best one), cascade/3, ... Default: the recommended one.",
         metavar="NAME",
     )
     pool: str | None = option(

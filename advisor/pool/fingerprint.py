@@ -125,7 +125,7 @@ def _tokenizer_files(identity: ServerIdentity, cache: ResponseCache) -> dict[str
 
 
 def model_of(
-    entry: ModelSpec, fingerprint: Fingerprint | ServerIdentity, device: str, dtype: str, chat_template: ChatTemplate
+    entry: ModelSpec, model_id: Fingerprint | ServerIdentity, device: str, dtype: str, chat_template: ChatTemplate
 ) -> ModelSpec:
     """A candidate as a model to load: on a device, and with the entry's own values, or else with those of the run.
 
@@ -133,14 +133,14 @@ def model_of(
         InputError: The model is behind a server that gives whole texts only.
     """
     checkpoint, template = entry.checkpoint, entry.chat_template or chat_template
-    if checkpoint.is_remote or isinstance(fingerprint, ServerIdentity):
-        if not isinstance(fingerprint, ServerIdentity) or not fingerprint.decodes:
-            if isinstance(fingerprint, ServerIdentity) and fingerprint.lacks is not None:
-                raise InputError(fingerprint.lacks, of=entry.name)
+    if checkpoint.is_remote or isinstance(model_id, ServerIdentity):
+        if not isinstance(model_id, ServerIdentity) or not model_id.decodes:
+            if isinstance(model_id, ServerIdentity) and model_id.lacks is not None:
+                raise InputError(model_id.lacks, of=entry.name)
             raise InputError(why_not_decodable(entry.name))
-        return dataclasses.replace(entry, checkpoint=fingerprint.address, chat_template=fingerprint.chat_template)
+        return dataclasses.replace(entry, checkpoint=model_id.address, chat_template=model_id.chat_template)
     # The commit from the start of the run, because a branch may move while other candidates run.
-    checkpoint = dataclasses.replace(checkpoint, revision=fingerprint.revision or checkpoint.revision)
+    checkpoint = dataclasses.replace(checkpoint, revision=model_id.revision or checkpoint.revision)
     return dataclasses.replace(
         entry, checkpoint=checkpoint, device=device, dtype=entry.dtype or dtype, chat_template=template
     )

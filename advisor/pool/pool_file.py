@@ -10,7 +10,7 @@
     openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_API_KEY
     openai:http://127.0.0.1:8001/v1#org/big   tokenizer=./tokenizers/big
 
-The last two models are on servers; see :mod:`ensemble.servers.address`.
+The last two models are on servers; see :mod:`ensemble.models.pool_line` for the options.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from advisor.pool.line_options import price_of, read_options, split_options
 from advisor.pool.quantization import quantization_config
-from advisor.records import fits
+from advisor.records import fits, fits_patterns
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, ModelSpec, Resources, Sides
-from ensemble.servers.address import PREFIX, ServerAddress, read_server_line
+from ensemble.servers.address import PREFIX, ServerAddress
+
+if TYPE_CHECKING:
+    from ensemble.models.pool_line import AnyLine
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
 _DATA = {".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"}
@@ -65,16 +68,19 @@ def read_pool(pool: str) -> tuple[ModelSpec, ...]:
 
 
 def entries_named(entries: tuple[ModelSpec, ...], globs: Sequence[str], pool: str) -> tuple[ModelSpec, ...]:
-    """The candidates whose names fit one of the globs, in the order of the pool; all without a glob.
+    """The candidates that ``--only`` takes (see :func:`advisor.records.fits_patterns`), in the order of the pool.
 
     Raises:
-        InputError: A glob fits no candidate; `pool` is the pool's name, for the message.
+        InputError: A glob fits no candidate, or none is left; `pool` is the pool's name, for the message.
     """
+    names = ", ".join(entry.name for entry in entries)
     for glob in globs:
-        if not any(fits(entry.name, glob) for entry in entries):
-            names = ", ".join(entry.name for entry in entries)
+        if not any(fits(entry.name, glob.removeprefix("!")) for entry in entries):
             raise InputError(f"--only {glob}: no candidate of --pool {pool} has this name; its names are {names}")
-    return tuple(entry for entry in entries if not globs or any(fits(entry.name, glob) for glob in globs))
+    chosen = tuple(entry for entry in entries if fits_patterns(entry.name, globs))
+    if not chosen:
+        raise InputError(f"--only {','.join(globs)}: no candidate of --pool {pool} is left; its names are {names}")
+    return chosen
 
 
 def _entries(text: str, path: Path) -> Iterator[ModelSpec]:
@@ -120,31 +126,33 @@ def _words(line: str) -> list[str]:
 
 
 def _entry(words: list[str], place: str, folder: Path) -> ModelSpec:
+    from ensemble.models.pool_line import LoadedLine, read_options, read_server_line
+
     if words[0].startswith(PREFIX):
-        remote, texts = read_server_line(words, place)
-        checkpoint: Checkpoint | ServerAddress = replace(remote, tokenizer=_tokenizer(remote.tokenizer, place, folder))
-        values = read_options(texts, place)
-    else:
-        values = read_options(split_options(words[1:], place), place)
-        sides = Sides(values["source"], values["target"], values["reads"])
-        local = _checkpoint(words[0], place, folder, bool(values["trust_remote_code"]))
-        checkpoint = replace(local, sides=sides, gguf_file=values["gguf_file"])
-        if (kind := values["quantization"]) is not None and checkpoint.gguf is not None:
-            raise InputError(f"quantization={kind}: a GGUF file defines its own quantization; leave it out", of=place)
-    name = checkpoint.name if values["name"] is None else values["name"]
+        remote, of_server = read_server_line(words, place)
+        address = replace(remote, tokenizer=_tokenizer(remote.tokenizer, place, folder))
+        return _spec(address, of_server, place)
+    line = read_options(LoadedLine, words[1:], place)
+    local = _checkpoint(words[0], place, folder, line.trust_remote_code)
+    checkpoint = replace(local, sides=Sides(line.source, line.target, line.reads), gguf_file=line.gguf_file)
+    if line.quantization is not None and checkpoint.gguf is not None:
+        raise InputError(
+            f"quantization={line.quantization}: a GGUF file defines its own quantization; leave it out", of=place
+        )
+    return replace(
+        _spec(checkpoint, line, place),
+        dtype=line.dtype,
+        device=line.device,
+        quantization=None if line.quantization is None else quantization_config(line.quantization),
+        resources=Resources(line.num_cpus, line.num_gpus),
+    )
+
+
+def _spec(checkpoint: Checkpoint | ServerAddress, line: AnyLine, place: str) -> ModelSpec:
+    name = checkpoint.name if line.name is None else line.name
     if not name.strip() or not name.isprintable():
         raise InputError(f"the name {name!r} must be printable and not empty", of=place)
-    return ModelSpec(
-        checkpoint,
-        name,
-        dtype=values["dtype"],
-        device=values["device"],
-        chat_template=values["chat_template"],
-        quantization=None if values["quantization"] is None else quantization_config(values["quantization"]),
-        resources=Resources(values["num_cpus"], values["num_gpus"]),
-        price=price_of(values, place),
-        place=place,
-    )
+    return ModelSpec(checkpoint, name, chat_template=line.chat_template, price=line.price, place=place)
 
 
 def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint:

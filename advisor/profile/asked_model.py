@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,8 +16,7 @@ from advisor.servers.identity import identify_server
 from ensemble.common.background import call_when_done, in_background
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError
-from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec, Sourced
-from ensemble.servers.address import ServerAddress
+from ensemble.models.spec import ChatTemplate, Dialogue, EnsembleSpec, ModelSpec, Sourced
 from ensemble.servers.client import ServerClient, ServerError
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Member, Prompt
 
-Reply = tuple[Response, int]
-"""A response, and the tokens of its prompt; 0 if a server does not say it."""
 _RETRIES = 2
 """After the first try. A client waits meanwhile, so there are fewer than for a profile."""
 _CLOSING_SECONDS = 5.0
@@ -42,7 +39,7 @@ class AskedModel(Protocol):
 
     name: str
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
+    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
         """Continue a prompt.
 
         Raises:
@@ -86,59 +83,58 @@ class LocalModel:
         self.name = spec.name
         self._spec, self._models = spec, models
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
+    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
         """See :class:`AskedModel`."""
         # Servers that are asked at the same time get their requests first, and answer meanwhile.
         await asyncio.sleep(0)
         ensemble = self._models.load(self._spec)
         encoded = ensemble.encode(prompt)
         ((_, made),) = ensemble.generate_each([encoded], settings)
-        response = Response(made.text, len(made.tokens), made.finish_reason, made.counts.seconds)
-        return response, len(encoded[0])
+        seconds = made.counts.seconds
+        return Response(made.text, len(made.tokens), made.finish_reason, seconds, prompt_tokens=len(encoded[0]))
 
 
 class ServerModel:
-    """A model behind a server; see :class:`AskedModel`.
+    """A model behind a server; see :class:`AskedModel`. Several threads may ask it.
 
     Args:
         name: Its name.
-        address: The server and the model. With a tokenizer, prompts are encoded here, as in the profile.
+        client: Sends the requests, and is closed with this.
         chat_template: Whether prompts go through a chat template: the tokenizer's here, or else the server's.
+        load: Loads the tokenizer, as a member, when it is needed: prompts are encoded here, as they are for a set that
+            decodes together. None for a model that gets texts.
 
     Attributes:
-        address: The server and the model.
+        client: Sends the requests.
         chat_template: Whether prompts go through a chat template.
-
-    Raises:
-        InputError: The HTTP client is not installed, or the key is missing.
+        chat: Whether that is the server's.
+        encoding: Held while the tokenizer is used, which is not for two threads at a time: it keeps settings between
+            calls.
     """
 
-    def __init__(self, name: str, address: ServerAddress, chat_template: ChatTemplate = "auto") -> None:
-        self.name = name
-        self.address, self.chat_template = address, chat_template
-        self._chat = address.tokenizer is None and chat_template != "never"
-        self._member: Member | None = None
-        # Tokenizers keep settings between calls, so they are not for two threads at a time.
-        self._encoding = threading.Lock()
-        self._client = ServerClient(address, _RETRIES)
-        self._places = asyncio.Semaphore(address.concurrency)
-        self._requests: set[Future[Reply]] = set()
+    def __init__(
+        self, name: str, client: ServerClient, chat_template: ChatTemplate, load: Callable[[], Member] | None
+    ) -> None:
+        self.name, self.client, self.chat_template = name, client, chat_template
+        self.chat = load is None and chat_template != "never"
+        self.encoding = threading.Lock()
+        self._load = load
+        self._loaded: Member | None = None
+        self._places = asyncio.Semaphore(client.address.concurrency)
+        self._requests: set[Future[Response]] = set()
 
     def close(self) -> None:
         """Close the connections. Requests that still run end with an error."""
-        self._client.__exit__()
+        self.client.close()
         # A request that is sent again after this would leave its new connection open.
         wait(self._requests, _CLOSING_SECONDS)
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
+    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
         """See :class:`AskedModel`. If it is cancelled, the request ends in its thread, and its answer is dropped."""
-        is_encoded_here = self.address.tokenizer is not None
-        if not self._chat and not is_encoded_here and not isinstance(prompt, (str, Sourced)):
-            raise InputError("a conversation needs a chat template, and this model is used without one", of=self.name)
         await self._places.acquire()
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
-        def finish(done: Future[Reply]) -> None:
+        def finish(done: Future[Response]) -> None:
             # The place of a cancelled request is free only now: the server still works for it until here.
             self._places.release()
             if future.done():
@@ -148,51 +144,56 @@ class ServerModel:
             else:
                 future.set_result(done.result())
 
-        request = in_background(lambda: self._generate(prompt, settings), f"request to {self.name}")
+        request = in_background(lambda: self.generate(prompt, settings), f"request to {self.name}")
         self._requests = {each for each in self._requests if not each.done()} | {request}
         call_when_done(request, finish)
-        return await future
-
-    def _generate(self, prompt: Prompt, settings: Settings) -> Reply:
         try:
-            response, answer = generate(
-                self._client,
-                self._encoded(prompt),
-                settings.stop,
-                settings.max_new_tokens,
-                chat=self._chat,
-                temperature=settings.temperature,
-                top_p=settings.top_p,
-                seed=settings.seed,
-            )
+            return await future
         except ServerError as error:
             # For example a prompt that is too long for it.
             if error.failure == "refused":
                 raise InputError(str(error), of=self.name) from None
             raise
-        usage = answer.get("usage")
-        # What a server counts is untrusted, and goes to the client as a number.
-        count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        return response, count if type(count) is int and 0 <= count < 2**31 else 0
 
-    def _encoded(self, prompt: Prompt) -> str | Sequence[Mapping[str, str]] | Sequence[int]:
+    def generate(self, prompt: Prompt | Dialogue, settings: Settings) -> Response:
+        """Continue a prompt; wait for the response.
+
+        Raises:
+            InputError: The prompt cannot be written as the model takes it.
+            ServerError: The server gave no valid answer.
+            MemberError: The tokenizer cannot be used.
+        """
+        return generate(self.client, self._sent(prompt), settings, chat=self.chat)[0]
+
+    def member(self) -> Member | None:
+        """The member with its tokenizer, loaded at the first call; None if prompts are sent as texts.
+
+        Raises:
+            MemberError: It cannot be used.
+        """
+        if self._load is None:
+            return None
+        with self.encoding:
+            if self._loaded is None:
+                try:
+                    self._loaded = self._load()
+                except InputError as error:
+                    # A client can do nothing about it, and the other models of the strategy go on.
+                    raise MemberError(error.reason, of=error.of) from error
+            return self._loaded
+
+    def _sent(self, prompt: Prompt | Dialogue) -> str | Sequence[Mapping[str, str]] | Sequence[int]:
         """A prompt as the server gets it: ids if its tokenizer is here, else texts."""
-        if self.address.tokenizer is None:
-            return prompt.prompt if isinstance(prompt, Sourced) else prompt
-        with self._encoding:
-            if self._member is None:
-                self._member = self._load()
-            return self._member.encode_prompt(prompt)
-
-    def _load(self) -> Member:
-        from ensemble.distributed.engine import load_members
-
-        try:
-            (member,) = load_members([ModelSpec(self.address, self.name, chat_template=self.chat_template)], "local")
-        except InputError as error:
-            # A client can do nothing about it, and the other models of the strategy go on.
-            raise MemberError(error.reason, of=error.of) from error
-        return member
+        if (member := self.member()) is not None:
+            with self.encoding:
+                return member.encode_prompt(prompt)
+        if isinstance(prompt, Sourced):
+            return prompt.prompt
+        if isinstance(prompt, Dialogue):
+            return prompt.messages if self.chat else prompt.text
+        if not self.chat and not isinstance(prompt, str):
+            raise InputError("a conversation needs a chat template, and this model is used without one", of=self.name)
+        return prompt
 
 
 def server_model(entry: ModelSpec) -> ServerModel:
@@ -203,7 +204,16 @@ def server_model(entry: ModelSpec) -> ServerModel:
     """
     if not entry.checkpoint.is_remote:
         raise InputError(f"{entry.place}: {entry.name} is not behind a server")
-    return ServerModel(entry.name, entry.checkpoint, entry.chat_template or "auto")
+
+    def load() -> Member:
+        from ensemble.distributed.server_member import load_server_member
+
+        return load_server_member(entry)
+
+    client = ServerClient(entry.checkpoint, _RETRIES)
+    return ServerModel(
+        entry.name, client, entry.chat_template or "auto", None if entry.checkpoint.tokenizer is None else load
+    )
 
 
 def check_answers(models: Iterable[ServerModel]) -> list[str]:
@@ -211,7 +221,7 @@ def check_answers(models: Iterable[ServerModel]) -> list[str]:
     problems = []
     for model in models:
         try:
-            identify_server(model.address, model.name, model.chat_template)
+            identify_server(model.client.address, model.name, model.chat_template)
         except InputError as error:
             problems.append(f"{model.name}: {error}")
     return problems

@@ -197,11 +197,10 @@ def _generate_texts(
     ensemble: Ensemble, task: Task, inference: InferenceConfig, encoded: Mapping[int, Prompt], size: int
 ) -> Iterator[tuple[int, Response]]:
     """Generate the responses of prompts, ``size`` rows at a time."""
-    from ensemble.decode.settings import Batch, Settings
+    from ensemble.decode.settings import Batch
 
-    settings = Settings(inference.limit(task), task.stop, inference.temperature, seed=inference.seed)
     batch, numbers = Batch(size, deterministic=inference.deterministic), list(encoded)
-    for place, generation in ensemble.generate_each(list(encoded.values()), settings, batch):
+    for place, generation in ensemble.generate_each(list(encoded.values()), inference.settings(task), batch):
         counts = generation.counts
         yield (
             numbers[place],

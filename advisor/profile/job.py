@@ -182,4 +182,5 @@ def _answer(example: Example, response: Response, score: Score | None) -> Answer
         response.finish_reason,
         options=response.options,
         group=example.group,
+        tokens=response.tokens,
     )

@@ -73,14 +73,9 @@ class LocalJobRunner:
 
 
 def _run_on_servers(queues: Sequence[Sequence[Job]]) -> Generator[Job, None, None]:
-    """Run jobs that servers answer: those of different servers at the same time.
+    """Run the jobs of each server one after the other, and those of different servers at the same time.
 
-    Args:
-        queues: The jobs of each server. One runs after the other, because models behind one address often share its
-            machine, and its limits.
-
-    Yields:
-        Each job when it is finished.
+    Models behind one address often share its machine, and its limits.
     """
     arrived: queue.SimpleQueue[tuple[Job, int, Response] | tuple[Job, None, Exception | None]] = queue.SimpleQueue()
     stopped = threading.Event()

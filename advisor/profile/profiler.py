@@ -16,12 +16,13 @@ from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.fingerprint import identify, model_of
 from advisor.pool.resources import device_of
 from advisor.pool.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weights_from_dev
+from advisor.profile.asked_model import ServerModel
 from advisor.profile.calibration import calibration_error
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, question_key
 from advisor.profile.job_runner import JobRunner, LocalJobRunner
 from advisor.profile.loader import ALONE, load_ensemble
-from advisor.profile.server_answers import ServerAnswerer
+from advisor.profile.server_answers import server_answers
 from advisor.profile.turns import next_turns, profile_in_turns
 from advisor.progress import Progress
 from advisor.records import Profile
@@ -31,6 +32,7 @@ from advisor.tasks.task import Task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_method, plugins
 from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.servers.client import ServerClient
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -300,9 +302,9 @@ class Profiler:
         identity = self.identities[members[0]]
         key = self.key(members, decoding)
         if len(members) == 1 and isinstance(identity, ServerIdentity):
-            member = partial(self._server_member, members[0]) if identity.decodes else None
-            answerer = ServerAnswerer(name, identity.address, chat=identity.chat, member=member)
-            answer, spec, server = answerer.answer, None, identity.address.url
+            load = partial(self._server_member, members[0]) if identity.decodes else None
+            connect = partial(_connect, name, identity, load)
+            answer, spec, server = partial(server_answers, name, connect), None, identity.address.url
         else:
             server = ""
             models = tuple(map(self.model, members))
@@ -373,6 +375,10 @@ class Profiler:
                 f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered; they count "
                 f"as wrong, and not for its mean length; the first: {errors[0]}"
             )
+
+
+def _connect(name: str, identity: ServerIdentity, load: Callable[[], Member] | None) -> ServerModel:
+    return ServerModel(name, ServerClient(identity.address), identity.chat_template, load)
 
 
 def _turn(task: Task) -> str:

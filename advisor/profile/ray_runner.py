@@ -167,11 +167,7 @@ class RayJobRunner:
                 self._pool.keep(worker.needs, worker.actor)
 
     def _handle_reply(self, worker: _WorkerState, ready: Any) -> Generator[Job, None, Any]:
-        """Handle one reply of a worker, and give it a job if it has none.
-
-        Returns:
-            The next reply to wait for; None if the worker has no further job.
-        """
+        """Handle one reply of a worker; the next reply to wait for, or None if the worker has no further job."""
         import ray
 
         try:

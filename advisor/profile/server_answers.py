@@ -8,32 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from advisor.config import InferenceConfig
+from advisor.profile.asked_model import ServerModel
 from advisor.response_cache import Response
-from advisor.servers.completions import (
-    CHAT,
-    COMPLETIONS,
-    NO_LOGPROBS,
-    generate,
-    likeliest_choice,
-    likeliest_option,
-)
+from advisor.servers.completions import CHAT, COMPLETIONS, NO_LOGPROBS, likeliest_choice, likeliest_option
 from advisor.tasks.task import Example, Task
 from ensemble.common.background import in_background
 from ensemble.errors import InputError, MemberError
-from ensemble.models.spec import Dialogue
-from ensemble.servers.address import ServerAddress
-from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.client import ServerError
 
 if TYPE_CHECKING:
+    from ensemble.decode.settings import Settings
     from ensemble.distributed.remote_member import RemoteMember
-    from ensemble.models.member import Member
     from ensemble.score.choices import ChoiceQuestion
 
 _MAX_FAILURES = 8
@@ -44,138 +36,99 @@ _TOO_MANY = 429
 Ask = Callable[[Example], Response]
 
 
-class ServerAnswerer:
-    """A model behind a server that answers questions; see :data:`advisor.profile.job.AnswerFunction`.
+def server_answers(
+    name: str,
+    connect: Callable[[], ServerModel],
+    questions: Mapping[int, Example],
+    task: Task,
+    inference: InferenceConfig,
+) -> Generator[tuple[int, Response], None, None]:
+    """Answer questions with a model behind a server.
 
     Args:
-        name: The candidate's name.
-        address: The server and the model.
-        chat: Whether prompts go through the model's chat template, on the server.
-        member: Loads the tokenizer of a model that can be decoded with others. It is asked as the set will ask it: with
-            token ids. None for a model that gives whole texts only.
+        name: The name for messages.
+        connect: Makes the model.
+        questions: The questions by number.
+        task: The task of the questions.
+        inference: How to generate.
+
+    Yields:
+        The number and the response of each question when it is finished; a failed question has an error.
+
+    Raises:
+        MemberError: The model cannot be used, or the server is given up.
     """
-
-    def __init__(
-        self, name: str, address: ServerAddress, *, chat: bool, member: Callable[[], Member] | None = None
-    ) -> None:
-        self.name = name
-        self._address = address
-        self._chat = chat
-        self._member = member
-
-    def answer(
-        self, asked: Mapping[int, Example], task: Task, inference: InferenceConfig
-    ) -> Generator[tuple[int, Response], None, None]:
-        """Answer questions; see :data:`advisor.profile.job.AnswerFunction`."""
-        if task.metric == "choice" and self._chat:
-            reason = f"{CHAT} never does; with chat_template=never on its line {COMPLETIONS} is used, which may do so"
-            raise MemberError(NO_LOGPROBS.format(reason=reason), of=self.name)
-        try:
-            if task.metric == "choice" and self._member is not None:
-                yield from self._choose_in_parallel(asked, task, self._member())
-                return
-            encode = None if self._member is None else _Encoder(self._member())
-            with ServerClient(self._address) as server:
-
-                def ask(example: Example) -> Response:
-                    if task.metric == "choice":
-                        return likeliest_choice(server, example, task)
-                    return generate(
-                        server,
-                        self._text(example) if encode is None else encode.prompt(example),
-                        task.stop,
-                        inference.limit(task),
-                        chat=self._chat,
-                        temperature=inference.temperature,
-                        seed=inference.seed,
-                    )[0]
-
-                yield from self._answer_in_parallel(asked, ask)
-        except InputError as error:
-            raise MemberError(error.without(self.name), of=self.name) from None
-
-    def _text(self, example: Example) -> str | list[dict[str, str]]:
-        """What the server gets: the prompt, or in a later turn the conversation."""
-        conversation = example.model_input
-        if not isinstance(conversation, Dialogue):
-            return example.prompt
-        return conversation.messages if self._chat else conversation.text
-
-    def _choose_in_parallel(
-        self, questions: Mapping[int, Example], task: Task, member: Member
-    ) -> Iterator[tuple[int, Response]]:
-        encode, client = _Encoder(member), cast("RemoteMember", member).client
-        if not client.limits.chosen:
-            reason = "it does not give those of chosen token ids"
-            raise MemberError(NO_LOGPROBS.format(reason=reason), of=self.name)
-        yield from self._answer_in_parallel(
-            questions, lambda example: likeliest_option(client, encode.options(example, task), example, task)
-        )
-
-    def _answer_in_parallel(self, questions: Mapping[int, Example], ask: Ask) -> Iterator[tuple[int, Response]]:
-        # Threads and not asyncio: the runners and the cache around this are synchronous.
-        workers = _Workers(questions, ask, min(self._address.concurrency, len(questions)))
-        unanswered, answered, failures_in_a_row = len(questions), 0, 0
-        retried: set[int] = set()
-        last = time.perf_counter()
-        try:
-            while unanswered:
-                n, result = workers.next_result()
-                if isinstance(result, Response):
-                    now = time.perf_counter()
-                    # The time since the last response, not that of the request: several requests run at a time.
-                    response, last = replace(result, seconds=now - last), now
-                    answered, failures_in_a_row = answered + 1, 0
-                elif result.status == _TOO_MANY and workers.shrink(n):
-                    continue
-                else:
-                    # A server that has answered other questions may refuse one that is too long for it.
-                    failures_in_a_row += result.failure != "refused" or not answered
-                    if result.failure == "fatal" or failures_in_a_row == _MAX_FAILURES:
-                        raise MemberError(str(result), of=self.name) from None
-                    if n not in retried:
-                        retried.add(n)
-                        # After all others, when a busy server may have recovered.
-                        workers.add(n)
-                        continue
-                    response = Response("", 0, "error", 0.0, str(result), settled=False)
-                unanswered -= 1
-                yield n, response
-        finally:
-            workers.stop()
-
-
-class _Encoder:
-    """Encodes questions with a member's tokenizer, for several threads."""
-
-    def __init__(self, member: Member) -> None:
-        from ensemble import Ensemble
-
-        # With k=1 this needs nothing but the tokenizer and the vocabulary.
-        self._ensemble = Ensemble([member], k=1)
-        self._lock = threading.Lock()
-
-    def prompt(self, example: Example) -> list[int]:
-        """The ids of a question's prompt."""
-        # Tokenizers keep settings between calls, so they are not for two threads at a time.
-        with self._lock, _as_refusal():
-            return self._ensemble.encode(example.model_input)[0]
-
-    def options(self, example: Example, task: Task) -> ChoiceQuestion:
-        """A question of a choice task with its options."""
-        with self._lock, _as_refusal():
-            # The default method scores tokens.
-            question = self._ensemble.encode_options(example.model_input, task.continuations(example))
-            return cast("ChoiceQuestion", question)
-
-
-@contextlib.contextmanager
-def _as_refusal() -> Iterator[None]:
-    """A question that a tokenizer cannot read fails alone, as one that the server refuses."""
     try:
-        yield
+        with closing(connect()) as model:
+            ask = _option_of(model, task) if task.metric == "choice" else _text_of(model, inference.settings(task))
+            yield from _answer_in_parallel(model, questions, ask)
     except InputError as error:
-        raise ServerError(str(error), "refused") from None
+        raise MemberError(error.without(name), of=name) from None
+
+
+def _text_of(model: ServerModel, settings: Settings) -> Ask:
+    # Now: several threads would wait for it, and each would try again after a failure.
+    model.member()
+    return lambda example: model.generate(example.model_input, settings)
+
+
+def _option_of(model: ServerModel, task: Task) -> Ask:
+    """What asks for the likeliest option of a question."""
+    if model.chat:
+        reason = f"{CHAT} never does; with chat_template=never on its line {COMPLETIONS} is used, which may do so"
+        raise MemberError(NO_LOGPROBS.format(reason=reason), of=model.name)
+    if (member := model.member()) is None:
+        return lambda example: likeliest_choice(model.client, example, task)
+    from ensemble import Ensemble
+
+    client = cast("RemoteMember", member).client
+    if not client.limits.chosen:
+        raise MemberError(NO_LOGPROBS.format(reason="it does not give those of chosen token ids"), of=model.name)
+    # With k=1 this needs nothing but the tokenizer and the vocabulary.
+    ensemble = Ensemble([member], k=1)
+
+    def ask(example: Example) -> Response:
+        with model.encoding:
+            # The default method scores tokens.
+            question = ensemble.encode_options(example.model_input, task.continuations(example))
+        return likeliest_option(client, cast("ChoiceQuestion", question), example, task)
+
+    return ask
+
+
+def _answer_in_parallel(
+    model: ServerModel, questions: Mapping[int, Example], ask: Ask
+) -> Iterator[tuple[int, Response]]:
+    # Threads and not asyncio: the runners and the cache around this are synchronous.
+    workers = _Workers(questions, ask, min(model.client.address.concurrency, len(questions)))
+    unanswered, answered, failures_in_a_row = len(questions), 0, 0
+    retried: set[int] = set()
+    last = time.perf_counter()
+    try:
+        while unanswered:
+            n, result = workers.next_result()
+            if isinstance(result, Response):
+                now = time.perf_counter()
+                # The time since the last response, not that of the request: several requests run at a time.
+                response, last = replace(result, seconds=now - last), now
+                answered, failures_in_a_row = answered + 1, 0
+            elif result.status == _TOO_MANY and workers.shrink(n):
+                continue
+            else:
+                # A server that has answered other questions may refuse one that is too long for it.
+                failures_in_a_row += result.failure != "refused" or not answered
+                if result.failure == "fatal" or failures_in_a_row == _MAX_FAILURES:
+                    raise MemberError(str(result), of=model.name) from None
+                if n not in retried:
+                    retried.add(n)
+                    # After all others, when a busy server may have recovered.
+                    workers.add(n)
+                    continue
+                response = Response("", 0, "error", 0.0, str(result), settled=False)
+            unanswered -= 1
+            yield n, response
+    finally:
+        workers.stop()
 
 
 class _Workers:
@@ -233,5 +186,8 @@ class _Workers:
             begun = time.monotonic()
             try:
                 self._results.put((n, begun, self._ask(self._questions[n])))
+            except InputError as error:
+                # A question that a tokenizer cannot read fails alone, as one that the server refuses.
+                self._results.put((n, begun, ServerError(str(error), "refused")))
             except Exception as error:  # noqa: BLE001  # raised again by next_result, in the thread that waits for it
                 self._results.put((n, begun, error))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from advisor.profile.asked_model import AskedModel, LocalModel, LocalModels, Reply, server_model
+from advisor.profile.asked_model import AskedModel, LocalModel, LocalModels, server_model
 from advisor.response_cache import Response
 from advisor.running.plan import StrategyPlan
 from advisor.strategies.vote_reader import VoteReader
@@ -33,8 +33,7 @@ class Answered:
 
     Attributes:
         model: The name of the model whose response is taken.
-        response: The response.
-        prompt_tokens: Tokens of the prompt, as this model counts them.
+        response: The response, with the tokens of the prompt as this model counts them.
         answers: The models that answered, in the order of the strategy, and what was read from each response; None if
             it has no answer, or the strategy does not vote.
         failures: The models that failed, and the reason.
@@ -42,7 +41,6 @@ class Answered:
 
     model: str
     response: Response
-    prompt_tokens: int
     answers: tuple[tuple[str, str | None], ...]
     failures: tuple[tuple[str, str], ...]
 
@@ -82,7 +80,7 @@ class PromptCalls:
         observe: Observe,
     ) -> None:
         self.settings, self.group = settings, group
-        self.made: list[tuple[int, Reply | UniteError]] = []
+        self.made: list[tuple[int, Response | UniteError]] = []
         self._models, self._prompt, self._deadline = models, prompt, deadline
         self._reader, self._observe = reader, observe
 
@@ -115,7 +113,7 @@ class PromptCalls:
     def answers(self) -> list[str | None]:
         """What was read from each reply; None if it has no answer, or answers are not counted."""
         return [
-            None if self._reader is None or isinstance(reply, UniteError) else self._reader.read(reply[0].text)
+            None if self._reader is None or isinstance(reply, UniteError) else self._reader.read(reply.text)
             for _, reply in self.made
         ]
 
@@ -127,9 +125,9 @@ class PromptCalls:
         """The number of the call whose response wins the vote."""
         return int(vote(self.codes(), weights)[0])
 
-    async def _ask(self, member: int, settings: Settings) -> Reply | UniteError:
+    async def _ask(self, member: int, settings: Settings) -> Response | UniteError:
         start, model = time.monotonic(), self._models[member]
-        result: Reply | UniteError
+        result: Response | UniteError
         try:
             left = None if self._deadline is None else max(0.0, self._deadline - start)
             result = await asyncio.wait_for(model.ask(self._prompt, settings), left)
@@ -193,18 +191,16 @@ class Answerer:
             raise MemberError("no model answered: " + "; ".join(f"{name}: {reason}" for name, reason in failures))
         # A vote without any answer takes the first model, which may have failed.
         number = winner if winner in answered else min(answered)
-        response, prompt_tokens = answered[number]
         names, answers = [self._models[member].name for member, _ in calls.made], calls.answers()
         return Answered(
             names[number],
-            response,
-            prompt_tokens,
+            answered[number],
             tuple((names[n], answers[n]) for n in answered),
             tuple(failures),
         )
 
 
-def answer_prompt(plan: StrategyPlan, prompt: str, settings: Settings, group: str | None = None) -> Answered:
+def answer_prompt(plan: StrategyPlan, prompt: Prompt, settings: Settings, group: str | None = None) -> Answered:
     """Answer one prompt; the models of this process are loaded one after another.
 
     Raises:

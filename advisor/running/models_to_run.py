@@ -27,9 +27,10 @@ from ensemble.decode.settings import Settings
 from ensemble.distributed.engine import check_engine
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, list_methods
+from ensemble.models.served_task import ServedTask
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
 from ensemble.saved import folder as savedfolder
-from ensemble.servers.address import PREFIX, ServerAddress, why_not_decodable
+from ensemble.servers.address import PREFIX, why_not_decodable
 
 RUN_AGAIN = "run `advisor select` again"
 
@@ -186,7 +187,16 @@ def chosen_by_run(
         weights,
         max_new_tokens=max_new_tokens,
         stop=stop,
+        task=task_of_run(run),
     )
+
+
+def task_of_run(run: Run) -> ServedTask | None:
+    """How a run made its prompts and read its answers; None where only the tool knows that wrote its logs."""
+    result, task = run.result, run.result.task
+    if result.provenance.logs and result.provenance.scoring is None:
+        return None
+    return ServedTask(metric=task.metric, extract=task.extract, template=task.template)
 
 
 def limits_of_run(run: Run) -> tuple[int | None, tuple[str, ...]]:
@@ -304,7 +314,9 @@ def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = No
 
 def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
     if source.remote is not None:
-        remote = ServerAddress.from_dict(source.remote, f"{place}: {name}")
+        from ensemble.models.pool_line import saved_address
+
+        remote = saved_address(source.remote, f"{place}: {name}")
         return ModelSpec(remote, name, chat_template=source.chat_template, place=place)
     model = source.path_or_id or ""
     for key in ("path_or_id", "revision", "source", "target", "gguf_file"):

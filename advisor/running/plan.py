@@ -9,10 +9,11 @@ from pathlib import Path
 from advisor.strategies import kinds
 from advisor.strategies.schema import SCHEMA_VERSION, file_json, file_shape_of
 from advisor.strategies.strategy import Strategy
-from advisor.strategies.vote_reader import VoteReader
+from advisor.strategies.vote_reader import VOTE_METRICS, VoteReader
 from ensemble.common.schema import read_json, validated
 from ensemble.errors import InputError
-from ensemble.models.spec import ModelSpec
+from ensemble.models.served_task import ServedTask
+from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.saved.ensemble_json import member_from_json, member_to_json
 from ensemble.saved.folder import STRATEGY_FILE, check_members
 
@@ -28,6 +29,7 @@ class StrategyPlan:
         members: Its models in its order.
         max_new_tokens: The default limit of a response; None for the program's default.
         stop: The default stop strings.
+        task: The task of its run; None if that is not known.
         reader: Reads the answers; None if the strategy counts none.
     """
 
@@ -35,14 +37,27 @@ class StrategyPlan:
     members: tuple[ModelSpec, ...]
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    task: ServedTask | None = None
     reader: VoteReader | None = None
+
+
+def answer_reader(chosen: EnsembleSpec | StrategyPlan) -> VoteReader | None:
+    """What reads the answer in a response; None if the task is not known, or its metric needs a reference to read it.
+
+    Raises:
+        InputError: The pattern of the task cannot be used.
+    """
+    if isinstance(chosen, StrategyPlan) and chosen.reader is not None:
+        return chosen.reader
+    task = chosen.task
+    return VoteReader(task.metric, task.extract, "task") if task is not None and task.metric in VOTE_METRICS else None
 
 
 def plan_json(plan: StrategyPlan, folder: Path) -> str:
     """The content of ``strategy.json`` in a folder; local members have the hashes of their files."""
     content = file_json(
         plan.strategy,
-        answers=None if plan.reader is None else {"metric": plan.reader.metric, "extract": plan.reader.extract},
+        task=plan.task,
         generation={"max_new_tokens": plan.max_new_tokens, "stop": plan.stop},
         models=tuple(member_to_json(member, folder) for member in plan.members),
     )
@@ -82,8 +97,7 @@ def read_plan(folder: Path, *, trust_remote_code: bool = False, check_files: boo
     check_members(local, str(path), trust_remote_code=trust_remote_code, check_files=check_files)
     reader = None
     if kind.COUNTS:
-        answers = file.answers
-        metric, extract = (None, None) if answers is None else (answers.metric, answers.extract)
-        reader = VoteReader(metric, extract, f"{path}: answers")
+        metric, extract = (None, None) if file.task is None else (file.task.metric, file.task.extract)
+        reader = VoteReader(metric, extract, f"{path}: task")
     generation = file.generation
-    return StrategyPlan(strategy, members, generation.max_new_tokens, generation.stop or (), reader)
+    return StrategyPlan(strategy, members, generation.max_new_tokens, generation.stop or (), file.task, reader)

@@ -22,6 +22,7 @@ from advisor.running.models_to_run import (
     chosen_by_run,
     limits_of_run,
     loaded_as,
+    task_of_run,
 )
 from advisor.running.plan import StrategyPlan, read_plan
 from advisor.runs.run import Run
@@ -61,10 +62,14 @@ def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> Ensem
         _refuse(options, ("strategy", "pool", "group"), "--models and a saved ensemble have no strategies")
         return chosen_by_options(options)
     else:
-        chosen = plan_of_run(Run.open(run), options, say, options.method, options.k)
+        opened = Run.open(run)
+        chosen = plan_of_run(opened, options, say, options.method, options.k)
         if isinstance(chosen, EnsembleSpec):
             _refuse(options, ("group",), "only a router by groups reads it")
-            return chosen_by_options(options, chosen)
+            spec = chosen_by_options(options, chosen)
+            if not opened.result.strategies:
+                say(f"{run}: nothing was verified on held-out questions, so there is no evidence for what runs")
+            return spec
         plan = chosen
     return _with_options(plan, options, say)
 
@@ -118,6 +123,7 @@ def plan_of_run(
         entries,
         max_new_tokens,
         stop,
+        task_of_run(run),
         _reader(result, place) if strategy.COUNTS else None,
     )
 
@@ -201,15 +207,15 @@ def figures_to_strategy(figures: StrategyKey, place: str) -> Strategy:
 
 
 def find_strategy(wanted: str, strategies: Sequence[Strategy], place: str) -> Strategy:
-    """The strategy that ``--strategy`` names.
+    """The strategy that ``--strategy`` names; the best one, if there are several.
 
     Args:
         wanted: ``NAME``, ``NAME/COUNT`` with the number of members, or ``NAME/MODEL`` with the first member.
-        strategies: Those of the run.
+        strategies: Those of the run, the best first.
         place: The file, for messages.
 
     Raises:
-        InputError: The run has no such strategy, or several.
+        InputError: The run has no such strategy.
     """
     labels = list(dict.fromkeys(label(each, strategies) for each in strategies))
     if not labels:
@@ -218,15 +224,10 @@ def find_strategy(wanted: str, strategies: Sequence[Strategy], place: str) -> St
             "select` again, or leave out --strategy"
         )
     name, _, detail = wanted.partition("/")
-    found = [
-        each
-        for each in strategies
-        if each.name == name and (not detail or detail in (str(len(each.members)), each.members[0]))
-    ]
-    if len(found) != 1:
-        problem = "has several of this name" if found else "has no such strategy"
-        raise InputError(f"--strategy {wanted}: {place} {problem}; give one of {', '.join(labels)}")
-    return found[0]
+    for strategy in strategies:
+        if strategy.name == name and (not detail or detail in (str(len(strategy.members)), strategy.members[0])):
+            return strategy
+    raise InputError(f"--strategy {wanted}: {place} has no such strategy; give one of {', '.join(labels)}")
 
 
 def _warn(

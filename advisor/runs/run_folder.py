@@ -6,6 +6,8 @@ import json
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +75,22 @@ def check_settings(out: Path, settings: Mapping[str, Any]) -> None:
         other = "; ".join(_difference(name, earlier.get(name), settings.get(name)) for name in names[:_MOST_SETTINGS])
         more = f"; and {len(names) - _MOST_SETTINGS} more" if len(names) > _MOST_SETTINGS else ""
         raise InputError(f"--out {out}: it has a run with other settings ({other}{more}); {way_out}")
+
+
+def dated(out: Path, result: Result) -> Result:
+    """The result with the time at which it was first written; the same result in this folder keeps its date."""
+
+    def on(date: str) -> Result:
+        return result.model_copy(update={"provenance": result.provenance.model_copy(update={"date": date})})
+
+    path = out / "result.json"
+    if path.is_file():
+        # A file that cannot be read is replaced: then --force was given.
+        with suppress(InputError, OSError, UnicodeError):
+            earlier = Run.open(out).result.provenance.date
+            if earlier and path.read_text(encoding="utf-8") == _json(written(on(earlier))):
+                return on(earlier)
+    return on(datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
 
 def write_run(out: Path, result: Result, samples: Iterable[Sample]) -> None:

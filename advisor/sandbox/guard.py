@@ -36,7 +36,7 @@ UNPRIVILEGED = 65534  # the user and group that own nothing, on every Linux and 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PROCESSES, _NEW_NETWORK = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 _SET_DUMPABLE, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 4, 36, 38  # of prctl
 _MOUNT_SETATTR, _HERE, _RECURSIVE, _READ_ONLY = 442, -100, 0x8000, 1  # 442 on every architecture since Linux 5.12
-_NO_SUID_NO_DEVICES, _BIND, _RECURSIVELY, _PRIVATE = 2 | 4, 0x1000, 0x4000, 0x40000  # of mount
+_NO_SUID_NO_DEVICES, _NO_PROGRAMS, _BIND, _RECURSIVELY, _PRIVATE = 2 | 4, 8, 0x1000, 0x4000, 0x40000  # of mount
 _CAPABILITIES_3 = 0x20080522
 # The C library has no function for this call, and its number depends on the processor.
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
@@ -70,6 +70,7 @@ def main() -> NoReturn:
             if guard:
                 os.close(report)
                 os._exit(os.waitstatus_to_exitcode(os.waitpid(guard, 0)[1]) & 0xFF)
+            _hide_other_processes()
         status = _guarded(job, report)
     except OSError as error:
         os.write(report, f"broken {error}".encode())
@@ -227,6 +228,13 @@ def _enter_namespaces(job: dict[str, Any]) -> None:
         options = f"size={job['disk']},nr_inodes=4096,mode=700".encode()
         _check(_libc().mount(b"tmpfs", os.fsencode(folder), b"tmpfs", _NO_SUID_NO_DEVICES, options), "mount")
         os.chdir(folder)
+
+
+def _hide_other_processes() -> None:
+    """Show in /proc only the processes of this namespace; nothing at all in a container that does not allow it."""
+    flags = _NO_SUID_NO_DEVICES | _NO_PROGRAMS | _READ_ONLY
+    if _libc().mount(b"proc", b"/proc", b"proc", flags, None) != 0:
+        _check(_libc().mount(b"tmpfs", b"/proc", b"tmpfs", flags, b"size=4k"), "mount")
 
 
 def _drop_privileges() -> None:

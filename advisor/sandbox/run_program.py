@@ -80,9 +80,11 @@ class Isolation:
 
     @property
     def weak(self) -> bool:
-        """Whether a program can read this process's environment, and end this process: it runs as the same user."""
-        # In /proc, and by signals. Namespaces of users and of processes refuse both, and so does the change of user.
-        return not (self.namespaces or self.unprivileged)
+        """Whether a program has network, can end its guard, and so can leave processes behind.
+
+        As this process's user it can also read this process's environment, and end it.
+        """
+        return not self.namespaces
 
 
 _LIMITS = SandboxLimits()
@@ -128,10 +130,12 @@ def gaps() -> tuple[str, ...]:
     """The protections that the sandbox lacks on this system, one sentence each."""
     kind = isolation()
     notes = []
-    if kind.weak:
+    if kind.weak and not kind.unprivileged:
         notes.append("the programs of models can read your environment variables and end your processes")
     if not kind.namespaces:
-        notes.append("this system has no namespaces, so the programs of models run with network")
+        notes.append(
+            "this system has no namespaces, so the programs of models run with network, and may go on afterwards"
+        )
     if not kind.read_only:
         notes.append("the programs of models can write wherever the user can, since this system cannot prevent it")
     if os.getuid() == 0 and not kind.unprivileged:
@@ -143,17 +147,23 @@ def gaps() -> tuple[str, ...]:
 
 
 def check_strong() -> None:
-    """Check that a program cannot reach this process, nor what it alone may know.
+    """Check that a program has no network, ends with its run, and cannot reach this process.
 
     Raises:
         InputError: The strictest isolation here is weak.
         UniteError: Programs cannot run here at all.
     """
     if isolation().weak:
+        reach = (
+            "read files that all users may read, send them over the network, and go on after the run"
+            if isolation().unprivileged
+            else "read your environment variables (API keys) and files, send them over the network, change your files, "
+            "and end your processes"
+        )
         raise InputError(
-            "this system has no namespaces for the sandbox: a program that a model wrote could read your environment "
-            "variables (API keys) and files, send them over the network, change your files, and end your processes; "
-            "run the command in a virtual machine, or as root, or give --allow-weak-sandbox to take that risk"
+            f"this system has no namespaces for the sandbox: a program that a model wrote could {reach}; run the "
+            "command in a virtual machine or where users may create namespaces, or give --allow-weak-sandbox to take "
+            "that risk"
         )
 
 

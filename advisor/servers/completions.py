@@ -14,6 +14,7 @@ from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.token_client import TokenClient
 
 if TYPE_CHECKING:
+    from ensemble.decode.settings import Settings
     from ensemble.score.choices import ChoiceQuestion
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
@@ -31,13 +32,9 @@ _MAX_TOKEN_LENGTH = 1000
 def generate(
     server: ServerClient,
     prompt: str | Sequence[Mapping[str, str]] | Sequence[int],
-    stop: tuple[str, ...],
-    max_new_tokens: int,
+    settings: Settings,
     *,
     chat: bool,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int = 0,
 ) -> tuple[Response, Mapping[str, Any]]:
     """Let a model continue a prompt.
 
@@ -45,11 +42,7 @@ def generate(
         server: The server.
         prompt: The text to continue, or the user's message where it goes through a chat template; with ``chat`` also
             the messages of a conversation. Token ids go to ``/completions`` as they are, and no penalties apply.
-        stop: The response ends before the first of these.
-        max_new_tokens: Longest response, in tokens.
-        temperature: 0 for greedy decoding, else the temperature of the draws.
-        top_p: A draw is among the most likely tokens that have this probability together.
-        seed: The seed of the draws.
+        settings: The limit, the stop strings, and how to draw.
         chat: Whether the prompt goes through the model's chat template, on the server.
 
     Returns:
@@ -63,11 +56,11 @@ def generate(
     path = CHAT if chat else COMPLETIONS
     # OpenAI's newer models refuse "max_tokens", and several other servers do not know "max_completion_tokens".
     limit = "max_completion_tokens" if chat and server.address.is_openai else "max_tokens"
-    body: dict[str, Any] = {limit: max_new_tokens, "temperature": temperature}
-    if stop:
-        body["stop"] = list(stop[:_MAX_STOPS])
-    if temperature:
-        body |= {"seed": seed, "top_p": top_p}
+    body: dict[str, Any] = {limit: settings.max_new_tokens, "temperature": settings.temperature}
+    if settings.stop:
+        body["stop"] = list(settings.stop[:_MAX_STOPS])
+    if settings.temperature:
+        body |= {"seed": settings.seed, "top_p": settings.top_p}
     if chat:
         body["messages"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     else:
@@ -78,9 +71,9 @@ def generate(
     )
     choice = completion.choices[0]
     # A server that ignores the limit would fill the cache and the report.
-    if (length := len(choice.text)) > max_new_tokens * _MAX_TOKEN_LENGTH:
-        raise server.invalid_answer(path, f"has {length:,} characters, too many for {max_new_tokens:,} tokens")
-    text, reason = _cut(choice.text, choice.finish_reason, stop)
+    if (length := len(choice.text)) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
+        raise server.invalid_answer(path, f"has {length:,} characters, too many for {settings.max_new_tokens:,} tokens")
+    text, reason = _cut(choice.text, choice.finish_reason, settings.stop)
     usage = completion.usage
     return Response(text, usage.completion_tokens, reason, 0.0, prompt_tokens=usage.prompt_tokens), answer
 

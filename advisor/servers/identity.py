@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from advisor.servers.completions import CHAT, COMPLETIONS, generate
+from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.models.check import check_tokenizer
 from ensemble.models.spec import ChatTemplate, ModelSpec
@@ -123,7 +124,7 @@ def identify_server(address: ServerAddress, name: str, chat_template: ChatTempla
                 address = replace(address, tokenizer=None)
             identity = ServerIdentity(address, chat_template, {}, today(), lacks)
             try:
-                _, answer = generate(server, "Hello", (), _TEST_TOKENS, chat=identity.chat)
+                _, answer = generate(server, "Hello", Settings(_TEST_TOKENS), chat=identity.chat)
             except ServerError as error:
                 raise _with_hint(error, address, list(models), chat=identity.chat) from None
             says = {**models.get(address.model, {}), **_answered_as(answer)}

@@ -4,9 +4,10 @@ A request passes through these modules:
 
 - ``connections``: deadlines for what a client sends, and the number of connections;
 - ``app``: the endpoints; ``middleware`` checks the host, the API key and the body's size before them;
-- ``protocol``: checks the body and makes a :class:`~advisor.serving.protocol.GenerationRequest` of it;
+- ``protocol``: checks the body and makes a :class:`~advisor.serving.request.GenerationRequest` of it, which goes to the
+  decoder and carries the texts back; ``errors`` has what a client is told otherwise;
 - ``engine``: the thread that tokenizes prompts, and the one that runs the decoder; all requests share its batch;
-- ``strategies``: the engine of a strategy, which asks several models for each text;
+- ``strategy_handler``: the engine of a strategy, which asks several models for each text;
 - ``token_prompts``: requests with token ids, where the server has one model and may be a member of another ensemble;
 - ``responses``: writes the generated texts as OpenAI's JSON objects;
 - ``telemetry``: figures for Prometheus, and with ``--otel`` traces for OpenTelemetry;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -17,17 +18,15 @@ from starlette.types import Receive, Scope, Send
 
 from advisor.servers.health import ServerHealth
 from advisor.serving.engine import RequestHandler, SharedDecoder
+from advisor.serving.errors import RequestError, wrong_body
 from advisor.serving.middleware import RequestMiddleware
 from advisor.serving.protocol import (
     ChatRequest,
     CompletionRequest,
-    GenerationRequest,
-    RequestError,
     RequestLimits,
     TokenizeRequest,
     read_chat,
     read_completion,
-    wrong_body,
 )
 from advisor.serving.responses import (
     ChatFormat,
@@ -36,8 +35,6 @@ from advisor.serving.responses import (
     ServedModel,
     error_response,
     json_response,
-    response_events,
-    whole_response,
 )
 from advisor.serving.telemetry.metrics import Metrics
 from advisor.serving.token_prompts import TokenPrompts, token_ids_refused
@@ -45,6 +42,7 @@ from advisor.serving.token_prompts import TokenPrompts, token_ids_refused
 if TYPE_CHECKING:
     from advisor.serving.telemetry.tracing import RequestTraces
 
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -134,6 +132,7 @@ class Endpoints:
         self._model = model
         self._limits = limits
         self._metrics = metrics
+        self._said: set[str] = set()
         # A strategy asks several models, each with its tokenizer, so it has no token ids.
         self._tokens = TokenPrompts(engine, model, limits, metrics) if isinstance(engine, SharedDecoder) else None
 
@@ -149,13 +148,17 @@ class Endpoints:
             self._tokens.check(body.contexts)
         # A request without a seed gets other random draws each time.
         generation = read_completion(body, self._limits, secrets.randbits(62))
-        return await self._respond(generation, request, CompletionFormat(self._model, generation))
+        return await self._respond(CompletionFormat(self._model, generation), request)
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """``/v1/chat/completions``."""
         self._check_model(body.model)
-        generation = read_chat(body, self._limits, secrets.randbits(62))
-        return await self._respond(generation, request, ChatFormat(self._model, generation))
+        # In a thread: a template that does more than read fields is rendered in another process.
+        reading = asyncio.to_thread(read_chat, body, self._limits, secrets.randbits(62), self._model.prompt)
+        generation, note = await reading
+        if note is not None:
+            self._say_once(note)
+        return await self._respond(ChatFormat(self._model, generation), request)
 
     async def tokenize(self, body: TokenizeRequest, request: Request) -> Response:
         """``/tokenize``."""
@@ -209,25 +212,44 @@ class Endpoints:
             self._traces.describe(found)
         return json_response(found)
 
-    async def _respond(self, generation: GenerationRequest, request: Request, response: ResponseFormat) -> Response:
-        stream = self._engine.submit(generation)
+    async def _respond(self, response: ResponseFormat, client: Request) -> Response:
+        request = response.request
+        self._engine.submit(request)
         if self._traces is not None:
-            self._traces.follow(stream)
+            self._traces.follow(request)
         streaming = False
         try:
-            if not generation.stream:
-                whole = await _unless_disconnected(request, whole_response(stream, response))
+            if not request.stream:
+                whole = await _unless_disconnected(client, response.whole())
+                self._check_texts(response)
                 return Response(status_code=499) if whole is None else json_response(whole)
             # Wait for the first event: a wrong prompt still gets its own status here, later the status is 200.
-            prompt_tokens = await _unless_disconnected(request, stream.prompt_tokens())
+            prompt_tokens = await _unless_disconnected(client, request.prompt_tokens())
             if prompt_tokens is None:
                 return Response(status_code=499)
             streaming = True
-            events = response_events(stream, response, prompt_tokens)
-            return _CancellableStream(events, lambda: self._engine.cancel(stream))
+
+            def end() -> None:
+                self._engine.cancel(request)
+                self._check_texts(response)
+
+            return _CancellableStream(response.events(prompt_tokens), end)
         finally:
             if not streaming:
-                self._engine.cancel(stream)
+                self._engine.cancel(request)
+
+    def _check_texts(self, response: ResponseFormat) -> None:
+        """Say so if a text of a response is empty, which is most often the fault of its prompt."""
+        if any(not response.texts[index].strip() for index in response.request.ended):
+            self._say_once(
+                "a text is empty; are the prompts like the questions of the task that the models were chosen for?"
+            )
+
+    def _say_once(self, note: str) -> None:
+        """Log a note for the person who runs the server, unless it was said before."""
+        if note not in self._said:
+            self._said.add(note)
+            _LOG.warning("%s (this is said once)", note)
 
 
 class _CancellableStream(StreamingResponse):

@@ -18,16 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from advisor.serving.protocol import (
-    GenerationRequest,
-    RequestError,
-    RequestLimits,
-    busy,
-    model_error,
-    prompt_error,
-    unavailable,
-)
-from advisor.serving.responses import Event, Piece, RequestStream, RunningText
+from advisor.serving.errors import RequestError, busy, model_error, prompt_error, unavailable
+from advisor.serving.protocol import RequestLimits
+from advisor.serving.request import Event, GenerationRequest, Piece
+from advisor.serving.responses import RunningText
 from advisor.serving.telemetry.metrics import Metrics
 from ensemble.decode.stream import Pieces
 from ensemble.errors import MemberError, PromptTooLongError, UniteError, first_line
@@ -66,15 +60,15 @@ class RequestHandler(Protocol):
         """Start; events are delivered in this loop."""
         ...
 
-    def submit(self, request: GenerationRequest) -> RequestStream:
-        """Accept a request.
+    def submit(self, request: GenerationRequest) -> None:
+        """Accept a request; what comes of it are its events.
 
         Raises:
             RequestError: It cannot be answered, too many texts run or wait, or the server is stopping.
         """
         ...
 
-    def cancel(self, stream: RequestStream) -> None:
+    def cancel(self, request: GenerationRequest) -> None:
         """Stop the texts of a request that are not finished, and free their places."""
         ...
 
@@ -127,8 +121,8 @@ class SharedDecoder:
         self._metrics = metrics
         self._decoder: Decoder = ensemble.decoder(batch)
         self._inbox: queue.SimpleQueue[
-            tuple[Literal["add"], RequestStream, list[list[list[int]]]]
-            | tuple[Literal["cancel"], RequestStream]
+            tuple[Literal["add"], GenerationRequest, list[list[list[int]]]]
+            | tuple[Literal["cancel"], GenerationRequest]
             | tuple[Literal["work"], _Work]
             | None
         ] = queue.SimpleQueue()
@@ -164,20 +158,18 @@ class SharedDecoder:
         """Texts that are decoded at a time."""
         return self._batch.size
 
-    def submit(self, request: GenerationRequest) -> RequestStream:
-        """Accept a request.
+    def submit(self, request: GenerationRequest) -> None:
+        """Accept a request; what comes of it are its events.
 
         Raises:
             RequestError: A prompt is too long, too many texts run or wait, or the server is stopping.
         """
-        texts = len(request.prompts) * request.copies
         # Counted here, by the event loop: while a long prompt is tokenized, those of other requests wait.
         for prompt in request.prompts:
             self._check_characters(_characters(prompt))
-        first = self._count_in(texts)
-        stream = RequestStream(request, range(first, first + texts))
-        self._unread.put(partial(self._read_prompts, stream))
-        return stream
+        first = self._count_in(request.texts)
+        request.numbers = range(first, first + request.texts)
+        self._unread.put(partial(self._read_prompts, request))
 
     def work(self, steps: Generator[None, None, T], texts: int = 1, tokens: int = 0) -> asyncio.Future[T]:
         """Run a generator in the thread, each step of it after a step of the decoder.
@@ -246,11 +238,11 @@ class SharedDecoder:
             self._next_number += texts
             return self._next_number - texts
 
-    def cancel(self, stream: RequestStream) -> None:
+    def cancel(self, request: GenerationRequest) -> None:
         """Stop the texts of a request that are not finished, and free their places."""
         # The message may be read before the prompts are: then the mark keeps the texts from being added.
-        stream.cancelled = True
-        self._inbox.put(("cancel", stream))
+        request.cancelled = True
+        self._inbox.put(("cancel", request))
 
     def refuse(self, reason: str = STOPPING) -> None:
         """Accept no more requests."""
@@ -277,16 +269,16 @@ class SharedDecoder:
         while (task := self._unread.get()) is not None:
             task()
 
-    def _read_prompts(self, stream: RequestStream) -> None:
+    def _read_prompts(self, request: GenerationRequest) -> None:
         """Tokenize a request's prompts, and give them to the other thread."""
         try:
-            prompts = [] if stream.cancelled else self._encode(stream.request)
+            prompts = [] if request.cancelled else self._encode(request)
         except Exception as error:  # noqa: BLE001  # chat templates and tokenizers can raise any error at a client's text
             # The texts were counted when the request was accepted, before its prompts were read.
-            self._count_out(len(stream.numbers))
-            self._post([(stream, prompt_error(error))])
+            self._count_out(request.texts)
+            self._post([(request, prompt_error(error))])
         else:
-            self._inbox.put(("add", stream, prompts))
+            self._inbox.put(("add", request, prompts))
 
     def _encode(self, request: GenerationRequest) -> list[list[list[int]]]:
         """The ids of a request's prompts.
@@ -338,16 +330,16 @@ class SharedDecoder:
         """Refuse what was accepted before the decoder ended and arrives after it, until the server stops."""
         while (command := self._inbox.get()) is not None:
             match command:
-                case "add", stream, _:
-                    self._count_out(len(stream.numbers))
-                    self._post([(stream, unavailable(self.refusing))])
+                case "add", request, _:
+                    self._count_out(request.texts)
+                    self._post([(request, unavailable(self.refusing))])
                 case "work", work:
                     self._works.append(work)
                     self._end(work, None, unavailable(self.refusing))
 
     def _receive(self) -> bool:
         """Handle the inbox; wait for it where the decoder has no text. False where the thread must end."""
-        events: list[tuple[RequestStream, Event]] = []
+        events: list[tuple[GenerationRequest, Event]] = []
         running = True
         while running:
             try:
@@ -357,12 +349,12 @@ class SharedDecoder:
             match command:
                 case None:
                     running = False
-                case "add", stream, prompts:
-                    events.append((stream, self._add(stream, prompts)))
-                case "cancel", stream:
-                    for number in stream.numbers:
+                case "add", request, prompts:
+                    events.append((request, self._add(request, prompts)))
+                case "cancel", request:
+                    for number in request.numbers:
                         self._decoder.remove(number)
-                    self._release([number for number in stream.numbers if number in self._texts])
+                    self._release([number for number in request.numbers if number in self._texts])
                 case "work", work:
                     self._works.append(work)
                     # The work itself is among those that are counted.
@@ -374,22 +366,21 @@ class SharedDecoder:
             self._post(events)
         return running
 
-    def _add(self, stream: RequestStream, prompts: list[list[list[int]]]) -> Event:
+    def _add(self, request: GenerationRequest, prompts: list[list[list[int]]]) -> Event:
         """Let a request's texts wait for places in the batch."""
-        request = stream.request
         try:
-            if stream.cancelled:
+            if request.cancelled:
                 raise RequestError(499, "the client left")
             if self._tokens() + request.copies * sum(map(_length, prompts)) > self._most_tokens:
                 raise self._too_many_tokens()
             self._decoder.check(request.settings)
         except UniteError as error:
-            self._count_out(len(stream.numbers))
+            self._count_out(request.texts)
             return prompt_error(error)
         stops = [stop.encode() for stop in request.settings.stop]
-        for index, number in enumerate(stream.numbers):
+        for index, number in enumerate(request.numbers):
             prompt, draw = prompts[index // request.copies], 1 + index % request.copies
-            self._texts[number] = RunningText(stream, index, prompt, draw, Pieces(stops))
+            self._texts[number] = RunningText(request, index, prompt, draw, Pieces(stops))
             self._decoder.add(number, prompt, request.settings, draw)
         tokens = sum(len(prompt[0]) for prompt in prompts)
         self._metrics.prompt_tokens.inc(tokens)
@@ -405,9 +396,9 @@ class SharedDecoder:
     def _step(self) -> None:
         """Decode one step, and send the new pieces."""
         start = time.monotonic()
-        streams = {text.stream for text in self._texts.values()}
+        requests = {text.request for text in self._texts.values()}
         # A request to a member has the texts of all clients, so it belongs to a trace only where there is one client.
-        TRACE_HEADERS.set(streams.pop().trace_headers if len(streams) == 1 else {})
+        TRACE_HEADERS.set(requests.pop().trace_headers if len(requests) == 1 else {})
         try:
             finished = self._decoder.step()
         except Exception as error:  # noqa: BLE001  # torch, transformers and a model's own code can raise any error
@@ -417,24 +408,24 @@ class SharedDecoder:
         running = self._decoder.running
         self._metrics.rows.observe(len(running) + len(finished))
         self._metrics.running.set(len(running))
-        events: list[tuple[RequestStream, Event]] = []
+        events: list[tuple[GenerationRequest, Event]] = []
         for number, result in finished:
             text = self._texts[number]
             if isinstance(result, MemberError):
                 # The other texts of the step are as they would be without this one, so they go on.
                 self._metrics.failed_texts.inc()
-                events.append((text.stream, model_error(result)))
+                events.append((text.request, model_error(result)))
                 continue
             self._observe_first_token(text, start)
             self._metrics.new_tokens.inc(len(result.tokens))
-            events.append((text.stream, text.last_piece(result)))
+            events.append((text.request, text.last_piece(result)))
         for number, data in running.items():
             text = self._texts[number]
             self._observe_first_token(text, start)
             # A response without a stream needs no pieces; its whole text comes with the last one.
-            if text.stream.request.stream and (new := text.pieces.grow(data)):
+            if text.request.stream and (new := text.pieces.grow(data)):
                 steps = text.next_steps(self._decoder.likelihoods(number), text.pieces.read)
-                events.append((text.stream, Piece(text.index, new, steps)))
+                events.append((text.request, Piece(text.index, new, steps)))
         # Free the places before the client gets its answer: it may send the next request at once.
         self._release([number for number, _ in finished])
         self._metrics.waiting.set(len(self._decoder.waiting))
@@ -474,9 +465,9 @@ class SharedDecoder:
         """Note a text's first token, of a step that began at ``start``."""
         if not text.begun:
             text.begun = True
-            if text.stream.begun is None:
-                text.stream.begun = start
-            self._metrics.first_token.observe(time.monotonic() - text.stream.arrived)
+            if text.request.begun is None:
+                text.request.begun = start
+            self._metrics.first_token.observe(time.monotonic() - text.request.arrived)
 
     def _restart(self, error: Exception) -> None:
         """Go on with a new decoder after a failed step."""
@@ -487,9 +478,9 @@ class SharedDecoder:
         self._decoder = self._ensemble.decoder(self._batch)
         # Texts that waited start from their prompts, with the same draws, so they are what they would have been.
         for number, text in self._texts.items():
-            self._decoder.add(number, text.prompt, text.stream.request.settings, text.draw)
+            self._decoder.add(number, text.prompt, text.request.settings, text.draw)
 
-    def _post(self, events: Sequence[tuple[RequestStream, Event]]) -> None:
+    def _post(self, events: Sequence[tuple[GenerationRequest, Event]]) -> None:
         # One call for all events of a step: each call wakes the loop by a system call.
         self._call(_deliver, events)
 
@@ -501,7 +492,7 @@ class SharedDecoder:
                 self._loop.call_soon_threadsafe(function, *arguments)
 
     def _fail(self, numbers: Sequence[int], error: RequestError) -> None:
-        events = [(self._texts[number].stream, error) for number in numbers]
+        events = [(self._texts[number].request, error) for number in numbers]
         self._release(numbers)
         self._post(events)
 
@@ -526,9 +517,9 @@ def _length(prompt: Sequence[Sequence[int]]) -> int:
     return max(map(len, prompt))
 
 
-def _deliver(events: Sequence[tuple[RequestStream, Event]]) -> None:
-    for stream, event in events:
-        stream.events.put_nowait(event)
+def _deliver(events: Sequence[tuple[GenerationRequest, Event]]) -> None:
+    for request, event in events:
+        request.events.put_nowait(event)
 
 
 def _settle(future: asyncio.Future[Any], value: object, error: RequestError | None) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from advisor.serving.protocol import RequestError, RequestLimits
+from advisor.serving.errors import RequestError
+from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import error_response
 from advisor.serving.telemetry.metrics import Metrics
 from ensemble.errors import InputError

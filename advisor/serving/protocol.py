@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
+from advisor.serving.errors import RequestError
+from advisor.serving.request import GenerationRequest
 from ensemble.decode.settings import Settings
-from ensemble.errors import InputError, PromptTooLongError, UniteError, first_line
+from ensemble.errors import InputError
+from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
+    from advisor.running.task_prompt import TaskPrompt
     from ensemble.models.member import Prompt
 
 _UNREAD = frozenset(
@@ -85,110 +89,6 @@ class RequestLimits:
     seconds: float = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """What the engine generates for a request, whichever endpoint received it.
-
-    Attributes:
-        prompts: As the members' :meth:`ensemble.models.member.Member.encode_prompt` takes them; or the token ids of a
-            prompt, for a single model.
-        copies: Texts for each prompt; each copy has its own random draws.
-        settings: Of all texts.
-        stream: Whether the client wants the texts in pieces.
-        usage: Whether a stream ends with the number of tokens.
-        group: The group of the prompts for a router by groups, from ``metadata``; None if the request has none.
-    """
-
-    prompts: tuple[Prompt | tuple[int, ...], ...]
-    copies: int
-    settings: Settings
-    stream: bool
-    usage: bool
-    group: str | None = None
-
-
-class RequestError(UniteError):
-    """A request that the server refuses or cannot answer, with OpenAI's error body.
-
-    Args:
-        status: HTTP status.
-        message: What is wrong, and what to do.
-        kind: OpenAI's ``type``.
-        param: The parameter that is wrong.
-        code: OpenAI's ``code``, for programs.
-        headers: HTTP headers of the response.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str = "invalid_request_error",
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = dict(headers or {})
-        self._rest = {"type": kind, "param": param, "code": code}
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """OpenAI's error body."""
-        return {"error": {"message": str(self), **self._rest}}
-
-
-def unavailable(reason: str) -> RequestError:
-    """The error where the server accepts no requests."""
-    return RequestError(503, reason, kind="server_error", code="unavailable", headers={"Retry-After": "5"})
-
-
-def busy(reason: str) -> RequestError:
-    """The error where a limit is reached that other requests use up."""
-    return RequestError(
-        429,
-        f"{reason}; try again later",
-        kind="rate_limit_error",
-        code="rate_limit_exceeded",
-        headers={"Retry-After": "1"},
-    )
-
-
-def model_error(error: Exception) -> RequestError:
-    """The error where the models failed."""
-    return RequestError(500, f"the models failed: {first_line(error)}", kind="server_error", code="model_error")
-
-
-def prompt_error(error: Exception) -> RequestError:
-    """The error where a prompt cannot be read."""
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, PromptTooLongError):
-        return RequestError(400, str(error), code="context_length_exceeded")
-    if isinstance(error, InputError):
-        return RequestError(400, str(error))
-    return RequestError(400, f"the prompt cannot be read ({type(error).__name__}: {first_line(error)})")
-
-
-def wrong_body(errors: Sequence[Mapping[str, Any]]) -> RequestError:
-    """The error where a body does not have the fields of its endpoint.
-
-    Args:
-        errors: Pydantic's errors; the client sees the first one.
-    """
-    # One error is enough to correct a request, and a message is one line.
-    first = errors[0]
-    if first["type"] == "json_invalid":
-        return RequestError(400, f"the body is not JSON ({first['ctx']['error']})", code="invalid_json")
-    place = ".".join(str(part) for part in first["loc"][1:])
-    if not place:
-        return RequestError(400, "the body must be a JSON object, sent as Content-Type: application/json")
-    message = str(first["msg"])
-    return RequestError(400, f"{place}: {message[:1].lower()}{message[1:]}", param=place)
-
-
 def _text_list(value: object) -> object:
     """A list of texts; the API also allows one text without a list."""
     return [value] if isinstance(value, str) else value
@@ -224,7 +124,11 @@ def _prompt_list(value: object) -> list[str] | list[list[int]]:
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, int):
         return [_CONTEXT.validate_python(value)]
-    return _CONTEXTS.validate_python(value) if isinstance(first, list) else _TEXTS.validate_python(value)
+    if isinstance(first, list):
+        return _CONTEXTS.validate_python(value)
+    if not isinstance(value, str | list):
+        raise PydanticCustomError("prompt", "should be a text, a list of texts, or token ids")
+    return _TEXTS.validate_python(value)
 
 
 class TextPart(BaseModel):
@@ -329,24 +233,54 @@ def read_completion(body: CompletionRequest, limits: RequestLimits, seed: int) -
     return _generation_request(body, prompts, body.logprobs, body.max_tokens, limits, seed)
 
 
-def read_chat(body: ChatRequest, limits: RequestLimits, seed: int) -> GenerationRequest:
-    """The generation request of a body of ``/v1/chat/completions``; see :func:`read_completion`."""
+def read_chat(
+    body: ChatRequest, limits: RequestLimits, seed: int, prompt: TaskPrompt | None = None
+) -> tuple[GenerationRequest, str | None]:
+    """The generation request of a body of ``/v1/chat/completions``; see :func:`read_completion`.
+
+    Args:
+        body: As it was sent.
+        limits: Limits and defaults.
+        seed: Seed of the random draws where the body names none.
+        prompt: Makes a prompt of the last message of the user; None where messages are sent as they are.
+
+    Returns:
+        The request, and a note on its prompt for the person who runs the server; None for none.
+
+    Raises:
+        RequestError: A parameter is not supported, or beyond its limit; or the message lacks a field of the prompt.
+    """
     for place, message in enumerate(body.messages):
         refuse_unsupported(message.model_extra, f"messages.{place}.")
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs")
     alternatives = (body.top_logprobs or 0) if body.logprobs else None
     max_tokens = body.max_completion_tokens or body.max_tokens
-    return _generation_request(body, [_chat_prompt(body.messages)], alternatives, max_tokens, limits, seed)
+    # Before the prompt is made: a request that is refused must not take that time.
+    request = _generation_request(body, [""], alternatives, max_tokens, limits, seed)
+    filled, note = _chat_prompt(body.messages, prompt)
+    return replace(request, prompts=(filled,)), note
 
 
-def _chat_prompt(messages: Sequence[Message]) -> Prompt:
+def _chat_prompt(messages: Sequence[Message], prompt: TaskPrompt | None) -> tuple[Prompt, str | None]:
+    texts: list[str | Sourced] = [message.text for message in messages]
+    last = max((place for place, message in enumerate(messages) if message.role == "user"), default=None)
+    note = None
+    if prompt is not None and last is not None:
+        try:
+            texts[last], note = prompt.fill(messages[last].text)
+        except InputError as error:
+            raise RequestError(400, f"messages.{last}.content: {error}", param="messages") from None
     # One message of a user is plain text: each member reads it like a task's question, with its chat template or
     # without. Longer conversations need chat templates.
     if len(messages) == 1 and messages[0].role == "user":
-        return messages[0].text
+        return texts[0], note
     roles = {"developer": "system"}
-    return [{"role": roles.get(message.role, message.role), "content": message.text} for message in messages]
+    contents = [text.prompt if isinstance(text, Sourced) else text for text in texts]
+    return [
+        {"role": roles.get(message.role, message.role), "content": content}
+        for message, content in zip(messages, contents, strict=True)
+    ], note
 
 
 def _generation_request(

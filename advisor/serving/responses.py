@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import json
 import secrets
@@ -10,15 +9,17 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from starlette.responses import Response
 
-from advisor.serving.protocol import GenerationRequest, RequestError
-from ensemble.servers.client import TRACE_HEADERS
+from advisor.serving.errors import RequestError
+from advisor.serving.request import GenerationRequest, Piece
 
 if TYPE_CHECKING:
+    from advisor.running.task_prompt import TaskPrompt
+    from advisor.strategies.vote_reader import VoteReader
     from ensemble.decode.sequences import Generation
     from ensemble.decode.stream import Pieces
     from ensemble.step.logprobs import StepLogprobs, TokenLogprob
@@ -28,112 +29,12 @@ MIN_LOGPROB = -9999.0
 _DONE = "data: [DONE]\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a text.
-
-    Attributes:
-        index: Index of the text within its request.
-        text: The new characters; may be empty.
-        steps: The log-probabilities of the tokens that begin in it; empty where the request wants none.
-        finish_reason: Why the text ended, with its last piece.
-        new_tokens: Tokens of the whole text, with its last piece.
-    """
-
-    index: int
-    text: str
-    steps: Sequence[StepLogprobs] = ()
-    finish_reason: str | None = None
-    new_tokens: int = 0
-
-
-Event = int | Piece | RequestError
-"""The number of prompt tokens, which comes first; a piece of a text; or the error that ends the request."""
-
-
-class RequestStream:
-    """A request that the engine has accepted, and the events that come of it.
-
-    Args:
-        request: What to generate.
-        numbers: The decoder's numbers of its texts.
-
-    Attributes:
-        arrived: Time of arrival, by the monotonic clock.
-        begun: When the step began that gave the first of its texts a token, by the same clock; None before it.
-        trace_headers: The trace that requests to the servers of members continue; empty if it has none.
-        events: Written and read by the event loop only.
-        extras: More fields of ``usage``; complete with the last event.
-        read: Tokens of its prompts, when they are known.
-        ended: The last piece of each text that is finished, without its characters, by index.
-        error: The error that ended it.
-        cancelled: Whether its client left, or has all that it gets.
-    """
-
-    def __init__(self, request: GenerationRequest, numbers: range) -> None:
-        self.request = request
-        self.numbers = numbers
-        self.arrived = time.monotonic()
-        self.begun: float | None = None
-        self.trace_headers = TRACE_HEADERS.get()
-        self.events: asyncio.Queue[Event] = asyncio.Queue()
-        self.extras: dict[str, Any] = {}
-        self.read: int | None = None
-        self.ended: dict[int, Piece] = {}
-        self.error: RequestError | None = None
-        self.cancelled = False
-
-    async def prompt_tokens(self) -> int:
-        """Wait until the prompts are tokenized; the number of their tokens in all, counted by the primary.
-
-        Raises:
-            RequestError: A prompt cannot be used.
-        """
-        event = await self._next_event()
-        if isinstance(event, Piece):
-            raise TypeError(f"the first event of a request is {event}; it must be the number of prompt tokens")
-        self.read = event
-        return event
-
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """The pieces of all texts, until all are finished.
-
-        Raises:
-            RequestError: The decoder failed.
-        """
-        unfinished = len(self.numbers)
-        while unfinished:
-            # All that has arrived of a text becomes one piece, so that a slow client gets fewer events.
-            arrived: dict[int, list[Piece]] = {}
-            event = await self._next_event()
-            while True:
-                if isinstance(event, Piece):
-                    arrived.setdefault(event.index, []).append(event)
-                if self.events.empty():
-                    break
-                event = await self._next_event()
-            for index, parts in arrived.items():
-                steps = [step for part in parts for step in part.steps]
-                last = parts[-1]
-                yield Piece(index, "".join(part.text for part in parts), steps, last.finish_reason, last.new_tokens)
-                if last.finish_reason is not None:
-                    self.ended[index] = replace(last, text="", steps=())
-                    unfinished -= 1
-
-    async def _next_event(self) -> int | Piece:
-        event = await self.events.get()
-        if isinstance(event, RequestError):
-            self.error = event
-            raise event
-        return event
-
-
 @dataclass(slots=True)
 class RunningText:
     """A text that waits or is decoded.
 
     Attributes:
-        stream: Of its request.
+        request: The request that it belongs to.
         index: Index of the text within its request.
         prompt: Token ids for each member.
         draw: Number of its random draws.
@@ -143,7 +44,7 @@ class RunningText:
         begun: Whether it has its first token.
     """
 
-    stream: RequestStream
+    request: GenerationRequest
     index: int
     prompt: list[list[int]]
     draw: int
@@ -168,7 +69,7 @@ class RunningText:
         """The last piece; the whole text where no piece was sent before."""
         data = b"".join(step.emitted.data or b"" for step in generation.likelihoods)
         # Stop strings are searched in bytes: the text has other lengths where invalid UTF-8 was replaced.
-        ends = [data.find(stop.encode()) for stop in self.stream.request.settings.stop]
+        ends = [data.find(stop.encode()) for stop in self.request.settings.stop]
         steps = self.next_steps(generation.likelihoods, min((end for end in ends if end >= 0), default=len(data)))
         text = self.pieces.finish(generation.text)
         return Piece(self.index, text, steps, generation.finish_reason, len(generation.tokens))
@@ -182,17 +83,21 @@ class ServedModel:
         name: Its name in requests.
         members: The names of its members, the primary first.
         method: The method that combines them.
-        fingerprint: OpenAI's ``system_fingerprint``: a digest of all that decides the texts.
+        served_id: OpenAI's ``system_fingerprint``: a digest of all that decides the texts.
         created: When the server started, in seconds since 1970.
         max_model_len: For a single model, the tokens that its context holds; else None.
+        prompt: Makes a prompt of the last message of a user; None where messages are sent as they are.
+        reader: Reads the answer in a text; None where that is not known.
     """
 
     name: str
     members: tuple[str, ...]
     method: str
-    fingerprint: str
+    served_id: str
     created: int
     max_model_len: int | None = None
+    prompt: TaskPrompt | None = None
+    reader: VoteReader | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As ``/v1/models`` lists it."""
@@ -205,6 +110,7 @@ class ServedModel:
             "method": self.method,
             # vLLM's field.
             "max_model_len": self.max_model_len,
+            "prompt": None if self.prompt is None else self.prompt.as_dict(),
         }
 
 
@@ -214,6 +120,10 @@ class ResponseFormat(ABC):
     Args:
         model: The model that generates.
         request: What it generates.
+
+    Attributes:
+        request: What it generates.
+        texts: What was written of each text, by its index.
     """
 
     id_prefix: ClassVar[str]
@@ -225,22 +135,65 @@ class ResponseFormat(ABC):
         self._id = f"{self.id_prefix}-{secrets.token_hex(12)}"
         self._created = int(time.time())
         self._model = model
+        self.request = request
+        self.texts: dict[int, str] = defaultdict(str)
         self._with_logprobs = request.settings.alternatives is not None
 
-    def envelope(self, kind: str, choices: Sequence[Mapping[str, Any]], **fields: object) -> dict[str, Any]:
+    async def whole(self) -> dict[str, Any]:
+        """The response to a request without ``stream``.
+
+        Raises:
+            RequestError: The request failed.
+        """
+        prompt_tokens = await self.request.prompt_tokens()
+        choices: dict[int, dict[str, Any]] = {}
+        new_tokens = 0
+        async for piece in self.request.pieces():
+            # Without `stream` the engine sends one piece for each text: the whole text.
+            if piece.finish_reason is not None:
+                new_tokens += piece.new_tokens
+                choices[piece.index] = self._choice(piece, whole=True)
+        ordered = [choices[index] for index in sorted(choices)]
+        return self._envelope(self.kind, ordered, usage=self._usage(prompt_tokens, new_tokens))
+
+    async def events(self, prompt_tokens: int) -> AsyncIterator[str]:
+        """The server-sent events of a request with ``stream``."""
+        with_usage = self.request.usage
+        no_usage: dict[str, Any] = {"usage": None} if with_usage else {}
+        new_tokens = 0
+        try:
+            async for piece in self.request.pieces():
+                new_tokens += piece.new_tokens
+                yield _event(self._envelope(self.chunk_kind, [self._choice(piece, whole=False)], **no_usage))
+        except RequestError as error:
+            # The status has been sent already, so the error can only be an event.
+            yield _event(error.body)
+            return
+        if with_usage:
+            yield _event(self._envelope(self.chunk_kind, [], usage=self._usage(prompt_tokens, new_tokens)))
+        yield _DONE
+
+    def _usage(self, prompt_tokens: int, new_tokens: int) -> dict[str, Any]:
+        reader, extras = self._model.reader, self.request.extras
+        if reader is not None:
+            extras = {**extras, "answers": [reader.read(self.texts[index]) for index in sorted(self.texts)]}
+        return usage_fields(prompt_tokens, new_tokens, extras)
+
+    def _envelope(self, kind: str, choices: Sequence[Mapping[str, Any]], **fields: object) -> dict[str, Any]:
         """The object around some choices."""
         return {
             "id": self._id,
             "object": kind,
             "created": self._created,
             "model": self._model.name,
-            "system_fingerprint": self._model.fingerprint,
+            "system_fingerprint": self._model.served_id,
             "choices": list(choices),
             **fields,
         }
 
-    def choice(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
+    def _choice(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
         """The choice of a whole text, or of a piece of it."""
+        self.texts[piece.index] += piece.text
         return {
             "index": piece.index,
             **self._content(piece, whole=whole),
@@ -300,12 +253,16 @@ class ChatFormat(ResponseFormat):
         self._begun: set[int] = set()
 
     def _content(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
+        text = piece.text
+        # A model continues its prompt with a space, which is no part of a message.
+        if text and text == self.texts[piece.index]:
+            text = text.removeprefix(" ")
         if whole:
-            return {"message": {"role": "assistant", "content": piece.text, "refusal": None}}
+            return {"message": {"role": "assistant", "content": text, "refusal": None}}
         # Only the first delta of a text has the role.
         role = {} if piece.index in self._begun else {"role": "assistant"}
         self._begun.add(piece.index)
-        return {"delta": {**role, "content": piece.text}}
+        return {"delta": {**role, "content": text}}
 
     def _logprobs(self, piece: Piece) -> dict[str, Any]:
         content = [
@@ -348,44 +305,6 @@ def usage_fields(prompt_tokens: int, completion_tokens: int, extras: Mapping[str
         "total_tokens": prompt_tokens + completion_tokens,
         **extras,
     }
-
-
-async def whole_response(stream: RequestStream, response: ResponseFormat) -> dict[str, Any]:
-    """The response to a request without ``stream``.
-
-    Raises:
-        RequestError: The request failed.
-    """
-    prompt_tokens = await stream.prompt_tokens()
-    choices: dict[int, dict[str, Any]] = {}
-    new_tokens = 0
-    async for piece in stream.pieces():
-        # Without `stream` the engine sends one piece for each text: the whole text.
-        if piece.finish_reason is not None:
-            new_tokens += piece.new_tokens
-            choices[piece.index] = response.choice(piece, whole=True)
-    ordered = [choices[index] for index in sorted(choices)]
-    return response.envelope(response.kind, ordered, usage=usage_fields(prompt_tokens, new_tokens, stream.extras))
-
-
-async def response_events(stream: RequestStream, response: ResponseFormat, prompt_tokens: int) -> AsyncIterator[str]:
-    """The server-sent events of a request with ``stream``."""
-    with_usage = stream.request.usage
-    no_usage: dict[str, Any] = {"usage": None} if with_usage else {}
-    new_tokens = 0
-    try:
-        async for piece in stream.pieces():
-            new_tokens += piece.new_tokens
-            yield _event(response.envelope(response.chunk_kind, [response.choice(piece, whole=False)], **no_usage))
-    except RequestError as error:
-        # The status has been sent already, so the error can only be an event.
-        yield _event(error.body)
-        return
-    if with_usage:
-        yield _event(
-            response.envelope(response.chunk_kind, [], usage=usage_fields(prompt_tokens, new_tokens, stream.extras))
-        )
-    yield _DONE
 
 
 def _event(value: Mapping[str, Any]) -> str:

@@ -35,6 +35,7 @@ _SHUTDOWN_S = 10
 _LOGGERS = (
     "uvicorn.error",
     "asyncio",
+    "advisor.serving.app",
     "advisor.serving.engine",
     "advisor.servers.health",
     # Of the collector of traces; by name, because it is an extra.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from advisor.pool.weights import PERPLEXITY
 from advisor.progress import Progress
-from advisor.running.plan import StrategyPlan
+from advisor.running.plan import StrategyPlan, answer_reader
 from advisor.servers.health import ServerHealth
 from advisor.strategies.schema import file_json
 from ensemble.errors import InputError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from advisor.config import InferenceConfig
     from advisor.profile.asked_model import ServerModel
+    from advisor.running.task_prompt import TaskPrompt
     from advisor.serving.engine import RequestHandler, SharedDecoder
     from advisor.serving.protocol import RequestLimits
     from advisor.serving.strategy_handler import DecoderModel
@@ -91,7 +92,7 @@ def name_of(chosen: EnsembleSpec | StrategyPlan) -> str:
     return "+".join(model.name for model in chosen.members)
 
 
-def fingerprint(chosen: EnsembleSpec | StrategyPlan) -> str:
+def served_id(chosen: EnsembleSpec | StrategyPlan, prompt: TaskPrompt | None = None) -> str:
     """OpenAI's ``system_fingerprint``: a digest of all that decides the texts of a set or a strategy."""
     models = []
     for model in chosen.members:
@@ -99,7 +100,8 @@ def fingerprint(chosen: EnsembleSpec | StrategyPlan) -> str:
         place = checkpoint.path_or_id if checkpoint.is_remote else checkpoint.location
         models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template])
     # The version counts too: a new release may decode differently.
-    parts = [metadata.version("unite-advisor"), *_decoding(chosen), models]
+    template = None if prompt is None else prompt.template.model_dump(mode="json")
+    parts = [metadata.version("unite-advisor"), *_decoding(chosen), models, template]
     return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
@@ -119,7 +121,7 @@ def freeze_garbage_collector() -> None:
     gc.freeze()
 
 
-def make_app_of(
+def make_app_of(  # noqa: PLR0913  # what a server needs
     chosen: EnsembleSpec | StrategyPlan,
     name: str,
     limits: RequestLimits,
@@ -127,7 +129,9 @@ def make_app_of(
     hosts: frozenset[str] | None,
     inference: InferenceConfig,
     group: str | None = None,
+    *,
     traces: RequestTraces | None = None,
+    prompt: TaskPrompt | None = None,
 ) -> tuple[FastAPI, RequestHandler]:
     """Load a set or the models of a strategy, and make an application and its engine.
 
@@ -141,6 +145,7 @@ def make_app_of(
             memory, at most 64.
         group: For a router by groups, the group of prompts whose request names none.
         traces: Makes a span of each request for texts; None where no traces are wanted.
+        prompt: Makes a prompt of the last message of a user; None where messages are sent as they are.
 
     Raises:
         InputError: The set cannot be loaded with these options.
@@ -170,7 +175,9 @@ def make_app_of(
         method = chosen.strategy.name
         engine = StrategyHandler(chosen, _models(chosen, limits, inference), limits, metrics, group, traces)
     members = tuple(model.name for model in chosen.members)
-    served = ServedModel(name, members, method, fingerprint(chosen), int(time.time()), max_model_len)
+    made_of = served_id(chosen, prompt)
+    reader = answer_reader(chosen)
+    served = ServedModel(name, members, method, made_of, int(time.time()), max_model_len, prompt, reader)
     servers = {each.name: each.checkpoint for each in chosen.members if each.checkpoint.is_remote}
     health = ServerHealth(servers) if servers else None
     return make_app(engine, served, limits, metrics, key_digest, hosts, health, traces), engine

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import re
 import time
@@ -16,21 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.profile.asked_model import Reply, ServerModel
+from advisor.profile.asked_model import ServerModel
 from advisor.records import FinishReason
 from advisor.response_cache import Response
 from advisor.running.asking import Answered, Answerer
 from advisor.running.plan import StrategyPlan
 from advisor.serving.engine import STOPPING, SharedDecoder
-from advisor.serving.protocol import (
-    GenerationRequest,
-    RequestError,
-    RequestLimits,
-    busy,
-    prompt_error,
-    unavailable,
-)
-from advisor.serving.responses import Event, Piece, RequestStream
+from advisor.serving.errors import RequestError, busy, prompt_error, unavailable
+from advisor.serving.protocol import RequestLimits
+from advisor.serving.request import Event, GenerationRequest, Piece
 from advisor.serving.telemetry.metrics import Metrics
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 
@@ -56,13 +49,13 @@ class DecoderModel:
         self.name = name
         self.engine = engine
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
+    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
         """Continue a prompt. If this is cancelled, the decoder drops the text."""
-        start, stream = time.monotonic(), None
+        request = GenerationRequest((prompt,), 1, settings)
         try:
-            stream = self.engine.submit(GenerationRequest((prompt,), 1, settings, stream=False, usage=False))
-            tokens = await stream.prompt_tokens()
-            (last,) = [piece async for piece in stream.pieces() if piece.finish_reason is not None]
+            self.engine.submit(request)
+            tokens = await request.prompt_tokens()
+            (last,) = [piece async for piece in request.pieces() if piece.finish_reason is not None]
         except RequestError as error:
             # Only a wrong prompt is the client's mistake; all else is a failure of this member.
             if error.status != 400:
@@ -70,10 +63,10 @@ class DecoderModel:
             is_long = error.body["error"]["code"] == "context_length_exceeded"
             raise (PromptTooLongError if is_long else InputError)(f"{self.name}: {error}") from None
         finally:
-            if stream is not None:
-                self.engine.cancel(stream)
+            self.engine.cancel(request)
         reason: FinishReason = "length" if last.finish_reason == "length" else "eos"
-        return Response(last.text, last.new_tokens, reason, time.monotonic() - start), tokens
+        seconds = time.monotonic() - request.arrived
+        return Response(last.text, last.new_tokens, reason, seconds, prompt_tokens=tokens)
 
 
 class StrategyHandler:
@@ -104,8 +97,7 @@ class StrategyHandler:
         self._models, self._limits, self._metrics, self._group = models, limits, metrics, group
         called = models if traces is None else [traces.of_member(model) for model in models]
         self._answerer = Answerer(plan, called, self._observe)
-        self._tasks: dict[RequestStream, asyncio.Task[None]] = {}
-        self._numbers = itertools.count()
+        self._tasks: dict[GenerationRequest, asyncio.Task[None]] = {}
         self._accepted = 0
         self._reason = ""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -131,9 +123,8 @@ class StrategyHandler:
             if isinstance(model, DecoderModel):
                 model.engine.start(loop)
 
-    def submit(self, request: GenerationRequest) -> RequestStream:
+    def submit(self, request: GenerationRequest) -> None:
         """See :class:`advisor.serving.engine.RequestHandler`."""
-        texts = len(request.prompts)
         if self.refusing:
             raise unavailable(self.refusing)
         if request.settings.alternatives is not None:
@@ -147,21 +138,18 @@ class StrategyHandler:
             raise RequestError(
                 400, f"n: the strategy {self._name} gives one answer; send the request again for another", param="n"
             )
-        if self._accepted + texts > self._limits.texts:
+        if self._accepted + request.texts > self._limits.texts:
             raise busy(f"the limit of {self._limits.texts} running and waiting texts is reached")
-        first = next(self._numbers)
-        stream = RequestStream(request, range(first, first + texts))
-        self._accepted += texts
-        task = asyncio.ensure_future(self._answer_all(stream))
-        self._tasks[stream] = task
+        self._accepted += request.texts
+        task = asyncio.ensure_future(self._answer_all(request))
+        self._tasks[request] = task
         # Not in the task: one that is cancelled before its first step runs none of its code.
-        task.add_done_callback(lambda _: self._forget(stream))
-        return stream
+        task.add_done_callback(lambda _: self._forget(request))
 
-    def cancel(self, stream: RequestStream) -> None:
+    def cancel(self, request: GenerationRequest) -> None:
         """See :class:`advisor.serving.engine.RequestHandler`."""
-        if stream in self._tasks:
-            self._tasks[stream].cancel()
+        if request in self._tasks:
+            self._tasks[request].cancel()
 
     def refuse(self, reason: str = STOPPING) -> None:
         """See :class:`advisor.serving.engine.RequestHandler`."""
@@ -185,17 +173,16 @@ class StrategyHandler:
         for task in self._tasks.values():
             task.cancel()
 
-    def _forget(self, stream: RequestStream) -> None:
-        del self._tasks[stream]
-        self._accepted -= len(stream.numbers)
+    def _forget(self, request: GenerationRequest) -> None:
+        del self._tasks[request]
+        self._accepted -= request.texts
         self._metrics.running.set(self._accepted)
 
-    async def _answer_all(self, stream: RequestStream) -> None:
+    async def _answer_all(self, request: GenerationRequest) -> None:
         """Answer all prompts of a request, and deliver the events."""
-        request = stream.request
         self._metrics.running.set(self._accepted)
         group = self._group if request.group is None else request.group
-        deadline = stream.arrived + self._limits.seconds
+        deadline = request.arrived + self._limits.seconds
         answers = [
             asyncio.ensure_future(self._answerer.answer(prompt, request.settings, group, deadline))
             for prompt in request.prompts
@@ -205,41 +192,42 @@ class StrategyHandler:
             # All together, because the first event of a stream is the number of tokens of all prompts.
             answered = await asyncio.gather(*answers)
         except InputError as error:
-            await _deliver(stream, prompt_error(error))
+            await _deliver(request, prompt_error(error))
             return
         except MemberError as error:
             self._metrics.failures.inc()
-            await _deliver(stream, RequestError(503, str(error), kind="server_error", code="model_error"))
+            await _deliver(request, RequestError(503, str(error), kind="server_error", code="model_error"))
             return
         except Exception as error:  # noqa: BLE001  # clients that wait must get an answer, whatever the error is
             _LOG.exception("a request failed")
-            await _deliver(stream, RequestError(500, f"the server failed: {first_line(error)}", kind="server_error"))
+            await _deliver(request, RequestError(500, f"the server failed: {first_line(error)}", kind="server_error"))
             return
         finally:
             # The request may have ended at the first of them, or because its client left.
             for answer in answers:
                 answer.cancel()
-        stream.extras |= _extras(answered)
-        tokens = sum(each.prompt_tokens for each in answered)
+        request.extras |= _extras(answered)
+        tokens = sum(each.response.prompt_tokens for each in answered)
         self._metrics.prompt_tokens.inc(tokens)
-        await _deliver(stream, tokens)
+        await _deliver(request, tokens)
         for index, each in enumerate(answered):
-            self._count(stream, each)
+            self._count(request, each)
             parts = _PIECE.findall(each.response.text) if request.stream else [each.response.text]
             for part in parts[:-1]:
-                await _deliver(stream, Piece(index, part))
+                await _deliver(request, Piece(index, part))
             # A text may be empty, and still needs its last piece.
             end = parts[-1] if parts else ""
-            await _deliver(stream, Piece(index, end, (), each.response.finish_reason, each.response.tokens))
+            await _deliver(request, Piece(index, end, (), each.response.finish_reason, each.response.tokens))
 
-    def _count(self, stream: RequestStream, answered: Answered) -> None:
+    def _count(self, request: GenerationRequest, answered: Answered) -> None:
         # The vote comes before the first piece, so all pieces come at once.
-        self._metrics.first_token.observe(time.monotonic() - stream.arrived)
+        self._metrics.first_token.observe(time.monotonic() - request.arrived)
         self._metrics.new_tokens.inc(answered.response.tokens)
         self._metrics.calls.observe(answered.calls)
         if self._votes:
-            same = len({answer for _, answer in answered.answers}) == 1
-            self._metrics.votes.labels("yes" if same else "no").inc()
+            answers = {answer for _, answer in answered.answers}
+            # A response without an answer is no vote, so responses that all have none agree on nothing.
+            self._metrics.votes.labels("yes" if len(answers) == 1 and None not in answers else "no").inc()
 
     def _observe(self, name: str, seconds: float, failed: bool) -> None:
         self._metrics.member_calls.labels(name).inc()
@@ -248,8 +236,8 @@ class StrategyHandler:
             self._metrics.member_errors.labels(name).inc()
 
 
-async def _deliver(stream: RequestStream, event: Event) -> None:
-    stream.events.put_nowait(event)
+async def _deliver(request: GenerationRequest, event: Event) -> None:
+    request.events.put_nowait(event)
     # The client's task takes it now; else all pieces of a text would become one.
     await asyncio.sleep(0)
 

@@ -13,9 +13,9 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.serving.engine import SharedDecoder
+from advisor.serving.errors import RequestError
 from advisor.serving.protocol import (
     CompletionRequest,
-    RequestError,
     RequestLimits,
     TokenizeRequest,
     read_max_tokens,
@@ -153,7 +153,7 @@ class TokenPrompts:
             "object": "text_completion",
             "created": int(time.time()),
             "model": self._model.name,
-            "system_fingerprint": self._model.fingerprint,
+            "system_fingerprint": self._model.served_id,
             "choices": choices,
             "usage": usage_fields(sum(map(len, body.contexts)), sum(map(len, written)), {}),
         }

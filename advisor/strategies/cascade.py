@@ -20,6 +20,7 @@ from ensemble.methods._votes import NONE, Codes, count_votes
 
 if TYPE_CHECKING:
     from advisor.running.asking import PromptCalls
+    from advisor.statistics import Floats
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Cascade(Strategy):
     KIND: ClassVar[str] = "cascade"
     SIMPLICITY: ClassVar[int] = 40
     COUNTS: ClassVar[bool] = True
+    ROLE: ClassVar[str] = "stage {n} of the cascade"
 
     @property
     def hypothesis(self) -> Strategy:
@@ -45,11 +47,15 @@ class Cascade(Strategy):
         """See :meth:`Strategy.picks`."""
         return winners(responses)
 
-    def calls(self, responses: Sequence[Profile], picks: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
-        """The share of the questions at which each member is asked."""
+    def calls(
+        self,
+        responses: Sequence[Profile],
+        examples: Sequence[Example],  # noqa: ARG002
+        picks: Sequence[int],  # noqa: ARG002
+    ) -> Floats:
+        """See :meth:`Strategy.calls`."""
         codes = codes_of(responses)
-        asked: list[float] = (np.arange(len(codes))[:, None] < cascade_calls(codes)).mean(axis=1).tolist()
-        return asked
+        return (np.arange(len(codes))[:, None] < cascade_calls(codes)).astype(np.float64)
 
     async def ask(self, calls: PromptCalls) -> int:
         """See :meth:`Strategy.ask`."""

@@ -26,6 +26,7 @@ class Decoded(Strategy):
     method: str
 
     ASKS: ClassVar[bool] = False
+    ROLE: ClassVar[str] = "member of the set"
 
     @property
     def name(self) -> str:
@@ -59,7 +60,10 @@ class Decoded(Strategy):
 
     def describe(self) -> str:
         """See :meth:`Strategy.describe`."""
-        return f"Decode {self._names} together, in this order ({self.method})"
+        return (
+            f"Decode {self._names} together, in this order: at each word they vote on the next piece of text "
+            f"({self.method})"
+        )
 
     def headline(self) -> str:
         """See :meth:`Strategy.headline`."""

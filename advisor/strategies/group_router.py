@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from advisor.records import Profile, join
-from advisor.strategies.router import dev_scores, first_of, shares
+from advisor.strategies.router import dev_scores, first_of, picked
 from advisor.strategies.strategy import Strategy, TrainingData
 from advisor.tasks.task import Example
 from ensemble.common.schema import Exact, wrong
@@ -20,6 +20,7 @@ from ensemble.common.text import shortened
 
 if TYPE_CHECKING:
     from advisor.running.asking import PromptCalls
+    from advisor.statistics import Floats
 
 _PRIOR = 10
 """Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
@@ -45,11 +46,19 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
+def _texts(groups: Any) -> Any:
+    if not isinstance(groups, list | tuple) or not all(map(_is_text, groups)):
+        raise wrong("a list of groups")
+    return groups
+
+
+GroupNames = Annotated[tuple[Exact, ...], BeforeValidator(_texts), Field(max_length=_MOST_ROUTES)]
 Routes = Annotated[
     tuple[tuple[Exact, Exact], ...],
     BeforeValidator(_pairs),
     PlainSerializer(dict),
-    Field(max_length=_MOST_ROUTES),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+    Field(max_length=_MOST_ROUTES, description="of a router by group: the member of each group, by its name"),
 ]
 
 
@@ -66,6 +75,8 @@ class GroupRouter(Strategy):
     KIND: ClassVar[str] = "group_router"
     SIMPLICITY: ClassVar[int] = 20
     LEARNS: ClassVar[bool] = True
+    FROM_ALL: ClassVar[bool] = True
+    ROLE: ClassVar[str] = "answers its groups"
 
     @classmethod
     def learn(cls, given: TrainingData) -> Iterator[GroupRouter]:
@@ -74,9 +85,14 @@ class GroupRouter(Strategy):
             return
         known = dev_scores(given.dev.task, given.profiles(given.voters))
         routes = _routes([each.group for each in given.dev.task.examples], np.array(known.scores), given.voters)
-        # With one group, the router would be a single model.
         if len(routes) > 1:
-            yield cls(given.voters, routes)
+            used = {given.voters[0], *(name for _, name in routes)}  # the first one also answers new groups
+            yield cls(tuple(name for name in given.voters if name in used), routes)
+
+    @property
+    def is_trivial(self) -> bool:
+        """See :meth:`Strategy.is_trivial`."""
+        return len({name for _, name in self.routes}) < 2
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -92,9 +108,14 @@ class GroupRouter(Strategy):
         """See :meth:`Strategy.picks`."""
         return [self._member_of(example.group) for example in examples]
 
-    def calls(self, responses: Sequence[Profile], picks: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
-        """The share of the questions that each member answers."""
-        return shares(picks, len(self.members))
+    def calls(
+        self,
+        responses: Sequence[Profile],  # noqa: ARG002
+        examples: Sequence[Example],  # noqa: ARG002
+        picks: Sequence[int],
+    ) -> Floats:
+        """See :meth:`Strategy.calls`."""
+        return picked(picks, len(self.members))
 
     async def ask(self, calls: PromptCalls) -> int:
         """Ask the member of the group; the others, in their order, only if it fails."""
@@ -108,11 +129,7 @@ class GroupRouter(Strategy):
         """See :meth:`Strategy.describe`."""
         own = self._groups_of()
         first, *others = self.members
-        parts = [
-            f"{name} answers {join(own[name]) if len(own[name]) <= _MOST_GROUPS else f'{len(own[name]):,} groups'}"
-            for name in others
-            if own[name]
-        ]
+        parts = [f"{name} answers {_in_words(own[name])}" for name in others if own[name]]
         # Last, because it also answers the groups that had no dev questions.
         routes = "; ".join([*parts, f"{first} answers all other groups, and prompts that come without --group NAME"])
         return (
@@ -129,17 +146,15 @@ class GroupRouter(Strategy):
         return "; ".join(map(self._with_groups, names))
 
     def _with_groups(self, name: str) -> str:
-        own = self._groups_of()[name]
-        more = len(own) - _MOST_GROUPS_IN_TABLE
-        listed = own[:_MOST_GROUPS_IN_TABLE] + ([f"{more:,} more"] if more > 0 else [])
         # New groups, and prompts without one, go to the first model.
-        return f"{name}: {', '.join([*listed, *(['all others'] if name == self.members[0] else [])])}"
+        others = ["all others"] if name == self.members[0] else []
+        return f"{name}: {', '.join([*listed_groups(self._groups_of()[name]), *others]) or 'no group'}"
 
     def _groups_of(self) -> dict[str, list[str]]:
-        """The groups of each member. A group's name is untrusted and may be a whole text."""
+        """The groups of each member."""
         own: dict[str, list[str]] = {name: [] for name in self.members}
         for group, name in self.routes:
-            own[name].append(shortened(group, _LONGEST_GROUP))
+            own[name].append(group)
         return own
 
     def _member_of(self, group: str | None) -> int:
@@ -149,6 +164,17 @@ class GroupRouter(Strategy):
     @cached_property
     def _places(self) -> dict[str, int]:
         return {group: self.members.index(name) for group, name in self.routes}
+
+
+def listed_groups(groups: Sequence[str]) -> list[str]:
+    """Groups for a sentence or a table. A group's name is untrusted and may be a whole text."""
+    more = len(groups) - _MOST_GROUPS_IN_TABLE
+    first = [shortened(group, _LONGEST_GROUP) for group in groups[:_MOST_GROUPS_IN_TABLE]]
+    return first + ([f"{more:,} more"] if more > 0 else [])
+
+
+def _in_words(groups: Sequence[str]) -> str:
+    return join(listed_groups(groups)) if len(groups) <= _MOST_GROUPS else f"{len(groups):,} groups"
 
 
 def _routes(groups: Sequence[str | None], scores: NDArray[Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from advisor.records import Profile
-from advisor.statistics import check_same_questions
+from advisor.statistics import Floats, check_same_questions
 from advisor.strategies.strategy import DevScores, Strategy, TrainingData
 from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError
@@ -32,11 +33,14 @@ class QuestionRouter(Strategy):
         dev: What it learns from. It is in the run's ``samples.jsonl``, so the strategy is the same without it.
     """
 
-    dev: DevScores = field(default=_NO_DEV, compare=False, repr=False)
+    dev: Annotated[DevScores, Field(description="of a router: what it learns from")] = field(
+        default=_NO_DEV, compare=False, repr=False
+    )
 
     KIND: ClassVar[str] = "router"
     SIMPLICITY: ClassVar[int] = 10
     LEARNS: ClassVar[bool] = True
+    ROLE: ClassVar[str] = "answers some questions"
     READS_DEV: ClassVar[bool] = True
 
     @classmethod
@@ -69,9 +73,14 @@ class QuestionRouter(Strategy):
             )
         return self._nearest.choose_all(prompts)
 
-    def calls(self, responses: Sequence[Profile], picks: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
-        """The share of the questions that each member answers."""
-        return shares(picks, len(self.members))
+    def calls(
+        self,
+        responses: Sequence[Profile],  # noqa: ARG002
+        examples: Sequence[Example],  # noqa: ARG002
+        picks: Sequence[int],
+    ) -> Floats:
+        """See :meth:`Strategy.calls`."""
+        return picked(picks, len(self.members))
 
     async def ask(self, calls: PromptCalls) -> int:
         """Ask the member that is best on similar questions; the others, in their order, only if it fails."""
@@ -117,10 +126,10 @@ def dev_scores(task: Task, profiles: Sequence[Profile]) -> DevScores:
     return DevScores.model_construct(prompts=prompts, scores=rows)
 
 
-def shares(picks: Sequence[int], members: int) -> list[float]:
-    """The share of the questions that go to each member."""
-    own: list[float] = (np.bincount(np.array(picks), minlength=members) / len(picks)).tolist()
-    return own
+def picked(picks: Sequence[int], members: int) -> Floats:
+    """Which questions go to each member: 1 or 0, members by questions."""
+    asked: Floats = (np.array(picks) == np.arange(members)[:, None]).astype(np.float64)
+    return asked
 
 
 def first_of(first: int, members: int) -> list[int]:

@@ -6,7 +6,8 @@ models. Beside ``strategy`` and ``members`` it has the strategy's own keys, here
     {
       "schema_version": 1,
       "strategy": "weighted_vote", "members": ["a", "b", "far"], "weights": [1.5, 1.2, 1.0],
-      "answers": {"metric": "number", "extract": "answer is (-?[0-9]+)"},
+      "task": {"metric": "number", "extract": "answer is (-?[0-9]+)",
+               "template": {"question": "Question: {{question}}\nAnswer:"}},
       "generation": {"max_new_tokens": 64, "stop": ["\n"]},
       "models": [
         {"name": "a", "id": "org/a", "revision": "<commit>", "dtype": "bfloat16", "chat_template": "never"},
@@ -18,30 +19,23 @@ models. Beside ``strategy`` and ``members`` it has the strategy's own keys, here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, create_model
+from pydantic_core import CoreSchema
 
 from advisor.strategies import kinds
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import Strategy
-from ensemble.common.schema import Exact, Json, Name, Positive, Schema, must, validated, written, wrong
+from ensemble.common.schema import Exact, Name, Positive, Schema, must, validated, written, wrong
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
+from ensemble.models.served_task import ServedTask
 
 SCHEMA_VERSION = 1
-
-
-class Answers(Schema):
-    """How answers are read, for a strategy that counts them."""
-
-    metric: Json = None
-    """the name of the task's metric"""
-    extract: Json = None
-    """the task's pattern; null if the metric reads the whole response"""
 
 
 class WritingDefaults(Schema):
@@ -61,12 +55,18 @@ class StrategyFile(Schema, extra="forbid"):
     """the version of this file's shape"""
     strategy: Exact
     """the name of the strategy"""
-    answers: Answers | None = None
-    """how answers are read; null if the strategy counts none"""
+    task: ServedTask | None = None
+    """how prompts are made and answers read; null if that is not known"""
     generation: WritingDefaults = WritingDefaults()
     """the defaults of the models' responses"""
     models: tuple[dict[str, Any], ...]
     """the models in the order of `members`, as in ``ensemble.json``"""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The JSON Schema, with the own keys of all strategies."""
+        schema = handler(core)
+        return with_own_keys(schema, handler, file_shape_of) if cls is StrategyFile else schema
 
 
 def strategy_of(values: Mapping[str, Any], place: str, way_out: str, *, to_run: bool = True) -> Strategy:
@@ -125,6 +125,18 @@ def file_shape_of(kind: type[Strategy]) -> type[StrategyFile]:
     return create_model(f"{kind.__name__}File", __base__=StrategyFile, __doc__=kind.__doc__, **keys)
 
 
+def with_own_keys(
+    schema: dict[str, Any], handler: GetJsonSchemaHandler, shape: Callable[[type[Strategy]], type[Schema]]
+) -> dict[str, Any]:
+    """Add the own keys of all kinds of strategies to the JSON Schema of an object; `shape` states those of a kind."""
+    keys = handler.resolve_ref_schema(schema)["properties"]
+    for kind in kinds().values():
+        own = handler.resolve_ref_schema(handler(shape(kind).__pydantic_core_schema__))
+        for name, key in own["properties"].items():
+            keys.setdefault(name, key)
+    return schema
+
+
 def _own_fields(kind: type[Strategy], *, in_run: bool) -> dict[str, Any]:
     """The own fields of a kind; in a run without those that do not tell two strategies apart: dev questions."""
     hints = get_type_hints(kind, include_extras=True)
@@ -150,7 +162,9 @@ def _members(fewest: int, most: int) -> Any:
     def fits(names: Any) -> bool:
         return fewest <= len(names) <= most and len(set(names)) == len(names)
 
-    return Annotated[tuple[Name, ...], must(fits, expected), Field(json_schema_extra={"uniqueItems": True})]
+    return Annotated[
+        tuple[Name, ...], must(fits, expected), Field(json_schema_extra={"uniqueItems": True}, description="the models")
+    ]
 
 
 def _written(shape: type[Schema], strategy: Strategy, parts: Mapping[str, Any]) -> dict[str, Any]:

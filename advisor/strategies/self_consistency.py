@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 TEMPERATURE = 0.7
 """The temperature of the draws, as in that paper."""
-Draws = Annotated[int, Field(strict=True, ge=1, le=100)]
+Draws = Annotated[
+    int, Field(strict=True, ge=1, le=100, description="of self-consistency: how many responses the model writes")
+]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class Single(Strategy):
     KIND: ClassVar[str] = "single"
     SIMPLICITY: ClassVar[int] = 0
     IS_SINGLE: ClassVar[bool] = True
+    ROLE: ClassVar[str] = "single model"
     MEMBERS: ClassVar[tuple[int, int]] = (1, 1)
 
     @classmethod

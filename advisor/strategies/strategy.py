@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
+import numpy as np
 from pydantic import Field
 
 from advisor.records import Profile, join
@@ -17,6 +18,7 @@ from ensemble.models.spec import Price
 
 if TYPE_CHECKING:
     from advisor.running.asking import PromptCalls
+    from advisor.statistics import Floats
 
 S = TypeVar("S", bound="Strategy")
 FEWEST_VOTERS = 3
@@ -38,7 +40,7 @@ class Strategy(ABC):
     """One way to answer questions in production. Each kind is a subclass in its own file.
 
     A kind may have own fields. They are its keys in ``result.json`` and ``strategy.json``, beside ``strategy`` and
-    ``members``; :mod:`advisor.strategies.schema` checks them by their annotations.
+    ``members``; :mod:`advisor.strategies.schema` checks them by their annotations, and `advisor schema` shows them.
 
     Attributes:
         members: The models, the most accurate on dev first.
@@ -47,9 +49,12 @@ class Strategy(ABC):
             recommended.
         ASKS: Whether it asks models one by one. Otherwise they decode together.
         COUNTS: Whether it counts answers, so that it needs a task with short, fixed ones.
-        LEARNS: Whether it learns from the dev questions. Then its own answers to them prove nothing.
+        LEARNS: Whether it learns from questions; ``learn`` then gives at most one strategy. Its own answers to these
+            questions prove nothing.
+        FROM_ALL: Whether it learns from the held-out questions, too, because it needs many.
         READS_DEV: Whether it needs the dev questions when it runs; see :meth:`with_dev`.
         IS_SINGLE: Whether it is one model that answers once, with which all others are compared.
+        ROLE: What each member does, for tables; ``{n}`` stands for its place.
         MEMBERS: The fewest and the most members.
     """
 
@@ -60,8 +65,10 @@ class Strategy(ABC):
     ASKS: ClassVar[bool] = True
     COUNTS: ClassVar[bool] = False
     LEARNS: ClassVar[bool] = False
+    FROM_ALL: ClassVar[bool] = False
     READS_DEV: ClassVar[bool] = False
     IS_SINGLE: ClassVar[bool] = False
+    ROLE: ClassVar[str] = "member"
     MEMBERS: ClassVar[tuple[int, int]] = (2, MOST_MEMBERS)
 
     @property
@@ -85,6 +92,15 @@ class Strategy(ABC):
         return ()
 
     @property
+    def is_trivial(self) -> bool:
+        """Whether a simpler strategy gives the same answers, so that it is not offered."""
+        return False
+
+    def share_voted(self, examples: Sequence[Example]) -> float:  # noqa: ARG002
+        """The share of the questions at which it counts answers, 0 to 1."""
+        return float(self.COUNTS)
+
+    @property
     def hypothesis(self) -> Strategy:
         """What a test is about: strategies that give the same answers to all questions have the same one."""
         return self
@@ -98,7 +114,7 @@ class Strategy(ABC):
     @classmethod
     @abstractmethod
     def learn(cls: type[S], given: TrainingData) -> Iterator[S]:
-        """The strategies of this kind that the dev answers advise; none where it does not fit the task."""
+        """The strategies of this kind that the answers advise; none where it does not fit the task."""
 
     def problem(self) -> tuple[str, str] | None:
         """The own field whose value does not fit the others, and what it should be; None if all fit."""
@@ -130,14 +146,23 @@ class Strategy(ABC):
             InputError: It cannot be applied to these questions.
         """
 
-    def calls(self, responses: Sequence[Profile], picks: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
-        """How often a question asks each member, on average.
+    def calls(
+        self,
+        responses: Sequence[Profile],  # noqa: ARG002
+        examples: Sequence[Example],  # noqa: ARG002
+        picks: Sequence[int],
+    ) -> Floats:
+        """How often each question asks each member.
 
         Args:
             responses: As in :meth:`picks`.
+            examples: As in :meth:`picks`.
             picks: The result of :meth:`picks`.
+
+        Returns:
+            Members by questions.
         """
-        return [float(self.responses_per_member)] * len(self.members)
+        return np.full((len(self.members), len(picks)), float(self.responses_per_member))
 
     def apply(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Profile:
         """Its answers; see :meth:`picks`."""
@@ -201,6 +226,11 @@ class AnsweredSplit:
     prices: Mapping[str, Price] = field(default_factory=dict)
     draws: Mapping[str, Sequence[Profile]] = field(default_factory=dict)
 
+    def part(self, numbers: Sequence[int]) -> AnsweredSplit:
+        """Some of the questions, by their numbers, with the models' answers."""
+        task = replace(self.task, examples=tuple(self.task.examples[number] for number in numbers))
+        return AnsweredSplit(task, {name: profile.part(numbers) for name, profile in self.profiles.items()})
+
     def responses(self, strategy: Strategy) -> Sequence[Profile] | None:
         """The responses that a strategy reads: those of its members, or the draws; None if some are not there."""
         draws = strategy.responses_per_member
@@ -216,8 +246,8 @@ class TrainingData:
     """What strategies are learned from.
 
     Attributes:
-        dev: The dev questions, with the answers of all models.
-        best: The most accurate model there.
+        dev: The questions to learn from, with the answers of all models: the dev questions, or all.
+        best: The most accurate model on the dev questions.
         voters: The models of votes, cascades and routers, the most accurate first.
         can_vote: Whether the extracted answers can be counted.
         draws: How many responses of a model to each held-out question there are, by name.

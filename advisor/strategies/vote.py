@@ -25,6 +25,7 @@ class Vote(Strategy):
     KIND: ClassVar[str] = "vote"
     SIMPLICITY: ClassVar[int] = 50
     COUNTS: ClassVar[bool] = True
+    ROLE: ClassVar[str] = "voter"
 
     @classmethod
     def learn(cls, given: TrainingData) -> Iterator[Vote]:

@@ -31,11 +31,12 @@ class WeightedVote(Strategy):
         weights: The weight of each member's vote.
     """
 
-    weights: tuple[Weight, ...]
+    weights: Annotated[tuple[Weight, ...], Field(description="of a weighted vote: the weight of each member's vote")]
 
     KIND: ClassVar[str] = "weighted_vote"
     SIMPLICITY: ClassVar[int] = 60
     COUNTS: ClassVar[bool] = True
+    ROLE: ClassVar[str] = "voter"
     LEARNS: ClassVar[bool] = True
 
     @classmethod

@@ -6,6 +6,7 @@ process with limits (:mod:`ensemble.common.limits`), which :mod:`advisor.tables.
 
 from __future__ import annotations
 
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from ensemble.common.text import visible
+from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
 MOST_COLUMNS = 2_000
@@ -26,7 +27,9 @@ MOST_ROWS = 20_000_000
 MOST_SHEET_ROWS = 2**20
 """Excel allows no more."""
 LARGEST_BOOK = 2**27
-"""Bytes that an Excel file may expand to."""
+"""Bytes that the sheets and texts of an Excel file may expand to."""
+LARGEST_PART = 2**24
+"""Bytes that each other part of it, such as its styles, may expand to."""
 LARGEST_ROW_GROUP = 2**30
 """Bytes of a row group of a Parquet file before compression: its reader expands pages of it at a time."""
 Column = list[Any] | dict[str, list[Any]]
@@ -35,6 +38,8 @@ Batch = tuple[list[int], list[Column]]
 """The numbers of some rows, and their values by column."""
 _BATCH = 1_000
 _WHOLE = 2**53
+_XML = (".xml", ".rels")
+_FORMULA = re.compile(rb"<(?:\w+:)?f[\s/>]")
 _NAMESPACE = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 
@@ -94,6 +99,26 @@ def sheets(path: str) -> tuple[str, int]:
     """The name of the sheet that is read of an Excel file, and how many sheets it has."""
     book = _book(path, _version(path))
     return book.sheet, book.sheets
+
+
+def check_title(place: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Check that the first row of a table is no title above the names of the columns.
+
+    Args:
+        place: The file, for the message.
+        rows: The first two rows, as far as there are any.
+
+    Raises:
+        InputError: The first one has only a text in the first column, and the next one has several.
+    """
+    if len(rows) < 2 or not rows[0] or any(value != "" for value in rows[0][1:]):
+        return
+    title = str(rows[0][0])
+    if title and sum(value != "" for value in rows[1]) > 1:
+        raise InputError(
+            f"{place}: its first row has only '{shortened(visible(title), 40)}', which looks like a title; remove what "
+            "is above the names of the columns"
+        )
 
 
 @contextmanager
@@ -215,33 +240,47 @@ def _book(path: str, version: tuple[int, int]) -> _Book:  # noqa: ARG001  # read
     """The first sheet of a file; it is parsed once for its columns and its rows."""
     from python_calamine import SheetTypeEnum, load_workbook
 
-    with zipfile.ZipFile(path) as archive:
-        # The archive gives no more than these sizes, also if they are wrong.
-        if sum(info.file_size for info in archive.infolist()) > LARGEST_BOOK:
-            raise InputError(
-                f"{path}: it expands to more than {LARGEST_BOOK >> 20} MB; save the table as CSV or Parquet"
-            )
+    _check_parts(path)
     with load_workbook(path) as book:
         kinds = [sheet.typ for sheet in book.sheets_metadata]
         if SheetTypeEnum.WorkSheet not in kinds:
             raise InputError(f"{path}: it has no sheet with cells; give another file")
         sheet = book.get_sheet_by_index(kinds.index(SheetTypeEnum.WorkSheet))
         rows = sheet.to_python(skip_empty_area=False)
+        merged = sheet.merged_cell_ranges or ()
     if len(rows) > MOST_SHEET_ROWS:
         raise InputError(f"{path}: it has over {MOST_SHEET_ROWS:,} rows; write it again")
     header = [str(_cell(value)) for value in rows[0]] if rows else []
     # A sheet keeps columns beside the table that once had a value or a format.
     while header and not header[-1]:
         header.pop()
+    check_title(path, rows[:2])
+    # A cell over several rows holds for each of them; the file has its value in the first.
+    for (top, column), (bottom, _) in merged:
+        for row in rows[top + 1 : bottom + 1] if top else ():
+            row[column] = rows[top][column]
     return _Book(rows, header, _formulas_without_value(path, sheet.name), sheet.name, len(kinds))
 
 
+def _check_parts(path: str) -> None:
+    """Check, before anything is unpacked, that no part of an Excel file is too large, nor all of them together."""
+    with zipfile.ZipFile(path) as archive:
+        # The archive gives no more than these sizes, also if they are wrong. Images are not read.
+        parts = {part.filename: part.file_size for part in archive.infolist() if part.filename.endswith(_XML)}
+    if sum(parts.values()) > LARGEST_BOOK:
+        raise InputError(f"{path}: it expands to more than {LARGEST_BOOK >> 20} MB; save the table as CSV or Parquet")
+    for name, size in parts.items():
+        if size > LARGEST_PART and "/worksheets/" not in name and not name.endswith("sharedStrings.xml"):
+            raise InputError(
+                f"{path}: its part {visible(name)} expands to more than {LARGEST_PART >> 20} MB; save the table as CSV "
+                "or Parquet"
+            )
+
+
 def _cell(value: Any) -> Any:
-    # Spreadsheets have no whole numbers, and no dates without a time.
+    # Spreadsheets have no whole numbers.
     if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE:
         return int(value)
-    if isinstance(value, date) and not isinstance(value, datetime):
-        return datetime(value.year, value.month, value.day).isoformat()
     return _json(value)
 
 
@@ -265,13 +304,17 @@ def _sheet_rows(path: str, names: Sequence[str]) -> Iterator[Batch]:
 
 def _formulas_without_value(path: str, name: str) -> set[tuple[int, int]]:
     """The cells of a sheet with a formula whose value was not saved; the library gives nothing for these."""
-    found = set()
+    found: set[tuple[int, int]] = set()
     with zipfile.ZipFile(path) as archive:
         book = ElementTree.fromstring(archive.read("xl/workbook.xml"))
         links = ElementTree.fromstring(archive.read("xl/_rels/workbook.xml.rels"))
         target = {link.get("Id"): link.get("Target", "") for link in links}
         relation = next(sheet.get(_RELATION) for sheet in book.iter(f"{_NAMESPACE}sheet") if sheet.get("name") == name)
-        with archive.open(str(Path("/xl") / target[relation])[1:]) as file:
+        part = str(Path("/xl") / target[relation])[1:]
+        # Most sheets have no formulas, and parsing one takes longer than all the rest.
+        if not _FORMULA.search(archive.read(part)):
+            return found
+        with archive.open(part) as file:
             for _, cell in ElementTree.iterparse(file):
                 if cell.tag != f"{_NAMESPACE}c":
                     continue

@@ -1,19 +1,22 @@
 """Rows of tables in CSV, TSV, JSON, JSON Lines, Parquet and Excel files, as a stream.
 
 The kind of a file follows from its content. The first sheet of an Excel file is read; formulas have the values that the
-file keeps for them. CSV files are UTF-8 text; commas, semicolons or tabs separate their columns.
+file keeps for them. CSV files are text in UTF-8, in UTF-16 with a byte order mark, or else in cp1252; commas,
+semicolons, tabs or bars separate their columns.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from advisor.tables.libraries import MOST_COLUMNS, MOST_ROWS
+from advisor.tables.libraries import MOST_COLUMNS, MOST_ROWS, check_title
 from advisor.tables.streams import (
     HEAD,
     LARGEST_ITEM,
@@ -21,7 +24,6 @@ from advisor.tables.streams import (
     Notes,
     json_items,
     json_lines,
-    lines_of,
     open_stream,
     zip_members,
 )
@@ -35,7 +37,11 @@ LIBRARY_SECONDS = 60.0
 """The time limit of what a library does at a time: the largest Excel files take a few seconds."""
 LIBRARY_MEMORY = 6 * 2**30
 """The memory limit of libraries, in bytes: a saved data set is mapped into memory, and files have up to 4 GB."""
-_DELIMITERS = ",\t;"
+_DELIMITERS = ",\t;|"
+_QUOTED = re.compile(r'"[^"]*"')
+_HINT = re.compile(r"sep=(.)\s*")
+"""A first line by which Excel knows the delimiter."""
+_WINDOWS = "cp1252"
 _SHEET = "xl/workbook.xml"
 EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet", ".xlsx", ".xlsm", ".gz", ".xz", ".bz2")
 """How names of tables and of other data files end; the last three are of compressed files."""
@@ -89,7 +95,9 @@ def columns_of(path: Path) -> list[str]:
     """
     kind = _kind(path)
     if kind == "csv":
-        names = next(_cells(path), ([], 0))[0]
+        rows = [row for row, _ in islice(_cells(path), 2)]
+        check_title(str(path), rows)
+        names = rows[0] if rows else []
     elif kind in ("excel", "parquet"):
         names = library_columns(kind, path)
     else:
@@ -117,6 +125,8 @@ def rows_of(path: Path, columns: Sequence[str], notes: Notes) -> Iterator[Row | 
     kind = _kind(path)
     if kind == "csv":
         rows: Iterable[Row | LeftOut] = _csv_rows(path, names, columns)
+        if _encoding(path) == _WINDOWS:
+            notes.append(f"{path}: not UTF-8 text; it is read as {_WINDOWS} (Windows, Western Europe)")
     elif kind in ("excel", "parquet"):
         rows = library_rows(kind, path, columns)
         if kind == "excel":
@@ -212,36 +222,42 @@ def _cells(path: Path) -> Iterator[tuple[list[str], int]]:
     """The rows of a CSV file, the header first, each with the number of its last line."""
     csv.field_size_limit(LARGEST_ITEM)  # of all readers of this process; the default is 131,072
     with open_stream(path) as stream:
-        text = io.TextIOWrapper(io.BufferedReader(stream, 2**16), encoding="utf-8-sig", newline="")
-        number = 0
+        text = io.TextIOWrapper(io.BufferedReader(stream, 2**16), encoding=_encoding(path), newline="")
+        skipped = number = 0
         try:
             header = text.readline()
-            delimiter = max(_DELIMITERS, key=header.count)  # the first of them if it has no delimiter
+            if hint := _HINT.fullmatch(header):
+                skipped, header = 1, text.readline()
+            plain_header = _QUOTED.sub("", header)
+            # The first of them if it has no delimiter.
+            delimiter = hint[1] if hint else max(_DELIMITERS, key=plain_header.count)
             # Strict: a quote that is never closed would silently take all rows after it into one cell.
             reader = csv.reader(_again(header, text), delimiter=delimiter, strict=True)
             for row in reader:
                 number = reader.line_num
                 stream.next_item()
-                yield row, number
+                yield row, number + skipped
         except csv.Error as error:
-            raise InputError(f"{path}:{number + 1}: not CSV ({error}); write the table again") from error
+            raise InputError(f"{path}:{number + skipped + 1}: not CSV ({error}); write the table again") from error
         except UnicodeDecodeError as error:
-            raise InputError(f"{path}:{_first_odd_line(path)}: not UTF-8 text; save the table as UTF-8") from error
+            raise InputError(f"{path}: neither UTF-8 nor cp1252 text; save the table as UTF-8") from error
 
 
-def _first_odd_line(path: Path) -> int:
-    # Read again, because the decoder is ahead of the rows by thousands of bytes.
+def _encoding(path: Path) -> str:
+    """The encoding of a text file. The whole file decides: rows of the start may have ASCII characters only."""
     with open_stream(path) as stream:
-        lines = enumerate(lines_of(stream), start=1)
-        return next((number for number, line in lines if not _is_utf8(line)), 1)
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        piece = stream.read(HEAD)
+        if piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            while piece:
+                decoder.decode(piece)
+                stream.next_item()
+                piece = stream.read(2**20)
+        except UnicodeDecodeError:
+            return _WINDOWS
+    return "utf-8-sig"
 
 
 def _again(first: str, others: Iterable[str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ Not covered: archives, splits that are joined from several data sets, data sets 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from advisor.tables.streams import Notes
 from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records, read_text
 from advisor.tasks.templates import Template
 from advisor.tasks.yaml_text import parse_yaml
+from ensemble.common.files import exists
 from ensemble.errors import InputError
 
 # The file of a split, or several parallel text files, one for each field.
@@ -57,13 +58,13 @@ class DataSource:
     Args:
         spec: The task's ``data``.
         file: The task file, for messages.
-        splits: Files by split; empty for a data set of the hub.
+        splits: By split, its files and the folder that their paths are relative to; empty for a data set of the hub.
     """
 
     packages: tuple[str, ...] = ()
     """Distributions that read the records; their versions go into the signature."""
 
-    def __init__(self, spec: DataSpec, file: Path, splits: Mapping[str, Files]) -> None:
+    def __init__(self, spec: DataSpec, file: Path, splits: Mapping[str, tuple[Path, Files]]) -> None:
         self._spec, self._file, self._splits = spec, file, splits
         self.notes: Notes = []
         """Sentences on what of the data is not read."""
@@ -112,31 +113,28 @@ class FileSource(DataSource):
     Args:
         spec: The task's ``data``.
         file: The task file, for messages.
-        splits: Files by split; a path may be a pattern such as ``val/*.jsonl``.
-        base: The folder that the paths are relative to.
+        splits: By split, the folder and its files; a path may be a pattern such as ``val/*.jsonl``.
         hint: The way out if a file does not exist, for messages.
     """
 
-    def __init__(self, spec: DataSpec, file: Path, splits: Mapping[str, Files], *, base: Path, hint: str) -> None:
+    def __init__(self, spec: DataSpec, file: Path, splits: Mapping[str, tuple[Path, Files]], hint: str) -> None:
         super().__init__(spec, file, splits)
-        self._base, self._hint = base, hint
+        self._hint = hint
 
     def _read(self, split: str) -> list[Record]:
-        files = self._splits.get(split)
-        if files is None:
+        if split not in self._splits:
             raise InputError(
                 f"{self._file}: there is no split '{split}'; choose among {', '.join(sorted(self._splits))}"
             )
+        folder, files = self._splits[split]
+        paths = _paths(folder, files)
         if not isinstance(files, str):
-            columns = {field: self._base / path for field, path in files.items()}
-            check_files(columns.values(), self._base, self._hint, LARGEST)
-            return read_parallel(columns)
-        # Sorted, since the order of a folder's files differs between file systems.
-        paths = sorted(self._base.glob(files)) if "*" in files else [self._base / files]
+            check_files(paths, folder, self._hint, LARGEST)
+            return read_parallel(dict(zip(files, paths, strict=True)))
         if not paths:
-            raise InputError(f"{self._base / files} matches no file; {self._hint}")
+            raise InputError(f"{folder / files} matches no file; {self._hint}")
         # All before the first is read, so that a refusal comes at once.
-        check_files(_files_within(paths), self._base, self._hint, LARGEST)
+        check_files(_files_within(paths), folder, self._hint, LARGEST)
         return [
             record for path in paths for record in read_records(path, stem_of(path) if "*" in files else "", self.notes)
         ]
@@ -260,7 +258,9 @@ class HubSource(DataSource):
 
 
 def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource:
-    """Choose the source: files beside the task file, else files below ``data_dir`` if it is given, else the hub.
+    """Choose the source: the task's own files, else files below ``data_dir`` if it is given, else the hub.
+
+    A task's own files are looked for in ``data_dir`` first, and then beside the task file.
 
     Args:
         spec: The task's ``data``.
@@ -270,22 +270,51 @@ def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource
     Raises:
         InputError: The task needs a data folder and has none, or it cannot use one.
     """
+    if data_dir is not None and not data_dir.is_dir():
+        paths = spec.files or spec.local
+        raise InputError(f"{data_dir} is not a folder; give --data the folder that holds {_first_path(paths)}")
     if spec.files:
-        return FileSource(spec, file, spec.files, base=file.parent, hint=f"correct the path in {file}")
+        beside = {split: (file.parent, files) for split, files in spec.files.items()}
+        if data_dir is None:
+            return FileSource(spec, file, beside, f"correct the path in {file}")
+        given = {split: (data_dir, files) for split, files in spec.files.items() if _are_in(data_dir, files)}
+        if not given:
+            names = ", ".join(dict.fromkeys(path for files in spec.files.values() for path in _names(files)))
+            raise InputError(f"--data {data_dir}: this folder has none of the files of {file} ({names}); add them")
+        source = FileSource(spec, file, {**beside, **given}, "add it to the folder of --data, or leave out --data")
+        if others := [split for split in beside if split not in given]:
+            source.notes.append(f"{', '.join(others)}: the data is beside {file}, because {data_dir} has no such file")
+        return source
     if data_dir is not None:
-        if not data_dir.is_dir():
-            raise InputError(f"{data_dir} is not a folder; give --data the folder that holds {_first_path(spec.local)}")
         if not spec.local:
             raise InputError(f"{file}: data.local is missing, so --data has no effect; add it, or leave out --data")
         hint = "give --data the folder that holds the task's files" + (
             ", or leave it out to use the hub" if spec.hub else ""
         )
-        return FileSource(spec, file, spec.local, base=data_dir, hint=hint)
+        return FileSource(spec, file, {split: (data_dir, files) for split, files in spec.local.items()}, hint)
     if spec.hub is None:
         raise InputError(
             f"{file}: this data is not on the hub; give --data the folder that holds {_first_path(spec.local)}"
         )
     return HubSource(spec, file, spec.hub)
+
+
+def _names(files: Files) -> Sequence[str]:
+    """The paths of a split, as the task file has them."""
+    return [files] if isinstance(files, str) else [*files.values()]
+
+
+def _paths(folder: Path, files: Files) -> list[Path]:
+    """The files of a split; those of a pattern sorted, since the order of a folder's files differs between systems."""
+    if isinstance(files, str) and "*" in files:
+        return sorted(folder.glob(files))
+    return [folder / path for path in _names(files)]
+
+
+def _are_in(folder: Path, files: Files) -> bool:
+    """Whether a folder has all files of a split."""
+    paths = _paths(folder, files)
+    return bool(paths) and all(exists(path) for path in paths)
 
 
 def _files_within(paths: Iterable[Path]) -> list[Path]:
@@ -332,7 +361,5 @@ def _holds(condition: Template, record: Record) -> bool:
     return value
 
 
-def _first_path(local: Mapping[str, Files]) -> str:
-    for files in local.values():
-        return files if isinstance(files, str) else next(iter(files.values()))
-    return "the data"
+def _first_path(splits: Mapping[str, Files]) -> str:
+    return next((path for files in splits.values() for path in _names(files)), "the data")

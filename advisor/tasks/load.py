@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from advisor.tasks import splits
 from advisor.tasks.catalogue import find_task
@@ -16,6 +17,9 @@ from advisor.tasks.task import Signature, Task, fingerprint, sha256
 from advisor.tasks.task_file import TaskDefinition, read_definition
 from ensemble.common.limits import LimitedProcess
 from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from ensemble.models.served_task import PromptTemplate
 
 
 def load_task(
@@ -36,15 +40,16 @@ def load_task(
             ``lm_eval:NAME``, see :mod:`advisor.tasks.lm_eval_tasks`.
         split: ``dev``; ``held_out``, which never holds a dev question or a shot (for the same seed and shots); or the
             name of a split of the data, such as ``test``, which is taken whole, without the shots.
-        data_dir: Folder with local copies of the data, instead of the hub. A task of local files does not need it.
+        data_dir: Folder with local copies of the data, instead of the hub. A task's own files are looked for there
+            first, and then beside the task file.
         shots: Demonstrations before each question, at least 0; None for the task's own number.
         limit: Maximum number of questions, at least 1. They are the first of a seeded order, so that 20 questions are
             the start of 50. A conversation counts as one, with all its turns.
         seed: Seed of every draw: the shots, the dev sample, the limit.
         allow_code_execution: Whether to allow programs that models wrote to run. Without it, a task that runs programs
             gives no scores.
-        allow_weak_sandbox: Whether they may run where they can read this process's environment variables: without
-            namespaces, unless root runs this process.
+        allow_weak_sandbox: Whether they may run where the system has no namespaces: with network, and, unless root runs
+            this process, with this process's environment variables in reach.
 
     Raises:
         InputError: The task, its data or an argument cannot be used.
@@ -68,6 +73,12 @@ def load_task(
         demonstrations = _shots(definition, source, bank, count, seed)
         all_shots = [shot for shots in demonstrations.values() for shot in shots]
         questions = _questions(definition, source, bank, split, all_shots, seed)
+        repeated = len(questions) - len({(question.text, question.choices) for question in questions})
+        if repeated and definition.cluster is None and not definition.follow_ups:
+            bank.notes.append(
+                f"{split}: {repeated:,} of {len(questions):,} questions repeat an earlier one; with `cluster`, tests "
+                "count equal ones as one"
+            )
         if limit is not None and limit > len(questions):
             bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
         if allow_code_execution and runs_code(definition.metric):
@@ -82,6 +93,7 @@ def load_task(
             for question in splits.limited(questions, limit, seed)
             for example in bank.examples(question, _prefix(definition, bank, question, demonstrations))
         )
+        template = _prompt_template(definition, bank, demonstrations)
     return Task(
         name=definition.name,
         metric=definition.metric,
@@ -117,6 +129,7 @@ def load_task(
         scoring=definition.scoring,
         allow_code_execution=allow_code_execution,
         rubric=definition.rubric,
+        template=template,
     )
 
 
@@ -155,6 +168,32 @@ def _prefix(
         shots = demonstrations[group]
     parts = [bank.instructions(question), *map(bank.shot, shots)]
     return "".join(f"{part}\n\n" for part in parts if part)
+
+
+def _prompt_template(
+    definition: TaskDefinition, bank: QuestionBank, demonstrations: Mapping[str | None, Sequence[Question]]
+) -> PromptTemplate | None:
+    """How the prompts are made, for texts that are no questions of the task's data."""
+    # Here, since pydantic takes time to load.
+    from pydantic import ValidationError
+
+    from ensemble.models.served_task import PromptTemplate
+
+    instructions, group, source = definition.instructions, definition.group, definition.source
+    named = definition.prompt.named | (frozenset() if instructions is None else instructions.named)
+    shots = {of or "": "".join(f"{bank.shot(shot)}\n\n" for shot in drawn) for of, drawn in demonstrations.items()}
+    try:
+        return PromptTemplate(
+            question=definition.prompt.source,
+            instructions=None if instructions is None else instructions.source,
+            shots=shots,
+            group=group.source if definition.shots_by_group and group is not None else None,
+            choices=tuple(each.source for each in definition.choices) if "_options" in named else (),
+            variant=definition.variant,
+            source=None if source is None else source.source,
+        )
+    except ValidationError:  # a null character in a worked example: files and prompts elsewhere cannot have it
+        return None
 
 
 def _questions(

@@ -1,14 +1,16 @@
 """Questions: records that are rendered, have ids, and are checked.
 
 A record of a choice task whose options are empty cannot be used: a common conversion of ARC-Challenge has 45. It
-is left out, and a note says how many and why. Every other fault of a record is an error that names its line.
+is left out, as is a record that repeats an earlier one with the same id, and a note says how many and why. Every other
+fault of a record is an error that names its line.
 
-Not covered: repeated questions, which stay, because published figures count them.
+Not covered: other repeated questions, which stay, because published figures count them; `cluster` puts them together.
 """
 
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from advisor.tasks.data_files import Record
@@ -16,6 +18,7 @@ from advisor.tasks.data_sources import DataSource
 from advisor.tasks.metrics import get_metric
 from advisor.tasks.task import Example
 from advisor.tasks.task_file import TaskDefinition
+from advisor.tasks.templates import Template
 from ensemble.errors import InputError
 
 _MOST_TURNS = 32  # of a conversation; each takes another pass over all questions
@@ -153,26 +156,34 @@ class QuestionBank:
                 f"{split}: {len(skipped)} of {len(records)} records left out, because options are empty or fewer than "
                 f"two; the first is {skipped[0].place}"
             )
-        questions = [question for question in rendered if question is not None]
-        places: dict[str, str] = {}
-        for question in questions:
-            place = places.setdefault(question.id, question.record.place)
-            if place != question.record.place:
-                raise InputError(f"{question.record.place}: {place} has the same id '{question.id}'; change one")
-        return questions
+        questions: dict[str, Question] = {}
+        repeated: list[str] = []
+        for question in rendered:
+            earlier = None if question is None else questions.setdefault(question.id, question)
+            if question is None or question is earlier or earlier is None:
+                continue
+            if question.record.values != earlier.record.values:
+                raise InputError(
+                    f"{question.record.place}: {earlier.record.place} has the same id '{question.id}'; change one"
+                )
+            repeated.append(question.record.place)
+        if repeated:
+            self.notes.append(
+                f"{split}: {len(repeated)} of {len(records)} records left out, because each repeats an earlier one "
+                f"with the same id; the first is {repeated[0]}"
+            )
+        return list(questions.values())
 
     def _question(self, split: str, raw: Record) -> Question | None:
         variant = self._definition.variant
         record = raw if variant is None else raw.with_fields(variant=variant)
         if self._definition.follow_ups:
             record = record.with_fields(_turn=1)
-        choices = self._choices(record)
+        choices = choices_of(self._definition.choices, record)
         if choices is None:
             return None
         if choices:
-            # The letters are added here, so that those of the prompt are those that the metric reads.
-            options = [f"{letter}. {choice}" for letter, choice in zip(string.ascii_uppercase, choices, strict=False)]
-            record = record.with_fields(_options=options)
+            record = with_options(record, choices)
         text = self._definition.prompt.text(record)
         if not text.strip():
             raise InputError(f"{record.place}: the prompt is blank; correct the record, or {self._definition.file}")
@@ -180,7 +191,7 @@ class QuestionBank:
 
     def _id(self, split: str, record: Record) -> str:
         template = self._definition.id
-        value = record.values.get("id") if template is None else template.value(record)
+        value = _id_field(record) if template is None else template.value(record)
         if value is None or value == "":
             return "-".join(part for part in (split, record.part, str(record.index)) if part)
         # Ids of other types would be equal as text and different as values, or change with the version of a library.
@@ -197,19 +208,6 @@ class QuestionBank:
             raise InputError(f"{record.place}: the cluster is blank; fill it in, or correct {self._definition.file}")
         return label
 
-    def _choices(self, record: Record) -> tuple[str, ...] | None:
-        """The options; empty if the task has none, None if the record cannot be used."""
-        if not self._definition.choices:
-            return ()
-        options: list[str] = []
-        for template in self._definition.choices:
-            texts = template.texts(record)
-            options.extend([texts] if isinstance(texts, str) else texts)
-        # Empty options at the end are no options: a question with three can be in a file of four columns.
-        while options and not options[-1].strip():
-            options.pop()
-        return tuple(options) if len(options) > 1 and all(option.strip() for option in options) else None
-
     def _reference(self, question: Question) -> str | tuple[str, ...]:
         rendered = [template.texts(question.record) for template in self._definition.reference]
         if len(rendered) == 1 and isinstance(rendered[0], str) and rendered[0].strip():
@@ -222,3 +220,34 @@ class QuestionBank:
         if not accepted and self._definition.rubric is None:
             raise InputError(f"{question.record.place}: the reference is empty; fill it in, or remove the record")
         return tuple(accepted)
+
+
+def choices_of(templates: Sequence[Template], record: Record) -> tuple[str, ...] | None:
+    """The options of a question; empty if the task has none, None if the record cannot be used.
+
+    Raises:
+        InputError: A template fails on the record.
+    """
+    if not templates:
+        return ()
+    options: list[str] = []
+    for template in templates:
+        texts = template.texts(record)
+        options.extend([texts] if isinstance(texts, str) else texts)
+    # Empty options at the end are no options: a question with three can be in a file of four columns.
+    while options and not options[-1].strip():
+        options.pop()
+    return tuple(options) if len(options) > 1 and all(option.strip() for option in options) else None
+
+
+def with_options(record: Record, choices: Sequence[str]) -> Record:
+    """A record with the field ``_options``: its options as a prompt lists them."""
+    # The letters are added here, so that those of the prompt are those that the metric reads.
+    options = [f"{letter}. {choice}" for letter, choice in zip(string.ascii_uppercase, choices, strict=False)]
+    return record.with_fields(_options=options)
+
+
+def _id_field(record: Record) -> object:
+    """The value of the field ``id``, in any case: exports have ``ID`` or ``Id``."""
+    values = record.values
+    return values["id"] if "id" in values else next((values[name] for name in values if name.lower() == "id"), None)

@@ -166,6 +166,8 @@ class TaskFile(Form):
     """Renders the accepted texts; only a judge can do without."""
     metric: Text
     """How a response is scored."""
+    decimal: Literal[".", ","] | None = None
+    """The decimal mark of references and responses, with ``metric: number``."""
     summary: Text | None = None
     """One line for lists."""
     id: Text | None = None

@@ -18,12 +18,15 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from advisor.tasks import metrics
 from advisor.tasks.templates import find_answer
 from ensemble.errors import InputError
 from ensemble.models.spec import Dialogue, Sourced
+
+if TYPE_CHECKING:
+    from ensemble.models.served_task import PromptTemplate
 
 # Characters of a response that are scored. Far above what max_new_tokens allows, and small enough for every metric.
 MAX_RESPONSE = 100_000
@@ -52,7 +55,7 @@ class Rubric:
         prompt: The template of its prompts.
         file: The task file, for messages.
         verdict: One of VERDICTS.
-        pattern: Regular expression that finds the verdict in the judge's text; its last match counts.
+        pattern: Regular expression that finds the verdict in the judge's text.
         scale: The worst and the best grade, for the mode ``single``.
         max_new_tokens: The judge's text ends after this number of tokens.
     """
@@ -206,6 +209,7 @@ class Task:
         scorer: Scores responses instead of ``metric`` and ``extract``, for tasks of lm-eval; None for task files.
         allow_code_execution: Whether the user allows programs that models wrote to run.
         rubric: How a judge grades the responses; None for other metrics.
+        template: How the prompts are made, for production; None for tasks of lm-eval.
     """
 
     name: str
@@ -225,6 +229,7 @@ class Task:
     scorer: Callable[[Example, str], Score] | None = None
     allow_code_execution: bool = False
     rubric: Rubric | None = None
+    template: PromptTemplate | None = None
 
     def continuations(self, example: Example) -> list[str]:
         """The texts after a question of a choice task whose log-probabilities decide, one for each option."""

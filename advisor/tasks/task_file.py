@@ -241,7 +241,8 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         follow_ups=texts.templates("follow_ups", file.follow_ups),
         reference=texts.templates("reference", file.reference),
         choices=texts.templates("choices", file.choices),
-        metric=file.metric,
+        # Another metric, so that votes and run folders need only its name.
+        metric="number_comma" if file.decimal == "," else file.metric,
         scoring=file.scoring or "texts",
         instructions=texts.optional("instructions", file.instructions),
         group=texts.optional("group", file.group),
@@ -271,6 +272,8 @@ def _check_together(file: TaskFile, texts: Texts) -> None:
         raise texts.error("reference", "is missing; add it")
     if (file.choices is not None) != (file.metric == "choice"):
         raise texts.error("choices", "and `metric: choice` go together; give both or neither")
+    if file.decimal is not None and file.metric != "number":
+        raise texts.error("decimal", "goes with `metric: number`; leave it out")
     if file.scoring is not None and file.metric != "choice":
         raise texts.error("scoring", "goes with `metric: choice`; leave it out")
     # An encoder reads one source, and options are no response that a second turn could be about.

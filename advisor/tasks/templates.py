@@ -17,7 +17,6 @@ import itertools
 import json
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -302,27 +301,40 @@ def compile_pattern(pattern: str) -> None:
     regex.compile(pattern)
 
 
-def find_answer(pattern: str, text: str, *, last: bool = False) -> str | None:
+def find_answer(pattern: str, text: str) -> str | None:
     """The first group that took part in the first match, or the whole match of a pattern without groups.
 
     Args:
         pattern: A pattern for which ``check_pattern`` gives None.
         text: Any text.
-        last: Whether the last match counts instead of the first.
 
     Returns:
         None if the pattern does not match, or does not end within its time.
     """
+    found = find_answers(pattern, text, 1)
+    return found[0][1] if found else None
+
+
+def find_answers(pattern: str, text: str, most: int | None = None) -> list[tuple[str, str | None]] | None:
+    """The text of each match of a pattern, and the answer in it; see :func:`find_answer`.
+
+    Args:
+        pattern: As for :func:`find_answer`.
+        text: Any text.
+        most: How many matches are looked for; None for all.
+
+    Returns:
+        None if the pattern does not end within its time.
+    """
     try:
         # `regex` instead of `re`, since it has a time limit: a pattern such as `(a|aa)+$` in a shared task file can
         # keep a backtracking engine busy for years.
-        matches = regex.finditer(pattern, text, timeout=PATTERN_SECONDS)
-        match = deque(matches, maxlen=1).pop() if last else next(matches, None)
-    except (TimeoutError, RecursionError, MemoryError, IndexError):  # IndexError: no match
+        matches = list(itertools.islice(regex.finditer(pattern, text, timeout=PATTERN_SECONDS), most))
+    except (TimeoutError, RecursionError, MemoryError):
         return None
-    if match is None:
-        return None
+    return [(match.group(), _answer(match)) for match in matches]
+
+
+def _answer(match: regex.Match[str]) -> str | None:
     groups: tuple[str | None, ...] = match.groups()
-    if not groups:
-        return str(match.group())
-    return next((group for group in groups if group is not None), None)
+    return next((group for group in groups if group is not None), None) if groups else match.group()

@@ -11,20 +11,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from advisor.compare.paired import ComparedPair, GateResult, PairedScores
+from advisor.compare.paired import Comparison, GateResult, PairedScores
 from advisor.compare.score_table import ScoreTable
 from advisor.config import LogsConfig
 from advisor.records import alpha_of
+from advisor.terminal.tables import Names
 from ensemble.common import text
 
 SCHEMA_VERSION = 2
-_MOST_PAIRS = 15
+MOST_PAIRS = 15
 """Of up to six models all pairs are shown; of more, those with the baseline."""
 
 
 def comparison_of(
     table: ScoreTable,
-    pairs: Sequence[ComparedPair],
+    compared: Comparison,
     gate: Sequence[GateResult],
     config: LogsConfig,
     *,
@@ -36,7 +37,7 @@ def comparison_of(
 
     Args:
         table: The scores; the first model is the baseline.
-        pairs: Every pair of its models.
+        compared: Its pairs: all, or those with the baseline.
         gate: The gate's results; empty without a gate.
         config: The seed, the field of the clusters and the command.
         confidence: Two-sided, of the intervals.
@@ -64,7 +65,8 @@ def comparison_of(
         "margin": margin,
         "baseline": table.models[0],
         "models": models,
-        "pairs": [pair.as_dict(margin) for pair in pairs],
+        "tested": {"pairs": compared.tested, "differ": compared.differ},
+        "pairs": [pair.as_dict(margin) for pair in compared.pairs],
         "gate": None,
         "notes": list(table.notes),
         "provenance": {"command": config.command, "seed": config.seed},
@@ -77,7 +79,7 @@ def comparison_of(
 def shown_pairs(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The pairs that a reader can take in: all pairs of a few models, and of many those with the baseline."""
     pairs: list[dict[str, Any]] = comparison["pairs"]
-    if len(pairs) <= _MOST_PAIRS:
+    if len(pairs) <= MOST_PAIRS:
         return pairs
     return [pair for pair in pairs if pair["a"] == comparison["baseline"]]
 
@@ -108,21 +110,22 @@ def _models_table(comparison: Mapping[str, Any]) -> Table:
     _columns(table, "model", "points", _confidence(comparison), *(["macro"] if has_groups else []))
     for each in sorted(comparison["models"], key=lambda each: -each["accuracy"]):
         macro = [f"{each['accuracy_macro']:.1f}"] if has_groups else []
-        table.add_row(_plain(each["model"]), f"{each['accuracy']:.1f}", text.interval(each["accuracy_ci"]), *macro)
+        table.add_row(Names(each["model"]), f"{each['accuracy']:.1f}", text.interval(each["accuracy_ci"]), *macro)
     return table
 
 
 def _pairs_table(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Table:
     """The differences of the pairs."""
-    baseline, corrected = comparison["baseline"], f"p after Holm's correction for {len(comparison['pairs'])} pairs"
+    baseline, tested = comparison["baseline"], comparison["tested"]["pairs"]
+    corrected = f"p after Holm's correction for {tested:,} pairs"
     with_baseline = all(pair["a"] == baseline for pair in pairs)
     title = f"Difference from {baseline}" if with_baseline else "Differences of the pairs"
-    table = _table(f"{title}; {corrected}" if len(comparison["pairs"]) > 1 else title)
+    table = _table(f"{title}; {corrected}" if tested > 1 else title)
     _columns(table, "model", "points", _confidence(comparison), "p", "gained", "lost")
     table.add_column("")
     for pair in pairs:
         table.add_row(
-            _plain(pair["b"] if with_baseline else f"{pair['b']} – {pair['a']}"),
+            Names(pair["b"] if with_baseline else f"{pair['b']} – {pair['a']}"),
             text.difference(pair["difference"]),
             text.difference_interval(pair["difference_ci"]),
             text.chance(pair["p_adjusted"]),
@@ -140,7 +143,7 @@ def _groups_table(pair: Mapping[str, Any]) -> Table:
     table.add_column("")
     for group in pair["groups"]:
         table.add_row(
-            _plain(group["group"]),
+            Names(group["group"]),
             f"{group['n']:,}",
             text.difference(group["difference"]),
             text.difference_interval(group["difference_ci"]),
@@ -162,9 +165,9 @@ def _sentences(comparison: Mapping[str, Any]) -> list[str]:
     found = [f"With {n}, a true difference of about {span} points or more is shown 4 times out of 5."]
     if smallest[0] >= 100:
         found = [f"{n}{_of_clusters(comparison)} are too few to show any difference."]
-    if len(comparison["pairs"]) > 1:
-        differ = sum(pair["verdict"] in ("better", "worse") for pair in comparison["pairs"])
-        found.append(f"{differ} of {len(comparison['pairs'])} pairs are shown to differ, after Holm's correction.")
+    tested, differ = comparison["tested"]["pairs"], comparison["tested"]["differ"]
+    if tested > 1:
+        found.append(f"{differ:,} of {tested:,} pairs are shown to differ, after Holm's correction.")
     if len(pairs) == 1 and pairs[0]["verdict"] == "unclear" and pairs[0]["questions_needed"]:
         needed, safe = pairs[0]["questions_needed"], pairs[0]["questions_safe"]
         number = f"about {safe:,} questions are safe" if safe else "no number of questions is safe"
@@ -182,8 +185,8 @@ def _sentences(comparison: Mapping[str, Any]) -> list[str]:
                 f"{pair['b']} against {pair['a']}: {total} points over all questions, but {mean} as the mean over "
                 f"{len(pair['groups'])} groups; {len(opposite)} of them go the other way ({some})."
             )
-    if len(pairs) < len(comparison["pairs"]):
-        found.append(f"Only pairs with {comparison['baseline']} are shown; --json has all {len(comparison['pairs'])}.")
+    if len(pairs) < tested:
+        found.append(f"Only pairs with {comparison['baseline']} are shown; --json has all {tested:,}.")
     return found
 
 
@@ -232,7 +235,7 @@ def _table(title: str) -> Table:
 
 
 def _columns(table: Table, first: str, *others: str) -> None:
-    table.add_column(first, overflow="fold", min_width=12)
+    table.add_column(first)
     for heading in others:
         table.add_column(heading, justify="right", no_wrap=True)
 

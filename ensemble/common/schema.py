@@ -307,13 +307,22 @@ def _sentence(error: ErrorDetails, values: Any) -> str:
         return f"{path} is missing"
     if kind == "extra_forbidden":
         return f"{path} is not a known key"
-    return f"{path or 'it'} should be {_expected(kind, error.get('ctx', {}), error['msg'])}"
+    if kind in ("value_error", "assertion_error"):
+        return f"{path or 'it'}: {error['ctx']['error']}"
+    expected = _expected(kind, error.get("ctx", {}))
+    # A kind without words of our own: those of the library without their beginning, as in "Input should be 1 to 9".
+    return f"{path or 'it'} should {f'be {expected}' if expected else error['msg'].rpartition('should ')[2]}"
 
 
 _EXPECTED = {
+    "string_type": "a text",
     "bool_type": "true or false",
+    "bool_parsing": "true or false",
     "float_type": "a number",
+    "float_parsing": "a number",
     "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
     "finite_number": "a finite number",
     "list_type": "a list",
     "tuple_type": "a list",
@@ -323,8 +332,8 @@ _EXPECTED = {
 }
 
 
-def _expected(kind: str, context: Mapping[str, Any], message: str) -> str:
-    """What a value should be, in words, from the library's kind of error."""
+def _expected(kind: str, context: Mapping[str, Any]) -> str:
+    """What a value should be, in words, from the library's kind of error; empty for a kind without words here."""
     if kind == "expected":
         return str(context["expected"])
     if kind in ("literal_error", "enum"):
@@ -336,9 +345,7 @@ def _expected(kind: str, context: Mapping[str, Any], message: str) -> str:
     if kind in ("too_short", "too_long"):
         limit = context.get("min_length", context.get("max_length"))
         return f"a list of {'at least' if kind == 'too_short' else 'at most'} {limit}"
-    if kind == "missing_argument" or kind not in _EXPECTED:
-        return message[:1].lower() + message[1:]
-    return _EXPECTED[kind]
+    return _EXPECTED.get(kind, "")
 
 
 def _path(loc: Sequence[str | int], values: Any) -> str:

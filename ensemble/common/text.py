@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 
 UNKNOWN = "–"
@@ -20,6 +21,7 @@ LARGE_RATIO = 100.0
 # Every character that may have to be spelt out. Zero-width joiners stay, because Persian, Hindi and family emoji need
 # them.
 _UNUSUAL = re.compile("[^ -~\u200c\u200d]")
+_HYPHEN = re.compile(r"(?<=[\s(])-(?=[0-9])")
 _UNUSUAL_IN_LINES = re.compile("[^ -~\n\t\u200c\u200d]")
 # Controls, formats (with the bidi marks), surrogates, private code points, line and paragraph separators.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -38,6 +40,13 @@ def visible(text: str, *, keep_lines: bool = False) -> str:
     if keep_lines:
         return _UNUSUAL_IN_LINES.sub(_spelt_match, text.replace("\r\n", "\n"))
     return _UNUSUAL.sub(_spelt_match, text)
+
+
+def without_tokens(text: str, tokens: Sequence[str]) -> str:
+    """A text with a space in place of each of some tokens, so that text from a model is never control."""
+    for token in tokens:
+        text = text.replace(token, " ")
+    return text
 
 
 def _spelt_match(match: re.Match[str]) -> str:
@@ -64,7 +73,8 @@ def shortened(name: str, longest: int) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a clause as a sentence, with a capital and a full stop."""
+    """Return a clause as a sentence, with a capital, a full stop, and minus signs before numbers."""
+    text = _HYPHEN.sub(MINUS, text)
     # A name such as "gpt-2" or "k=10" keeps its first letter.
     capital = text[:1].upper() if text[1:2].isalpha() or text[1:2] == " " else text[:1]
     return capital + text[1:] + ("" if text.endswith((".", "!", "?", "…")) else ".") if text else ""
@@ -126,16 +136,29 @@ def of_thousand(gain: float, ends: tuple[float, float] | None) -> str:
     return f"of 1,000 questions, {change} (between {abs(low):,} {_direction(low)} and {abs(high):,} {_direction(high)})"
 
 
-def why_not_shown(by_test: str, ends: tuple[float, float] | None) -> str:
-    """Return why the interval of an expected gain leaves out 0 although the test shows nothing; empty if it does not.
+def why_not_shown(
+    by_test: str, ends: tuple[float, float] | None, measured: tuple[float, float] | None, *, is_after_cascade: bool
+) -> str:
+    """Return why the test shows nothing although its p or the interval of the expected gain does; empty without that.
 
     Args:
         by_test: Whether the test shows the gain: ``yes``, ``not_yet`` or ``no``.
-        ends: The interval.
+        ends: The interval of the expected gain.
+        measured: That of the measured gain.
+        is_after_cascade: Whether its own p is small, but the cascade of all voters, tested first, shows no gain.
     """
-    if by_test != "not_yet" or ends is None or ends[0] <= 0 <= ends[1]:
+    if by_test != "not_yet":
         return ""
-    return "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0."
+    if is_after_cascade:
+        return (
+            "Its own p is small, but it is tested after the cascade of all voters, which shows no gain, so its gain "
+            "does not count as shown."
+        )
+    if ends is None or ends[0] <= 0 <= ends[1]:
+        return ""
+    if measured is None or measured[0] <= 0 <= measured[1]:
+        return "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0."
+    return "The interval has no correction for several tests, so it leaves out 0."
 
 
 def verdict(word: str, of: str, over: str, margin: float | None = None) -> str:

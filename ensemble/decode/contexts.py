@@ -141,10 +141,7 @@ class Contexts:
     ) -> list[Draft]:
         """Let the members read drafts, and cut each where a member gives no logits.
 
-        Args:
-            drafts: The drafts.
-            running: Sequences that have rows already.
-            own: The places and the logits of the primary, if it wrote the drafts.
+        `own` are the places and the logits of the primary, if it wrote the drafts.
         """
         readers = self._read_on(drafts)
         # A member that reads fewer places limits them all, since a step needs every member's logits.

@@ -224,17 +224,7 @@ class Decoder(PromptDecoder):
         return 1 + max(map(len, writing.tokens))
 
     def _accept(self, sequence: RunningSequence, draft: Draft, sampled: Sequence[SampledToken], row: int) -> int:
-        """Emit the tokens sampled along a sequence's draft, up to the first that is not the drafted one.
-
-        Args:
-            sequence: The sequence.
-            draft: Its draft.
-            sampled: What was sampled in each row of the logits.
-            row: The row after the text; those after the drafted tokens follow.
-
-        Returns:
-            How many tokens of the draft were emitted.
-        """
+        """Emit the tokens sampled along a draft, from `row` on, until one is another; how many they are."""
         for place, (token, readers) in enumerate(draft):
             if sampled[row + place].token != token:
                 self._emit(sequence, sampled[row + place], row + place)
@@ -291,11 +281,7 @@ class Decoder(PromptDecoder):
     ) -> None:
         """Append the token sampled in a row of the logits (step 8 of UNITE), or finish the sequence.
 
-        Args:
-            sequence: The sequence.
-            sampled: The token.
-            row: The row.
-            readers: The text with the token, as the other members read it; None if they have not read it yet.
+        `readers` are the text with the token as the other members read it; None if they have not read it yet.
         """
         if sampled.token == NO_TOKEN:
             # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from ensemble.errors import InputError
-from ensemble.runtime.draft import MAX_DRAFT_TOKENS
+
+MAX_DRAFT_TOKENS = 24
+"""Tokens of the longest draft."""
 
 
 def check_text(what: str, text: str) -> None:

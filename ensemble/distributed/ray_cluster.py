@@ -79,6 +79,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
             folder = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
             options = {"_temp_dir": end.enter_context(folder), "object_store_memory": _OBJECT_STORE}
             options |= {"include_dashboard": False}
+            _leave_working_folder_out()
         end.callback(ray.shutdown, wait_for_processes=True)
         job = _job_without_working_folder()
         try:
@@ -94,6 +95,17 @@ def cluster(address: str | None = None) -> Iterator[None]:
                 "tokens, set RAY_AUTH_MODE=token here, too"
             ) from error
         yield
+
+
+def _leave_working_folder_out() -> None:
+    """Take the working folder out of PYTHONPATH, which the processes of a new cluster inherit.
+
+    An empty entry stands for it, as in ``PYTHONPATH=$PYTHONPATH:/my/code`` where the variable was not set before.
+    """
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [entry for entry in entries if entry and Path(entry).resolve() != Path.cwd()]
+    if kept != entries:
+        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
 
 
 def _job_without_working_folder() -> Any:
@@ -112,14 +124,7 @@ def _job_without_working_folder() -> Any:
 
 
 def _check(address: str) -> bool:
-    """Check that a Ray cluster answers at an address, because Ray itself would wait for minutes.
-
-    Returns:
-        Whether the cluster is on this machine.
-
-    Raises:
-        InputError: The address is not valid, or no cluster answers.
-    """
+    """Check that a Ray cluster answers, for which Ray itself would wait for minutes; True if it is on this machine."""
     host, colon, port = address.rpartition(":")
     if "://" in address or not colon or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise InputError(f"{OPTION} {address}: give host:port of a cluster's head, auto, or local")

@@ -79,11 +79,7 @@ def _eos_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 
 def _check_tokenizer(client: TokenClient, tokenizer: Any, address: ServerAddress) -> None:
-    """Make sure that the tokenizer is that of the server's model.
-
-    Raises:
-        InputError: The server writes a text in other ids.
-    """
+    """Make sure that the server's model writes a text in the same ids as the tokenizer."""
     for text in _HARD_TEXTS:
         own, theirs = tokenizer(text, add_special_tokens=False)["input_ids"], client.tokenize(text)
         if theirs is None:

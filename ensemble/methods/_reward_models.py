@@ -47,6 +47,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2PreTrain
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXPreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaPreTrainedModel
 
+from ensemble.common.text import without_tokens
 from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.models.hub import check_on_hub
 from ensemble.models.load import parse_device
@@ -336,20 +337,8 @@ def positions(model: PreTrainedModel) -> int:
     return most - max((1 + row for row in padding if row is not None), default=0)
 
 
-def without_tokens(text: str, tokens: Sequence[str]) -> str:
-    """A text with a space in place of each of some tokens, so that text from a model is never control."""
-    for token in tokens:
-        text = text.replace(token, " ")
-    return text
-
-
 def _sum_of_leads(texts: Sequence[str], leads: Callable[[Sequence[tuple[str, str]]], Sequence[float]]) -> list[float]:
-    """The reward of each response from comparisons in pairs: the sum of its leads over all others, in both orders.
-
-    Args:
-        texts: The responses.
-        leads: How much better the first one of each pair is.
-    """
+    """The reward of each response from comparisons in pairs: the sum of its leads over all others, in both orders."""
     # Several members often write the same text. A pair of texts is read once, and counts for every pair of members.
     pairs = list(permutations(dict.fromkeys(texts), 2))
     lead = dict(zip(pairs, leads(pairs), strict=True)) if pairs else {}
@@ -534,11 +523,7 @@ def _pairrm_config(
 def _ids_of(
     method: str, place: str, tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str], rows: int
 ) -> tuple[int, ...]:
-    """The ids of the tokens of an input format.
-
-    Raises:
-        InputError: The tokenizer lacks one, or the model has no embedding for it.
-    """
+    """The ids of the tokens of an input format; InputError if the model lacks one."""
     vocabulary = tokenizer.get_vocab()
     for token in tokens:
         if vocabulary.get(token, rows) >= rows:

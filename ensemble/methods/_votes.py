@@ -6,6 +6,7 @@ of the members wins; the members are ordered by accuracy, so it is the answer of
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,10 +15,19 @@ from numpy.typing import NDArray
 Codes = NDArray[np.int32]
 NONE = -1
 """The code of a missing answer."""
+LONGEST_PLAIN = 200
+"""Characters of an answer that is compared as it is."""
+
+
+def answer_key(text: str) -> str:
+    """What is compared of an answer: a digest of a long one, in which any white space is one blank."""
+    if len(text) <= LONGEST_PLAIN:
+        return text
+    return hashlib.sha256(" ".join(text.split()).encode(errors="surrogatepass")).hexdigest()
 
 
 def answer_codes(answers: Sequence[Sequence[str | None]]) -> Codes:
-    """Numbers in place of answers: equal answers have the same number.
+    """Numbers in place of answers: answers with the same :func:`answer_key` have the same number.
 
     Args:
         answers: For each member its extracted answer to each question; None if it has none.
@@ -26,10 +36,11 @@ def answer_codes(answers: Sequence[Sequence[str | None]]) -> Codes:
         Members by questions.
     """
     numbers: dict[str, int] = {}
-    return np.array(
-        [[NONE if text is None else numbers.setdefault(text, len(numbers)) for text in own] for own in answers],
-        dtype=np.int32,
-    )
+
+    def number(text: str | None) -> int:
+        return NONE if text is None else numbers.setdefault(answer_key(text), len(numbers))
+
+    return np.array([[number(text) for text in own] for own in answers], dtype=np.int32)
 
 
 def count_votes(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.float64]:

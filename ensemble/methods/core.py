@@ -118,9 +118,8 @@ def consistent(step: Distribution, options: Options, *, choice: bool) -> Distrib
     scores = _kernel((own - own.mean(dim=0)).abs(), options)
     counted = own + own[0] > _EPSILON
     scores = torch.where(counted, scores, 0)
-    total = scores.sum(dim=2, keepdim=True)
     # All distances of a step can be the same. Then kernel `rec` has 0 for all, where the code would divide by 0.
-    scores = torch.where(total == 0, counted.to(scores), scores)
+    scores = torch.where((scores == 0).all(dim=2, keepdim=True).all(dim=0), counted.to(scores), scores)
     total = scores.sum(dim=2, keepdim=True)
     # The clamp is the code's: impossible entries add a little to the entropy.
     clamped = own.clamp(min=_EPSILON)
@@ -130,7 +129,8 @@ def consistent(step: Distribution, options: Options, *, choice: bool) -> Distrib
     weights = models / models.sum(dim=0)
     if not choice:
         # Not "!= 0": of two members, both have the same smallest score, and rounding must not tell them apart.
-        filtered = scores / total * (scores > _EPSILON).sum(dim=2, keepdim=True)
+        # A member with 0 for all entries, as `rec` has for the one that is the farthest off everywhere, has no weight.
+        filtered = scores / total.clamp(min=_EPSILON) * (scores > _EPSILON).sum(dim=2, keepdim=True)
         # The code leaves the primary's probabilities as they are.
         own = torch.cat([own[:1], own[1:] * filtered[1:]])
     mean = (weights * own).sum(dim=0)
@@ -152,6 +152,8 @@ def _kernel(distance: Tensor, options: Options) -> Tensor:
             near = 1 / (1 + strength * distance)
             least = near.amin(dim=(0, 2), keepdim=True)
             # A vocabulary has tokens that no member wants. Their distance is 0, so the largest value is 1.
-            return (near - least) / (1 - least + 1e-8)
+            # Rounding must not tell equal distances apart.
+            above = torch.where(near - least > _EPSILON, near - least, 0)
+            return above / (1 - least + 1e-8)
         case _:
             return 1 - torch.sigmoid(strength * (distance - 0.5))

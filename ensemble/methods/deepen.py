@@ -332,11 +332,7 @@ def _anchors_first(entry_of: Tensor, anchors: Tensor) -> Tensor:
 
 
 def _draw(method: str, common: Tensor, options: Options) -> Tensor:
-    """The anchors among the common entries, in the same order.
-
-    Raises:
-        InputError: There are fewer common tokens than anchors are wanted.
-    """
+    """The anchors among the common entries, in the same order; InputError if these are fewer than the anchors."""
     if not options.anchors:
         return common
     if options.anchors > len(common):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
+from ensemble.common.text import without_tokens
 from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.methods._response import ResponseMethod
@@ -33,7 +34,6 @@ from ensemble.methods._reward_models import (
     load_reward_model,
     positions,
     running,
-    without_tokens,
 )
 
 if TYPE_CHECKING:

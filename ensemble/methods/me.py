@@ -74,12 +74,7 @@ def make(setup: Setup, options: Options) -> TokenRule:
 
 
 def _alone(tables: MemberTables, emitted: Tensor) -> Callable[[Logits], Distribution]:
-    """A member's own distribution over the entries of its ids.
-
-    Args:
-        tables: Its side of the joint vocabulary.
-        emitted: [entries] what the primary emits for each entry.
-    """
+    """A member's own distribution over the entries of its ids; `emitted` is what the primary emits for each entry."""
     present = tables.entry_of != NONE
     # Ids without an entry get entry 0, only to be a valid index; `present` masks them.
     entries = tables.entry_of.clamp(min=0)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ensemble.errors import InputError, first_line
 from ensemble.models import gguf
 from ensemble.models.hub import info_on_hub
-from ensemble.models.model_files import check_files, file_of
+from ensemble.models.model_files import check_files, check_weights, file_of
 from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+_MARK = re.compile(r"<\S+>|\[\S+\]")
 
 
 def check(checkpoint: Checkpoint) -> PreTrainedConfig:
@@ -20,8 +23,8 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
 
     Raises:
         InputError: No such folder, a folder that is neither a causal language model nor an encoder-decoder one, weights
-            only as pickle, a hub that cannot be reached or does not know the id, languages for a causal model, a GGUF
-            file that cannot be read, files that are not safe to load.
+            only as pickle, missing or cut off, a hub that cannot be reached or does not know the id, languages for a
+            causal model, a GGUF file that cannot be read, files that are not safe to load.
     """
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -35,6 +38,8 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
     elif checkpoint.gguf is not None and (file := file_of(checkpoint, checkpoint.gguf)) is not None:
         gguf.check_file(file)
     check_files(checkpoint)
+    if checkpoint.is_local and checkpoint.gguf is None:
+        check_weights(checkpoint)
     # A damaged file is reported by errors of many kinds. Code that came with the model has its own.
     unusable = (OSError, ValueError) if checkpoint.trust_remote_code else Exception
     try:
@@ -77,6 +82,24 @@ def check_tokenizer(checkpoint: Checkpoint) -> None:
     check_files(checkpoint)
 
 
+def control_tokens(checkpoint: Checkpoint) -> list[str]:
+    """The texts that a tokenizer reads as control: its special tokens, and added ones in brackets, such as ``<think>``.
+
+    Raises:
+        InputError: The tokenizer cannot be loaded, or is not safe to load.
+    """
+    from transformers import AutoTokenizer
+
+    check_files(checkpoint)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
+    except Exception as error:  # of transformers, or of code that comes with the model
+        raise InputError(f"its tokenizer cannot be loaded ({first_line(error)})", of=checkpoint.path_or_id) from error
+    added = tokenizer.added_tokens_decoder.values()
+    marks = [token.content for token in added if token.special or _MARK.fullmatch(token.content)]
+    return [*dict.fromkeys([*tokenizer.all_special_tokens, *marks])]
+
+
 def is_encoder_decoder(config: PreTrainedConfig) -> bool:
     """Whether a configuration is that of a text-to-text model of transformers."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
@@ -91,6 +114,8 @@ def _check_folder(folder: Path) -> None:
         what = "is a file, not a model's folder" if folder.exists() else "there is no such folder"
         raise InputError(f"{folder}: {what}; give the folder that holds config.json, or a hub id like org/name")
     if not (folder / "config.json").is_file():
+        if any((folder / name).is_file() for name in ("ensemble.json", "strategy.json")):
+            raise InputError(f"{folder}: an exported set, not a model; use it with `advisor run {folder}`")
         raise InputError(f"{folder}: no config.json in it, so it is no model of transformers; give a model's folder")
     # Checked here, because the message of transformers does not tell how to make them safe.
     if not any(folder.glob("*.safetensors")):

@@ -220,12 +220,7 @@ def reach_data(name: str, revision: str | None) -> None:
 
 
 def _request_model(name: str, revision: str | None, request: Callable[[], Any]) -> Any:
-    """The hub's answer to a request about a model.
-
-    Raises:
-        InputError: The hub does not have the model or the revision.
-        ConnectionError: See :func:`_request`.
-    """
+    """The hub's answer to a request about a model; InputError if it does not have the model or the revision."""
     from huggingface_hub.errors import RevisionNotFoundError
 
     try:

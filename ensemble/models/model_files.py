@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble.common.limits import limited_process
-from ensemble.errors import InputError, MemberError, first_line
+from ensemble.errors import InputError, first_line
 from ensemble.models import gguf
 from ensemble.models.spec import Checkpoint
 
@@ -34,6 +34,8 @@ TEMPLATE = Path("additional_chat_templates", "default.jinja")
 """The file that goes before a tokenizer's other chat templates."""
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
+_LAYERS = re.compile(r"num_hidden_layers|num_(decoder_)?layers|n_layers?|(num_attention|num_key_value|num|n)_heads?")
+"""Keys of a configuration whose numbers are at least 1."""
 _MOST_BYTES = 2**27
 """The size limit of a file of JSON or a template. The largest tokenizers have 40 MB."""
 _TIES = 5
@@ -139,10 +141,13 @@ def _check_places(checkpoint: Checkpoint) -> None:
 
 
 def _check_counts(checkpoint: Checkpoint, node: object) -> None:
-    """Check that a configuration does not count millions of layers: it makes lists as long when it is read."""
+    """Check that a configuration has layers, and not millions: it makes lists as long when it is read."""
     for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         if isinstance(value, int) and value > gguf.MOST_PARTS and gguf.COUNT.search(str(key)):
             raise InputError(f"config.json: {key} is {value}; no model has so many", of=checkpoint.path_or_id)
+        # A model without layers loads, and writes noise.
+        if isinstance(value, int) and value < 1 and _LAYERS.fullmatch(str(key)):
+            raise InputError(f"config.json: {key} is {value}; a model has at least one", of=checkpoint.path_or_id)
         _check_counts(checkpoint, value)
 
 
@@ -187,7 +192,7 @@ def stored_weights(name: str, checkpoint: Checkpoint) -> tuple[int, int] | None:
         None if the weights are not there. The library that loads the model reports this.
 
     Raises:
-        MemberError: The header of a file is damaged.
+        InputError: The header of a file is damaged, or the file is cut off.
     """
     if checkpoint.gguf is not None:
         file = file_of(checkpoint, checkpoint.gguf)
@@ -202,7 +207,7 @@ def weight_shapes(name: str, checkpoint: Checkpoint) -> dict[str, tuple[int, ...
     """The shape of each weight in a model's safetensors files, by the weight's name; empty if there are no files.
 
     Raises:
-        MemberError: The header of a file is damaged.
+        InputError: The header of a file is damaged, or the file is cut off.
     """
     return {key: shape for path in _weight_files(checkpoint) for key, shape in _shapes_in(name, path).items()}
 
@@ -216,16 +221,31 @@ def _weight_files(checkpoint: Checkpoint) -> list[Path]:
     return []
 
 
+def check_weights(checkpoint: Checkpoint) -> None:
+    """Check that the safetensors files of a local model are all there and whole; only their headers are read.
+
+    Raises:
+        InputError: They are not.
+    """
+    if not _weight_files(checkpoint):
+        folder = Path(checkpoint.location)
+        wanted = [name for names in weight_names(checkpoint) for name in names]
+        missing = next(name for name in reversed(wanted) if not (folder / name).is_file())
+        raise InputError(f"{folder / missing}: is missing, and has weights of the model; complete the download")
+    weight_shapes(checkpoint.path_or_id, checkpoint)
+
+
 def _shapes_in(name: str, path: Path) -> dict[str, tuple[int, ...]]:
     from safetensors import safe_open
 
     try:
-        # The library checks the header: shapes, types, and places within the file.
+        # The library checks the header: shapes, types, and that the file ends where the last weight does.
         with safe_open(path, "np") as file:
             return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
     except Exception as error:  # the library has its own error, which is derived from Exception only
-        raise MemberError(
-            f"it cannot be loaded: the header of {path} cannot be read ({first_line(error)}); download it again",
+        raise InputError(
+            f"it cannot be loaded: the header of {path} cannot be read, or the file is cut off ({first_line(error)}); "
+            "download it again",
             of=name,
         ) from error
 

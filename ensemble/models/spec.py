@@ -7,12 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ensemble.common.files import exists
 from ensemble.errors import InputError
 from ensemble.models import gguf
 from ensemble.servers.address import ServerAddress
+
+if TYPE_CHECKING:
+    from ensemble.models.served_task import ServedTask
 
 ChatTemplate = Literal["auto", "always", "never"]
 """Whether prompts go through a tokenizer's chat template. ``auto``: if the tokenizer has one."""
@@ -194,7 +197,7 @@ class Price:
     price_in: float
     price_out: float
 
-    def of(self, prompt_tokens: int, tokens: int) -> float | None:
+    def of(self, prompt_tokens: float, tokens: float) -> float | None:
         """Dollars of some responses, by their tokens; None without ``prompt_tokens``, which are then not known."""
         return (self.price_in * prompt_tokens + self.price_out * tokens) / 1e6 if prompt_tokens else None
 
@@ -297,6 +300,7 @@ class EnsembleSpec:
         options: The method's own options.
         max_new_tokens: The default limit of a text; None for the program's default.
         stop: The default stop strings.
+        task: The task of the run that chose them; None if it is not known.
     """
 
     members: tuple[ModelSpec, ...]
@@ -306,6 +310,7 @@ class EnsembleSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    task: ServedTask | None = None
 
     def with_loading(
         self,

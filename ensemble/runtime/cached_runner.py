@@ -210,11 +210,7 @@ class CachedRunner(LocalRunner):
         self._rows = [list(prefix) for _ in range(rows)]
 
     def _append(self, parts: Sequence[tuple[Sequence[int], CachedRunner]]) -> None:
-        """Append the rows of other runners of the same model.
-
-        Args:
-            parts: The runners, each with its rows' numbers among all rows to append.
-        """
+        """Append the rows of other runners of the same model, each with the numbers that its rows get."""
         if not self._rows and len(parts) == 1:
             ((_, part),) = parts
             self._cache, self._slots, self._filled, self._rows = part._cache, part._slots, part._filled, part._rows

@@ -19,8 +19,6 @@ from torch import Tensor
 from ensemble.runtime.forward_pass import to_device
 from ensemble.vocabulary.joint import EOS, MemberTables
 
-MAX_DRAFT_TOKENS = 24
-"""Tokens of the longest draft."""
 MAX_DRAFT_ROWS = 8
 """Texts with drafts at a time, if all members are here. More of them fill a device without drafts."""
 MIN_PROBABILITY = 0.4
@@ -255,7 +253,7 @@ class Drafter:
     def __init__(
         self,
         tables: MemberTables,
-        longest: int = MAX_DRAFT_TOKENS,
+        longest: int,
         ways: Sequence[DraftMode] = get_args(DraftMode),
         min_probability: float = MIN_PROBABILITY,
         *,

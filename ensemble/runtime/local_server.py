@@ -106,11 +106,7 @@ def finished(steps: Generator[None, None, T]) -> T:
 
 
 def _next_tokens(logits: Tensor, wanted: int | Ids) -> list[NextToken]:
-    """The next token after each row of logits [rows, V].
-
-    Raises:
-        MemberError: A logit is NaN.
-    """
+    """The next token after each row of logits [rows, V], none of which may be NaN."""
     if bool(logits.isnan().any()):
         raise MemberError("its logits are not numbers (NaN)")
     # A model in half precision gets exact log-probabilities too; one in double precision keeps it.

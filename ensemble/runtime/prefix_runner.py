@@ -251,13 +251,7 @@ def _shared(path: _Path, row: _Row) -> int:
 
 
 def _worth(path: _Path, row: _Row, rows: int) -> int:
-    """The tokens of a row that a path continues; 0 if a new row is better.
-
-    Args:
-        path: The path.
-        row: A row of a batch.
-        rows: Rows of that batch.
-    """
+    """The tokens of a row that a path continues; 0 if a new row is better."""
     shared = _shared(path, row)
     new = len(path.ids) - shared
     # The row may be needed again as it is: a few tokens at its beginning are no reason to lose the rest of it. And all

@@ -4,6 +4,7 @@ r"""``ensemble.json``: an ensemble's models and how they decode, as JSON. It hol
       "schema_version": 1,
       "method": "unite", "k": 10, "weights": [0.5, 0.5], "options": {},
       "generation": {"max_new_tokens": 128, "stop": ["\n"]},
+      "task": {"metric": "number", "extract": null, "template": {"question": "Question: {{question}}\nAnswer:"}},
       "members": [
         {"name": "a", "id": "org/a", "revision": "<commit>", "dtype": "bfloat16", "chat_template": "never"},
         {"name": "b", "path": "../models/b", "files": {"model.safetensors": "<SHA-256>"}, "dtype": "float32"},
@@ -26,7 +27,6 @@ from typing import TYPE_CHECKING, Any, cast
 from ensemble.errors import InputError
 from ensemble.methods import get_method
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, absolute
-from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from ensemble.saved.schema import SavedMember
@@ -41,22 +41,29 @@ def to_json(spec: EnsembleSpec, folder: Path) -> str:
     Raises:
         InputError: An option or a quantization configuration cannot be written as JSON.
     """
-    generation = {"max_new_tokens": spec.max_new_tokens, "stop": list(spec.stop)}
+    from pydantic import ValidationError
+
+    from ensemble.common.schema import first_fault
+    from ensemble.saved.schema import SavedEnsemble
+
+    generation = {"max_new_tokens": spec.max_new_tokens, "stop": spec.stop}
     generation = {key: value for key, value in generation.items() if value}
-    content = {
+    content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "method": spec.method,
         "k": spec.k,
-        "weights": list(spec.weights) if isinstance(spec.weights, tuple) else spec.weights,
+        "weights": spec.weights,
         "options": dict(spec.options),
         **({"generation": generation} if generation else {}),
+        **({} if spec.task is None else {"task": spec.task.model_dump(mode="json")}),
         "members": [member_to_json(member, folder) for member in spec.members],
     }
     try:
-        # NaN is no JSON: other readers would refuse the file.
-        return f"{json.dumps(content, indent=2, allow_nan=False)}\n"
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the ensemble cannot be written as JSON ({error}); leave that option out") from error
+        saved = SavedEnsemble.model_validate(content)
+    except ValidationError as error:
+        reason = first_fault(error, content)
+        raise InputError(f"the ensemble cannot be written as JSON ({reason}); leave that option out") from error
+    return f"{json.dumps(saved.model_dump(exclude_unset=True), indent=2)}\n"
 
 
 def member_to_json(member: ModelSpec, folder: Path) -> dict[str, Any]:
@@ -132,6 +139,7 @@ def from_json(text: str, source: str, folder: Path | None) -> EnsembleSpec:
         saved.options,
         saved.generation.max_new_tokens,
         saved.generation.stop,
+        saved.task,
     )
 
 
@@ -154,7 +162,9 @@ def member_from_json(values: Mapping[str, Any], source: str, folder: Path | None
 
 def _spec(member: SavedMember, source: str, folder: Path | None) -> ModelSpec:
     if member.server is not None:
-        address = ServerAddress.from_dict(member.server.model_dump(), f"{source}.server")
+        from ensemble.models.pool_line import saved_address
+
+        address = saved_address(member.server.model_dump(), f"{source}.server")
         # An ensemble on the hub has no folder, so its tokenizers are on the hub, too.
         if address.tokenizer is not None and folder is not None and (folder / address.tokenizer).is_dir():
             address = replace(address, tokenizer=str(absolute(folder / address.tokenizer)))

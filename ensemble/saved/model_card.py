@@ -12,11 +12,15 @@ from ensemble.models.spec import EnsembleSpec, ModelSpec
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
+    from ensemble.models.served_task import ServedTask
+
 MARKER = (
     "<!-- Written by unite-advisor, and written again when this is saved again: delete this line to keep changes. -->"
 )
 _TEMPLATE = Path(__file__).parent / "templates" / "card.md.j2"
-_SPECIAL = re.compile(r"([\\`*_\[\](){}<>#|~&$!])")
+_SPECIAL = re.compile(r"([\\`*_{}<>#|~&$!])")
+# Some renderers read an escaped bracket as the beginning of a formula.
+_BRACKETS = {ord("["): "&#91;", ord("]"): "&#93;"}
 _NO_EVIDENCE = (
     "## Evidence\n\nNothing was measured for this card. `advisor select` profiles models for a task and runs the set "
     "on held-out questions, and `advisor export` writes a card with the results."
@@ -26,7 +30,22 @@ _NO_EVIDENCE = (
 def escaped(text: str) -> str:
     """An untrusted text for a line of Markdown or a cell of a table, without markup."""
     # White space too, because a line break would end the cell of a table.
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split())).translate(_BRACKETS)
+
+
+def prompt_section(task: ServedTask | None) -> str:
+    """How the prompts of the task were made, as a section of a card; empty if that is not known."""
+    if task is None or task.template is None:
+        return ""
+    template, examples = task.template, sum(map(bool, task.template.shots.values()))
+    before = " after the worked examples that this folder holds" if examples else ""
+    # Longer than any fence within it.
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", template.question)), default=0))
+    return (
+        f"## Prompts\n\nThe models were chosen for prompts of this form{before}, and other wordings may give other "
+        f"results:\n\n{fence}jinja\n{template.question}\n{fence}\n\n`advisor run` and `advisor serve` make the prompt "
+        "of a question. With `--raw`, and in Python, a prompt is sent as it is."
+    )
 
 
 def model_card(
@@ -71,6 +90,7 @@ def model_card(
         trusted=", ".join(trusted),
         extra=_extras(members),
         loading=", ".join(dict.fromkeys(member.dtype or "auto" for member in loaded)),
+        prompts=prompt_section(spec.task),
         evidence=evidence.strip(),
     )
     return f"{str(card).rstrip()}\n"

@@ -11,6 +11,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from ensemble.common.schema import Exact, Flag, Name, Number, Positive, Schema, must, wrong
 from ensemble.models.gguf import SUFFIX
+from ensemble.models.served_task import ServedTask
 from ensemble.models.spec import COMMIT, HUB_ID, ChatTemplate, Reads
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -152,5 +153,7 @@ class SavedEnsemble(Schema, extra="forbid"):
     """the method's options"""
     generation: SavedDefaults = SavedDefaults()
     """the defaults of a text"""
+    task: ServedTask | None = None
+    """the task of the run that chose the models; null if it is not known"""
     members: Annotated[tuple[SavedMember, ...], Field(min_length=1)]
     """the models, the primary first"""

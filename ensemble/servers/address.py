@@ -1,15 +1,12 @@
-"""Reading the line of a pool file that names a model behind a server; this sends no request.
-
-    openai:http://127.0.0.1:8000/v1#org/name  name=big  key_env=BIG_API_KEY  timeout=120  concurrency=4
+"""The address of a model behind a server: ``openai:http://127.0.0.1:8000/v1#org/name``. This sends no request.
 
 No message repeats a part of the line that may hold a key by mistake.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 from urllib.parse import unquote, urlsplit
@@ -17,10 +14,6 @@ from urllib.parse import unquote, urlsplit
 from ensemble.errors import InputError
 
 PREFIX = "openai:"
-OPTIONS = (
-    *("name", "tokenizer", "chat_template", "key_env", "revision", "timeout", "concurrency", "requests_per_minute"),
-    *("price_in", "price_out"),
-)
 _OPENAI = "api.openai.com"
 # vLLM, SGLang and llama.cpp reach most of their throughput with 64 requests at a time, and let more wait. A provider
 # that allows fewer answers 429, which is sent again after a pause.
@@ -29,7 +22,6 @@ _CONCURRENCY = 64
 _HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 # A pool file or a run folder of other people must not send just any variable, such as AWS_SECRET_ACCESS_KEY.
 _KEY_NAME = "_API_KEY"
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +115,6 @@ class ServerAddress:
         options = {name: value for name, value in asdict(self).items() if name not in ("url", "model")}
         return {"address": self.path_or_id, **options}
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, object], place: str) -> ServerAddress:
-        """Read what :meth:`as_dict` gives.
-
-        Args:
-            fields: Untrusted: a user may have edited ``result.json``.
-            place: File and entry, for messages.
-
-        Raises:
-            InputError: A field is missing or wrong.
-        """
-        words = [str(fields.get("address"))]
-        words += [f"{key}={value}" for key, value in fields.items() if key != "address" and value is not None]
-        return read_server_line(words, place)[0]
-
 
 def is_allowed(url: str, allowed: Collection[str]) -> bool:
     """Whether a server is one of those that the user allows.
@@ -152,7 +129,7 @@ def is_allowed(url: str, allowed: Collection[str]) -> bool:
     path = unquote(urlsplit(url).path)
     for each in allowed:
         try:
-            _address(f"{each}#m", "")
+            split_address(f"{each}#m", "")
         except InputError:
             # Not quoted: it may have a password.
             raise InputError("--allow-server: give the URL of a server, such as http://127.0.0.1:8000/v1") from None
@@ -179,58 +156,12 @@ def why_not_decodable(name: str) -> str:
     )
 
 
-def read_server_line(words: list[str], place: str) -> tuple[ServerAddress, dict[str, str]]:
-    """Read a line of a pool file.
-
-    Args:
-        words: The address and the options ``key=value``.
-        place: File and line, for messages.
-
-    Returns:
-        The address, and the options that are not part of it: ``name``, ``chat_template`` and the prices.
+def split_address(word: str, place: str) -> tuple[str, str]:
+    """The server's URL and the model's name, from the first word of a line.
 
     Raises:
-        InputError: The address or an option is wrong.
+        InputError: It is no address, or may hold a key. No message repeats it.
     """
-    options: dict[str, str] = {}
-    for word in words[1:]:
-        key, equals, value = word.partition("=")
-        if not equals:
-            # The word is not quoted: it may be a key that lacks its key_env=.
-            raise InputError(f"{place}: an option has no =; write key=value, for {', '.join(OPTIONS)}")
-        if key not in OPTIONS:
-            raise InputError(
-                f"{place}: unknown option {key!r} for a model behind a server; use one of {', '.join(OPTIONS)}"
-            )
-        if key in options:
-            raise InputError(f"{place}: an option is given twice")
-        options[key] = value
-    key_env, revision, tokenizer = (options.pop(name, None) for name in ("key_env", "revision", "tokenizer"))
-    if key_env is not None and not _VARIABLE.fullmatch(key_env):
-        raise InputError(
-            f"{place}: key_env must be the name of the environment variable that holds the key, not the key"
-        )
-    if revision is not None and not revision.strip():
-        raise InputError(f"{place}: revision= is empty; write a label for the version of the model, or leave it out")
-    if tokenizer is not None and not (tokenizer.strip() and tokenizer.isprintable()):
-        raise InputError(f"{place}: tokenizer= is empty or not printable; give the folder or hub id of a tokenizer")
-    url, model = _address(words[0], place)
-    per_minute = options.pop("requests_per_minute", None)
-    address = ServerAddress(
-        url,
-        model,
-        tokenizer=tokenizer,
-        key_env=key_env,
-        revision=revision,
-        timeout=_number("timeout", options.pop("timeout", "300"), place),
-        concurrency=_concurrency(options.pop("concurrency", str(_CONCURRENCY)), place),
-        requests_per_minute=None if per_minute is None else _number("requests_per_minute", per_minute, place),
-    )
-    return address, options
-
-
-def _address(word: str, place: str) -> tuple[str, str]:
-    """The server's URL and the model's name."""
     # At the first #: the names of models may contain one, addresses cannot.
     url, _, model = word.removeprefix(PREFIX).partition("#")
     if not model:
@@ -258,20 +189,3 @@ def _address(word: str, place: str) -> tuple[str, str]:
     ):
         raise InputError(f"{place}: the address is not http:// or https:// with a host; write {PREFIX}URL#MODEL")
     return url.rstrip("/"), model
-
-
-def _number(key: str, value: str, place: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise InputError(f"{place}: {key}={value}: must be a number above 0")
-    return number
-
-
-def _concurrency(value: str, place: str) -> int:
-    # int() alone also accepts 1_000 and the digits of other scripts.
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1000:
-        raise InputError(f"{place}: concurrency={value}: must be a number from 1 to 1000")
-    return int(value)

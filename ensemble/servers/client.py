@@ -13,11 +13,11 @@ import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import quote
 
 from ensemble.common.retry import retried
 from ensemble.errors import InputError, MemberError, first_line
 from ensemble.servers.address import ServerAddress
+from ensemble.servers.secret import Secret
 
 if TYPE_CHECKING:
     import httpx2
@@ -90,9 +90,10 @@ class ServerClient:
             logging.getLogger(library).setLevel(logging.WARNING)
         self.address = address
         self._root = address.url.removesuffix("/v1")
-        self._key = read_key(address)
+        key = read_key(address)
+        self._secret = Secret(key) if key is not None and len(key) >= _MIN_SECRET else None
         self._retries = retries
-        self._http = RestrictedClient(address, self._key)
+        self._http = RestrictedClient(address, key)
 
     def __enter__(self) -> ServerClient:
         return self
@@ -159,11 +160,12 @@ class ServerClient:
             ) from None
 
     def _redact(self, text: str) -> str:
-        """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode."""
-        if self._key is not None and len(self._key) >= _MIN_SECRET:
-            # Messages of libraries quote text as Python, JSON or an address writes it.
-            for form in (self._key, repr(self._key)[1:-1], json.dumps(self._key)[1:-1], quote(self._key, safe="")):
-                text = text.replace(form, "[key]")
+        """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode.
+
+        A text that has a large part of the key in another form has nothing but the word ``[key]`` left.
+        """
+        if self._secret is not None:
+            text = "[key]" if self._secret.is_in(text := text.replace(self._secret.key, "[key]")) else text
         return text.encode(errors="replace").decode()
 
     def _parse(self, content: bytes) -> Any:

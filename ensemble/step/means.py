@@ -40,6 +40,8 @@ def normalised(weights: Weights, members: int) -> tuple[float, ...]:
         raise InputError(f"{len(weights)} weights for {members} models; give one for each")
     if any(not math.isfinite(weight) or weight < 0 for weight in weights) or sum(weights) <= 0:
         raise InputError(f"weights {list(weights)}: each must be 0 or more, and one of them above 0")
+    if math.isinf(sum(weights)):
+        weights = [weight / max(weights) for weight in weights]
     return tuple(weight / sum(weights) for weight in weights)
 
 

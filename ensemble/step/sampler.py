@@ -185,15 +185,7 @@ class Sampler:
         draws: Sequence[Draw],
         run: Run,
     ) -> list[SampledToken]:
-        """Choose where the other members run only for the rows whose gate is open.
-
-        Args:
-            is_open: [B] which rows these are.
-            own: The primary's logits [B, V].
-            alone: The primary's distribution.
-            draws: For each row, how to choose.
-            run: See :meth:`__call__`.
-        """
+        """Choose where the other members run only for the rows whose gate is open: `is_open` [B]."""
         # The primary chooses in all rows, so that one copy from the device brings the gate and these choices.
         pick = self._alone(alone([own]), draws)
         gate = is_open.to(pick.numbers)[:, None]
@@ -211,13 +203,7 @@ class Sampler:
         return sampled
 
     def _from_drawn_members(self, mixture: Mixture, draws: Sequence[Draw], run: Run) -> list[SampledToken]:
-        """Choose each row's token from the distribution of one member, which is drawn first.
-
-        Args:
-            mixture: How to draw a member.
-            draws: For each row, how to choose.
-            run: See :meth:`__call__`.
-        """
+        """Choose each row's token from the distribution of one member, which is drawn first."""
         drawn = [mixture.draw(draw.uniform) for draw in draws]
         own_draws = [draw._replace(uniform=rest) for draw, (_, rest) in zip(draws, drawn, strict=True)]
         if self._trace or any(draw.alternatives is not None for draw in draws):

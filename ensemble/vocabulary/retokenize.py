@@ -66,12 +66,7 @@ class Continuation:
         return settled + same
 
     def _settle(self, borders: Borders | None, new: list[int]) -> None:
-        """Settle the ids before the last border.
-
-        Args:
-            borders: Where the text can be cut, if known; else only the safe cuts are.
-            new: The ids after the settled ones.
-        """
+        """Settle the ids before the last border; without borders only the safe cuts are known."""
         cut = 0
         if borders is not None:
             # The first bytes of a character at the end are left out: others may follow.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
@@ -18,9 +18,8 @@ _MARK, _GAP = 8.0, 4.5  # half the width of a mark, and the room between it and 
 # Where a name stands beside its point, the best place first; oblique places look accidental.
 _SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
 _ALIGN = {1: "left", 0: "center", -1: "right"}
-_ROUNDS = 100
-# A name that is farther than this from its point gets a line to it; one that is farther than the second is left out.
-_LEADER_FROM, _FARTHEST = 16.0, 130.0
+# How far from its point a name may stand, in multiples of the nearest place; a line leads to those that are not beside.
+_RINGS = (1.0, 2.2, 3.4, 4.6, 5.8, 7.0, 8.2)
 
 
 def point_axes(
@@ -60,59 +59,36 @@ def write_names(
     """
     taken = [Bbox.from_bounds(x - _MARK, y - _MARK, 2 * _MARK, 2 * _MARK) for x, y in axes.transData.transform(marks)]
     lines = [box.transformed(axes.transData).padded(2) for box in avoid]
-    crowded = []
     for x, y, name, bold in names:
         colour = COLOURS["ink" if bold else "muted"]
         text = axes.text(
             x, y, name, fontsize=NAME_SIZE, color=colour, weight="bold" if bold else "normal", va="center_baseline"
         )
-        if not _stands_beside(text, axes, taken, lines):
-            crowded.append((text, x, y))
-    if crowded:
-        _spread(axes, crowded, taken, lines)
+        # A name across a line is better than none.
+        if not (_stands(text, axes, taken, lines) or _stands(text, axes, taken, ())):
+            text.remove()
 
 
-def _stands_beside(text: Text, axes: Axes, taken: list[Bbox], lines: Sequence[Bbox]) -> bool:
-    """Move a text to the best free place beside its point, add its box to ``taken``; return whether there is one."""
-    x, y = axes.transData.transform(text.get_position())
+def _stands(text: Text, axes: Axes, taken: list[Bbox], lines: Sequence[Bbox]) -> bool:
+    """Move a text to the nearest free place, and add its box to ``taken``; return whether there is one."""
+    point = axes.transData.transform(text.get_position())
     # There is room for half a line above the axes.
     size, room = text.get_window_extent(), Bbox.union([axes.bbox, axes.bbox.translated(2, 12)])
-    best, least = None, len(lines) + 1
-    for across, up in _SIDES:
+    for ring, (across, up) in product(_RINGS, _SIDES):
         # An oblique name begins above or below its mark, beside a line that runs upwards from it.
-        left = x + across * (4 if up else _MARK + _GAP) - size.width * (1 - across) / 2
-        bottom = y + up * (_MARK + 1 + size.height / 2) - size.height / 2
+        right = across * ring * (4 if up else _MARK + _GAP)
+        above = up * ring * (_MARK + 1 + size.height / 2)
+        left, bottom = point[0] + right - size.width * (1 - across) / 2, point[1] + above - size.height / 2
         box = Bbox.from_bounds(left, bottom, size.width, size.height)
-        crossed = box.count_overlaps(lines)
-        if crossed < least and room.contains(*box.min) and room.contains(*box.max) and not box.count_overlaps(taken):
-            best, least = (across, box), crossed
-    if best is None:
+        if room.contains(*box.min) and room.contains(*box.max) and not box.count_overlaps([*taken, *lines]):
+            break
+    else:
         return False
-    across, box = best
     taken.append(box)
     # Held at the end that faces the point, because the browser's font is narrower than matplotlib's.
     edge = {1: box.x0, 0: (box.x0 + box.x1) / 2, -1: box.x1}[across]
-    at_x, at_y = axes.transData.inverted().transform((edge, (box.y0 + box.y1) / 2))
-    text.set(position=(at_x, at_y), ha=_ALIGN[across])
-    return True
-
-
-def _spread(axes: Axes, crowded: Sequence[tuple[Text, float, float]], taken: list[Bbox], lines: Sequence[Bbox]) -> None:
-    """Move texts away from what is around their points, and draw a line to each; remove those that find no place."""
-    # It takes half a second to import, and most drawings have room for all names.
-    from adjustText import adjust_text  # type: ignore[import-untyped]
-
     to_data = axes.transData.inverted()
-    texts = [text for text, _, _ in crowded]
-    # A limit of time would make the drawing depend on the machine.
-    adjust_text(texts, objects=[box.transformed(to_data) for box in (*taken, *lines)], ax=axes, iter_lim=_ROUNDS)
-    for text, x, y in crowded:
-        box, point = text.get_window_extent(), axes.transData.transform((x, y))
-        nearest = point.clip(box.min, box.max)
-        distance = float(np.hypot(*(nearest - point)))
-        if distance > _FARTHEST or box.count_overlaps(taken):
-            text.remove()
-            continue
-        taken.append(box)
-        if distance > _LEADER_FROM:
-            axes.plot(*to_data.transform([point, nearest]).T, color=COLOURS["muted"], linewidth=0.8)
+    text.set(position=to_data.transform((edge, (box.y0 + box.y1) / 2)), ha=_ALIGN[across])
+    if ring > 1:
+        axes.plot(*to_data.transform([point, point.clip(box.min, box.max)]).T, color=COLOURS["muted"], linewidth=0.8)
+    return True

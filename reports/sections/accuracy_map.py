@@ -43,23 +43,28 @@ def _draw(result: Result, width: int) -> str | None:
     points = [
         (each, clipped(length, axes.get_xlim()), clipped(accuracy, axes.get_ylim())) for each, length, accuracy in known
     ]
-    avoid = _draw_region(axes, result)
+    avoid = _draw_region(axes, result) if result.can_decode else []
     for candidate, x, _ in points:
         if candidate.accuracy_ci:
             low, high = (clipped(end, axes.get_ylim()) for end in candidate.accuracy_ci)
             axes.plot([x, x], [low, high], color=COLOURS["muted"], linewidth=1)
             avoid.append(Bbox([[x, low], [x, high]]))
+    roles = result.roles
+    shapes = {
+        each.name: each.status if result.can_decode else "selected" if each.name in roles else "rejected"
+        for each in result.candidates
+    }
     names = [
-        (x, y, text.shortened(result.short_names[each.name], 28 if wide else 18), each.status != "rejected")
+        (x, y, text.shortened(result.short_names[each.name], 28 if wide else 18), shapes[each.name] != "rejected")
         for place, (each, x, y) in enumerate(points)
-        if place < _MOST_NAMES[wide] or each.status == "selected"
+        if place < _MOST_NAMES[wide] or shapes[each.name] == "selected"
     ]
     names.sort(key=lambda name: not name[-1])  # the chosen ones first
     write_names(axes, names, [(x, y) for _, x, y in points], avoid)
     places = {candidate.model: place for place, candidate in enumerate(result.candidates)}
     for candidate, x, y in reversed(points):
         # The best candidates last, so that their marks lie above the others.
-        _draw_marks(axes, candidate, places[candidate.model], x, y)
+        _draw_marks(axes, candidate, shapes[candidate.name], places[candidate.model], x, y)
     add_scales(axes, "mean response length, characters (log scale)", f"{result.measure}, points", width)
     label = f"Accuracy against mean response length of {len(points)} candidates; the leaderboard has the same numbers."
     return markup(axes, label, _geometry(axes, width, height))
@@ -72,10 +77,10 @@ def _limits(
     lengths = [length for _, length, _ in known]
     accuracies = [end for candidate, _, accuracy in known for end in (accuracy, *(candidate.accuracy_ci or ()))]
     primary = result.primary
-    if primary and primary.mean_length is not None:
+    if result.can_decode and primary and primary.mean_length is not None:
         ratio = result.rules.max_length_ratio
         lengths += [primary.mean_length * ratio, primary.mean_length / ratio]
-    if primary and primary.accuracy is not None:
+    if result.can_decode and primary and primary.accuracy is not None:
         accuracies.append(max(primary.accuracy - result.rules.max_gap, 0.0))
     # An empty response counts as one character, because a logarithm has no place for 0.
     return log_limits([max(length, 1.0) for length in lengths], 1.15), points_limits(accuracies)
@@ -98,12 +103,12 @@ def _draw_region(axes: Axes, result: Result) -> list[Bbox]:
     return [Bbox([[x, bottom], [x, top]]) for x in (left, right)] + [Bbox([[left, bottom], [right, bottom]])]
 
 
-def _draw_marks(axes: Axes, candidate: CandidateFigures, place: int, x: float, y: float) -> None:
+def _draw_marks(axes: Axes, candidate: CandidateFigures, own: str, place: int, x: float, y: float) -> None:
     """Draw the marks of all statuses on one another. The page shows the one that its limits give the candidate."""
     accuracy, length = text.points(candidate.accuracy), text.length(candidate.mean_length)
     title = f"{candidate.name}: {accuracy} points, {length} characters"
     for shape in ("primary", "selected", "rejected"):
-        shown = int(shape == candidate.status)
+        shown = int(shape == own)
         mark(axes, x, y, shape, title=title, data={"point": place, "shape": shape, "shown": shown})
 
 

@@ -46,7 +46,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
 def prediction(report: ReportData) -> dict[str, Any] | None:
     """Return the values of the prediction's template; None without a prediction."""
     result = report.result
-    rows = [*_sets(result), *_strategies(result)]
+    rows = [*(_sets(result) if result.can_decode else ()), *_strategies(result)]
     measured = [row for row in rows if row.measured is not None]
     # A set that promises more than the measured ones is worth a row, even if it did not answer.
     promising = [row for row in rows[:1] if row.measured is None]
@@ -114,23 +114,33 @@ def _sets(result: Result) -> list[_Promise]:
     together = {row.members: row for row in result.strategies if row.is_decoded}
     found = []
     for number, each in enumerate(_predicted(result), start=1):
-        if each.predicted_gain is None or not each.models:
-            continue
         row = together.get(each.models)
+        # That of a set which was run uses all questions, and the expected gain lies between it and the measured one.
+        of = each if row is None or row.predicted_gain is None else row
+        if of.predicted_gain is None or not each.models:
+            continue
         measured, ends = (row.measured_gain, row.measured_gain_ci) if row else (each.measured_gain, None)
         # A drawing has no room for all names.
         name = f"Set {number}, {text.counted(len(each.models), 'model')}"
         found.append(
             _Promise(
-                name, each.models, _note(each, result), each.predicted_gain, each.predicted_gain_ci, measured, ends
+                name,
+                each.models,
+                _note(each, result, of is row),
+                of.predicted_gain,
+                of.predicted_gain_ci,
+                measured,
+                ends,
             )
         )
     return found
 
 
-def _note(each: PredictedFigures, result: Result) -> str:
+def _note(each: PredictedFigures, result: Result, with_all: bool) -> str:
     chosen = each.models == tuple(candidate.model for candidate in result.chosen)
-    return ", ".join(words for words, holds in (("chosen by the rules", each.rules), ("used", chosen)) if holds)
+    source = "predicted with all questions" if with_all else "predicted from the dev questions alone"
+    words = ("chosen by the rules" if each.rules else "", "used" if chosen else "", source)
+    return ", ".join(filter(None, words))
 
 
 def _strategies(result: Result) -> list[_Promise]:

@@ -18,9 +18,13 @@ def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None if the questions have no groups."""
     result = report.result
     models = [candidate for candidate in result.candidates if candidate.groups]
+    # All questions where all models answered them: figures on other questions would not be comparable.
+    every = {each.model: each.groups for each in result.single_models if each.groups}
+    has_all = bool(models) and all(candidate.name in every for candidate in models)
+    groups_of = {each.name: (every[each.name] if has_all else each.groups) or {} for each in models}
     sizes: dict[str, int] = {}
-    for candidate in models:
-        for name, group in (candidate.groups or {}).items():
+    for own in groups_of.values():
+        for name, group in own.items():
             # A candidate that left a race answered fewer questions than the others.
             sizes[name] = max(sizes.get(name, 0), group.n)
     if not sizes:
@@ -28,7 +32,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
     shown = models[:_MOST_MODELS]
     # Of many groups the largest tell the most.
     names = sorted(sorted(sizes, key=lambda group: -sizes[group])[:_MOST_GROUPS])
-    by_model = [(candidate, candidate.groups or {}) for candidate in shown]
+    by_model = [(candidate, groups_of[candidate.name]) for candidate in shown]
     accuracies = [each.accuracy for _, own in by_model for each in own.values() if each.accuracy is not None]
     low, high = min(accuracies, default=0.0), max(accuracies, default=0.0)
 
@@ -47,6 +51,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
         ],
         "total": len(sizes),
         "left_out": len(models) - len(shown),
+        "has_all": has_all,
         "few": FEW,
         "has_few": any(sizes[name] < FEW for name in names),
         "has_intervals": any(each.accuracy_ci for _, own in by_model for each in own.values()),

@@ -7,7 +7,7 @@ from typing import Any
 from advisor.runs.schema.result import Result
 from reports.report_data import ReportData
 
-STATUS_WORDS = {"primary": "Primary", "selected": "Selected", "rejected": "Rejected", "failed": "Failed"}
+STATUS_WORDS = {"primary": "Primary", "selected": "Chosen", "rejected": "Not chosen", "failed": "Failed"}
 
 
 def values(report: ReportData) -> dict[str, Any]:
@@ -26,6 +26,8 @@ def values(report: ReportData) -> dict[str, Any]:
         # A column that is empty for every candidate is left out.
         "columns": {name for name, known in has.items() if known},
         "status_words": STATUS_WORDS,
+        "roles": result.roles,
+        "held_out": {each.model: each.accuracy for each in result.single_models if each.n == result.held_out},
     }
 
 

@@ -32,14 +32,15 @@ def _draw(result: Result, lengths_of: Sequence[Sequence[int]], width: int) -> st
         return None
     rows = rows[:MOST_CANDIDATES]
     names = [result.short_names[each.name] for each, _ in rows]
-    axes = row_axes(names, width, row=50 if width == WIDE else 60, bold=[each.status != "rejected" for each, _ in rows])
+    bold = set(result.selected) if result.can_decode else set(result.roles)
+    axes = row_axes(names, width, row=50 if width == WIDE else 60, bold=[each.name in bold for each, _ in rows])
     means = [each.mean_length for each, _ in rows if each.mean_length is not None]
     # An empty response counts as one character, because a logarithm has no place for 0.
     every = [max(length, 1.0) for length in (*means, *(length for _, lengths in rows for length in lengths))]
     limits = log_limits(every, 1.12)
     add_scale(axes, "response length, characters (log scale)", limits, 5 if width == NARROW else 10, log=True)
     primary = result.primary
-    if primary and primary.mean_length:
+    if result.can_decode and primary and primary.mean_length:
         ratio = result.rules.max_length_ratio
         low, high = (clipped(end, limits) for end in (primary.mean_length / ratio, primary.mean_length * ratio))
         axes.axvspan(low, high, facecolor=COLOURS["band"], linewidth=0, zorder=0)
@@ -53,6 +54,7 @@ def _draw(result: Result, lengths_of: Sequence[Sequence[int]], width: int) -> st
         axes.axhline(base, color=COLOURS["rule"], linewidth=1)
         if candidate.mean_length is not None:
             title = f"{candidate.name}: mean {text.length(candidate.mean_length)} characters"
-            mark(axes, candidate.mean_length, base, candidate.status, title=title)
+            shape = candidate.status if result.can_decode else "selected"
+            mark(axes, candidate.mean_length, base, shape, title=title)
     label = f"How the response lengths of {len(rows)} candidates are spread, with the mean of each."
     return markup(axes, label)

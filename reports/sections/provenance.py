@@ -8,11 +8,22 @@ from advisor.runs.provenance_facts import facts_of
 from ensemble.common.text import visible
 from reports.report_data import ReportData
 
+_PAPER = """@inproceedings{yao2025determine,
+  title = {Determine-Then-Ensemble: Necessity of Top-k Union for Large Language Model Ensembling},
+  author = {Yao, Yuxuan and Wu, Han and Liu, Mingyang and Luo, Sichun and Han, Xiongwei and Liu, Jie and Guo, Zhijiang
+    and Song, Linqi},
+  booktitle = {International Conference on Learning Representations},
+  year = {2025}
+}"""
+
 
 def values(report: ReportData) -> dict[str, Any]:
     """Return the template's values."""
     provenance = report.result.provenance
+    version = provenance.versions.get("unite-advisor", "unknown")
+    software = f"@software{{unite_advisor,\n  title = {{unite-advisor}},\n  version = {{{version}}}\n}}"
     return {
+        "citation": f"{_PAPER}\n\n{software}",
         "facts": facts_of(provenance),
         "models": [
             (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.question_rows import KINDS, MOST_MODELS, NOT_ASKED, RIGHT, WRONG, QuestionRow, model_columns
+from reports.question_rows import KINDS, MOST_MODELS, NOT_ASKED, OF_STRATEGY, RIGHT, WRONG, QuestionRow, model_columns
 from reports.report_data import ReportData
 
 _SHOWN_WITHOUT_SCRIPT = 20
@@ -25,7 +25,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
         "left_out": max(len(result.candidates) - MOST_MODELS, 0),
         "strategy": compared_strategy(report) if any(each.strategy != NOT_ASKED for each in rows) else "",
         "best_single": result.best_single.name if result.best_single else "the best single model",
-        "counts": [(name, sum(kind in each.kinds for each in rows)) for kind, name in KINDS.items()],
+        "counts": [(name, *_counted(kind, rows)) for kind, name in KINDS.items()],
         "rows": _telling(rows),
         "kinds": KINDS,
         "words": _WORDS,
@@ -39,6 +39,14 @@ def compared_strategy(report: ReportData) -> str:
     if recommended and samples and samples.by_strategy:
         return recommended.title
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""
+
+
+def _counted(kind: str, rows: tuple[QuestionRow, ...]) -> tuple[int, float]:
+    """Return the number of questions of a kind, and its share of those that can be of this kind."""
+    # Only questions that the strategy answered can be recovered or broken.
+    asked = sum(kind not in OF_STRATEGY or each.strategy != NOT_ASKED for each in rows)
+    count = sum(kind in each.kinds for each in rows)
+    return count, count / max(asked, 1)
 
 
 def _telling(rows: tuple[QuestionRow, ...]) -> list[QuestionRow]:

@@ -35,6 +35,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
         "columns": {name for name in _OPTIONAL if any(getattr(row, name) is not None for row in rows)},
         "interval": text.interval_name(result.advice.confidence),
         "notes": strategy_certainty(result, recommended) if recommended else "",
+        "why": _why_not_the_top(result),
         "figure": both_widths(lambda width: _draw(result, width)),
     }
 
@@ -43,7 +44,9 @@ def groups(report: ReportData) -> dict[str, Any] | None:
     """Return the values of the groups' template; None if the recommended strategy has no groups."""
     result = report.result
     recommended = result.recommended
-    every = (recommended.groups or ())[:_MOST_KNOWN_GROUPS] if recommended else ()
+    # A single model gains nothing over itself.
+    is_gain = recommended is not None and not recommended.is_single
+    every = (recommended.groups or ())[:_MOST_KNOWN_GROUPS] if recommended and is_gain else ()
     if not every:
         return None
     # What is hurt must not be among those that are left out.
@@ -64,6 +67,16 @@ def groups(report: ReportData) -> dict[str, Any] | None:
         "interval": text.interval_name(result.advice.confidence),
         "figure": both_widths(lambda width: draw_differences(drawn, width, "gain, points", label)),
     }
+
+
+def _why_not_the_top(result: Result) -> str:
+    """The recommendation in full, where another strategy has more points: it says why that one is not recommended."""
+    own, recommended = result.advice.recommendation, result.recommended
+    # On the first screen a single model has this text.
+    if own is None or recommended is None or recommended.is_single or recommended.accuracy is None:
+        return ""
+    most = max((row.accuracy for row in result.strategies if row.accuracy is not None), default=recommended.accuracy)
+    return text.sentence(own.text) if text.points(most) != text.points(recommended.accuracy) else ""
 
 
 def _members(row: StrategyFigures) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from advisor.advice.recommendation import few_questions
+from advisor.runs.group_sentence import source_of_gain
 from advisor.runs.schema.result import Result, StrategyFigures
 from ensemble.common import text
 from reports.charts.differences import draw_difference
@@ -13,9 +15,6 @@ if TYPE_CHECKING:
     from advisor.statistics import Interval
 
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others
-_DECODING = (
-    "Decoding together means: for each piece of text, all models say what they would write, and one choice is made."
-)
 _CORRECTED = " after correction for several strategies"
 
 
@@ -38,8 +37,10 @@ def values(report: ReportData) -> dict[str, Any]:
         "unchecked": _unchecked(result),
         "interval": text.interval_name(result.advice.confidence) if recommended else _interval_of_set(result),
         "baseline": result.best_single.name if result.best_single else "the best single model",
-        "shown": _shown(result, recommended) if recommended else "",
-        "decoding": _DECODING if recommended and recommended.is_decoded else "",
+        "shown": strategy_shown(result, recommended) if recommended else "",
+        "what": _what_to_do(result),
+        "source": source_of_gain(recommended.groups or ()) if recommended and not recommended.is_single else "",
+        "use": _commands(result),
         "p": _measured(result)[2],
         "certainty": certainty(result),
         "figure": draw_difference(gain, ends),
@@ -52,6 +53,32 @@ def decoded_set(report: ReportData) -> dict[str, Any]:
     if result.recommended is None:
         return {"figures": [], "advice": "", "certainty": ""}
     return {"figures": _figures_of_set(result), "advice": result.advice.text, "certainty": certainty(result)}
+
+
+def _what_to_do(result: Result) -> str:
+    """What to do, in one sentence, and a second one where few questions say it."""
+    recommended, own = result.recommended, result.advice.recommendation
+    if recommended is None or own is None:
+        return text.sentence(result.advice.text)
+    if recommended.is_single:
+        # It says why nothing else is recommended, and has no gain.
+        return text.sentence(own.text)
+    measured, expected = recommended.measured_gain or 0.0, recommended.expected_gain or 0.0
+    is_opposite = round(measured, 1) * round(expected, 1) < 0
+    opposite = " The measured gain has the other sign, so the expected one is mostly the prediction."
+    few = few_questions(recommended.n) if recommended.n else ""
+    return f"{text.sentence(recommended.key.describe())}{opposite if is_opposite else ''}{few}"
+
+
+def _commands(result: Result) -> list[str]:
+    """The commands that use the recommended strategy, in the folder of the report."""
+    recommended = result.recommended
+    if recommended is None:
+        return []
+    # Logs have the names of models, and not their places.
+    pool = "" if result.can_decode else " --pool models.txt"
+    group = " --group NAME" if recommended.key.groups else ""
+    return [f'advisor run . "..."{group}{pool}', f"advisor serve .{pool}"]
 
 
 def headline(result: Result) -> str:
@@ -163,13 +190,25 @@ def _figures_of_set(result: Result) -> list[tuple[str, str]]:
     return figures
 
 
-def _shown(result: Result, recommended: StrategyFigures) -> str:
-    """What the test shows about the recommended strategy, as a sentence."""
+def strategy_shown(result: Result, recommended: StrategyFigures) -> str:
+    """Return what the test shows about the recommended strategy, as a sentence."""
     row = recommended
     if row.is_single:
-        return "This model is what the test compares the other strategies with."
+        return (
+            "This model is what the test compares the other strategies with."
+            if len(result.strategies) > 1
+            else "Nothing was tested, because this is the only strategy."
+        )
     several = sum(not each.is_single for each in result.strategies) > 1
     p = "" if row.p_adjusted is None else f" (p {text.p_value(row.p_adjusted)}{_CORRECTED if several else ''})"
+    why = text.why_not_shown(
+        recommended.shown or "not_yet",
+        recommended.expected_gain_ci,
+        row.measured_gain_ci,
+        is_after_cascade=result.is_after_cascade,
+    )
+    if result.is_after_cascade and recommended.shown != "yes":
+        return f"Not counted as shown{p}. {why}"
     sentences = {
         "yes": f"Chance alone would hardly give this gain{p}.",
         "not_yet": f"Not significant: chance can explain this gain{p}. It is the best estimate so far; more held-out "
@@ -178,7 +217,7 @@ def _shown(result: Result, recommended: StrategyFigures) -> str:
     }
     # The interval has no correction, so it and the test may seem to contradict each other.
     shown = recommended.shown or "not_yet"
-    return _joined((sentences[shown], text.why_not_shown(shown, recommended.expected_gain_ci)))
+    return _joined((sentences[shown], why))
 
 
 def _changes(subject: str, gained: int | None, lost: int | None) -> str:
@@ -203,11 +242,11 @@ def _other_best(result: Result) -> str:
 
 
 def _close_calls(result: Result, details: str) -> str:
-    fragile = sum(bool(candidate.close_call) for candidate in result.candidates)
-    if not fragile:
+    close_calls = sum(bool(candidate.close_call) for candidate in result.candidates)
+    if not close_calls:
         return ""
-    noun = "decision of the rules was a close call" if fragile == 1 else "decisions of the rules were close calls"
-    return f"{text.in_words(fragile).capitalize()} {noun}; see {details}."
+    noun = "decision of the rules was a close call" if close_calls == 1 else "decisions of the rules were close calls"
+    return f"{text.in_words(close_calls).capitalize()} {noun}; see {details}."
 
 
 def _joined(sentences: tuple[str, ...]) -> str:

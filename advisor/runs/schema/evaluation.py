@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from advisor.runs.schema.judge import JudgeSection
-from advisor.runs.schema.measured import Scored
+from advisor.runs.schema.measured import OfMethod, OfModel, Scored
 from advisor.runs.schema.result import Provenance, Weights
 from ensemble.common.schema import Count, Figure, Interval, Line, Points, Positive, Schema
 
 
-class EvaluatedModel(Scored):
+class EvaluatedModel(Scored, OfModel):
     """A member of the set alone."""
 
-    model: Line
-    """its name"""
     mean_length: Figure = None
     """mean length of its responses, in characters"""
     ms_per_token: Figure = None
@@ -24,17 +22,10 @@ class EvaluatedModel(Scored):
     peak_memory: Figure = None
     """in bytes"""
 
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return self.model
 
-
-class EvaluatedMethod(Scored):
+class EvaluatedMethod(Scored, OfMethod):
     """A method that joins the members, or the control."""
 
-    method: Line
-    """its name"""
     level: Literal["token", "byte", "span", "response", "control"]
     """what it joins; `control` draws as many responses of the best single model"""
     left_out: Line | None = None
@@ -65,11 +56,6 @@ class EvaluatedMethod(Scored):
     """entries per step whose probabilities were used"""
     peak_memory: Figure = None
     """in bytes"""
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return self.method
 
     @property
     def p(self) -> float | None:

@@ -78,7 +78,7 @@ class JudgedSplit(SparseSchema):
     split: Line = ""
     """the questions"""
     calls: Count = 0
-    """the different prompts that each judge got for them"""
+    """the different prompts that the judge got for them, with those of its second try"""
     verdicts: Count = 0
     """verdicts of the judge"""
     unread: Count = 0

@@ -10,6 +10,31 @@ SCHEMA_VERSION: Final = 2
 """Of ``result.json`` and ``evaluation.json``; it grows when a key changes its meaning."""
 
 
+# A file has the keys of a class's last base first, so a base with the name comes last.
+class OfModel(Schema):
+    """Whose figures they are: a model's."""
+
+    model: Line
+    """its name"""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.model
+
+
+class OfMethod(Schema):
+    """Whose figures they are: those of a set with a method."""
+
+    method: Line
+    """its name"""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.method
+
+
 class GroupAccuracy(Schema):
     """The accuracy on a group of the questions."""
 

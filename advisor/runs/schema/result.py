@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from advisor.records import ReasonCode, Shown, Status, Verdict
+from advisor.records import Doubt, ReasonCode, Shown, Status, Verdict
 from advisor.runs.schema.judge import JudgeSection
-from advisor.runs.schema.measured import Accuracy, Measured
+from advisor.runs.schema.measured import Accuracy, GroupAccuracy, Measured, OfMethod, OfModel
 from advisor.runs.schema.strategy import StrategyKey
+from advisor.strategies import largest_usual
 from ensemble.common.schema import (
     Count,
     Exact,
@@ -27,8 +28,10 @@ from ensemble.common.schema import (
     Share,
     SparseSchema,
     must,
+    validated,
     wrong,
 )
+from ensemble.models.served_task import PromptTemplate
 from ensemble.models.spec import ChatTemplate, Reads
 
 MEASURES = {"pairwise": "win rate", "single": "grade", "": "accuracy"}
@@ -65,6 +68,8 @@ class TaskInfo(Schema):
     """the token limit of a response; null for responses of logs"""
     extract: Exact | None = None
     """the regular expression that finds the answer in a response"""
+    template: PromptTemplate | None = None
+    """how a question becomes a prompt; null for logs and for tasks of lm-eval"""
     notes: tuple[Line, ...] = ()
     """what to know about the scores"""
 
@@ -82,8 +87,8 @@ class RuleLimits(Schema):
     """for votes and cascades: the largest gap to the most accurate model, in points"""
     max_voters: Count = 5
     """the most models in a vote or a cascade"""
-    min_gain: Number = 0.0
-    """points that a strategy must gain to be recommended"""
+    min_gain: Number | None = None
+    """points that a strategy with more than one model or call must gain to be recommended; null: 0.2 for each call"""
 
 
 class RaceCost(Schema):
@@ -97,11 +102,9 @@ class RaceCost(Schema):
     """the number without a race"""
 
 
-class CandidateFigures(Measured):
+class CandidateFigures(Measured, OfModel):
     """A model of the pool, with the decision of the rules."""
 
-    model: Line
-    """its name in the pool"""
     n: Count | None = None
     """number of its questions"""
     status: Status = "rejected"
@@ -112,17 +115,15 @@ class CandidateFigures(Measured):
     or `failed`"""
     reason: Line | None = None
     """the decision as a sentence, with the figures"""
+    doubts: tuple[Doubt, ...] = ()
+    """why its figures mean little: `never_right`, over a fifth of the questions `unread`, or nearly all responses the
+    `same_text`"""
     close_call: Line | None = None
     """why other questions could change the decision; null if they hardly could"""
     gap_ci: OpenInterval = None
     """the 95% interval of the gap to the primary"""
     length_ratio_ci: OpenInterval = None
     """the 95% interval of the length ratio to the primary; null for an end that is not finite"""
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return self.model
 
 
 class PredictedFigures(Schema):
@@ -155,7 +156,7 @@ class PredictedFigures(Schema):
 class Predictions(Schema):
     """The predicted gains of sets."""
 
-    choose: Line = "rules"
+    set_by: Literal["rules", "predicted", "search"] = "rules"
     """what the set is chosen by: `rules`, `predicted` or `search`"""
     sets: tuple[PredictedFigures, ...] = ()
     """the ten most promising sets, that of the rules, and all that were decoded; the most promising first"""
@@ -204,11 +205,11 @@ class GainFigures(Schema):
     measured_gain_ci: Interval = None
     """its interval: each end is a one-sided limit, so it is a 90% interval by default"""
     predicted_gain: Points = None
-    """what the dev answers of single models predict; null where nothing was predicted"""
+    """what the answers of single models to all questions predict; null where nothing was predicted"""
     predicted_gain_ci: Interval = None
     """its interval"""
     expected_gain: Points = None
-    """the gain to expect in use: the measured one and the predicted one together"""
+    """the gain to expect in use: the measured one and the predicted one together, so it lies between them"""
     expected_gain_ci: Interval = None
     """its interval"""
     questions: Count | None = None
@@ -227,23 +228,13 @@ class GainFigures(Schema):
     """one-sided p of no gain after the correction for several strategies; null for a single model"""
 
 
-class MemberFigures(Measured):
+class MemberFigures(Measured, OfModel):
     """A member of the set alone, on the same questions as the set."""
 
-    model: Line
-    """its name"""
 
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return self.model
-
-
-class EnsembleResult(Measured, GainFigures):
+class EnsembleResult(GainFigures, Measured, OfMethod):
     """The set that decodes together on held-out questions."""
 
-    method: Line
-    """how it decodes"""
     k: Positive | None = None
     """candidates that each member brings to the union"""
     weights: Weights | Literal["perplexity"] | None = None
@@ -267,11 +258,6 @@ class EnsembleResult(Measured, GainFigures):
     members: tuple[MemberFigures, ...] = ()
     """each member alone on the same questions"""
 
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return self.method
-
 
 class GroupFigures(Schema):
     """The gain of a strategy in a group of the questions."""
@@ -290,7 +276,7 @@ class GroupFigures(Schema):
     """whether the test shows a gain in this group"""
 
 
-class StrategyFigures(StrategyKey, GainFigures, Accuracy, extra="allow"):
+class StrategyFigures(GainFigures, Accuracy, StrategyKey, extra="allow"):
     """A strategy on the held-out questions."""
 
     n: Count = 0
@@ -313,15 +299,15 @@ class StrategyFigures(StrategyKey, GainFigures, Accuracy, extra="allow"):
     """dollars of 1,000 questions; null if it is not known"""
 
 
-class SingleModel(Schema):
+class SingleModel(OfModel):
     """A model that answered the held-out questions alone."""
 
-    model: Line
-    """its name"""
     n: Count = 0
     """number of the questions"""
     accuracy: Points = None
     """on these questions"""
+    groups: dict[Line, GroupAccuracy] | None = None
+    """for each group, its figures on the dev and held-out questions together; null if there is only one group"""
     seconds_per_question: Figure = None
     """the time of a response"""
     price_per_1000: Figure = None
@@ -344,7 +330,7 @@ class RecommendedStrategy(StrategyKey):
     price_per_1000: Figure = None
     """dollars of 1,000 questions; null if it is not known"""
     min_gain: Number = 0.0
-    """points that a strategy with more than one model or call must gain"""
+    """points that it had to be expected to gain; for a single model those of the option, or 0"""
     shown: Shown = "not_yet"
     """whether the test shows the gain"""
     text: Line = ""
@@ -494,7 +480,7 @@ class Provenance(SparseSchema):
     """the options that decide the result, the `models` with what their lines set, and the fingerprints of the
     `questions`, by which a later run finds out whether this folder is for the same run"""
     date: Line | None = None
-    """when it was written"""
+    """when this result was first written, in UTC; a rerun that comes to the same result keeps it"""
 
 
 class Result(Schema):
@@ -510,12 +496,12 @@ class Result(Schema):
     """the cost of a race; null without one"""
     candidates: tuple[CandidateFigures, ...] = ()
     """the leaderboard, best first"""
-    selected: tuple[Line, ...] = ()
+    selected: tuple[Line, ...]
     """the chosen set, the primary first; only the primary if no candidate fits it"""
     prediction: Predictions | None = None
     """null where no two candidates can decode together"""
     pairs: tuple[PairFigures, ...] = ()
-    """each pair of profiled candidates"""
+    """each pair of the 100 most accurate profiled candidates"""
     ensemble: EnsembleResult | None = None
     """null, or the result of the set on held-out questions"""
     strategies: tuple[StrategyFigures, ...] = ()
@@ -560,9 +546,39 @@ class Result(Schema):
         if row is None:
             # The file may be edited, and recommend what it does not compare.
             known = {*StrategyFigures.model_fields, *(own.model_extra or {})}
-            return StrategyFigures(**{name: value for name, value in own if name in known})
+            values = {name: value for name, value in own if name in known}
+            return validated(
+                StrategyFigures, values, "result.json: advice.recommendation", "run `advisor select` again"
+            )
         gain = {name: getattr(own, name) for name in ("expected_gain", "expected_gain_ci", "shown")}
         return row.model_copy(update=gain)
+
+    @property
+    def is_after_cascade(self) -> bool:
+        """Whether the recommended strategy's own p is small, but the cascade of all voters, tested first, is not shown.
+
+        Then the corrected p is that of the cascade.
+        """
+        own = self.recommended
+        first = largest_usual([each.key for each in self.strategies])
+        row = next((each for each in self.strategies if each.key == first), None)
+        if own is None or first is None or row is None or own.key.hypothesis == first.hypothesis:
+            return False
+        if own.p_no_gain is None or own.p_adjusted is None or row.p_adjusted is None:
+            return False
+        alpha = (1 - self.advice.confidence) / 2
+        return own.key.ASKS and own.p_no_gain <= alpha < row.p_adjusted == own.p_adjusted
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """What each model does in the recommended strategy, by name; models that are not in it are left out."""
+        own = self.advice.recommendation
+        return {} if own is None else {name: own.key.ROLE.format(n=n) for n, name in enumerate(own.members, 1)}
+
+    @property
+    def can_decode(self) -> bool:
+        """Whether models can decode together: those of logs are not here."""
+        return not self.provenance.logs
 
     @property
     def measure(self) -> str:

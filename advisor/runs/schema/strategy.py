@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import PrivateAttr, ValidationInfo, model_validator
+from pydantic import GetJsonSchemaHandler, PrivateAttr, ValidationInfo, model_validator
+from pydantic_core import CoreSchema
 
-from advisor.strategies.schema import strategy_of
+from advisor.strategies.schema import shape_of, strategy_of, with_own_keys
 from advisor.strategies.strategy import Strategy
 from ensemble.common.schema import Line, Schema, must, wrong
 from ensemble.common.text import visible
@@ -22,6 +23,11 @@ class StrategyKey(Schema, extra="allow"):
     """the models in the order in which they are asked"""
 
     _value: Strategy = PrivateAttr()
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The JSON Schema, with the own keys of all strategies."""
+        return with_own_keys(handler(core), handler, shape_of)
 
     @model_validator(mode="after")
     def _with_own_keys(self, info: ValidationInfo) -> StrategyKey:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 from ensemble.servers.token_client import RequestCounts
 
@@ -40,6 +40,8 @@ class Metrics:
     def __init__(self) -> None:
         # Not the library's global registry: several servers in one process would register the same names.
         registry = self._registry = CollectorRegistry()
+        # Else each figure has a second one, with the time at which it was made.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.requests = Counter("advisor_requests", "Requests.", ["path", "status"], registry=registry)
         self.seconds = Histogram(
             "advisor_request_seconds", "To a request's last byte.", ["path"], registry=registry, buckets=_SECONDS

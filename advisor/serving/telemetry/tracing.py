@@ -24,8 +24,10 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.datastructures import Headers
 
-from advisor.profile.asked_model import AskedModel, Reply, ServerModel
-from advisor.serving.responses import RequestStream, openai_reason
+from advisor.profile.asked_model import AskedModel, ServerModel
+from advisor.response_cache import Response
+from advisor.serving.request import GenerationRequest
+from advisor.serving.responses import openai_reason
 from ensemble.common.background import in_background
 from ensemble.errors import InputError
 from ensemble.servers.client import TRACE_HEADERS
@@ -111,10 +113,10 @@ class RequestTraces:
         TRACE_HEADERS.set(_headers(span))
         return found
 
-    def follow(self, stream: RequestStream) -> None:
+    def follow(self, request: GenerationRequest) -> None:
         """Let the span of this context's request tell what becomes of its texts."""
         if (current := _CURRENT.get()) is not None:
-            current.follow(stream)
+            current.follow(request)
 
     def describe(self, response: Mapping[str, Any]) -> None:
         """Let the span of this context's request have the counts of a response without texts."""
@@ -148,21 +150,20 @@ class RequestTrace:
     def __init__(self, tracer: trace.Tracer, span: Span, operation: str, model: str) -> None:
         self._tracer, self._model = tracer, model
         self.span, self.operation = span, operation
-        self._stream: RequestStream | None = None
+        self._request: GenerationRequest | None = None
 
-    def follow(self, stream: RequestStream) -> None:
+    def follow(self, request: GenerationRequest) -> None:
         """Take a request's parameters, and at the end what became of its texts."""
-        self._stream = stream
+        self._request = request
         self._name_model()
-        request = stream.request
         parameters = {
             "gen_ai.request.max_tokens": request.settings.max_new_tokens,
             "gen_ai.request.temperature": request.settings.temperature,
             "gen_ai.request.top_p": request.settings.top_p,
         }
         # The conventions leave it out for one text.
-        if len(stream.numbers) > 1:
-            parameters["gen_ai.request.choice.count"] = len(stream.numbers)
+        if request.texts > 1:
+            parameters["gen_ai.request.choice.count"] = request.texts
         self.span.set_attributes(parameters)
 
     def describe(self, response: Mapping[str, Any]) -> None:
@@ -175,13 +176,13 @@ class RequestTrace:
     def end(self, status: int) -> None:
         """End the span with the HTTP status of the response; 499 where the client left."""
         failure = status
-        if (stream := self._stream) is not None:
-            reasons = [openai_reason(stream.ended[index].finish_reason) for index in sorted(stream.ended)]
-            new_tokens = sum(piece.new_tokens for piece in stream.ended.values())
-            self._count(stream.read, new_tokens, [reason for reason in reasons if reason is not None])
-            self._add_parts(stream)
+        if (request := self._request) is not None:
+            reasons = [openai_reason(request.ended[index].finish_reason) for index in sorted(request.ended)]
+            new_tokens = sum(piece.new_tokens for piece in request.ended.values())
+            self._count(request.read, new_tokens, [reason for reason in reasons if reason is not None])
+            self._add_parts(request)
             # A stream has the status 200 before its texts are finished.
-            failure = status if stream.error is None else stream.error.status
+            failure = status if request.error is None else request.error.status
         self.span.set_attribute("http.response.status_code", status)
         if failure >= 400:
             self.span.set_attribute("error.type", str(failure))
@@ -202,12 +203,12 @@ class RequestTrace:
         if reasons:
             self.span.set_attribute("gen_ai.response.finish_reasons", reasons)
 
-    def _add_parts(self, stream: RequestStream) -> None:
+    def _add_parts(self, request: GenerationRequest) -> None:
         """The spans of waiting and decoding, where one decoder writes the texts."""
-        if stream.begun is None:
+        if request.begun is None:
             return
         context, end = trace.set_span_in_context(self.span), time.monotonic()
-        for name, start, stop in (("waiting", stream.arrived, stream.begun), ("decoding", stream.begun, end)):
+        for name, start, stop in (("waiting", request.arrived, request.begun), ("decoding", request.begun, end)):
             self._tracer.start_span(name, context, start_time=_unix_ns(start)).end(_unix_ns(stop))
 
 
@@ -218,7 +219,7 @@ class _TracedModel:
         self.name = model.name
         self._model, self._tracer = model, tracer
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Reply:
+    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
         """See :class:`advisor.profile.asked_model.AskedModel`."""
         current = _CURRENT.get()
         if current is None:
@@ -230,22 +231,27 @@ class _TracedModel:
         kind = SpanKind.INTERNAL
         if isinstance(self._model, ServerModel):
             kind = SpanKind.CLIENT
-            attributes["server.address"] = urlsplit(self._model.address.url).hostname or ""
+            attributes["server.address"] = urlsplit(self._model.client.address.url).hostname or ""
         context = trace.set_span_in_context(current.span)
         span = self._tracer.start_span(f"{current.operation} {self.name}", context, kind=kind, attributes=attributes)
         token = TRACE_HEADERS.set(_headers(span))
         try:
-            response, read = await self._model.ask(prompt, settings)
+            response = await self._model.ask(prompt, settings)
         except BaseException as error:
             # Also where it is cancelled: at the deadline, or because the client left.
             span.set_attribute("error.type", type(error).__name__)
             span.set_status(StatusCode.ERROR)
             raise
         else:
-            span.set_attributes({"gen_ai.usage.input_tokens": read, "gen_ai.usage.output_tokens": response.tokens})
+            span.set_attributes(
+                {
+                    "gen_ai.usage.input_tokens": response.prompt_tokens,
+                    "gen_ai.usage.output_tokens": response.tokens,
+                }
+            )
             if (reason := openai_reason(response.finish_reason)) is not None:
                 span.set_attribute("gen_ai.response.finish_reasons", [reason])
-            return response, read
+            return response
         finally:
             TRACE_HEADERS.reset(token)
             span.end()

@@ -155,8 +155,8 @@ def _example(task: Any, split: str, place: int, doc: Doc, prompt: str) -> Exampl
     if task.OUTPUT_TYPE == "multiple_choice":
         choices = tuple(map(str, task.doc_to_choice(doc)))
     if task.config.doc_to_choice is not None:
-        options = choices or tuple(map(str, task.doc_to_choice(doc)))
-        target = [options[item] if isinstance(item, int) else item for item in _as_list(target)]
+        texts_of_choices = choices or tuple(map(str, task.doc_to_choice(doc)))
+        target = [texts_of_choices[item] if isinstance(item, int) else item for item in _as_list(target)]
     texts = tuple(str(text) for text in _as_list(target))
     reference = texts[0] if len(texts) == 1 else texts
     return Example(f"{split}-{place}", prompt, str(task.doc_to_text(doc)), reference, choices)

@@ -14,7 +14,8 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-_METRICS = {"bleu": BLEU, "chrf": CHRF}
+from advisor.tasks.metrics.bleu import tokenizer_of
+
 _RESAMPLES, _SEED = 1000, 0
 
 
@@ -33,7 +34,7 @@ def corpus_score(
     """
     # sacrebleu wants the first references of all sentences, then the second ones; None where a sentence has fewer.
     references = [list(some) for some in zip_longest(*accepted)]
-    scorer = _METRICS[metric]()
+    scorer = CHRF() if metric == "chrf" else BLEU(tokenize=tokenizer_of(text for some in accepted for text in some))
     # Its own bootstrap fails where a resample has no match at all: it then mixes two types of numbers. These are the
     # methods that it calls.
     counts = np.array(scorer._extract_corpus_statistics([text.strip() for text in texts], references), dtype=np.float64)

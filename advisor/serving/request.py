@@ -1,0 +1,132 @@
+"""A request for texts: one object from the endpoint to the decoder, which also carries the texts back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from advisor.serving.errors import RequestError
+from ensemble.servers.client import TRACE_HEADERS
+
+if TYPE_CHECKING:
+    from ensemble.decode.settings import Settings
+    from ensemble.models.member import Prompt
+    from ensemble.step.logprobs import StepLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a text.
+
+    Attributes:
+        index: Index of the text within its request.
+        text: The new characters; may be empty.
+        steps: The log-probabilities of the tokens that begin in it; empty where the request wants none.
+        finish_reason: Why the text ended, with its last piece.
+        new_tokens: Tokens of the whole text, with its last piece.
+    """
+
+    index: int
+    text: str
+    steps: Sequence[StepLogprobs] = ()
+    finish_reason: str | None = None
+    new_tokens: int = 0
+
+
+Event = int | Piece | RequestError
+"""The number of prompt tokens, which comes first; a piece of a text; or the error that ends the request."""
+
+
+# Compared by identity: two requests may ask for the same.
+@dataclass(slots=True, eq=False)
+class GenerationRequest:
+    """What is generated for a client, whichever endpoint received it, and the events that come of it.
+
+    Attributes:
+        prompts: As the members' :meth:`ensemble.models.member.Member.encode_prompt` takes them; or the token ids of a
+            prompt, for a single model.
+        copies: Texts for each prompt; each copy has its own random draws.
+        settings: Of all texts.
+        stream: Whether the client wants the texts in pieces.
+        usage: Whether a stream ends with the number of tokens.
+        group: The group of the prompts for a router by groups, from ``metadata``; None if the request has none.
+        numbers: The decoder's numbers of its texts, when it is accepted.
+        arrived: Time of arrival, by the monotonic clock.
+        begun: When the step began that gave the first of its texts a token, by the same clock; None before it.
+        trace_headers: The trace that requests to the servers of members continue; empty if it has none.
+        events: Written and read by the event loop only.
+        extras: More fields of ``usage``; complete with the last event.
+        read: Tokens of its prompts, when they are known.
+        ended: The last piece of each text that is finished, without its characters, by index.
+        error: The error that ended it.
+        cancelled: Whether its client left, or has all that it gets.
+    """
+
+    prompts: tuple[Prompt | tuple[int, ...], ...]
+    copies: int
+    settings: Settings
+    stream: bool = False
+    usage: bool = False
+    group: str | None = None
+    numbers: range = range(0)
+    arrived: float = field(default_factory=time.monotonic)
+    begun: float | None = None
+    trace_headers: Mapping[str, str] = field(default_factory=lambda: dict(TRACE_HEADERS.get()))
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    extras: dict[str, Any] = field(default_factory=dict)
+    read: int | None = None
+    ended: dict[int, Piece] = field(default_factory=dict)
+    error: RequestError | None = None
+    cancelled: bool = False
+
+    @property
+    def texts(self) -> int:
+        """How many texts it needs."""
+        return len(self.prompts) * self.copies
+
+    async def prompt_tokens(self) -> int:
+        """Wait until the prompts are tokenized; the number of their tokens in all, counted by the primary.
+
+        Raises:
+            RequestError: A prompt cannot be used.
+        """
+        event = await self._next_event()
+        if isinstance(event, Piece):
+            raise TypeError(f"the first event of a request is {event}; it must be the number of prompt tokens")
+        self.read = event
+        return event
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """The pieces of all texts, until all are finished.
+
+        Raises:
+            RequestError: The decoder failed.
+        """
+        unfinished = self.texts
+        while unfinished:
+            # All that has arrived of a text becomes one piece, so that a slow client gets fewer events.
+            arrived: dict[int, list[Piece]] = {}
+            event = await self._next_event()
+            while True:
+                if isinstance(event, Piece):
+                    arrived.setdefault(event.index, []).append(event)
+                if self.events.empty():
+                    break
+                event = await self._next_event()
+            for index, parts in arrived.items():
+                steps = [step for part in parts for step in part.steps]
+                last = parts[-1]
+                yield Piece(index, "".join(part.text for part in parts), steps, last.finish_reason, last.new_tokens)
+                if last.finish_reason is not None:
+                    self.ended[index] = replace(last, text="", steps=())
+                    unfinished -= 1
+
+    async def _next_event(self) -> int | Piece:
+        event = await self.events.get()
+        if isinstance(event, RequestError):
+            self.error = event
+            raise event
+        return event
