@@ -1,4 +1,4 @@
-"""A plug-in of pytest: what each test costs, and which lines of product code it reaches, for benchmarks/mutations.py.
+"""A plug-in of pytest: what each test costs, and which shared fixture runs, for benchmarks/mutations.py.
 
 It stands alone, because it also runs in checkouts that have no such file.
 """
@@ -12,14 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import coverage
 import pytest
 
 _COSTS = Path(os.environ["RECORDED_COSTS"])
-_MEASURED = coverage.Coverage.current()
 _outcomes: dict[str, str] = {}
-_files: list[str] = []
-"""The file whose tests run."""
 
 
 def _cpu() -> tuple[float, float]:
@@ -27,23 +23,12 @@ def _cpu() -> tuple[float, float]:
     return spent.user + spent.system, spent.children_user + spent.children_system
 
 
-def _switch(context: str) -> None:
-    if _MEASURED is not None:
-        _MEASURED.switch_context(context)
-
-
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Measure one test with the fixtures that it sets up."""
-    file = item.nodeid.partition("::")[0]
-    if _files != [file] and _MEASURED is not None:
-        _MEASURED.save()  # so that little is lost if the process ends early
-    _files[:] = [file]
     _outcomes[item.nodeid] = "passed"
     before, started = _cpu(), time.monotonic()
-    _switch(item.nodeid)
     yield
-    _switch("")
     after = _cpu()
     line = {
         "test": item.nodeid,
@@ -59,16 +44,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_fixture_setup(fixturedef: Any, request: Any) -> Iterator[None]:
+def pytest_fixture_setup(fixturedef: Any) -> Iterator[None]:
     """Lines that a shared fixture reaches belong to all tests that ask for it."""
-    shared = fixturedef.scope != "function"
-    item = getattr(request, "_pyfuncitem", None)
-    before = _MEASURED is not None and os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-    if shared:
-        _switch(f"fixture {fixturedef.argname} of {fixturedef.baseid}")
+    before = os.environ.get("REACHED_BY", "")
+    if fixturedef.scope != "function":
+        os.environ["REACHED_BY"] = f"fixture {fixturedef.argname} of {fixturedef.baseid}"
     yield
-    if shared:
-        _switch(before or (item.nodeid if item is not None else ""))
+    os.environ["REACHED_BY"] = before
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -1,10 +1,10 @@
 """Which defects the tests find: ``python -m benchmarks.mutations``.
 
-Two steps. ``--record`` runs the whole suite once, in one process, and keeps for each test its cost and the lines of
-product code that it reaches. Without it, single-line defects are put into a copy of the checkout, one after the other,
-drawn with a seed from all folders in turn. Each runs only the tests that reach its line, first those of the first lane
-(``make test``), then the others, and stops at the first failure. ``--root`` measures another checkout, also one of
-before the two lanes: there all tests are in the first.
+Single-line defects are drawn with a seed from all folders in turn. Two steps. ``--record`` runs the whole suite once on
+a copy of the checkout in which their lines have marks, and keeps what each test costs and which marks it reaches, in
+child processes, too. Without it, the defects are put into a copy, one after the other. Each runs only the tests that
+reach its line, first those of the first lane (``make test``), then the others, and stops at the first failure.
+``--root`` measures another checkout, also one of before the two lanes: there all tests are in the first.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, cached_property
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
-import coverage
-
 from benchmarks._code_changes import Change, chosen
+from benchmarks._line_marks import MODULE, code, marked
 from benchmarks._measure import ROOT, Figure, arguments, progress, tell
-from benchmarks.structure import PACKAGES, imports, modules
+from benchmarks.structure import PACKAGES
 
 NUMBER = 60
 SECONDS = 900
@@ -69,7 +67,7 @@ class Recorded:
 
     Args:
         root: The checkout.
-        folder: ``costs.jsonl`` and ``coverage.sqlite``.
+        folder: ``costs.jsonl`` and ``reached.tsv``.
     """
 
     def __init__(self, root: Path, folder: Path) -> None:
@@ -85,21 +83,20 @@ class Recorded:
             for line in lines
             if line["outcome"] == "passed"
         }
-        self._data = coverage.CoverageData(str(folder / "coverage.sqlite"))
-        self._data.read()
-        self._files = {Path(name).as_posix(): name for name in self._data.measured_files()}
         self._of_fixture: dict[str, set[str]] = defaultdict(set)
         for test in self.tests.values():
             for fixture in test.fixtures:
                 self._of_fixture[fixture].add(test.name)
+        self._reached: dict[str, set[str]] = defaultdict(set)
+        for line in (folder / "reached.tsv").read_text(encoding="utf-8").splitlines():
+            mark, _, context = line.partition("\t")
+            self._reached[mark] |= self._tests(context)
 
     def reaching(self, change: Change) -> set[str]:
         """The tests that reach a line; for a line that runs at import, those that reach its module's functions."""
-        contexts = self._contexts(change.path)
-        found = self._tests(contexts.get(change.line, ())) if change.in_function else set()
-        # A line that runs in other processes alone is held by the tests that know its module, or use one that does.
-        found = found or self._of_module(change.path)
-        return found or {name for path in self._importers(change.path) for name in self._of_module(path)}
+        found = self._reached[f"{change.path}:{change.line}"] if change.in_function else set()
+        # A line that no test's processes reach may still be held by the tests that reach its module.
+        return found or self._reached[change.path]
 
     def beside(self, names: set[str]) -> set[str]:
         """Tests that share a cached result with some tests: the cache shows only the first one reaching the code."""
@@ -107,65 +104,40 @@ class Recorded:
         caching = {file for file in files if "@cache" in (self.root / file).read_text(encoding="utf-8")}
         return {name for name, test in self.tests.items() if test.file in caching} - names
 
-    def _of_module(self, path: str) -> set[str]:
-        """Tests that reach a line of a module below its top."""
-        inner = _lines_in_functions((self.root / path).read_text(encoding="utf-8"))
-        return {name for line, each in self._contexts(path).items() if line in inner for name in self._tests(each)}
-
-    def _contexts(self, path: str) -> dict[int, list[str]]:
-        name = self._files.get(path)
-        return {} if name is None else self._data.contexts_by_lineno(name)
-
-    def _tests(self, contexts: Iterable[str]) -> set[str]:
-        found = set()
-        for context in contexts:
-            fixture = re.fullmatch(r"fixture (\S+) of (.*)", context)
-            if fixture:
-                found |= {name for name in self._of_fixture[fixture[1]] if name.startswith(fixture[2])}
-            elif context in self.tests:
-                found.add(context)
-        return found
-
-    def _importers(self, path: str) -> list[str]:
-        files = {name: file.relative_to(self.root).as_posix() for name, file in modules(self.root)}
-        target = next(name for name, file in files.items() if file == path)
-        return [files[name] for name, targets in self._imports.items() if target in targets]
-
-    @cached_property
-    def _imports(self) -> dict[str, set[str]]:
-        return imports(self.root)
+    def _tests(self, context: str) -> set[str]:
+        fixture = re.fullmatch(r"fixture (\S+) of (.*)", context)
+        if fixture:
+            return {name for name in self._of_fixture[fixture[1]] if name.startswith(fixture[2])}
+        return {context} & self.tests.keys()
 
 
-@cache
-def _lines_in_functions(source: str) -> frozenset[int]:
-    import ast
-
-    functions = (
-        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    return frozenset(
-        line for each in functions for line in range(each.body[0].lineno, (each.end_lineno or each.lineno) + 1)
-    )
-
-
-def record(root: Path, folder: Path, only: Sequence[str]) -> None:
-    """Run the suite of a checkout once, in this one process's pace, and keep what it tells."""
+def record(root: Path, folder: Path, found: Sequence[Change], only: Sequence[str], processes: int) -> None:
+    """Run the suite of a checkout once, with marks at the lines of the defects, and keep what it tells."""
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("coverage.sqlite*"), folder / "costs.jsonl"):
+    costs, reached = folder / "costs.jsonl", folder / "reached.tsv"
+    for old in (costs, reached):
         old.unlink(missing_ok=True)
-    settings = (
-        f"[run]\nsource_pkgs = {', '.join(PACKAGES)}\ndata_file = {folder / 'coverage.sqlite'}\nrelative_files = true\n"
-    )
-    (folder / "coveragerc").write_text(settings, encoding="utf-8")
+    reached.touch()
     plugin = folder / "plugin"
     plugin.mkdir(exist_ok=True)
     shutil.copy(Path(__file__).with_name("_recording.py"), plugin / "_recording.py")
-    command = [
-        *(_python(root), "-m", "coverage", "run", "--rcfile", str(folder / "coveragerc"), "-m", "pytest"),
-        *("-p", "_recording", "-p", "no:cacheprovider", "--timeout", "3600", *only),
-    ]
-    env = {**_environment(root), "RECORDED_COSTS": str(folder / "costs.jsonl"), "PYTHONPATH": str(plugin)}
-    subprocess.run(command, cwd=root, env=env, check=False)
+    lines: dict[str, list[int]] = defaultdict(list)
+    for change in found:
+        lines[change.path] += [change.line] if change.in_function else []
+    with tempfile.TemporaryDirectory() as place:
+        copy = Copy(root, Path(place))
+        (copy.root / MODULE).write_text(code(reached), encoding="utf-8")
+        for path, own in lines.items():
+            source = (copy.root / path).read_text(encoding="utf-8")
+            (copy.root / path).write_text(marked(source, path, own), encoding="utf-8")
+        command = [
+            *(copy.python, "-m", "pytest", "-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"),
+            *("-p", "_recording", "-p", "no:cacheprovider", "--timeout", "3600", *only),
+        ]
+        # The marked code is this copy's, in the processes that tests start, too.
+        env = {**_environment(copy.root), "RECORDED_COSTS": str(costs)}
+        env["PYTHONPATH"] = f"{copy.root}{os.pathsep}{plugin}"
+        subprocess.run(command, cwd=copy.root, env=env, check=False)
 
 
 def _python(root: Path) -> str:
@@ -306,20 +278,20 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="another checkout")
     parser.add_argument("--recorded", type=Path, default=None, help="where the recorded run is; build/mutations")
     parser.add_argument("--record", nargs="*", default=None, metavar="TESTS", help="run the suite once; or these tests")
-    parser.add_argument("--number", type=int, default=NUMBER, help="how many defects")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2, help="how many defects are tried at a time")
+    parser.add_argument("--number", type=int, default=NUMBER, help="how many defects; as recorded")
+    parser.add_argument("--seed", type=int, default=0, help="as recorded")
+    parser.add_argument("--processes", type=int, default=2, help="how many processes run tests")
     parser.add_argument("--name", default="mutations", help="the name of the result's file")
     options = parser.parse_args(given)
     root = options.root.resolve()
     folder = (options.recorded or root / "build" / "mutations").resolve()
+    found = chosen(root, PACKAGES, 3 if options.quick else options.number, options.seed)
     if options.record is not None:
-        record(root, folder, options.record)
+        record(root, folder, found, options.record, options.processes)
         return 0
     if not (folder / "costs.jsonl").exists():
         raise SystemExit(f"{folder} has no recorded run: run python -m benchmarks.mutations --record first")
     recorded = Recorded(root, folder)
-    found = chosen(root, PACKAGES, 3 if options.quick else options.number, options.seed)
     with tempfile.TemporaryDirectory() as place:
         copies = []
         for number in range(options.processes):

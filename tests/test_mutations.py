@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +14,7 @@ import pytest
 from conftest import SECOND_LANE, second_lane_reason
 
 from benchmarks._code_changes import Change, changes, chosen
+from benchmarks._line_marks import MODULE, code, marked
 from benchmarks.mutations import RecordedTest, in_order
 from benchmarks.structure import PACKAGES
 
@@ -109,3 +113,36 @@ def test_the_reason_for_the_second_lane_is_the_file_the_function_or_a_marker(req
     assert reason("test_docs.py::test_x") is None
     assert reason("test_docs.py::test_examples_of_a_page_run") == "runs the examples of a page"
     assert request.node.get_closest_marker("second_lane") is None
+
+
+# --- Marks ---
+
+MARKED = '''def f(x):
+    """A text."""
+    if x == 1: return "one"
+    elif x in (2,
+               3): return "few"
+    for n in range(x):
+        y = n; z = [
+            each
+            for each in range(n)]
+    @str
+    def g():
+        return 1
+    return "many"
+'''
+
+
+def test_a_mark_tells_the_test_that_reaches_a_line(tmp_path: Path) -> None:
+    log = tmp_path / "reached.tsv"
+    package = tmp_path / "ensemble"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (tmp_path / MODULE).write_text(code(log), encoding="utf-8")
+    (tmp_path / "a.py").write_text(marked(MARKED, "a.py", [3, 5, 8, 12, 13]) + "for x in (1, 3, 9): f(x)\n", "utf-8")
+    environment = {**os.environ, "PYTEST_CURRENT_TEST": "tests/test_a.py::test_b (call)"}
+    subprocess.run([sys.executable, "a.py"], cwd=tmp_path, env=environment, check=True)
+    reached = [line.split("\t") for line in log.read_text(encoding="utf-8").splitlines()]
+    assert {test for _, test in reached} == {"tests/test_a.py::test_b"}
+    # The mark of line 12 is in a function that nobody calls.
+    assert sorted(mark for mark, _ in reached) == ["a.py", "a.py:13", "a.py:3", "a.py:5", "a.py:8"]
