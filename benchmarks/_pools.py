@@ -191,6 +191,24 @@ def ballot(pool: RealPool, voters: Sequence[str], places: Places, weights: Seque
     return Ballot(picked, len(rows), calls)
 
 
+def disputed(pool: RealPool, voters: Sequence[str], places: Places) -> tuple[NDArray[np.bool_], Floats, Floats]:
+    """Where a vote and its first voter alone give different answers, and the scores of both.
+
+    Args:
+        pool: The pool.
+        voters: The models, the one that would answer alone first.
+        places: The questions.
+    """
+    rows = pool.rows(voters)
+    codes, right = pool.codes[rows][:, places], pool.right[rows][:, places]
+    picks = vote(codes)[None]
+    return (
+        np.take_along_axis(codes, picks, axis=0)[0] != codes[0],
+        np.take_along_axis(right, picks, axis=0)[0],
+        right[0],
+    )
+
+
 def voter_sets(profiles: Sequence[Profile]) -> dict[str, tuple[str, ...]]:
     """The models that each way to choose takes, the most accurate on dev first, by the name of the way."""
     standings = [profile.standing for profile in profiles]

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from advisor.advice.comparison import compare_strategies
+from advisor.advice.drift import paired_gain
 from advisor.advice.predict import Prediction, Predictor
 from advisor.advice.recommendation import recommend
 from advisor.choose.rules import fitting_voters, select
@@ -53,6 +54,7 @@ from benchmarks._pools import (
     agreement,
     ballot,
     ballots,
+    disputed,
     read_pool,
     split,
     sub_pools,
@@ -101,7 +103,11 @@ def main(given: Sequence[str] | None = None) -> int:
         tell("pools_command", command_figures(options.pools), options)
         return 0
     else:
-        figures = [*pool_figures(options.pools, options.quick), *check_figures(options.pools, options.quick)]
+        figures = [
+            *pool_figures(options.pools, options.quick),
+            *check_figures(options.pools, options.quick),
+            *label_figures(options.pools, options.quick),
+        ]
     if options.tables:
         print("\n\n".join(tables(figures)))
     else:
@@ -350,6 +356,33 @@ def check_figures(folder: Path, quick: bool) -> Iterator[Figure]:
         all_saved += saved
     figure = _mean("calls_saved", all_saved, "sub-pools of all pools: calls that a cascade of three saves")
     yield replace(figure, limit="at least 0.15")
+
+
+def label_figures(folder: Path, quick: bool) -> Iterator[Figure]:
+    """The share of the questions on which a vote and a single model, both chosen before, give different answers.
+
+    Equal answers cancel in a paired comparison, so only the labels of these questions decide it.
+    """
+    means, changed = [], 0
+    for name in NAMES[:2] if quick else NAMES:
+        pool, shares = read_pool(name, folder), []
+        for sub in sub_pools(pool, 3 if quick else SUB_POOLS):
+            voters = fitting_voters(sub.dev_profiles(), Limits())
+            differ, voted, single = disputed(pool, voters, sub.rest)
+            if len(voters) < FEWEST_VOTERS:
+                continue
+            shares.append(float(differ.mean()))
+            changed += paired_gain(voted, single) != paired_gain(voted * differ, single * differ)
+        figure = _mean(
+            f"{name.replace('-', '_')}_labels_needed_share", shares, "sub-pools: vote against the best on dev"
+        )
+        means.append(figure.value or 0.0)
+        yield replace(figure, limit="at most 0.35")
+    note = "mean over the sub-pools of the pool that needs most; the least and the most of the pools"
+    yield Figure("labels_needed_share", max(means), min(means), max(means), "at most 0.35", note)
+    yield Figure(
+        "labels_differences", changed, limit="0", note="sub-pools whose gain, error or p changes with the rest"
+    )
 
 
 def _counted(answers: Sequence[int]) -> int:

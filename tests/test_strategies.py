@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_pipeline import LENIENT, plan_of, run
 
+from advisor.advice.ceiling import is_bounded
 from advisor.advice.comparison import StrategyResult, compare_strategies
 from advisor.advice.gain import Gain
 from advisor.advice.groups import GroupGain
@@ -23,7 +24,7 @@ from advisor.advice.recommendation import recommend
 from advisor.choose.rules import fitting_voters
 from advisor.jobs.result_json import Outcome, result_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
-from advisor.statistics import holm
+from advisor.statistics import holm, scores
 from advisor.strategies.cascade import Cascade
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.group_router import GroupRouter
@@ -652,3 +653,17 @@ def test_the_samples_say_whose_response_the_recommended_strategy_takes(place: Pl
         own = line["responses"][line["recommended"]["model"]]
         assert line["recommended"]["model"] == taken
         assert (line["recommended"]["extracted"], line["recommended"]["score"]) == (own["extracted"], own["score"])
+
+
+@settings(max_examples=15, deadline=None)
+@given(ANSWERS)
+def test_no_vote_cascade_or_router_is_predicted_to_gain_more_than_its_models_know(held_out: list[str]) -> None:
+    alone = dict(zip("abcd", held_out, strict=False))
+    results = compared(alone, alone)
+    for result in results:
+        if result.updated is None or not is_bounded(result.strategy):
+            continue
+        best = scores(profile(result.best_single_model, task("held_out"), alone[result.best_single_model]))
+        members = [scores(profile(name, task("held_out"), alone[name])) for name in result.strategy.members]
+        helped = sum(max(own) > mine for mine, own in zip(best, zip(*members, strict=True), strict=True))
+        assert result.expected_gain <= 100 * helped / len(best) + 1e-9

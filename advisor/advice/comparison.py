@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from advisor.advice.ceiling import ceiling_of, is_bounded
 from advisor.advice.gain import Gain, estimate_gain
 from advisor.advice.groups import GroupGain, group_gains
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
@@ -305,7 +306,12 @@ class _Evidence:
         # Equal scores are no gain, whatever other sets gain.
         if predicted is None or self.is_equal(answered):
             return None
-        return predicted.updated(gain.points, gain.error)
+        found = predicted.updated(gain.points, gain.error)
+        rows = [self.models.index(name) for name in answered.strategy.members if name in self.models]
+        if not is_bounded(answered.strategy) or len(rows) < len(answered.strategy.members):
+            return found
+        # What other sets gain cannot be more than what is there to gain.
+        return replace(found, points=min(found.points, ceiling_of(self._baseline, self._scores[rows])))
 
     def groups(self, answered: _Answered, alpha: float) -> tuple[GroupGain, ...]:
         """The gain of a strategy in each group of the questions that it answered."""
