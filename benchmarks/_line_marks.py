@@ -10,9 +10,11 @@ import ast
 from collections.abc import Iterable
 from pathlib import Path
 
-MODULE = Path("ensemble", "_reached.py")
-"""Where :data:`CODE` goes in the copy. All packages can import it."""
-CODE = '''
+MODULE = "sitecustomize.py"
+"""The name of the file with :func:`code`: Python runs it at its start, if it is in a folder of the search path. An
+isolated process does not; there a mark does nothing."""
+_CODE = '''
+import builtins
 import os
 
 _known = set()
@@ -29,12 +31,15 @@ def at(place):
         except OSError:  # a process that may write no file
             pass
     return False
+
+
+builtins.reached = at
 '''
 
 
 def code(log: Path) -> str:
     """The module that the marks call. `log` is the file that it writes to."""
-    return CODE.format(log=str(log))
+    return _CODE.format(log=str(log))
 
 
 def marked(source: str, path: str, lines: Iterable[int]) -> str:
@@ -57,7 +62,7 @@ def marked(source: str, path: str, lines: Iterable[int]) -> str:
     text = [line.encode() for line in source.splitlines(keepends=True)]
     # From the end, so that the places before a mark stay what they are.
     for statement in sorted(marks, key=lambda each: (each.lineno, each.col_offset), reverse=True):
-        calls = (f"__import__('ensemble._reached')._reached.at({mark!r})" for mark in marks[statement])
+        calls = (f"getattr(__import__('builtins'), 'reached', lambda _: False)({mark!r})" for mark in marks[statement])
         _mark(text, statement, " or ".join(calls))
     return b"".join(text).decode()
 

@@ -121,12 +121,12 @@ def record(root: Path, folder: Path, found: Sequence[Change], only: Sequence[str
     plugin = folder / "plugin"
     plugin.mkdir(exist_ok=True)
     shutil.copy(Path(__file__).with_name("_recording.py"), plugin / "_recording.py")
+    (plugin / MODULE).write_text(code(reached), encoding="utf-8")
     lines: dict[str, list[int]] = defaultdict(list)
     for change in found:
         lines[change.path] += [change.line] if change.in_function else []
     with tempfile.TemporaryDirectory() as place:
         copy = Copy(root, Path(place))
-        (copy.root / MODULE).write_text(code(reached), encoding="utf-8")
         for path, own in lines.items():
             source = (copy.root / path).read_text(encoding="utf-8")
             (copy.root / path).write_text(marked(source, path, own), encoding="utf-8")

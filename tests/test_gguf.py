@@ -37,6 +37,12 @@ def load(path: Path, **options: Any) -> Member:
     return load_member(ModelSpec(checkpoint, checkpoint.name, **options))
 
 
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test finds the weights that another one left."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one model in two forms: ``dense``, a folder of safetensors, and ``tiny.gguf``."""

@@ -135,12 +135,11 @@ MARKED = '''def f(x):
 
 def test_a_mark_tells_the_test_that_reaches_a_line(tmp_path: Path) -> None:
     log = tmp_path / "reached.tsv"
-    package = tmp_path / "ensemble"
-    package.mkdir()
-    (package / "__init__.py").touch()
     (tmp_path / MODULE).write_text(code(log), encoding="utf-8")
     (tmp_path / "a.py").write_text(marked(MARKED, "a.py", [3, 5, 8, 12, 13]) + "for x in (1, 3, 9): f(x)\n", "utf-8")
-    environment = {**os.environ, "PYTEST_CURRENT_TEST": "tests/test_a.py::test_b (call)"}
+    environment = {**os.environ, "PYTEST_CURRENT_TEST": "tests/test_a.py::test_b (call)", "PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-I", "a.py"], cwd=tmp_path, env=environment, check=True)
+    assert not log.exists()
     subprocess.run([sys.executable, "a.py"], cwd=tmp_path, env=environment, check=True)
     reached = [line.split("\t") for line in log.read_text(encoding="utf-8").splitlines()]
     assert {test for _, test in reached} == {"tests/test_a.py::test_b"}

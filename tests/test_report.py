@@ -274,19 +274,6 @@ def test_a_measured_interval_that_leaves_out_0_is_not_put_down_to_the_prediction
     assert "The interval has no correction for several tests, so it leaves out 0." in text
 
 
-def test_a_small_p_that_is_tested_after_the_cascade_of_all_voters_is_explained(
-    tmp_path: Path, result: dict[str, Any]
-) -> None:
-    changed = recommending(result, "cascade")
-    own = changed["strategies"][0] | {"p_no_gain": 0.002, "p_adjusted": 0.34, "shown": "not_yet"}
-    larger = own | {"members": [*own["members"], "another"], "p_no_gain": 0.34}
-    changed["strategies"] = [own, larger, *changed["strategies"][1:]]
-    changed["advice"]["recommendation"]["shown"] = "not_yet"
-    text = first_screen(written(tmp_path, changed))
-    assert "Not counted as shown" in text and "tested after the cascade of all voters, which shows no gain" in text
-    assert "chance can explain" not in text and "uses the prediction" not in text
-
-
 def test_the_page_says_why_a_strategy_with_more_points_is_not_recommended(
     tmp_path: Path, result: dict[str, Any]
 ) -> None:

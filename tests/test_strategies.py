@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_pipeline import LENIENT, plan_of, run
 
 from advisor.advice.ceiling import is_bounded
-from advisor.advice.comparison import StrategyResult, compare_strategies
+from advisor.advice.comparison import USUAL_SHARE, StrategyResult, compare_strategies
 from advisor.advice.gain import Gain
 from advisor.advice.groups import GroupGain
 from advisor.advice.predict import Prediction
@@ -280,19 +280,45 @@ def test_splits_that_differ_are_not_used_together() -> None:
     assert compare_strategies(*splits_of(RIGHTS, RIGHTS), list("abc"), can_vote=True).moved is None
 
 
-def test_the_cascade_of_all_voters_is_tested_first_and_the_others_are_corrected() -> None:
-    answers = {"a": "1122", "b": "1211", "c": "3111", "d": "1112"}
-    results = compared(answers, answers)
+def closed_test(usual: float, others: Sequence[float]) -> list[float]:
+    """Adjusted p-values, the usual strategy's first: the largest p of all intersections of hypotheses."""
+    p = [usual, *others]
+    adjusted = [0.0] * len(p)
+    for size in range(1, len(p) + 1):
+        for part in combinations(range(len(p)), size):
+            rest = len(part) - (0 in part)
+            share = USUAL_SHARE if 0 in part and rest else float(0 in part)
+            weights = {n: share if n == 0 else (1 - share) / rest for n in part}
+            whole = min(1.0, *(p[n] / weight for n, weight in weights.items()))
+            for n in part:
+                adjusted[n] = max(adjusted[n], whole)
+    return adjusted
+
+
+@pytest.mark.parametrize(
+    "answers", ["1122 1211 3111 1112", "1112 1121 1211 2111", "1111 1112 1211 1122", "12 21 11 22"]
+)
+def test_p_values_are_those_of_a_closed_test_with_most_weight_on_the_cascade_of_all_voters(answers: str) -> None:
+    own = dict(zip("abcd", answers.split(), strict=True))
+    results = compared(own, own)
     tested = {f"{each.strategy.name}/{len(each.strategy.members)}": each for each in results}
-    first = tested["cascade/4"]
-    assert first.p_adjusted == first.gain.p_no_gain
-    # A vote of the same models is the same hypothesis.
-    assert tested["vote/4"].p_adjusted == first.p_adjusted
-    others = [tested["cascade/3"], tested["weighted_vote/4"], tested["router/4"]]
-    adjusted = holm([each.gain.p_no_gain for each in others])
-    for each, value in zip(others, adjusted, strict=True):
-        assert each.p_adjusted == max(first.p_adjusted, value)
+    usual = tested.pop("cascade/4")
+    # A vote of the same models is the same hypothesis, and strategies with the same answers are one.
+    assert tested.pop("vote/4").p_adjusted == usual.p_adjusted
+    others = {each.takes: each for each in tested.values() if each.p_adjusted is not None}
+    expected = closed_test(usual.gain.p_no_gain, [each.gain.p_no_gain for each in others.values()])
+    assert [usual.p_adjusted, *(each.p_adjusted for each in others.values())] == pytest.approx(expected)
     assert all(each.p_adjusted is None for each in results if each.strategy.name == "single")
+
+
+def test_a_gain_that_nobody_would_doubt_is_shown_although_the_cascade_of_all_voters_gains_nothing() -> None:
+    # In each topic one model is right, and outvoted.
+    answers = {"a": "12", "b": "21", "c": "22"}
+    results = by_name(compared(answers, answers))
+    router, cascade = results["router a+b+c"], results["cascade a+b+c"]
+    assert router.gain.p_no_gain < 1e-4
+    assert cascade.gain.p_no_gain > 0.2
+    assert router.shown == "yes" != cascade.shown
 
 
 def test_a_loss_is_shown_although_the_cascade_gains() -> None:

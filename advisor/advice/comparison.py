@@ -37,6 +37,10 @@ _MOVED = 0.01
 """The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
 
 
+USUAL_SHARE = 0.9
+"""The share of alpha for the usual strategy: nearly all, because it is the best one most often. The rest is enough for
+another strategy whose gain nobody would doubt."""
+
 Take = tuple[str, int]
 
 
@@ -130,8 +134,9 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     """Compare all strategies that fit the task with the best single model.
 
     Two families of tests have alpha each. *Sets that decode together*: Holm's correction. *All others*: the usual
-    strategy with all voters is tested first (:data:`advisor.strategies.USUAL`); if it is shown, so are the others that
-    pass Holm's correction. Without a vote, and for losses, all others have Holm's correction.
+    strategy with all voters (:data:`advisor.strategies.USUAL`) has :data:`USUAL_SHARE` of alpha, all others together
+    have the rest with Holm's correction. What is shown passes its alpha on (a closed test with weights: Bretz et al.
+    2009, Statistics in Medicine 28(4)). Without a vote, and for losses, all have Holm's correction.
 
     Args:
         dev: The questions to learn from.
@@ -180,8 +185,8 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     if look is not None:
         gains = [replace(gain, stretch=look.stretch(alpha, gain.freedom)) for gain in gains]
     factors = list(zip(gains, uses_tries, strict=True))
-    better = _adjusted(answers, [corrected(min(1.0, gain.p_no_gain * n)) for gain, n in factors], has_gate=True)
-    worse = _adjusted(answers, [corrected(min(1.0, gain.p_no_loss * n)) for gain, n in factors], has_gate=False)
+    better = _adjusted(answers, [corrected(min(1.0, gain.p_no_gain * n)) for gain, n in factors], has_usual=True)
+    worse = _adjusted(answers, [corrected(min(1.0, gain.p_no_loss * n)) for gain, n in factors], has_usual=False)
     results = []
     for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
@@ -386,27 +391,31 @@ def _moved(*splits: tuple[Floats, Task]) -> float | None:
     return 100 * float(splits[1][0].mean() - splits[0][0].mean())
 
 
-def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float], *, has_gate: bool) -> list[float | None]:
+def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float], *, has_usual: bool) -> list[float | None]:
     """The p-values after correction; see :func:`compare_strategies`. None for single models.
 
-    `has_gate` says whether the usual strategy is tested first.
+    `has_usual` says whether the usual strategy has a larger share of alpha.
     """
     adjusted: list[float | None] = [None] * len(answers)
     sets = [n for n, each in enumerate(answers) if not each.strategy.ASKS]
     others = [n for n, each in enumerate(answers) if each.strategy.ASKS and not each.strategy.IS_SINGLE]
-    gate = largest_usual([each.strategy for each in answers]) if has_gate else None
+    usual = largest_usual([each.strategy for each in answers]) if has_usual else None
     # Vote and cascade of the same models give the same answers, so they are one hypothesis.
-    first = [n for n in others if gate is not None and answers[n].strategy.hypothesis == gate.hypothesis]
+    first = [n for n in others if usual is not None and answers[n].strategy.hypothesis == usual.hypothesis]
     rest = [n for n in others if n not in first]
     distinct = {answers[n].takes: n for n in rest}
     family = dict(zip(distinct, holm([p_values[n] for n in distinct.values()]), strict=True))
     for n, value in zip(sets, holm([p_values[n] for n in sets]), strict=True):
         adjusted[n] = value
-    least = p_values[first[0]] if first else 0.0
-    for n in first:
-        adjusted[n] = least
+    # The largest p of all intersections of hypotheses: with the usual one, each part has its share of alpha.
+    own = p_values[first[0]] if first else 1.0
     for n in rest:
-        adjusted[n] = max(least, family[answers[n].takes])
+        corrected = family[answers[n].takes]
+        shared = min(own / USUAL_SHARE, corrected / (1 - USUAL_SHARE)) if first else 0.0
+        adjusted[n] = min(1.0, max(corrected, shared))
+    for n in first:
+        largest = max(family.values(), default=0.0)
+        adjusted[n] = min(1.0, max(own, min(own / USUAL_SHARE, largest / (1 - USUAL_SHARE))))
     return adjusted
 
 

@@ -380,12 +380,7 @@ def _shown(result: Result, recommendation: RecommendedStrategy) -> str:
     uncorrected, corrected = p_value(row.p_no_gain), p_value(row.p_adjusted)
     p = uncorrected if uncorrected == corrected else f"{uncorrected}; p {corrected}"
     p += " after correction for several strategies" if tests > 1 else ""
-    why = why_not_shown(
-        recommendation.shown,
-        recommendation.expected_gain_ci,
-        row.measured_gain_ci,
-        is_after_cascade=result.is_after_cascade,
-    )
+    why = why_not_shown(recommendation.shown, recommendation.expected_gain_ci, row.measured_gain_ci)
     figures = f"{answer} (measured {_gain(row.measured_gain)} points, p {p})"
     return f"{figures}. {why}" if why else figures
 

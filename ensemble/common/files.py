@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +25,31 @@ def sha256(path: Path) -> str:
         while chunk := file.read(2**20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def remembered_sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, computed again only if its size, inode or a time of change differs.
+
+    The user's cache folder keeps it; where that cannot be written, it is computed at each call.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    name = os.path.realpath(path)
+    status = path.stat()
+    # A copy may keep the old time of modification; the time of its directory entry is always new.
+    state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    note = default_cache_dir() / "hashes" / f"{hashlib.sha256(os.fsencode(name)).hexdigest()}.json"
+    try:
+        kept_state, digest = json.loads(note.read_text(encoding="utf-8"))
+        if kept_state == state and re.fullmatch("[0-9a-f]{64}", digest):
+            return str(digest)
+    except (OSError, ValueError, TypeError):
+        pass
+    digest = sha256(path)
+    with contextlib.suppress(OSError):
+        write_text(note, json.dumps([state, digest]))
+    return digest
 
 
 def exists(path: str | Path) -> bool:

@@ -136,25 +136,15 @@ def of_thousand(gain: float, ends: tuple[float, float] | None) -> str:
     return f"of 1,000 questions, {change} (between {abs(low):,} {_direction(low)} and {abs(high):,} {_direction(high)})"
 
 
-def why_not_shown(
-    by_test: str, ends: tuple[float, float] | None, measured: tuple[float, float] | None, *, is_after_cascade: bool
-) -> str:
-    """Return why the test shows nothing although its p or the interval of the expected gain does; empty without that.
+def why_not_shown(by_test: str, ends: tuple[float, float] | None, measured: tuple[float, float] | None) -> str:
+    """Return why the test shows nothing although the interval of the expected gain does; empty without that.
 
     Args:
         by_test: Whether the test shows the gain: ``yes``, ``not_yet`` or ``no``.
         ends: The interval of the expected gain.
         measured: That of the measured gain.
-        is_after_cascade: Whether its own p is small, but the cascade of all voters, tested first, shows no gain.
     """
-    if by_test != "not_yet":
-        return ""
-    if is_after_cascade:
-        return (
-            "Its own p is small, but it is tested after the cascade of all voters, which shows no gain, so its gain "
-            "does not count as shown."
-        )
-    if ends is None or ends[0] <= 0 <= ends[1]:
+    if by_test != "not_yet" or ends is None or ends[0] <= 0 <= ends[1]:
         return ""
     if measured is None or measured[0] <= 0 <= measured[1]:
         return "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0."

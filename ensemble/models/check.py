@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ensemble.errors import InputError, first_line
-from ensemble.models import gguf
+from ensemble.models import gguf, gguf_cache
 from ensemble.models.hub import info_on_hub
 from ensemble.models.model_files import check_files, check_weights, file_of
 from ensemble.models.spec import Checkpoint
@@ -40,10 +40,11 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
     check_files(checkpoint)
     if checkpoint.is_local and checkpoint.gguf is None:
         check_weights(checkpoint)
+    location, options = gguf_cache.source(checkpoint, gguf_cache.TEXT)
     # A damaged file is reported by errors of many kinds. Code that came with the model has its own.
     unusable = (OSError, ValueError) if checkpoint.trust_remote_code else Exception
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(checkpoint.location, **checkpoint.options)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(location, **options)
     except unusable as error:
         raise InputError(_way_out(checkpoint, error), of=checkpoint.path_or_id) from error
     # Asked first: some types, as BART, are in both lists, and their encoder is what a member needs.

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ensemble.errors import InputError, MemberError, first_line
+from ensemble.models import gguf_cache
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.encoder_decoder import encoder_decoder_of
+from ensemble.models.hub import commit_of
 from ensemble.models.member import LocalMember
 from ensemble.models.memory import check_memory, free_memory, token_size
 from ensemble.models.model_files import check_size, stored_weights
@@ -42,7 +44,7 @@ def load_member(spec: ModelSpec) -> LocalMember:
     device = parse_device(spec.device or "auto")
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype}: not one of {', '.join(DTYPES)}")
-    options = checkpoint.options
+    added: dict[str, Any] = {}
     if checkpoint.gguf is not None:
         if quantization is not None:
             raise InputError("a GGUF file defines its own quantization; leave quantization out", of=name)
@@ -56,11 +58,13 @@ def load_member(spec: ModelSpec) -> LocalMember:
             check_memory(name, weights, dtype, device, is_gguf=checkpoint.gguf is not None)
     if quantization is not None:
         # Quantised weights cannot be moved, so they are created on their device.
-        options |= {"quantization_config": quantization, "device_map": {"": device}}
+        added = {"quantization_config": quantization, "device_map": {"": device}}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
+        location, options = gguf_cache.source(checkpoint, gguf_cache.TEXT)
+        tokenizer = AutoTokenizer.from_pretrained(location, **options)
+        location, options = gguf_cache.source(checkpoint, dtype)
         pair: Any = auto_class.from_pretrained(
-            checkpoint.location, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+            location, dtype=dtype, use_safetensors=True, output_loading_info=True, **options, **added
         )
         model, info = pair
         if quantization is None:
@@ -75,9 +79,14 @@ def load_member(spec: ModelSpec) -> LocalMember:
     if missing := sorted(info["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise MemberError(f"its weights lack {missing[0]}{more}; is the download complete?", of=name)
+    if checkpoint.gguf is not None:
+        gguf_cache.keep_text(checkpoint, config, tokenizer)
+        gguf_cache.keep_weights(checkpoint, config, model, dtype)
     member = member_of(model, tokenizer, name=name, chat_template=spec.chat_template or "auto", sides=checkpoint.sides)
     # transformers reads all files from the commit at which it found the configuration, even if the branch moves on.
     commit = getattr(model.config, "_commit_hash", None) or checkpoint.revision
+    if checkpoint.gguf is not None and not checkpoint.is_local:
+        commit = commit_of(checkpoint)  # what comes from the cache of GGUF files has no commit
     source = checkpoint if checkpoint.is_local else replace(checkpoint, revision=commit)
     loaded_dtype = dtype if quantization is not None else str(model.dtype).removeprefix("torch.")
     loaded = replace(

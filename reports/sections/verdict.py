@@ -201,14 +201,7 @@ def strategy_shown(result: Result, recommended: StrategyFigures) -> str:
         )
     several = sum(not each.is_single for each in result.strategies) > 1
     p = "" if row.p_adjusted is None else f" (p {text.p_value(row.p_adjusted)}{_CORRECTED if several else ''})"
-    why = text.why_not_shown(
-        recommended.shown or "not_yet",
-        recommended.expected_gain_ci,
-        row.measured_gain_ci,
-        is_after_cascade=result.is_after_cascade,
-    )
-    if result.is_after_cascade and recommended.shown != "yes":
-        return f"Not counted as shown{p}. {why}"
+    why = text.why_not_shown(recommended.shown or "not_yet", recommended.expected_gain_ci, row.measured_gain_ci)
     sentences = {
         "yes": f"Chance alone would hardly give this gain{p}.",
         "not_yet": f"Not significant: chance can explain this gain{p}. It is the best estimate so far; more held-out "

@@ -10,7 +10,6 @@ from advisor.records import Doubt, ReasonCode, Shown, Status, Verdict
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import Accuracy, GroupAccuracy, Measured, OfMethod, OfModel
 from advisor.runs.schema.strategy import StrategyKey
-from advisor.strategies import largest_usual
 from ensemble.common.schema import (
     Count,
     Exact,
@@ -552,22 +551,6 @@ class Result(Schema):
             )
         gain = {name: getattr(own, name) for name in ("expected_gain", "expected_gain_ci", "shown")}
         return row.model_copy(update=gain)
-
-    @property
-    def is_after_cascade(self) -> bool:
-        """Whether the recommended strategy's own p is small, but the cascade of all voters, tested first, is not shown.
-
-        Then the corrected p is that of the cascade.
-        """
-        own = self.recommended
-        first = largest_usual([each.key for each in self.strategies])
-        row = next((each for each in self.strategies if each.key == first), None)
-        if own is None or first is None or row is None or own.key.hypothesis == first.hypothesis:
-            return False
-        if own.p_no_gain is None or own.p_adjusted is None or row.p_adjusted is None:
-            return False
-        alpha = (1 - self.advice.confidence) / 2
-        return own.key.ASKS and own.p_no_gain <= alpha < row.p_adjusted == own.p_adjusted
 
     @property
     def roles(self) -> dict[str, str]:
