@@ -39,7 +39,7 @@ _MOVED = 0.01
 
 USUAL_SHARE = 0.9
 """The share of alpha for the usual strategy: nearly all, because it is the best one most often. The rest is enough for
-another strategy whose gain nobody would doubt."""
+another strategy whose gain is beyond doubt."""
 
 Take = tuple[str, int]
 
@@ -314,7 +314,7 @@ class _Evidence:
         rows = [self.models.index(name) for name in answered.strategy.members if name in self.models]
         if not is_bounded(answered.strategy) or len(rows) < len(answered.strategy.members):
             return found
-        # What other sets gain cannot be more than what is there to gain.
+        # Their models' answers set a limit to what other sets can gain.
         return replace(found, points=min(found.points, ceiling_of(self._baseline, self._scores[rows])))
 
     def groups(self, answered: _Answered, alpha: float) -> tuple[GroupGain, ...]:

@@ -33,7 +33,7 @@ _BESIDE = (*BESIDE_GGUF, str(TEMPLATE))
 
 
 def cached(checkpoint: Checkpoint, kind: str) -> Path | None:
-    """The folder of an entry, in the form of ``save_pretrained``; None if there is none, or if it was damaged.
+    """The folder of an entry, in the form of ``save_pretrained``; None if it is absent or damaged.
 
     Args:
         checkpoint: The model; in another format than GGUF it has no entry.
