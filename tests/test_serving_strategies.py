@@ -215,13 +215,6 @@ def test_weights_decide() -> None:
         assert client.completions.create(model="tiny", prompt="x").choices[0].text == "no"
 
 
-def test_a_learned_vote_stops_when_the_rest_weighs_too_little() -> None:
-    models = three("no", "yes", "yes")
-    with serving("learned_vote", models, weights=(3.0, 2.0, 0.5)) as (_, client):
-        made = client.completions.create(model="tiny", prompt="x")
-    assert (made.choices[0].text, usage(made)["calls"], models[1].asked) == ("no", 1, [])
-
-
 def test_a_cascade_asks_no_more_models_than_it_needs() -> None:
     models = three("yes", "yes", "no")
     with serving("cascade", models) as (_, client):

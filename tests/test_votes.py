@@ -70,7 +70,7 @@ def test_a_vote_is_decided_exactly_if_no_further_answers_change_its_winner(answe
             # Without any answer the first member's response is taken, whatever follows.
             winners.add(winner)
         decided = len(winners) == 1 and (answers[slow_vote(answers)] in winners)
-        assert bool(is_decided(column(answers), [1.0] * left)[0]) == decided, (answers, left, winners)
+        assert bool(is_decided(column(answers), left)[0]) == decided, (answers, left, winners)
 
 
 @given(st.lists(COLUMN, min_size=1, max_size=5).filter(lambda columns: len({len(own) for own in columns}) == 1))
@@ -79,7 +79,7 @@ def test_a_cascade_stops_at_the_first_member_after_which_the_vote_is_decided(col
     members = codes.shape[0]
     for question, calls in enumerate(cascade_calls(codes)):
         own = codes[:, [question]]
-        first = next(n for n in range(1, members + 1) if n == members or is_decided(own[:n], [1.0] * (members - n))[0])
+        first = next(n for n in range(1, members + 1) if n == members or is_decided(own[:n], members - n)[0])
         assert calls == first
         assert own[vote(own[:calls])[0], 0] == own[vote(own)[0], 0]
 

@@ -162,7 +162,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     first = min((dev.profiles[name] for name in evidence.models), key=rank).model
     draws = {name: len(own) for name, own in held_out.draws.items()}
     given = TrainingData(dev, first, tuple(voters), can_vote, draws)
-    everything = replace(given, dev=evidence.questions())
+    everything = replace(given, dev=evidence.questions(given.voters))
     learned = [
         strategy
         for kind in kinds().values()
@@ -279,10 +279,11 @@ class _Evidence:
         # The first of equally good ones.
         self.best = self.models[int(self._scores.mean(axis=1).round(9).argmax())]
 
-    def questions(self) -> AnsweredSplit:
-        """All questions, with the answers of all models."""
+    def questions(self, models: Sequence[str]) -> AnsweredSplit:
+        """All questions, with the answers of some models."""
         examples = tuple(example for task in self._tasks for example in task.examples)
-        return AnsweredSplit(replace(self._tasks[-1], examples=examples), {each.model: each for each in self._whole})
+        known = {profile.model: profile for profile in self._whole if profile.model in models}
+        return AnsweredSplit(replace(self._tasks[-1], examples=examples), known)
 
     def gain(self, answered: _Answered) -> Gain:
         """The gain of a strategy."""

@@ -221,7 +221,7 @@ class LimitsOptions(Options, panel="Limits"):
     )
     max_length_ratio: float = option(2.0, "How many times longer or shorter a member's responses may be.")
     max_models: int = option(3, "The maximum number of members.")
-    max_voters: int = option(5, "The maximum number of models in a vote or a cascade. A learned vote may ask more.", **ANSWERS)
+    max_voters: int = option(5, "The maximum number of models in a vote or a cascade.", **ANSWERS)
     min_gain: float | None = option(
         None,
         "Points that a strategy with more than one model or call must gain.",

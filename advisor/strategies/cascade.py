@@ -62,7 +62,7 @@ class Cascade(Strategy):
         for member in range(len(self.members)):
             await calls.one(member, calls.settings)
             # The function of the evaluation, so that a cascade stops where it stopped there.
-            if is_decided(calls.codes(), [1.0] * (len(self.members) - member - 1))[0]:
+            if is_decided(calls.codes(), len(self.members) - member - 1)[0]:
                 break
         return calls.winner()
 
@@ -86,36 +86,33 @@ class Cascade(Strategy):
         return ", then ".join(names)
 
 
-def is_decided(codes: Codes, left: Sequence[float], weights: Sequence[float] | None = None) -> NDArray[np.bool_]:
+def is_decided(codes: Codes, left: int) -> NDArray[np.bool_]:
     """Whether a vote is decided, for each question, before the rest of the models is asked.
 
     Args:
         codes: The answers so far, models by questions.
-        left: The weights of the models that were not asked yet.
-        weights: The weights of those that were; None for 1 each.
+        left: Models that were not asked yet, at least 0.
     """
-    votes = count_votes(codes, weights)
+    votes = count_votes(codes)
     winner = votes.argmax(axis=0)
     most = votes.max(axis=0)
     first = np.arange(len(codes))[:, None]
-    reach, rest = (votes + sum(left)).round(9), round(sum(left), 9)
     # A rival that ties with the winner wins if a more accurate model gave it first.
     rival = (codes != np.take_along_axis(codes, winner[None], axis=0)) & (codes != NONE)
-    beats = rival & ((reach > most) | ((reach == most) & (first < winner)))
+    beats = rival & ((votes + left > most) | ((votes + left == most) & (first < winner)))
     # An answer that no model gave so far wins only with more votes than the winner has.
-    decided: NDArray[np.bool_] = ~beats.any(axis=0) & (rest <= np.where(np.isfinite(most), most, 0))
+    decided: NDArray[np.bool_] = ~beats.any(axis=0) & (left <= np.where(np.isfinite(most), most, 0))
     return decided
 
 
-def cascade_calls(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.intp]:
-    """The number of models that a cascade asks, for each question; `weights` are those of their votes, else 1 each."""
+def cascade_calls(codes: Codes) -> NDArray[np.intp]:
+    """The number of models that a cascade asks, for each question."""
     models, questions = codes.shape
-    own = [1.0] * models if weights is None else weights
     calls = np.full(questions, models)
     # Decided questions are not looked at again, which saves most of the time.
     open_questions = np.arange(questions)
     for asked in range(1, models):
-        decided = is_decided(codes[:asked, open_questions], own[asked:], own[:asked])
+        decided = is_decided(codes[:asked, open_questions], models - asked)
         calls[open_questions[decided]] = asked
         open_questions = open_questions[~decided]
     return calls
