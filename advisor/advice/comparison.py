@@ -56,7 +56,7 @@ class StrategyResult:
         accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
         gain: Its gain over the best single model, from all questions.
         predicted: What the answers of single models to all questions predict its gain to be; None without a prediction.
-        updated: The prediction, updated by `gain`, so that it lies between the two; None without a prediction.
+        updated: The prediction, updated by `gain`: between the two, and at most the ceiling; None without a prediction.
         best_single_model: The single model that gains are measured against: the best one on all questions.
         best_single_accuracy: Its accuracy on the held-out questions, in points.
         gained: Held-out questions on which it scores more than that model.
@@ -315,7 +315,7 @@ class _Evidence:
         rows = [self.models.index(name) for name in answered.strategy.members if name in self.models]
         if not is_bounded(answered.strategy) or len(rows) < len(answered.strategy.members):
             return found
-        # Their models' answers set a limit to what other sets can gain.
+        # What takes an answer of its models is right only where one of them is.
         return replace(found, points=min(found.points, ceiling_of(self._baseline, self._scores[rows])))
 
     def groups(self, answered: _Answered, alpha: float) -> tuple[GroupGain, ...]:
