@@ -217,11 +217,10 @@ def test_later_turns_that_are_stored_are_not_counted(place: Place, models: Path)
 
 
 def test_after_a_response_that_failed_no_turn_is_asked() -> None:
-    first, second, other = (
-        Example(str(n), "p", "p", "", earlier=earlier) for n, earlier in enumerate((None, "0", None))
-    )
-    task = SimpleNamespace(examples=(first, second, other))
-    assert [unanswered(task, said) for said in ({}, {"0": "yes"}, {"0": None}, {"0": "a", "1": None})] == [3, 2, 1, 1]  # type: ignore[arg-type]
+    # Three turns, and another question.
+    examples = tuple(Example(str(n), "p", "p", "", earlier=earlier) for n, earlier in enumerate((None, "0", None, "1")))
+    task = SimpleNamespace(examples=examples)
+    assert [unanswered(task, said) for said in ({}, {"0": "yes"}, {"0": None}, {"0": "a", "1": None})] == [4, 3, 1, 1]  # type: ignore[arg-type]
 
 
 # --- Judges ---
