@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
+import unicodedata
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from advisor.tasks import templates
@@ -18,7 +22,7 @@ from advisor.tasks.task import Example, Signature, Task
 
 ANY_TEXT = st.text(st.characters()) | st.text("0123456789.,-−$ ()ABab:\n")  # the second one hits the patterns
 OPTIONS = ("dry palms", "wet palms", "palms covered with oil")
-ACCEPTED = {"number": ("3",), "number_comma": ("3",), "choice": ("B",)}
+ACCEPTED = {"number": ("3",), "number_comma": ("3",), "choice": ("B",), "json": ("3",), "json_fields": ("3",)}
 # Those that run code, and the judge, have tests of their own.
 READING = [name for name in metric_names() if not runs_code(name) and name != "judge"]
 
@@ -113,7 +117,7 @@ def test_no_metric_raises_on_any_text_and_scores_stay_between_0_and_1(text: str)
 @given(ANY_TEXT)
 @settings(max_examples=150)
 def test_what_was_read_is_read_again_as_itself(text: str) -> None:
-    for name in ("number", "number_comma", "choice", "exact_match", "bleu", "chrf"):
+    for name in ("number", "number_comma", "choice", "exact_match", "json", "bleu", "chrf"):
         choices = OPTIONS if name == "choice" else ()
         answer = read(name, text, choices=choices)
         assert answer is None or read(name, answer, choices=choices) == answer
@@ -321,3 +325,73 @@ def test_a_missing_response_lowers_the_score_of_a_corpus() -> None:
 def test_most_metrics_have_no_score_of_a_corpus() -> None:
     task, texts = _translations("exact_match")
     assert task.corpus_score(texts) is None
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(ANY_JSON, st.booleans(), st.sampled_from([None, 1, "\t"]), st.randoms())
+def test_every_spelling_of_a_json_value_is_the_same_answer(
+    value: Any, ascii_only: bool, indent: int | str | None, random: Random
+) -> None:
+    shuffled = json.loads(json.dumps(value), object_pairs_hook=lambda pairs: dict(random.sample(pairs, len(pairs))))
+    spelled = json.dumps(shuffled, ensure_ascii=ascii_only, indent=indent)
+    answer = read("json", json.dumps(value))
+    assert read("json", f"So it is:\n```json\n{spelled}\n```\n") == read("json", spelled) == answer
+    assert answer is not None
+    assert read("json", answer) == answer
+
+
+@given(ANY_JSON, ANY_JSON)
+def test_two_json_values_are_equal_as_a_validator_of_schemas_says(value: Any, other: Any) -> None:
+    # The validator compares characters as they are spelled.
+    value, other = (
+        json.loads(unicodedata.normalize("NFC", json.dumps(each, ensure_ascii=False))) for each in (value, other)
+    )
+    alike = Draft202012Validator({"const": value}).is_valid(other)
+    assert score("json", json.dumps(other), json.dumps(value)) == alike
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ('{"b": 1.0, "a": [true, null]}', '{"a":[true,null],"b":1}'),
+        ("0.10e1", "1"),
+        ("-0.0", "0"),
+        ("true", "true"),
+        ('"caf\\u00e9"', '"café"'),
+        ('"cafe\u0301"', '"café"'),
+        ('{"a": 1, "a": 2}', '{"a":2}'),
+        ('First {"a": 1}, then {"a": 2}.', '{"a":2}'),
+        ('```json\n{"a": 1}\n```\nin short [1]', '{"a":1}'),
+        ('See [the docs] for {"a": 1}', '{"a":1}'),
+        ('{"a": 1,}', None),
+        ("{'a': 1}", None),
+        ("[NaN]", None),
+        ("1e999", None),
+        ('["\\ud800"]', None),
+        ("[" * 101 + "]" * 101, None),
+        ('{"items": [{"a": 1}, {"a": 2}, {"a"', None),
+        ('{"a": [1], "b": "see [2]', None),
+        ("nothing", None),
+    ],
+)
+def test_the_json_value_of_a_response_has_one_spelling(text: str, answer: str | None) -> None:
+    assert read("json", text) == answer
+
+
+def test_a_field_that_is_missing_or_additional_is_wrong_in_the_share_of_fields() -> None:
+    reference = '{"name": "Ann", "age": 41, "tags": ["a", "b"]}'
+    responses = (reference, '{"name": "Ann", "age": 41.0}', '{"name": "Bob", "x": 1}', "[1]", "{}")
+    assert [score("json_fields", text, reference) for text in responses] == [1, 2 / 3, 0, 0, 0]
+    assert score("json_fields", '{"name": "Ann"}', '{"name": "Bob"}', '{"name": "Ann", "age": 1}') == 0.5
+
+
+def test_a_reference_that_is_no_json_is_refused_with_its_place() -> None:
+    assert get_metric("json").problem(('{"a": 1}',), ()) is None
+    told = get_metric("json").problem(('{"a": }',), ())
+    assert told == "the reference '{\"a\": }' is not valid JSON: Expecting value: line 1 column 7 (char 6)"

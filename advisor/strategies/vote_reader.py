@@ -12,9 +12,9 @@ from advisor.tasks.templates import check_pattern, find_answer
 from ensemble.common.limits import limited_process
 from ensemble.errors import InputError
 
-VOTE_METRICS = ("exact_match", "number", "number_comma", "choice")
-"""Metrics that read a short, fixed answer without looking at the reference. `contains` searches for the reference, so
-its answers would tell the vote which one is right."""
+VOTE_METRICS = ("exact_match", "number", "number_comma", "choice", "json", "json_fields")
+"""Metrics that read an answer in one spelling, and without the reference. `contains` searches for the reference, so its
+answers would tell the vote which one is right."""
 _LONGEST_PATTERN = 10_000
 # A prompt names its options only in its text. The metric reads letters up to the number of options, so it gets one
 # option for each letter, with a text that no response has (characters for private use).
