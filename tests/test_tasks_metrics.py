@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import lzma
 import time
 import unicodedata
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,7 +24,14 @@ from advisor.tasks.task import Example, Signature, Task
 
 ANY_TEXT = st.text(st.characters()) | st.text("0123456789.,-−$ ()ABab:\n")  # the second one hits the patterns
 OPTIONS = ("dry palms", "wet palms", "palms covered with oil")
-ACCEPTED = {"number": ("3",), "number_comma": ("3",), "choice": ("B",), "json": ("3",), "json_fields": ("3",)}
+ACCEPTED = {
+    "number": ("3",),
+    "number_comma": ("3",),
+    "choice": ("B",),
+    "json": ("3",),
+    "json_fields": ("3",),
+    "tool_call": ("[]",),
+}
 # Those that run code, and the judge, have tests of their own.
 READING = [name for name in metric_names() if not runs_code(name) and name != "judge"]
 
@@ -395,3 +405,113 @@ def test_a_reference_that_is_no_json_is_refused_with_its_place() -> None:
     assert get_metric("json").problem(('{"a": 1}',), ()) is None
     told = get_metric("json").problem(('{"a": }',), ())
     assert told == "the reference '{\"a\": }' is not valid JSON: Expecting value: line 1 column 7 (char 6)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '["f", {"a": 1}]',
+        '[["f", {"a": 1.0}]]',
+        '{"name": "f", "arguments": {"a": 1}}',
+        '[{"name": "f", "parameters": {"a": 1}}]',
+        '{"name": "f", "args": {"a": 1}}',
+        '{"type": "tool_use", "id": "7", "name": "f", "input": {"a": 1}}',
+        '[{"id": "7", "type": "function", "function": {"name": "f", "arguments": "{\\"a\\": 1}"}}]',
+        '{"content": null, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}',
+        'I call it.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"a": 1}}',
+        '```json\n{"name": "f", "arguments": {"a": 1}}\n```',
+        '{"f": {"a": 1}}',
+    ],
+)
+def test_a_tool_call_is_read_in_each_common_form(text: str) -> None:
+    assert read("tool_call", text) == '[["f",{"a":1}]]'
+
+
+@pytest.mark.parametrize("text", ["", "no call", "I need the base of the triangle.", "[]", '{"tool_calls": []}'])
+def test_a_response_without_a_call_is_an_answer(text: str) -> None:
+    assert read("tool_call", text) == "[]"
+    assert score("tool_call", text, "no call") == score("tool_call", text, "[]") == 1
+    assert score("tool_call", text, '["f", {}]') == 0
+
+
+@pytest.mark.parametrize(
+    "text", ['["f", {"a": 1', '{"name": "f"', '["f(a=1)"]', '{"a": 1}', "3", '{"name": "f", "arguments": "{"}', "{} {"]
+)
+def test_a_broken_call_is_no_answer(text: str) -> None:
+    assert read("tool_call", text) is None
+    assert score("tool_call", text, "no call") == 0
+
+
+def test_tool_calls_may_come_in_any_order() -> None:
+    calls = ['["f", {"a": 1}]', '["f", {"a": 2}]', '["g", {}]']
+    read_answers = {
+        read("tool_call", joint.join(order)) for order in itertools.permutations(calls) for joint in ("; ", ",", "\n")
+    }
+    assert len(read_answers) == 1
+    reference = f"[{','.join(calls)}]"
+    assert all(score("tool_call", "; ".join(order), reference) == 1 for order in itertools.permutations(calls))
+    assert score("tool_call", "; ".join(calls[:2]), reference) == 0
+    assert score("tool_call", "; ".join([*calls, calls[0]]), reference) == 0
+
+
+def test_each_tool_call_needs_an_accepted_one_of_its_own() -> None:
+    # The first call fits both references, and the second one only the first: in order of the texts, one would be left.
+    reference = '{"f_1": {"a": [1, 2]}, "f_2": {"a": [1]}}'
+    assert score("tool_call", '["f", {"a": 1}]; ["f", {"a": 2}]', reference) == 1
+    assert score("tool_call", '["f", {"a": 2}]; ["f", {"a": 2}]', reference) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [
+        ({"city": "new york"}, 1),
+        ({"city": "New-York", "unit": "c"}, 1),
+        ({"city": "NYC", "when": {"day": 3}}, 1),
+        ({"city": "NYC", "when": {"day": 4}}, 0),
+        ({"city": "NYC", "at": [1, 2.0]}, 1),
+        ({"city": "NYC", "at": [1]}, 0),
+        ({"city": "NYC", "unit": True}, 0),
+        ({"city": "Boston"}, 0),
+        ({"unit": "C"}, 0),
+        ({"city": "NYC", "more": 1}, 0),
+    ],
+)
+def test_an_argument_has_one_of_the_accepted_values(arguments: dict[str, Any], right: int) -> None:
+    accepted = {
+        "city": ["New York", "NYC"], "unit": ["", "C", 1], "when": ["", {"day": [3]}], "at": ["", [1, 2]]
+    }  # fmt: skip
+    reference = json.dumps({"weather.now": accepted})
+    assert score("tool_call", json.dumps(["weather_now", arguments]), reference) == right
+
+
+def test_a_reference_that_is_no_tool_call_is_refused_and_never_raises() -> None:
+    metric = get_metric("tool_call")
+    assert metric.problem(('["f", {}]', "no call", '{"f": {"a": [1]}}'), ()) is None
+    assert (
+        metric.problem(("null",), ())
+        == "the reference 'null' is no tool call: null has no name and arguments of a call"
+    )
+    assert metric.score('["f", {}]', ("null", '["f", {}]'), ()) == (1, '[["f",{}]]')
+    assert get_metric("json").score("1", ("{", "1"), ()) == (1, "1")
+
+
+def test_scores_of_tool_calls_agree_with_those_of_the_leaderboard() -> None:
+    pool = Path(__file__).parents[2] / "shared/pools/bfcl-part.jsonl.xz"
+    if not pool.is_file():
+        pytest.skip("the pools of ../shared are not here")
+    metric, agree = get_metric("tool_call"), []
+    for line in lzma.decompress(pool.read_bytes()).splitlines():
+        row = json.loads(line)
+        # Some responses of the log are in another form, and those of functions that were run have no reference.
+        if metric.problem((str(row["reference"]),), ()) is None:
+            scored = [
+                (text, value) for text, value, _ in row["models"].values() if text and text.startswith(('["', "no "))
+            ]
+            agree += [
+                score("tool_call", text, row["reference"]) == value
+                for text, value in scored
+                if read("tool_call", text) is not None
+            ]
+    assert len(agree) > 10_000
+    assert sum(agree) / len(agree) > 0.97

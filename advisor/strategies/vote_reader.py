@@ -12,7 +12,7 @@ from advisor.tasks.templates import check_pattern, find_answer
 from ensemble.common.limits import limited_process
 from ensemble.errors import InputError
 
-VOTE_METRICS = ("exact_match", "number", "number_comma", "choice", "json", "json_fields")
+VOTE_METRICS = ("exact_match", "number", "number_comma", "choice", "json", "json_fields", "tool_call")
 """Metrics that read an answer in one spelling, and without the reference. `contains` searches for the reference, so its
 answers would tell the vote which one is right."""
 _LONGEST_PATTERN = 10_000

@@ -17,13 +17,18 @@ import json
 import math
 import re
 import unicodedata
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 DEEPEST = 100
 """Objects and lists inside each other, at most: Python's own limit would depend on the place of the call."""
 _TOO_DEEP = f"more than {DEEPEST} objects and lists inside each other"
 # Where a value can start: an object with a key or its end, a list with a value or its end.
 _START = re.compile(r'\{\s*["}]|\[\s*["\[\]{\d\-tfn]')
+_BETWEEN = re.compile(r"[\s;,]*")
 _FENCED = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 
 
@@ -59,6 +64,35 @@ def find_json(text: str) -> Any:
     if not found:
         raise problem
     return _clean(found[0])
+
+
+def find_all(text: str) -> list[Any]:
+    """The JSON values of a text of nothing but values and spaces, `;` or `,` between them, else that of `find_json`.
+
+    Raises:
+        ValueError: As for :func:`find_json`.
+    """
+    values, at = [], _BETWEEN.match(text).end()  # type: ignore[union-attr]  # the pattern also matches nothing
+    try:
+        while at < len(text):
+            value, at = _DECODER.raw_decode(text, at)
+            values.append(_clean(value))
+            at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+    except (ValueError, RecursionError):
+        values = []
+    return values or [find_json(text)]
+
+
+def readable(texts: Iterable[str], read: Callable[[str], T]) -> Iterator[T]:
+    """What `read` makes of each text that it can read: a score never raises for a reference that is wrong."""
+    for text in texts:
+        with suppress(ValueError):
+            yield read(text)
+
+
+def has_start(text: str) -> bool:
+    """Whether a text has what may be the start of an object or a list."""
+    return _START.search(text) is not None
 
 
 def canonical(value: Any) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.tasks.metrics._json import canonical, find_json
+from advisor.tasks.metrics._json import canonical, find_json, readable
 
 
 class Json:
@@ -35,7 +35,8 @@ class Json:
             value = find_json(text)
         except ValueError:
             return 0.0, None
-        return max((self._share(value, find_json(reference)) for reference in accepted), default=0.0), canonical(value)
+        shares = (self._share(value, reference) for reference in readable(accepted, find_json))
+        return max(shares, default=0.0), canonical(value)
 
     def _share(self, value: Any, reference: Any) -> float:
         return float(canonical(value) == canonical(reference))
