@@ -202,7 +202,7 @@ def test_a_metric_is_named_with_its_package_where_metrics_are_listed(install: In
     (tmp_path / "t.yaml").write_text(
         "name: t\ndata: {dev: q.jsonl, held_out: q.jsonl}\nprompt: 'a'\nreference: 'b'\nmetric: none_such\n"
     )
-    with pytest.raises(InputError, match=r"choose among bleu, .*, number_comma, ours \(house 1\.5\), pass_at_1, tool_call$"):
+    with pytest.raises(InputError, match=r"choose among bleu, .*, number_comma, ours \(house 1\.5\), pass_at_1, .*$"):
         load_task(tmp_path / "t.yaml")
 
 
