@@ -142,7 +142,6 @@ REFUSED = {
     "min_p": 0.1,
     "modalities": ["audio"],
     "presence_penalty": -1,
-    "response_format": {"type": "json_schema", "json_schema": {}},
     "store": True,
     "suffix": "end",
     "tool_choice": "required",
@@ -159,6 +158,16 @@ def test_what_cannot_be_honoured_is_refused_by_name(server: Running, path: str, 
     assert reply.status == 400
     assert reply.error["code"] == "unsupported_parameter"
     assert reply.error["message"] == f"{name}: not supported by this server; leave it out"
+
+
+def test_a_form_of_texts_is_for_chats(server: Running) -> None:
+    reply = send(server, COMPLETIONS, completion(response_format={"type": "json_object"}))
+    assert reply.error["message"] == "response_format: not supported by this server; leave it out"
+
+
+def test_a_form_of_texts_without_a_schema_is_named(server: Running) -> None:
+    error = send(server, CHAT, chat(response_format={"type": "json_schema", "json_schema": {"name": "x"}})).error
+    assert error["param"].startswith("response_format")
 
 
 def test_all_that_cannot_be_honoured_is_named(server: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.token_client import TokenClient
 
 if TYPE_CHECKING:
+    from ensemble.common.grammar import Grammar
     from ensemble.decode.settings import Settings
     from ensemble.score.choices import ChoiceQuestion
 
@@ -61,6 +63,8 @@ def generate(
         body["stop"] = list(settings.stop[:_MAX_STOPS])
     if settings.temperature:
         body |= {"seed": settings.seed, "top_p": settings.top_p}
+    if settings.grammar is not None:
+        body["response_format"] = _response_format(settings.grammar)
     if chat:
         body["messages"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     else:
@@ -76,6 +80,21 @@ def generate(
     text, reason = _cut(choice.text, choice.finish_reason, settings.stop)
     usage = completion.usage
     return Response(text, usage.completion_tokens, reason, 0.0, prompt_tokens=usage.prompt_tokens), answer
+
+
+def _response_format(grammar: Grammar) -> Mapping[str, Any]:
+    """A grammar as servers take it.
+
+    Raises:
+        ServerError: It is a regular expression, for which servers have no common form.
+    """
+    if grammar.kind != "json_schema":
+        raise ServerError("servers take JSON schemas, but no regular expressions", "refused")
+    schema = json.loads(grammar.text)
+    if schema == {"type": "object"}:
+        # More servers know this than schemas.
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema, "strict": True}}
 
 
 def likeliest_choice(server: ServerClient, example: Example, task: Task) -> Response:

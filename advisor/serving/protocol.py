@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from advisor.serving.errors import RequestError
 from advisor.serving.request import GenerationRequest
+from ensemble.common.grammar import Grammar
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.models.spec import Sourced
@@ -204,10 +205,43 @@ class TokenizeRequest(BaseModel):
     add_special_tokens: bool = True
 
 
+class JsonSchema(BaseModel):
+    """A JSON schema of ``response_format``; texts always follow it, whether ``strict`` asks for it or not."""
+
+    model_config = ConfigDict(strict=True)
+    name: str
+    schema_: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextFormat(BaseModel):
+    """Any text."""
+
+    model_config = ConfigDict(strict=True)
+    type: Literal["text"]
+
+
+class JsonObjectFormat(BaseModel):
+    """Any JSON object."""
+
+    model_config = ConfigDict(strict=True)
+    type: Literal["json_object"]
+
+
+class JsonSchemaFormat(BaseModel):
+    """A JSON text that is valid by a schema."""
+
+    model_config = ConfigDict(strict=True)
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
 class ChatRequest(RequestBody):
     """The body of ``/v1/chat/completions``."""
 
     messages: list[Message] = Field(min_length=1)
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = Field(None, discriminator="type")
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=_MAX_ALTERNATIVES)
@@ -257,9 +291,24 @@ def read_chat(
     alternatives = (body.top_logprobs or 0) if body.logprobs else None
     max_tokens = body.max_completion_tokens or body.max_tokens
     # Before the prompt is made: a request that is refused must not take that time.
+    grammar = _grammar(body.response_format)
+    # The task's own stop strings are for its free texts, and may be a part of a JSON text.
+    limits = replace(limits, default_stop=()) if grammar else limits
     request = _generation_request(body, [""], alternatives, max_tokens, limits, seed)
+    request = replace(request, settings=replace(request.settings, grammar=grammar))
     filled, note = _chat_prompt(body.messages, prompt)
     return replace(request, prompts=(filled,)), note
+
+
+def _grammar(wanted: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> Grammar | None:
+    """What a text must be."""
+    if wanted is None or isinstance(wanted, TextFormat):
+        return None
+    schema = wanted.json_schema.schema_ if isinstance(wanted, JsonSchemaFormat) else {"type": "object"}
+    try:
+        return Grammar.json_schema(schema)
+    except InputError as error:
+        raise RequestError(400, f"response_format: {error}", param="response_format") from None
 
 
 def _chat_prompt(messages: Sequence[Message], prompt: TaskPrompt | None) -> tuple[Prompt, str | None]:
