@@ -4,22 +4,31 @@ Random JSON schemas are drawn, and a set of two small random models, whose token
 drawing tokens. Each finished text is read by Python's ``json`` and checked by jsonschema. And the time of a step with
 a grammar is put over that without one, for two random models of a middle size with real vocabularies, one text at a
 time and without drafts.
+
+Of the pool of tool calls in ``../shared/pools``, the gain of the vote that ``advisor select --logs`` reports on the
+held-out questions is compared with one counted here, by digests of the calls as they stand in the log.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import jsonschema
 import torch
 
+from advisor import select
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, tell
 from benchmarks._models import MIDDLE, TINY, TOKENIZERS, made_up_tokenizer, random_member, vocabulary
+from benchmarks._pools import POOLS
 from ensemble import Ensemble, InputError
 from ensemble.common.grammar import Grammar
 from ensemble.decode.settings import Batch, Settings
@@ -50,10 +59,8 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     count = 64 if options.quick else options.schemas
-    figures = [
-        *_validity(count),
-        _step(options.quick, Timer(options.rounds or (1 if options.quick else 7), options.clock)),
-    ]
+    timer = Timer(options.rounds or (1 if options.quick else 7), options.clock)
+    figures = [*_validity(count), _step(options.quick, timer), _tool_calls()]
     tell("structured", figures, options)
     return 0
 
@@ -158,9 +165,39 @@ def _step(quick: bool, timer: Timer) -> Figure:
     grammar = Grammar.json_schema(PERSON)
     times = timer({"plain": part(Settings(tokens)), "grammar": part(Settings(tokens, grammar=grammar))})
     kind = "real" if real else "made-up"
-    sizes = " + ".join(f"{member.vocabulary.size:,}" for member in members)
-    note = f"two random models of 8 layers of width 512, {kind} vocabularies of {' + '.join(PAIR)} ({sizes} rows)"
+    sizes = " + ".join(f"{name} ({member.vocabulary.size:,} rows)" for name, member in zip(PAIR, members, strict=True))
+    shape = TINY if quick else MIDDLE
+    note = f"two random models, {shape.layers} layers of width {shape.hidden}, {kind} vocabularies of {sizes}"
     return ratio("grammar_over_plain", times["grammar"], times["plain"], limit="at most 1.3", note=note)
+
+
+def _tool_calls() -> Figure:
+    """By how much the gain of a vote over tool calls differs from one by digests."""
+    name = "tool_calls_gain_difference"
+    log = POOLS / "bfcl-part.jsonl.xz"
+    if not log.is_file():
+        return Figure(name, None, limit="at most 0.3", note="../shared/pools is absent")
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        select(logs=[str(log)], out=str(run), quiet=True)
+        result = json.loads((run / "result.json").read_text())
+        lines = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    vote = max((each for each in result["strategies"] if each["strategy"] == "vote"), key=lambda each: each["n"])
+    questions = [line["responses"] for line in lines if line["split"] == "held_out"]
+    right = sum(_by_digest([question[member] for member in vote["members"]]) for question in questions)
+    counted = 100 * right / len(questions) - vote["best_single_accuracy"]
+    difference = abs(counted - (vote["accuracy"] - vote["best_single_accuracy"]))
+    note = f"{counted:+.2f} points by digests, {len(questions)} held-out questions, {len(vote['members'])} models"
+    return Figure(name, difference, limit="at most 0.3", note=note)
+
+
+def _by_digest(answers: Sequence[dict[str, Any]]) -> float:
+    """The score of the call that most models make; of equally many, the earliest model's. No call is no vote."""
+    digests = [each["extracted"] and hashlib.sha256(each["extracted"].encode()).digest() for each in answers]
+    counts = Counter(digest for digest in digests if digest)
+    winner = max(range(len(answers)), key=lambda n: (counts[digests[n]], -n))
+    score: float = answers[winner]["score"]
+    return score
 
 
 if __name__ == "__main__":
