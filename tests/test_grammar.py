@@ -143,7 +143,8 @@ def test_drafts_are_accepted_under_a_grammar(tables: Path) -> None:
     while not decoder.done:
         decoder.step()
         steps += 1
-    assert steps < 15
+    # A plain step writes one of the 30 characters.
+    assert steps < 25
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ class Decoder(PromptDecoder):
         running = 0 if rule.mixture and others else 1 if rule.needs_others else len(members)
         self._contexts = Contexts(members, running)
         self._is_here = all(member.is_here for member in members)
+        self._gates_on_logits = rule.needs_others is not None
         self._only_greedy = rule.only_greedy_remote and not self._is_here
         # Where the others wait for a gate, the primary writes ahead anyway; a drawn member has no other to check.
         self._never_drafts = not self._batch.draft or running < len(members) or not others
@@ -106,8 +107,8 @@ class Decoder(PromptDecoder):
                 "this method takes greedy decoding only where a member is in another process, without a trace and "
                 "log-probabilities: they would need the probabilities of all tokens; use unite"
             )
-        if settings.grammar is not None and not self._is_here:
-            raise InputError("a grammar needs the logits of all tokens, so its members must be in this process")
+        if settings.grammar is not None and self._gates_on_logits and not self._is_here:
+            raise InputError("this method takes a grammar only where all members are in this process; use unite")
 
     @torch.inference_mode()
     def remove(self, number: int) -> None:

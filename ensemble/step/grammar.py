@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ensemble.common.grammar import Grammar, GrammarTokens
 from ensemble.errors import MemberError
+from ensemble.runtime.logits import Logits
 from ensemble.step.distribution import Distribution
 from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary, entries
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -116,7 +117,7 @@ class Allowed:
         table = torch.frombuffer(bytearray(rows), dtype=torch.uint8).view(len(masks), joint.size + 1)
         self._entries = table.to(joint.places.device) != 0
 
-    def restrict(self, member: int, logits: Tensor, rows: Sequence[int]) -> None:
+    def restrict(self, member: int, logits: Logits, rows: Sequence[int]) -> None:
         """Give minus infinity to the ids of a member that are not allowed, in place.
 
         Args:
@@ -128,7 +129,11 @@ class Allowed:
         entry_of = tables.entry_of.index_fill(0, tables.eos_ids, EOS)
         allowed = (self._entries if len(rows) == len(self._entries) else self._entries[[*rows]])[:, entry_of]
         # A member that can write nothing of what is allowed keeps its own candidates, of which none can win.
-        logits.masked_fill_(~allowed & allowed.any(dim=1, keepdim=True), -torch.inf)
+        allowed |= ~allowed.any(dim=1, keepdim=True)
+        if isinstance(logits, Tensor):
+            logits.masked_fill_(~allowed, -torch.inf)
+        else:
+            logits.restrict(allowed)
 
     def decide(self, step: Distribution, rows: Sequence[int]) -> Distribution:
         """A step in which only allowed entries can win.

@@ -16,7 +16,7 @@ from torch import Tensor
 from ensemble.errors import MemberError
 from ensemble.models.member import Member
 from ensemble.runtime.forward_pass import to_device
-from ensemble.runtime.logits import Logits, fault, whole
+from ensemble.runtime.logits import Logits, fault
 from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.grammar import Allowed
 from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
@@ -164,7 +164,7 @@ class Sampler:
         decide: Decide = _as_it_is
         if allowed is not None:
             decide = allowed.decide
-            for member, values in enumerate(whole(logits)):
+            for member, values in enumerate(logits):
                 allowed.restrict(member, values, range(len(draws)))
             run = run and partial(_restricted, run, allowed)
         if rule.mixture is not None and run is not None and self._members > 1:
@@ -338,7 +338,7 @@ def _as_it_is(step: Distribution, rows: Sequence[int]) -> Distribution:  # noqa:
 def _restricted(run: Run, allowed: Allowed, member: int, rows: Sequence[int]) -> Logits:
     """The logits of a member that waits, for texts that follow a grammar."""
     logits = run(member, rows)
-    allowed.restrict(member, whole([logits])[0], rows)
+    allowed.restrict(member, logits, rows)
     return logits
 
 
