@@ -50,6 +50,7 @@ class Response:
         combined: Steps in which several members took part.
         handled: Vocabulary entries whose probabilities were read, summed over all steps.
         prompt_tokens: Tokens of the prompt, for the primary; 0 if it is not known.
+        calls: Functions that the model calls, each by its name and its arguments. Such a response is never stored.
     """
 
     text: str
@@ -63,6 +64,7 @@ class Response:
     combined: int = 0
     handled: int = 0
     prompt_tokens: int = 0
+    calls: tuple[tuple[str, str], ...] = ()
 
 
 def key_of(question: Mapping[str, Any]) -> str:
@@ -228,7 +230,7 @@ def _read(value: str) -> Response | None:
     if not isinstance(kept, dict) or not isinstance(kept.get("options"), list):
         return None
     try:
-        response: Any = Response(**{**kept, "options": tuple(kept["options"])})
+        response: Any = Response(**{**kept, "options": tuple(kept["options"]), "calls": ()})
     except TypeError:
         return None
     counts = (response.tokens, response.steps, response.combined, response.handled, response.prompt_tokens)

@@ -13,6 +13,7 @@ from advisor.profile.loader import ALONE, load_ensemble
 from advisor.response_cache import Response
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server
+from advisor.servers.tool_chat import AskedPrompt, ToolChat
 from ensemble.common.background import call_when_done, in_background
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _RETRIES = 2
 """After the first try. A client waits meanwhile, so there are fewer than for a profile."""
+NO_TOOLS = "calls of functions (tools) are for models behind servers, and this one is in this process"
 _CLOSING_SECONDS = 5.0
 """How long closing waits for a request that still runs."""
 
@@ -39,7 +41,7 @@ class AskedModel(Protocol):
 
     name: str
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
+    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
         """Continue a prompt.
 
         Raises:
@@ -83,8 +85,10 @@ class LocalModel:
         self.name = spec.name
         self._spec, self._models = spec, models
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
+    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
         """See :class:`AskedModel`."""
+        if isinstance(prompt, ToolChat):
+            raise InputError(NO_TOOLS, of=self.name)
         # Servers that are asked at the same time get their requests first, and answer meanwhile.
         await asyncio.sleep(0)
         ensemble = self._models.load(self._spec)
@@ -129,7 +133,7 @@ class ServerModel:
         # A request that is sent again after this would leave its new connection open.
         wait(self._requests, _CLOSING_SECONDS)
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
+    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
         """See :class:`AskedModel`. If it is cancelled, the request ends in its thread, and its answer is dropped."""
         await self._places.acquire()
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -155,7 +159,7 @@ class ServerModel:
                 raise InputError(str(error), of=self.name) from None
             raise
 
-    def generate(self, prompt: Prompt | Dialogue, settings: Settings) -> Response:
+    def generate(self, prompt: AskedPrompt | Dialogue, settings: Settings) -> Response:
         """Continue a prompt; wait for the response.
 
         Raises:
@@ -163,6 +167,9 @@ class ServerModel:
             ServerError: The server gave no valid answer.
             MemberError: The tokenizer cannot be used.
         """
+        if isinstance(prompt, ToolChat):
+            # Functions are written by the server's chat template, whether or not the tokenizer is here.
+            return generate(self.client, prompt, settings, chat=True)[0]
         return generate(self.client, self._sent(prompt), settings, chat=self.chat)[0]
 
     def member(self) -> Member | None:

@@ -42,11 +42,29 @@ class Usage(Schema):
     """generated tokens"""
 
 
+class CalledFunction(Schema):
+    """The function of a call."""
+
+    name: Text
+    """its name"""
+    arguments: Text = "{}"
+    """its arguments, as the model wrote them"""
+
+
+class MessageCall(Schema):
+    """A call of a function in a message."""
+
+    function: CalledFunction
+    """the function"""
+
+
 class ChatMessage(Schema):
     """What a model says in a conversation."""
 
     content: Text | None = None
     """the text; a reasoning model that reaches the limit before its answer has none"""
+    tool_calls: tuple[MessageCall, ...] | None = None
+    """functions that it calls"""
 
 
 class EchoedLogprobs(Schema):
