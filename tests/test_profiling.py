@@ -89,7 +89,7 @@ def profile(
         progress=progress,
         spec=NO_SPEC,
     )
-    [finished] = LocalJobRunner().run([job])
+    [finished] = LocalJobRunner(Path("cache")).run([job])
     if isinstance(finished.result, MemberError):
         raise finished.result
     return finished.result

@@ -6,8 +6,8 @@ of next tokens works: models that split text alike and predict each other's text
 3.2 found that vocabularies matter little. The other files of :mod:`advisor.compare` compute the measures.
 
 Tokenizers and next-token predictions are stored in the response cache. A tokenizer is read without its model.
-Predictions need each model a second time, because the responses exist only after all models have been profiled. So only
-the candidates that the rules take or nearly take are compared in this way.
+Predictions need each model once more, because the responses exist only after all models have been profiled. So only the
+candidates that the rules take or nearly take are compared in this way.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ class ModelMeasurer:
             else:
                 for writer, by in texts.items():
                     counts[reader, writer] = sum((read[text] for text in by.values()), TokenAgreement(0, 0))
-            free_memory()  # before the next reader is loaded: two large models may not fit
+            free_memory()  # of what it read, before the next reader
         return counts
 
     def _texts(self, profile: Profile, numbers: Sequence[int]) -> dict[int, WrittenText]:

@@ -28,6 +28,7 @@ _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu"
 def of_run(
     config: RunConfig,
     fingerprints: Mapping[str, Fingerprint | ServerIdentity],
+    loads: Mapping[str, Sequence[float]],
     methods: Sequence[str] = (),
     judges: Mapping[str, Fingerprint | ServerIdentity] = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -36,6 +37,7 @@ def of_run(
     Args:
         config: The run.
         fingerprints: What decides each candidate's responses, by name.
+        loads: The seconds of each load of a model in this process, by name.
         methods: The methods besides the run's own.
         judges: What decides the verdicts of each judge, by name, the one that scores first.
     """
@@ -63,6 +65,7 @@ def of_run(
             if judges
             else {}
         ),
+        "loads": {name: {"count": len(seconds), "seconds_total": sum(seconds)} for name, seconds in loads.items()},
     }
 
 

@@ -158,7 +158,7 @@ def run(
     margins = {margin.model: margin for margin in close_calls(profiles, selection.selected[0], rules, seed=config.seed)}
     standings = tuple(profile.standing for profile in profiles)
     measurer = ModelMeasurer(config, profiler, cache, progress)
-    # Without held-out questions the run is meant to be short, so the models are not loaded a second time.
+    # Without held-out questions the run is meant to be short, so the models read nothing more.
     readers = close_candidates(standings, margins, rules)[:READERS] if config.held_out is not None else []
     token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
@@ -191,7 +191,9 @@ def run(
         confidence=config.confidence,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         looks=with_earlier(looks, earlier),
-        provenance=provenance.of_run(config, profiler.identities, judges=judge.identities if judge else {}),
+        provenance=provenance.of_run(
+            config, profiler.identities, profiler.loads, judges=judge.identities if judge else {}
+        ),
     )
 
 

@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Protocol
 
-from advisor.profile.generate import free_memory
-from advisor.profile.loader import ALONE, load_ensemble
+from advisor.profile.loaded_models import LoadedModels
+from advisor.profile.loader import ALONE
 from advisor.response_cache import Response
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server
 from advisor.servers.tool_chat import AskedPrompt, ToolChat
 from ensemble.common.background import call_when_done, in_background
-from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import ChatTemplate, Dialogue, EnsembleSpec, ModelSpec, Sourced
 from ensemble.servers.client import ServerClient, ServerError
 
 if TYPE_CHECKING:
-    from ensemble.api import Ensemble
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Member, Prompt
 
@@ -51,28 +49,6 @@ class AskedModel(Protocol):
         ...
 
 
-class LocalModels:
-    """Models that are loaded when they are asked. One of them is in memory at a time, as in a profile."""
-
-    def __init__(self) -> None:
-        self._name = ""
-        self._loaded: Ensemble | None = None
-
-    def load(self, spec: ModelSpec) -> Ensemble:
-        """Load a model, after the last one is freed.
-
-        Raises:
-            InputError: It cannot be used.
-            MemberError: It failed while it was loaded.
-        """
-        if self._loaded is None or self._name != spec.name:
-            self._loaded = None
-            # Before the next one is loaded: two models may not fit in memory.
-            free_memory()
-            self._loaded, self._name = load_ensemble(EnsembleSpec((spec,), ALONE), default_cache_dir()), spec.name
-        return self._loaded
-
-
 class LocalModel:
     """A model of this process, for a single prompt; see :class:`AskedModel`. It blocks the event loop.
 
@@ -81,7 +57,7 @@ class LocalModel:
         models: Loads it.
     """
 
-    def __init__(self, spec: ModelSpec, models: LocalModels) -> None:
+    def __init__(self, spec: ModelSpec, models: LoadedModels) -> None:
         self.name = spec.name
         self._spec, self._models = spec, models
 
@@ -91,7 +67,7 @@ class LocalModel:
             raise InputError(NO_TOOLS, of=self.name)
         # Servers that are asked at the same time get their requests first, and answer meanwhile.
         await asyncio.sleep(0)
-        ensemble = self._models.load(self._spec)
+        ensemble = self._models.ensemble(EnsembleSpec((self._spec,), ALONE))
         encoded = ensemble.encode(prompt)
         ((_, made),) = ensemble.generate_each([encoded], settings)
         seconds = made.counts.seconds

@@ -1,11 +1,10 @@
-"""Profiles the models of a run: each candidate alone, one in memory at a time, and sets of them together.
+"""Profiles the models of a run: each candidate alone, and sets of them together.
 
 If a candidate fails, the failure is recorded and the others continue.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -51,7 +50,6 @@ class Profiler:
         cache: The response cache.
         progress: Shows progress and messages.
         engine: Runs the jobs; None for this process.
-        keep_models: Whether loaded models stay in memory, for a run that needs all of them together anyway.
 
     Attributes:
         identities: What determines each candidate's responses, by name.
@@ -68,17 +66,12 @@ class Profiler:
         progress: Progress,
         *,
         engine: JobRunner | None = None,
-        keep_models: bool = False,
     ) -> None:
         self._config = config
         self._cache = cache
         self._progress = progress
-        self._engine = engine or LocalJobRunner()
-        self._keep_models = keep_models
-        self._loaded: dict[str, Member] = {}
+        self._engine = engine or LocalJobRunner(config.cache_dir)
         self._on_dev: dict[str, Profile] = {}
-        # Servers answer at the same time, each in a thread; libraries are imported by one.
-        self._loading = threading.Lock()
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
         self.identities = {
             name: identify(
@@ -90,6 +83,11 @@ class Profiler:
         for name, identity in self.identities.items():
             if isinstance(identity, ServerIdentity) and identity.lacks is not None:
                 progress.say(f"{name}: {identity.lacks}; until then it gives whole texts")
+
+    @property
+    def loads(self) -> Mapping[str, Sequence[float]]:
+        """The seconds of each load of a model in this process, by name; those of the run's judges are among them."""
+        return self._engine.models.seconds
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
         """Profile candidates, each alone.
@@ -231,14 +229,7 @@ class Profiler:
         if behind_servers and self._config.inference.engine == "ray":
             # The others run on the cluster, each on its node; a set without servers runs on one node, see RayJobRunner.
             return load_ensemble(spec, self._config.cache_dir, engine="ray")
-        if self._keep_models:
-            return load_ensemble(spec, self._config.cache_dir, loaded=self._loaded)
-        with self._loading:
-            loaded = dict(self._loaded)
-            ensemble = load_ensemble(spec, self._config.cache_dir, loaded=loaded)
-            # Members behind servers take no memory here, and each new one would probe its server again.
-            self._loaded |= {name: member for name, member in loaded.items() if not member.is_here}
-        return ensemble
+        return self._engine.models.ensemble(spec)
 
     def _device(self, candidate: ModelSpec) -> str:
         """The device that a candidate runs on."""
@@ -309,7 +300,7 @@ class Profiler:
             server = ""
             models = tuple(map(self.model, members))
             spec = replace(decoding or self.decoding(members), members=models)
-            answer = partial(answers, name, partial(self._load, spec))
+            answer = partial(answers, name, partial(self._load, spec), make_room=self._engine.models.make_room)
         return Job(
             name,
             task,

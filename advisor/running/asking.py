@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from advisor.profile.asked_model import AskedModel, LocalModel, LocalModels, server_model
+from advisor.profile.asked_model import AskedModel, LocalModel, server_model
+from advisor.profile.loaded_models import LoadedModels
 from advisor.response_cache import Response
 from advisor.running.plan import StrategyPlan
 from advisor.servers.tool_chat import AskedPrompt, ToolChat, in_one_form
 from advisor.strategies.vote_reader import VoteReader
+from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods._votes import Codes, answer_codes, vote
 from ensemble.models.spec import Sourced
@@ -211,13 +213,13 @@ class Answerer:
 
 
 def answer_prompt(plan: StrategyPlan, prompt: Prompt, settings: Settings, group: str | None = None) -> Answered:
-    """Answer one prompt; the models of this process are loaded one after another.
+    """Answer one prompt; a model of this process is loaded when the strategy asks it.
 
     Raises:
         InputError: The key of a server is missing, or no model can read this prompt.
         MemberError: All models failed.
     """
-    local = LocalModels()
+    local = LoadedModels(default_cache_dir())
     servers = {entry.name: server_model(entry) for entry in plan.members if entry.is_remote}
     models = [servers[member.name] if member.is_remote else LocalModel(member, local) for member in plan.members]
     # Not asyncio.run: its handler of Ctrl-C waits for a model that blocks the loop.

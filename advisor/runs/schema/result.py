@@ -441,6 +441,15 @@ class ScoringSource(Schema):
     """the regular expression that finds the answer"""
 
 
+class Loads(Schema):
+    """How often a model was loaded."""
+
+    count: Count = 0
+    """the loads; more than 1 where the memory does not hold all models"""
+    seconds_total: Figure = None
+    """of all loads together"""
+
+
 class Provenance(SparseSchema):
     """What is needed to repeat the run."""
 
@@ -469,6 +478,9 @@ class Provenance(SparseSchema):
     """of each model, where it comes from, with the hashes of its files"""
     judges: dict[Line, ModelSource] | None = None
     """of each judge, likewise"""
+    loads: dict[Line, Loads] = Field(default_factory=dict)
+    """of each model and judge whose weights this process has loaded: how often, and the time; as long as the result is
+    the same, that of the run that wrote it first"""
     logs: tuple[LogOrigin, ...] = ()
     """of a run on logs: each log"""
     scoring: ScoringSource | None = None
