@@ -59,6 +59,7 @@ ORDER = [
     "advisor.terminal",
     "reports.charts",
     "reports.question_rows",
+    "reports.field_differences",
     "reports.shown_samples",
     "reports.report_data",
     "reports.script_data",
