@@ -239,7 +239,7 @@ def loads(options: argparse.Namespace, size: Size) -> list[Figure]:
                 taken.append(_children_now(options.clock) - start)
                 counts[kind] = sum(each["count"] for each in found.values()) / len(found)
     spent = {kind: f"{min(taken):.1f} to {max(taken):.1f} s" for kind, taken in seconds.items()}
-    questions = f"{min(8, size.questions)} questions of each split, {size.tokens} tokens each"
+    questions = f"{min(8, size.questions)} questions of each split, 8 tokens each"
     return [
         Figure("loads_per_model", counts["stay"], limit="1", note=f"in all phases; {counts['leave']:g} one at a time"),
         ratio(
@@ -257,8 +257,8 @@ def _select(folder: Path, pool: Path, size: Size, kind: str, *, quick: bool) -> 
     one_at_a_time = "import advisor.profile.loaded_models as home; home.free_on = lambda _: None\n"
     _python(
         (one_at_a_time if kind == "leave" else "") + "from advisor.cli import main; main()",
-        *("select", "--pool", str(pool), "--task", *_task_options(quick=quick), "--shots", str(SHOTS)),
-        *("--limit", str(min(8, size.questions)), "--max-new-tokens", str(size.tokens), "--quiet"),
+        *("select", "--pool", str(pool), "--task", *_task_options(quick=quick), "--shots", "0"),
+        *("--limit", str(min(8, size.questions)), "--max-new-tokens", "8", "--quiet"),
         *("--max-gap", "100", "--max-length-ratio", "1e9", "--chat-template", "never"),
         *("--cache-dir", str(folder / "cache"), "--out", str(folder / "run")),
     )

@@ -18,8 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ways import decode, differences
 
 from advisor import select
+from advisor.records import Answer, Cost, Profile
 from advisor.tasks import load_task
-from benchmarks import _real_models
+from advisor.tasks.task import Example, Signature, Task
+from benchmarks import _real_models, real
 from benchmarks._real_models import FOLDER, TASKS, Package, Piece, Wanted, convert, fetch
 from ensemble import Ensemble
 from ensemble.common.files import sha256
@@ -217,6 +219,61 @@ def test_a_converted_tokenizer_merges_the_best_pair_first(text: str, ids: list[i
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tiny")
     assert tokenizer(text)["input_ids"] == [1, *ids]
     assert tokenizer.decode(ids) == text
+
+
+ANSWERS = {"a": "xxxxxxyy", "b": "xxxxyyxx", "c": "xxyyyyzz"}
+"""Of each model to eight questions, of which x is the right one; a is the best model."""
+
+
+def task_answers(sets: dict[tuple[str, ...], str]) -> real.TaskAnswers:
+    """Answers as `benchmarks.real` gets them, the same on dev and on held-out questions."""
+
+    def profile(name: str, answers: str) -> Profile:
+        made = (Answer(str(n), one * 4, one, float(one == "x"), "eos") for n, one in enumerate(answers))
+        return Profile(name, tuple(made), Cost(2.0 * len(name), 8))
+
+    examples = tuple(Example(str(n), "", ("x",), "") for n in range(8))
+    task = Task(
+        "t",
+        "exact_match",
+        "test",
+        examples,
+        (),
+        8,
+        0,
+        0,
+        None,
+        (),
+        "",
+        Signature("t", "exact_match", "test", 8, 0, 0, "", ()),
+    )
+    alone = {name: profile(name, answers) for name, answers in ANSWERS.items()}
+    decoded = [real.Decoded("unite", real.K, members, profile("unite", answers)) for members, answers in sets.items()]
+    return real.TaskAnswers(task, alone, alone, decoded)
+
+
+def test_a_row_of_a_set_has_its_gain_over_its_best_member_and_what_the_rules_read():
+    [row] = real.rows_of(task_answers({("a", "c"): "xxxxxxxy"}))["sets"]
+    assert (row["accuracy"], row["gain"], row["over"]) == (87.5, 12.5, "a")
+    assert (row["gap"], row["ratio"]) == (50.0, 1.0)
+    assert real.unpacked(row["scores"]).tolist() == [1, 1, 1, 1, 1, 1, 1, 0]
+
+
+def test_votes_are_counted_from_the_models_own_answers():
+    [vote] = real.rows_of(task_answers({}))["votes"]
+    assert vote["members"] == ["a", "b", "c"]
+    # The fifth and the sixth answer of a are outvoted; where all differ, the first one's counts.
+    assert real.unpacked(vote["scores"]).tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert vote["cascade_calls"] == 2.5
+
+
+def test_gains_are_told_by_the_gap_of_the_last_member():
+    rows = real.rows_of(task_answers({("a", "b"): "xxxxxxxx", ("a", "c"): "xxxxyyyy"}))
+    figures = {figure.name: figure.value for figure in real.answer_figures({"t": rows})}
+    assert figures["all_gain"] == 0.0
+    assert (figures["gap_0_10_gain"], figures["gap_20_100_gain"]) == (25.0, -25.0)
+    assert figures["held_out_questions"] == 8
+    assert figures["table_models"] == 3
 
 
 @needs_models
