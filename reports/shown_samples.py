@@ -42,7 +42,8 @@ TAGS = {
 class ShownResponse:
     """One response to one question; ``candidate`` is an index, or None for the ensemble.
 
-    ``text`` and ``length`` are None if a log lacks them.
+    ``text`` and ``length`` are None if a log lacks them. ``thinking_tokens`` are those of thinking and answer together;
+    None for a model that did not think, or if they are not known.
     """
 
     candidate: int | None
@@ -52,6 +53,7 @@ class ShownResponse:
     length: int | None
     finish_reason: str
     error: str
+    thinking_tokens: int | None
 
     @property
     def right(self) -> bool:
@@ -234,6 +236,7 @@ def _response(response: SampleResponse, candidate: int | None) -> ShownResponse:
         length=len(text) if text is not None and not is_measured else response.length,
         finish_reason=response.finish_reason or "",
         error=_clipped(response.error or "", 400),
+        thinking_tokens=response.tokens if response.thought else None,
     )
 
 

@@ -71,11 +71,20 @@ def generate(
     )
     choice = completion.choices[0]
     # A server that ignores the limit would fill the cache and the report.
-    if (length := len(choice.text)) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
+    if (length := len(choice.text) + len(choice.thinking or "")) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
         raise server.invalid_answer(path, f"has {length:,} characters, too many for {settings.max_new_tokens:,} tokens")
     text, reason = _cut(choice.text, choice.finish_reason, settings.stop)
     usage = completion.usage
-    return Response(text, usage.completion_tokens, reason, 0.0, prompt_tokens=usage.prompt_tokens), answer
+    response = Response(
+        text,
+        usage.completion_tokens,
+        reason,
+        0.0,
+        prompt_tokens=usage.prompt_tokens,
+        thinking=choice.thinking,
+        thinking_tokens=usage.completion_tokens_details.reasoning_tokens,
+    )
+    return response, answer
 
 
 def likeliest_choice(server: ServerClient, example: Example, task: Task) -> Response:
