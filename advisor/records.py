@@ -44,7 +44,7 @@ class Answer:
 
     Attributes:
         id: The question's id within its task.
-        text: The response. It is untrusted text. None if a log has only its score.
+        text: The response without the model's thinking. It is untrusted text. None if a log has only its score.
         extracted: The part of the response that the metric scores; None if it found nothing.
         score: Between 0 and 1.
         finish_reason: Why generation ended. ``length``: it was cut off. ``error``: the model gave no response.
@@ -53,7 +53,9 @@ class Answer:
         options: For a choice task, the log-probability of each option; None for an option that cannot be tokenized.
         group: The part of the task that the question belongs to.
         logged_length: Characters of the response, if a log has this number and no text.
-        tokens: Tokens that were generated for it; 0 if it is not known.
+        tokens: Tokens that were generated for it, those of the thinking included; 0 if it is not known.
+        thinking: What the model thought before its answer; None if it did not, or does not show it.
+        thought: Whether it thought, also where that is not shown.
     """
 
     id: str
@@ -66,10 +68,12 @@ class Answer:
     group: str | None = None
     logged_length: int | None = None
     tokens: int = field(default=0, compare=False)
+    thinking: str | None = None
+    thought: bool = False
 
     @property
     def length(self) -> int | None:
-        """Characters of the response; None if it is an option, or if a log has neither the text nor this number."""
+        """Characters that a reader sees; None if it is an option, or if a log has neither the text nor this number."""
         # The task wrote the option. Its length says nothing about how the model writes.
         if self.options:
             return None

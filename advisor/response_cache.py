@@ -13,7 +13,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, get_args
@@ -21,6 +21,7 @@ from typing import Any, get_args
 from advisor.records import FinishReason
 from ensemble.common.files import sha256
 from ensemble.errors import InputError, UniteError
+from ensemble.models.thinking import ThinkingReader, ThinkingTags
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -39,8 +40,8 @@ class Response:
     """The response of a model or an ensemble to a prompt. The cache stores its fields as JSON.
 
     Attributes:
-        text: Untrusted text.
-        tokens: Generated tokens of the primary.
+        text: Untrusted text: as the model wrote it, and after :func:`apart` its answer alone.
+        tokens: Generated tokens of the primary, those of its thinking included.
         finish_reason: Why generation ended.
         seconds: The response's share of its batch's time.
         error: The reason in one line, if the question failed.
@@ -50,6 +51,9 @@ class Response:
         combined: Steps in which several members took part.
         handled: Vocabulary entries whose probabilities were read, summed over all steps.
         prompt_tokens: Tokens of the prompt, for the primary; 0 if it is not known.
+        thinking: What a server gave apart as the model's thinking, and after :func:`apart` all of it; None if there is
+            none, or it is not shown.
+        thinking_tokens: Tokens of the thinking, as a server counts them; 0 if it does not say it.
         calls: Functions that the model calls, each by its name and its arguments. Such a response is never stored.
     """
 
@@ -64,7 +68,33 @@ class Response:
     combined: int = 0
     handled: int = 0
     prompt_tokens: int = 0
+    thinking: str | None = None
+    thinking_tokens: int = 0
     calls: tuple[tuple[str, str], ...] = ()
+
+    def stored(self) -> dict[str, Any]:
+        """As the cache has it. Without thinking, the row is that of versions that did not know it."""
+        new = {"thinking", "thinking_tokens", "calls"}
+        return {name: value for name, value in asdict(self).items() if name not in new or value}
+
+
+def apart(responses: Iterable[Response], tags: ThinkingTags | None = None) -> list[Response]:
+    """A model's responses, each with its thinking apart from its answer.
+
+    The cache has them as the model wrote them, so that other tags need no other responses.
+
+    Args:
+        responses: The responses of one model, in any number: together they tell what its chat template writes.
+        tags: Its tags, if a user names them.
+    """
+    responses = list(responses)
+    reader = ThinkingReader(((each.text, each.finish_reason == "length") for each in responses), tags)
+    parted = []
+    for each in responses:
+        thinking, text = reader.read(each.text, cut=each.finish_reason == "length")
+        given = [part for part in (each.thinking, thinking) if part]
+        parted.append(replace(each, text=text, thinking="\n\n".join(given)) if given else replace(each, text=text))
+    return parted
 
 
 def key_of(question: Mapping[str, Any]) -> str:
@@ -129,7 +159,7 @@ class ResponseCache:
     def put(self, key: str, response: Response) -> None:
         """Store a response. After this call, the end of this process does not lose it."""
         # REPLACE, not IGNORE: the existing row may be one that could not be read.
-        self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(asdict(response))))
+        self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(response.stored())))
 
     def value(self, key: str, fits: Callable[[Any], bool] = lambda _: True) -> Any:
         """The stored measurement of a key, as JSON; None if it does not exist, cannot be read or does not fit.
@@ -233,10 +263,13 @@ def _read(value: str) -> Response | None:
         response: Any = Response(**{**kept, "options": tuple(kept["options"]), "calls": ()})
     except TypeError:
         return None
-    counts = (response.tokens, response.steps, response.combined, response.handled, response.prompt_tokens)
+    counts = (
+        *(response.tokens, response.steps, response.combined, response.handled),
+        *(response.prompt_tokens, response.thinking_tokens),
+    )
     fits = (
         _is_text(response.text)
-        and (response.error is None or _is_text(response.error))
+        and all(text is None or _is_text(text) for text in (response.error, response.thinking))
         # A count of a thousand digits is valid JSON, and no float can hold it.
         and all(type(count) is int and 0 <= count < 2**63 for count in counts)
         and response.finish_reason in get_args(FinishReason)

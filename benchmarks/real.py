@@ -161,7 +161,7 @@ def answer(name: str, options: argparse.Namespace) -> TaskAnswers:
         InferenceConfig(chat_template="never"),
     )
     with ResponseCache(plan.cache_dir) as store:
-        profiler = Profiler(plan, store, Progress(quiet=True), keep_models=True)
+        profiler = Profiler(plan, store, Progress(quiet=True))
 
         def is_known(name: str) -> bool:
             return all(len(profiler.stored_alone(name, task)) == len(task.examples) for task in (dev, held_out))

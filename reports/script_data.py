@@ -87,6 +87,7 @@ def _response(response: ShownResponse) -> dict[str, Any]:
     data: dict[str, Any] = {"by": response.candidate}
     data |= {"text": response.text} if response.text is not None else {}
     data |= {"length": response.length} if response.length is not None else {}
+    data |= {"tokens": response.thinking_tokens} if response.thinking_tokens else {}
     data |= {"right": 1} if response.right else {}
     data |= {"score": response.score} if response.score not in (0, 1) else {}
     data |= {"extracted": response.extracted} if response.extracted is not None else {}

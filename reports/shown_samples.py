@@ -43,8 +43,9 @@ TAGS = {
 class ShownResponse:
     """One response to one question; ``candidate`` is an index, or None for the ensemble.
 
-    ``text`` and ``length`` are None if a log lacks them. ``differs`` has the fields in which a wrong JSON object
-    differs from the reference.
+    ``text`` and ``length`` are None if a log lacks them. ``thinking_tokens`` are those of thinking and answer together;
+    None for a model that did not think, or if they are not known. ``differs`` has the fields in which a wrong JSON
+    object differs from the reference.
     """
 
     candidate: int | None
@@ -54,6 +55,7 @@ class ShownResponse:
     length: int | None
     finish_reason: str
     error: str
+    thinking_tokens: int | None
     differs: tuple[str, ...] = ()
 
     @property
@@ -237,6 +239,7 @@ def _response(response: SampleResponse, candidate: int | None, reference: Sequen
         length=len(text) if text is not None and not is_measured else response.length,
         finish_reason=response.finish_reason or "",
         error=_clipped(response.error or "", 400),
+        thinking_tokens=response.tokens if response.thought else None,
         differs=() if _is_right(response.score) else field_differences(response.extracted, reference),
     )
 

@@ -104,9 +104,10 @@ def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:
 
 
 def _model(entry: ModelSpec, model_id: Fingerprint | ServerIdentity, inference: InferenceConfig) -> dict[str, Any]:
+    thinking = {} if entry.thinking is None else {"thinking": entry.thinking.option}
     if isinstance(model_id, ServerIdentity):
         # A server has no files: its address and what it says of itself are all that is known.
-        return model_id.as_dict()
+        return {**model_id.as_dict(), **thinking}
     checkpoint, loading = entry.checkpoint, dict[str, str]()
     if not checkpoint.is_remote:
         loading = checkpoint.sides.key()
@@ -123,4 +124,5 @@ def _model(entry: ModelSpec, model_id: Fingerprint | ServerIdentity, inference: 
         "device": device_of(entry, inference.device, inference.engine),
         "chat_template": model_id.chat_template,
         **loading,
+        **thinking,
     }

@@ -443,6 +443,7 @@ def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
+    thoughts = {"thought": True, "thinking": answer.thinking, "tokens": answer.tokens or None}
     return {
         "text": answer.text,
         "extracted": answer.extracted,
@@ -450,4 +451,6 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "length": answer.length,
         "finish_reason": answer.finish_reason,
         "error": answer.error,
+        # Only where it is so, as most models do not think.
+        **(thoughts if answer.thought else {}),
     }

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from advisor.profile.loaded_models import LoadedModels
 from advisor.profile.loader import ALONE
-from advisor.response_cache import Response
+from advisor.response_cache import Response, apart
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server
 from advisor.servers.tool_chat import AskedPrompt, ToolChat
 from ensemble.common.background import call_when_done, in_background
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import ChatTemplate, Dialogue, EnsembleSpec, ModelSpec, Sourced
+from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.client import ServerClient, ServerError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class AskedModel(Protocol):
     name: str
 
     async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
-        """Continue a prompt.
+        """Continue a prompt; the response has its thinking apart.
 
         Raises:
             InputError: The model cannot read this prompt.
@@ -71,7 +72,8 @@ class LocalModel:
         encoded = ensemble.encode(prompt)
         ((_, made),) = ensemble.generate_each([encoded], settings)
         seconds = made.counts.seconds
-        return Response(made.text, len(made.tokens), made.finish_reason, seconds, prompt_tokens=len(encoded[0]))
+        response = Response(made.text, len(made.tokens), made.finish_reason, seconds, prompt_tokens=len(encoded[0]))
+        return apart([response], self._spec.thinking)[0]
 
 
 class ServerModel:
@@ -83,6 +85,7 @@ class ServerModel:
         chat_template: Whether prompts go through a chat template: the tokenizer's here, or else the server's.
         load: Loads the tokenizer, as a member, when it is needed: prompts are encoded here, as they are for a set that
             decodes together. None for a model that gets texts.
+        thinking: How the model marks its thinking, if a user says so.
 
     Attributes:
         client: Sends the requests.
@@ -93,12 +96,17 @@ class ServerModel:
     """
 
     def __init__(
-        self, name: str, client: ServerClient, chat_template: ChatTemplate, load: Callable[[], Member] | None
+        self,
+        name: str,
+        client: ServerClient,
+        chat_template: ChatTemplate,
+        load: Callable[[], Member] | None,
+        thinking: ThinkingTags | None = None,
     ) -> None:
         self.name, self.client, self.chat_template = name, client, chat_template
         self.chat = load is None and chat_template != "never"
         self.encoding = threading.Lock()
-        self._load = load
+        self._load, self._thinking = load, thinking
         self._loaded: Member | None = None
         self._places = asyncio.Semaphore(client.address.concurrency)
         self._requests: set[Future[Response]] = set()
@@ -122,7 +130,7 @@ class ServerModel:
             if (error := done.exception()) is not None:
                 future.set_exception(error)
             else:
-                future.set_result(done.result())
+                future.set_result(apart([done.result()], self._thinking)[0])
 
         request = in_background(lambda: self.generate(prompt, settings), f"request to {self.name}")
         self._requests = {each for each in self._requests if not each.done()} | {request}
@@ -136,7 +144,7 @@ class ServerModel:
             raise
 
     def generate(self, prompt: AskedPrompt | Dialogue, settings: Settings) -> Response:
-        """Continue a prompt; wait for the response.
+        """Continue a prompt; wait for the response, as the model wrote it.
 
         Raises:
             InputError: The prompt cannot be written as the model takes it.
@@ -194,9 +202,8 @@ def server_model(entry: ModelSpec) -> ServerModel:
         return load_server_member(entry)
 
     client = ServerClient(entry.checkpoint, _RETRIES)
-    return ServerModel(
-        entry.name, client, entry.chat_template or "auto", None if entry.checkpoint.tokenizer is None else load
-    )
+    loader = None if entry.checkpoint.tokenizer is None else load
+    return ServerModel(entry.name, client, entry.chat_template or "auto", loader, entry.thinking)
 
 
 def check_answers(models: Iterable[ServerModel]) -> list[str]:

@@ -25,12 +25,13 @@ from advisor.profile.server_answers import server_answers
 from advisor.profile.turns import next_turns, profile_in_turns
 from advisor.progress import Progress
 from advisor.records import Profile
-from advisor.response_cache import ResponseCache
+from advisor.response_cache import ResponseCache, apart
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_method, plugins
 from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.client import ServerClient
 
 if TYPE_CHECKING:
@@ -169,14 +170,15 @@ class Profiler:
 
     def stored_alone(self, name: str, task: Task) -> dict[str, str | None]:
         """The candidate's responses that the cache has, by the ids of their questions; None for one that failed."""
-        return self._stored(self.key([name], self._single(name, task)), task)
+        return self._stored(self.key([name], self._single(name, task)), task, self._candidates[name].thinking)
 
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
-        said = self._stored(self.key(names, self.decoding(names, method, options)), task)
+        key = self.key(names, self.decoding(names, method, options))
+        said = self._stored(key, task, self._candidates[names[0]].thinking)
         return not next_turns(task, said).examples
 
-    def _stored(self, key: Mapping[str, Any], task: Task) -> dict[str, str | None]:
+    def _stored(self, key: Mapping[str, Any], task: Task, thinking: ThinkingTags | None) -> dict[str, str | None]:
         """The responses that the cache has for a key, as :func:`next_turns` takes them."""
         said: dict[str, str | None] = {}
         # The key of a later turn has the responses before it.
@@ -185,8 +187,9 @@ class Profiler:
             stored = self._cache.get(keys)
             if not stored:
                 break
-            found = {each.id: stored[key] for each, key in zip(examples, keys, strict=True) if key in stored}
-            said |= {number: None if response.error else response.text for number, response in found.items()}
+            ids = [each.id for each, key in zip(examples, keys, strict=True) if key in stored]
+            found = apart((stored[key] for key in keys if key in stored), thinking)
+            said |= {number: None if each.error else each.text for number, each in zip(ids, found, strict=True)}
         return said
 
     def is_remote(self, name: str) -> bool:
@@ -312,6 +315,8 @@ class Profiler:
             stage=f"{stage or name} on {task.split}{_turn(task)}",
             spec=spec,
             server=server,
+            # A set writes in its primary's tokens, and so with its tags.
+            thinking=self._candidates[members[0]].thinking,
         )
 
     def key(self, members: Sequence[str], decoding: EnsembleSpec | None) -> dict[str, Any]:

@@ -79,14 +79,24 @@ def generate(
     )
     choice = completion.choices[0]
     # A server that ignores the limit would fill the cache and the report.
-    if (length := len(choice.text)) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
+    if (length := len(choice.text) + len(choice.thinking or "")) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
         raise server.invalid_answer(path, f"has {length:,} characters, too many for {settings.max_new_tokens:,} tokens")
     text, reason = _cut(choice.text, choice.finish_reason, settings.stop)
     calls: tuple[FunctionCall, ...] = ()
     if isinstance(prompt, ToolChat) and isinstance(choice, ChatChoice):
         calls = tuple((each.function.name, each.function.arguments) for each in choice.message.tool_calls or ())
     usage = completion.usage
-    return Response(text, usage.completion_tokens, reason, 0.0, prompt_tokens=usage.prompt_tokens, calls=calls), answer
+    response = Response(
+        text,
+        usage.completion_tokens,
+        reason,
+        0.0,
+        prompt_tokens=usage.prompt_tokens,
+        thinking=choice.thinking,
+        thinking_tokens=usage.completion_tokens_details.reasoning_tokens,
+        calls=calls,
+    )
+    return response, answer
 
 
 def _response_format(grammar: Grammar) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from advisor.profile.asked_model import NO_TOOLS, ServerModel
 from advisor.records import FinishReason
-from advisor.response_cache import Response
+from advisor.response_cache import Response, apart
 from advisor.running.asking import Answered, Answerer
 from advisor.running.plan import StrategyPlan
 from advisor.servers.tool_chat import ToolChat
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from advisor.servers.tool_chat import AskedPrompt
     from advisor.serving.telemetry.tracing import RequestTraces
     from ensemble.decode.settings import Settings
+    from ensemble.models.thinking import ThinkingTags
 
 _LOG = logging.getLogger(__name__)
 _PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
@@ -44,11 +45,13 @@ class DecoderModel:
     Args:
         name: Its name.
         engine: Decodes with it.
+        thinking: How it marks its thinking, if a user says so.
     """
 
-    def __init__(self, name: str, engine: SharedDecoder) -> None:
+    def __init__(self, name: str, engine: SharedDecoder, thinking: ThinkingTags | None = None) -> None:
         self.name = name
         self.engine = engine
+        self._thinking = thinking
 
     async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
         """Continue a prompt. If this is cancelled, the decoder drops the text."""
@@ -69,7 +72,7 @@ class DecoderModel:
             self.engine.cancel(request)
         reason: FinishReason = "length" if last.finish_reason == "length" else "eos"
         seconds = time.monotonic() - request.arrived
-        return Response(last.text, last.new_tokens, reason, seconds, prompt_tokens=tokens)
+        return apart([Response(last.text, last.new_tokens, reason, seconds, prompt_tokens=tokens)], self._thinking)[0]
 
 
 class StrategyHandler:

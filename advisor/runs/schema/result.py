@@ -415,6 +415,8 @@ class ModelSource(SparseSchema):
     """the file of a GGUF model"""
     quantization: Literal["4bit", "8bit"] | None = None
     """how its weights were rounded"""
+    thinking: Raw | None = None
+    """the tags of its thinking, `OPENING...CLOSING`, where its line in the pool file names them"""
     day: Json = None
     """of a server: the day on which it answered"""
     says: Json = None
