@@ -19,19 +19,16 @@ from types import TracebackType
 from typing import Any, get_args
 
 from advisor.records import FinishReason
-from ensemble.common.files import sha256
 from ensemble.errors import InputError, UniteError
 from ensemble.models.thinking import ThinkingReader, ThinkingTags
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, sha256 TEXT) WITHOUT ROWID;
 """
 _VERSION = 1  # of the schema and of the keys: with other keys, no response would be found
 _LOCK_SECONDS = 60.0  # a run waits so long for another one that writes
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _KEYS_PER_QUERY = 500  # old builds of SQLite allow 999
 
 
@@ -120,7 +117,7 @@ class ResponseCache:
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None, *, read_only: bool = False) -> None:
         self._path = folder / "responses.sqlite"
         self._say = say
-        self._read_only = read_only
+        self.read_only = read_only
         self._has_said_unreadable = False
         try:
             if read_only:
@@ -180,21 +177,6 @@ class ResponseCache:
         """Store a measurement of a model, a value that JSON can represent."""
         self._execute("INSERT OR REPLACE INTO measured VALUES (?, ?)", (key, json.dumps(value)))
 
-    def sha256(self, path: Path) -> str:
-        """The hash of a file's contents. It is computed again only if the size or the time of change differs."""
-        status = path.stat()
-        # A copy may keep the old modification time (mtime); the time of its directory entry (ctime) is always new.
-        # A file name may have bytes that are no text, and SQLite takes only text.
-        name = str(path).encode(errors="backslashreplace").decode()
-        place = (name, status.st_size, max(status.st_mtime_ns, status.st_ctime_ns))
-        rows = self._execute("SELECT sha256 FROM files WHERE path = ? AND size = ? AND changed = ?", place)
-        if rows and _SHA256.fullmatch(str(rows[0][0])):
-            return str(rows[0][0])
-        digest = sha256(path)
-        if not self._read_only:
-            self._execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (*place, digest))
-        return digest
-
     def _say_unreadable(self) -> None:
         # Once: a whole file of such rows must not fill the terminal.
         if not self._has_said_unreadable:
@@ -206,7 +188,7 @@ class ResponseCache:
             try:
                 return _transact(self._connection, sql, values)
             except sqlite3.DatabaseError as error:
-                if not _is_damage(error) or self._read_only:
+                if not _is_damage(error) or self.read_only:
                     raise
                 self._connection.close()
                 self._connection = self._replace_damaged(error)
@@ -347,7 +329,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
-        connection.execute("SELECT count(*) FROM files").fetchone()
+        connection.execute("SELECT 1 FROM responses LIMIT 1").fetchone()
     except BaseException:
         connection.close()
         raise

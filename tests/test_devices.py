@@ -17,7 +17,6 @@ from advisor.jobs.provenance import of_run
 from advisor.options.serve import ServeOptions
 from advisor.pool.fingerprint import Fingerprint, identify
 from advisor.pool.resources import device_of
-from advisor.response_cache import ResponseCache
 from advisor.running.models_to_run import entries_as, loaded_as
 from advisor.runs.schema.result import Result
 from advisor.terminal.tables import print_tables
@@ -106,10 +105,9 @@ def test_a_type_that_mps_lacks_becomes_float32_unless_it_is_requested(monkeypatc
         usable_dtype("bfloat16", config, mps)
 
 
-def test_responses_of_a_gpu_are_not_those_of_the_cpu(folder: Path, tmp_path: Path):
+def test_responses_of_a_gpu_are_not_those_of_the_cpu(folder: Path):
     entry = ModelSpec(Checkpoint(str(folder)), "half", place="models.txt:1")
-    with ResponseCache(tmp_path, print) as store:
-        keys = [identify(entry, "auto", "auto", store, device).key() for device in ("cpu", "cuda", "cuda:1")]
+    keys = [identify(entry, "auto", "auto", device).key() for device in ("cpu", "cuda", "cuda:1")]
     # The same as before there was a choice, so that responses of older versions are found again.
     assert "device" not in keys[0]
     assert [key.get("device") for key in keys] == [None, "cuda", "cuda"]
@@ -150,6 +148,7 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
     found = of_run(
         config,
         {"a": Fingerprint(None, None, (), "bfloat16", "auto"), "b": Fingerprint(None, None, (), "float32", "auto")},
+        {},
     )
     assert (found["device"], found["dtype"]) == (device, "bfloat16, float32")
     assert [model["device"] for model in found["models"].values()] == device.split(", ")
@@ -158,7 +157,7 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("deterministic", "said"), [(False, None), (True, True)])
 def test_a_result_says_whether_texts_were_decoded_by_themselves(deterministic: bool, said: bool | None):
     inference = InferenceConfig(deterministic=deterministic)
-    assert of_run(config_of(inference, []), {}).get("deterministic") is said
+    assert of_run(config_of(inference, []), {}, {}).get("deterministic") is said
 
 
 def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFixture[str]):

@@ -237,7 +237,7 @@ class Evaluator:
                 return made
             # Only methods that ask a model name their models.
             if places := getattr(options, "models", ()):
-                key = {"method": name, "options": asdict(options), **models_key(places, options.device, self._cache)}
+                key = {"method": name, "options": asdict(options), **models_key(places, options.device)}
                 # As in Profiler.key: a newer version of a plug-in may choose differently.
                 if package := plugins().package(name):
                     key["package"] = package

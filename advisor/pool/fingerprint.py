@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.pool.quantization import kind_of
-from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity, identify_server
+from ensemble.common.files import remembered_sha256
 from ensemble.errors import InputError
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.fingerprint import files_of
@@ -76,7 +76,7 @@ class Fingerprint:
 
 
 def identify(
-    entry: ModelSpec, dtype: str, chat_template: ChatTemplate, cache: ResponseCache, device: str = "cpu"
+    entry: ModelSpec, dtype: str, chat_template: ChatTemplate, device: str = "cpu", *, keep_hashes: bool = True
 ) -> Fingerprint | ServerIdentity:
     """Find out what decides a candidate's responses. Weights are only read to hash them.
 
@@ -84,8 +84,8 @@ def identify(
         entry: The candidate.
         dtype: The numeric type for an entry that names none.
         chat_template: The use of chat templates for an entry that does not set it.
-        cache: Keeps the hashes of files.
         device: Where it runs, not ``auto``.
+        keep_hashes: Whether hashes of files may be written, so that they need not be computed again.
 
     Raises:
         InputError: The candidate cannot be used; the message names its line in the pool file.
@@ -95,9 +95,9 @@ def identify(
     try:
         if checkpoint.is_remote:
             identity = identify_server(checkpoint, entry.name, template)
-            return dataclasses.replace(identity, tokenizer=_tokenizer_files(identity, cache))
+            return dataclasses.replace(identity, tokenizer=_tokenizer_files(identity, keep_hashes))
         config = check(checkpoint)
-        files = tuple((path.name, cache.sha256(path)) for path in files_of(checkpoint))
+        files = tuple((path.name, remembered_sha256(path, keep=keep_hashes)) for path in files_of(checkpoint))
         commit = None if checkpoint.is_local else commit_of(checkpoint)
     except (InputError, OSError) as error:
         raise InputError(f"{entry.place}: {error}") from error
@@ -116,12 +116,12 @@ def identify(
     return Fingerprint(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf, kind, rounded)
 
 
-def _tokenizer_files(identity: ServerIdentity, cache: ResponseCache) -> dict[str, str]:
+def _tokenizer_files(identity: ServerIdentity, keep_hashes: bool) -> dict[str, str]:
     """The hashes of a local tokenizer's files, by name; its folder may also have weights, which do not count."""
     if not identity.decodes:
         return {}
     files = files_of(ModelSpec(identity.address, "").tokenizer)
-    return {path.name: cache.sha256(path) for path in files if path.suffix not in WEIGHTS}
+    return {path.name: remembered_sha256(path, keep=keep_hashes) for path in files if path.suffix not in WEIGHTS}
 
 
 def model_of(

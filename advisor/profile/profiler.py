@@ -76,7 +76,11 @@ class Profiler:
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
         self.identities = {
             name: identify(
-                candidate, config.inference.dtype, config.inference.chat_template, cache, self._device(candidate)
+                candidate,
+                config.inference.dtype,
+                config.inference.chat_template,
+                self._device(candidate),
+                keep_hashes=not cache.read_only,
             )
             for name, candidate in self._candidates.items()
         }
