@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from advisor.pool.fit import need_of_model
 from advisor.pool.quantization import kind_of
 from advisor.servers.identity import ServerIdentity, identify_server
 from ensemble.common.files import remembered_sha256
@@ -13,7 +14,7 @@ from ensemble.errors import InputError
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
-from ensemble.models.spec import ChatTemplate, ModelSpec, Sides
+from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides
 from ensemble.servers.address import why_not_decodable
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
@@ -102,13 +103,12 @@ def identify(
     except (InputError, OSError) as error:
         raise InputError(f"{entry.place}: {error}") from error
     dtype, kind = entry.dtype or dtype, device.partition(":")[0]
-    if kind == "mps":
-        from ensemble.models.load import parse_device, usable_dtype
-
-        dtype = usable_dtype(dtype, config, parse_device(device))
     # "auto" is no type: responses in float32 must not be found again after the files changed to bfloat16.
     if dtype == "auto":
-        dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+        from ensemble.models.numeric_type import stored_dtype
+
+        need = None if checkpoint.gguf is not None else need_of_model(entry, dtype, device)
+        dtype = stored_dtype(config) if need is None else need.dtype
     sides, rounded = checkpoint.sides if is_encoder_decoder(config) else None, kind_of(entry.quantization)
     if commit is None:
         return Fingerprint(None, None, files, dtype, template, sides, device=kind, quantization=rounded)
@@ -141,6 +141,6 @@ def model_of(
         return dataclasses.replace(entry, checkpoint=model_id.address, chat_template=model_id.chat_template)
     # The commit from the start of the run, because a branch may move while other candidates run.
     checkpoint = dataclasses.replace(checkpoint, revision=model_id.revision or checkpoint.revision)
-    return dataclasses.replace(
-        entry, checkpoint=checkpoint, device=device, dtype=entry.dtype or dtype, chat_template=template
-    )
+    # The type in the key of its responses, because another node of a cluster would choose another one for `auto`.
+    dtype = model_id.dtype if model_id.dtype in DTYPES else entry.dtype or dtype
+    return dataclasses.replace(entry, checkpoint=checkpoint, device=device, dtype=dtype, chat_template=template)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ensemble.errors import MemberError
+from ensemble.models.numeric_type import stored_dtype
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -42,6 +43,7 @@ class MemoryNeed(NamedTuple):
         layers: Layers that a token passes.
         quantization: What the weights are rounded to: one of QUANTIZATIONS, the method that its files name (``gptq``),
             or ``gguf``, whose weights are loaded unquantised; None for weights that are not rounded.
+        stored: The type of the stored weights, where ``auto`` is another one; see :mod:`ensemble.models.numeric_type`.
     """
 
     parameters: int
@@ -52,12 +54,15 @@ class MemoryNeed(NamedTuple):
     width: int
     layers: int
     quantization: str | None = None
+    stored: str | None = None
 
     @property
     def kind(self) -> str:
         """The form of the weights in memory, in words."""
         if self.quantization == "gguf":
             return f"{self.dtype} (GGUF weights are loaded unquantised)"
+        if self.stored is not None:
+            return f"{self.dtype} (stored in {self.stored}, in which this processor is slow)"
         return self.quantization or self.dtype
 
     def total(self, rows: int, tokens: int) -> int:
@@ -88,7 +93,7 @@ def need_of(
     """
     text: Any = config.get_text_config()
     vocabulary, width = (_count(text, name) for name in ("vocab_size", "hidden_size"))
-    named = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.") if dtype == "auto" else dtype
+    named = stored_dtype(config) if dtype == "auto" else dtype
     computed = getattr(torch, named, torch.float32)
     weights = parameters * computed.itemsize
     if stored and (as_stored := _stored_as(config)) is not None:

@@ -22,7 +22,7 @@ ChatTemplate = Literal["auto", "always", "never"]
 """Whether prompts go through a tokenizer's chat template. ``auto``: if the tokenizer has one."""
 CHAT_TEMPLATES = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
-"""The numeric types of weights; ``auto`` is the type in which they are stored, or float32 where the device lacks it."""
+"""The numeric types of weights; ``auto`` is the stored one, or float32 where the device lacks that or is slow in it."""
 QUANTIZATIONS = ("4bit", "8bit")
 """How weights can be rounded while they are loaded; see :mod:`advisor.pool.quantization`."""
 Reads = Literal["source", "prompt"]

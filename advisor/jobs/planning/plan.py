@@ -92,7 +92,7 @@ def plan_model(
         plan |= {"resources": {"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus}, "download": None}
     else:
         plan["free"] = free_on(place)
-    need = need_of_model(entry, inference.dtype)
+    need = need_of_model(entry, inference.dtype, place)
     if need is None:
         return plan
     # The weights decide whether it fits, because a batch becomes smaller where memory is short.

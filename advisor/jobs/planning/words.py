@@ -74,7 +74,8 @@ def loading_line(loading: Mapping[str, Any] | None) -> Iterator[str]:
 def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """What ``advisor doctor`` says of the machine and the installation."""
     here, hub, cache = found["machine"], found["hub"], found["cache"]
-    yield f"processor    {here['processor']}, {here['cores']} cores, {memory(here['free'])} of memory free"
+    slow = f", slow in {' and '.join(here['slow_in'])}" if here["slow_in"] else ""
+    yield f"processor    {here['processor']}, {here['cores']} cores{slow}, {memory(here['free'])} of memory free"
     for gpu in here["gpus"]:
         yield f"GPU          {gpu['device']} {gpu['name']}, {memory(gpu['memory'])}, {memory(gpu['free'])} free"
     if not here["gpus"]:
