@@ -22,6 +22,7 @@ def script_data(report: ReportData) -> str:
             "maxGap": result.rules.max_gap,
             "maxRatio": result.rules.max_length_ratio,
             "maxModels": result.rules.max_models,
+            "unit": result.length_unit,
         },
         "candidates": [
             {
@@ -29,6 +30,8 @@ def script_data(report: ReportData) -> str:
                 "accuracy": candidate.accuracy,
                 "length": candidate.mean_length,
                 "failed": candidate.status == "failed",
+                **({"tokens": candidate.mean_tokens} if candidate.mean_tokens is not None else {}),
+                **({"thinks": 1} if candidate.thinks else {}),
             }
             for candidate in result.candidates
         ],

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,18 @@ from hypothesis import strategies as st
 from servers import Raw, as_json, completion, models, raw_server
 from test_pipeline import plan_of_pool
 
+from advisor.choose.rules import select
+from advisor.compare.pairs import pairs_of_standings
 from advisor.logs.inspect import _thoughts
 from advisor.logs.join import join_logs
 from advisor.logs.record import LogOptions
 from advisor.pool.pool_file import read_line
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
+from advisor.records import Answer, Limits, Profile, Standing, compared_lengths, length_ratio, within
 from advisor.response_cache import Response, ResponseCache, apart
 from advisor.servers.completions import generate
+from advisor.statistics import paired_intervals
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.models.thinking import FAMILIES, ThinkingReader, ThinkingTags
@@ -254,3 +259,62 @@ def test_stored_responses_are_parted_when_they_are_read(place: Place, server: Ra
         found.append({(each.text, each.thinking, each.thought) for each in profile.answers})
     assert found == [{(said, None, False)}, {("7", "9? No.", True)}]
     assert len(server.questions) == len(plan.dev.examples)
+
+
+LINEAGE = Path(__file__).parents[2] / "shared" / "pools" / "lineage-2025.table.jsonl.xz"
+needs_lineage = pytest.mark.skipif(not LINEAGE.is_file(), reason=f"{LINEAGE} is absent")
+
+
+@cache
+def lineage() -> tuple[Profile, ...]:
+    """The answers of models that think."""
+    return tuple(join_logs([str(LINEAGE)]).profiles.values())
+
+
+@needs_lineage
+def test_models_that_think_are_compared_by_their_tokens() -> None:
+    """Of the pairs that the gap allows; three of these have a gap of exactly 10 points, which a plain <= may miss."""
+    standings = [profile.standing for profile in lineage()]
+    pairs = [pair for pair in pairs_of_standings(standings) if within(pair.gap, 10)]
+    visible = {each.model: each.mean_length for each in standings}
+    by_characters = [length_ratio(visible[pair.a], visible[pair.b]) for pair in pairs]
+    by_tokens = [pair.length_ratio for pair in pairs]
+    assert {pair.length_unit for pair in pairs} == {"tokens"}
+    assert len(pairs) == 172 + 3
+    assert sum(ratio is not None and within(ratio, 2) for ratio in by_characters) == 38
+    assert sum(ratio is not None and within(ratio, 2) for ratio in by_tokens) == 129 + 3
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 1e4), st.none() | st.floats(1, 1e4), st.booleans()), min_size=2, max_size=2),
+)
+def test_tokens_are_compared_only_if_one_thinks_and_both_are_known(
+    models: list[tuple[float, float | None, bool]],
+) -> None:
+    a, b = (Standing(name, 50.0, n, False, t, thinks) for name, (n, t, thinks) in zip("ab", models, strict=True))
+    by_tokens = (a.thinks or b.thinks) and None not in (a.mean_tokens, b.mean_tokens)
+    lengths = (a.mean_tokens, b.mean_tokens) if by_tokens else (a.mean_length, b.mean_length)
+    assert compared_lengths(a, b) == (*lengths, "tokens" if by_tokens else "characters")
+
+
+def test_the_reason_says_the_unit() -> None:
+    models = [Standing("a", 80.0, 18.0, False, 500.0, True), Standing("b", 79.0, 900.0, False, 1100.0, True)]
+    assert (
+        "its mean length of 1100.0 tokens is 2.20 times the primary's 500.0"
+        in select(models, Limits()).decisions[1].reason
+    )
+    near = [models[0], replace(models[1], mean_tokens=900.0)]
+    assert "the length ratio by tokens is 1.80" in select(near, Limits()).decisions[1].reason
+
+
+def test_the_interval_of_the_ratio_is_of_the_same_lengths() -> None:
+    def profile(name: str, tokens: list[int]) -> Profile:
+        answers = (
+            Answer(str(n), "x" * (n + 1), None, n % 2, "eos", tokens=each, thought=True)
+            for n, each in enumerate(tokens)
+        )
+        return Profile(name, tuple(answers))
+
+    a, b = profile("a", [100, 120, 90, 110] * 10), profile("b", [200, 240, 180, 220] * 10)
+    ((_, ends),) = paired_intervals(a, [b])
+    assert ends == pytest.approx((2, 2))

@@ -23,6 +23,7 @@ from advisor.records import (
     Selection,
     Standing,
     Verdict,
+    compared_lengths,
     gap,
     join,
     length_ratio,
@@ -268,7 +269,7 @@ def _margin(
     (low, high), (shortest, longest) = intervals
     limit = rules.max_length_ratio
     close = within(gap(primary.accuracy, candidate.accuracy), rules.max_gap)
-    ratio = length_ratio(primary.mean_length, candidate.mean_length)
+    ratio = length_ratio(*compared_lengths(primary, candidate)[:2])
     # An unknown length rejects nothing.
     alike = ratio is None or within(ratio, limit)
     order_flips = low < 0

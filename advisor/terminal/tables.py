@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 # Only some tasks have these: a mean over groups needs groups, and calibration needs choices.
 _DETAILS = {
     "mean_length": ("length", ".0f"),
+    "mean_tokens": ("tokens", ".0f"),
     "accuracy_macro": ("macro", ".1f"),
     "corpus_score": ("corpus", ".1f"),
     "truncated": ("cut off", "d"),

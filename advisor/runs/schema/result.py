@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from advisor.records import Doubt, ReasonCode, Shown, Status, Verdict
+from advisor.records import Doubt, LengthUnit, ReasonCode, Shown, Status, Verdict
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import Accuracy, GroupAccuracy, Measured, OfMethod, OfModel
 from advisor.runs.schema.strategy import StrategyKey
@@ -106,6 +106,10 @@ class CandidateFigures(Measured, OfModel):
 
     n: Count | None = None
     """number of its questions"""
+    thinks: Flag = False
+    """whether it thinks before at least half of its answers"""
+    mean_tokens: Figure = None
+    """mean tokens of thinking and answer, by its own tokenizer; null if no candidate thinks, or they are not known"""
     status: Status = "rejected"
     """the decision of the rules; `failed` for a model without answers"""
     reason_code: ReasonCode | None = None
@@ -174,6 +178,8 @@ class PairFigures(Schema):
     """points of accuracy between them"""
     length_ratio: Figure = None
     """the longer mean length over the shorter; null if it is not finite"""
+    length_unit: LengthUnit = "characters"
+    """the unit of these lengths: `tokens` if one of the two thinks and the tokens of both are known"""
     bleu: Figure = None
     """corpus BLEU of their responses, 0 to 100"""
     style: Figure = None
@@ -591,6 +597,16 @@ class Result(Schema):
     def held_out(self) -> int:
         """The number of held-out questions; 0 if none was asked."""
         return next((run.n for run in (self.ensemble, *self.strategies) if run), 0)
+
+    @property
+    def length_unit(self) -> LengthUnit:
+        """The unit in which drawings have all lengths: tokens if a candidate thinks, and those of all are known."""
+        known = [each.mean_tokens is not None for each in self.candidates if each.status != "failed"]
+        return "tokens" if any(each.thinks for each in self.candidates) and all(known) else "characters"
+
+    def length_of(self, candidate: CandidateFigures) -> float | None:
+        """A candidate's mean length in this unit."""
+        return candidate.mean_tokens if self.length_unit == "tokens" else candidate.mean_length
 
     @property
     def short_names(self) -> dict[str, str]:
