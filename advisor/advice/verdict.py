@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import MOST_NEEDED, questions_range
@@ -51,6 +52,8 @@ class Advice:
             enough, and for both if no such gain is expected.
         recommendation: What to run; None if nothing was compared on held-out questions.
         warnings: What the reader must know besides: each a sentence.
+        ceiling: What strategies that take one of the models' answers can gain at most; None if that is not known.
+        group_ceilings: The same in groups of the questions.
     """
 
     verdict: Verdict
@@ -58,6 +61,8 @@ class Advice:
     questions_needed: tuple[int, int | None] | None = None
     recommendation: Recommendation | None = None
     warnings: tuple[str, ...] = ()
+    ceiling: Ceiling | None = None
+    group_ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

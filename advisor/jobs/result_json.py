@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
@@ -24,7 +25,9 @@ from advisor.runs.schema.measured import SCHEMA_VERSION, GroupAccuracy
 from advisor.runs.schema.result import (
     AdviceSection,
     CandidateFigures,
+    CeilingFigures,
     EnsembleResult,
+    GroupCeiling,
     GroupFigures,
     LookRecord,
     MemberFigures,
@@ -166,6 +169,10 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
             questions_needed=advice.questions_needed,
             recommendation=_recommendation(advice.recommendation, alpha_of(outcome.confidence)),
             warnings=advice.warnings,
+            ceiling=_ceiling(advice.ceiling),
+            group_ceilings=tuple(
+                GroupCeiling(group=name, **_ceiling_figures(own)) for name, own in advice.group_ceilings.items()
+            ),
             confidence=outcome.confidence,
         ),
         looks=tuple(LookRecord(**asdict(look)) for look in outcome.looks),
@@ -393,8 +400,22 @@ def _recommendation(recommendation: Recommendation | None, alpha: float) -> Reco
         price_per_1000=result.price,
         min_gain=recommendation.min_gain,
         shown=result.shown,
+        ceiling=_ceiling(result.ceiling),
         text=recommendation.text,
     )
+
+
+def _ceiling(ceiling: Ceiling | None) -> CeilingFigures | None:
+    return None if ceiling is None else CeilingFigures(**_ceiling_figures(ceiling))
+
+
+def _ceiling_figures(ceiling: Ceiling) -> dict[str, Any]:
+    return {
+        "points": ceiling.points,
+        "points_ci": ceiling.interval,
+        "all_wrong": ceiling.all_wrong,
+        "n": ceiling.n,
+    }
 
 
 def _samples(

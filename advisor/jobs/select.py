@@ -328,12 +328,20 @@ def _with_recommendation(
     judged: Mapping[str, Any] | None = None,
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
-    recommendation = recommend(compared.results, config.alpha, config.rules.min_gain, compared.no_vote)
+    recommendation = recommend(
+        compared.results, config.alpha, config.rules.min_gain, compared.no_vote, compared.ceiling
+    )
     if recommendation is not None:
         recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
     groups = group_warnings(recommendation.result.groups, config.alpha) if recommendation else ()
     warnings = (*notes, moved_warning(compared.moved), *groups)
-    return replace(advice, recommendation=recommendation, warnings=tuple(each for each in warnings if each))
+    return replace(
+        advice,
+        recommendation=recommendation,
+        warnings=tuple(each for each in warnings if each),
+        ceiling=compared.ceiling,
+        group_ceilings=compared.group_ceilings,
+    )
 
 
 def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:

@@ -338,8 +338,31 @@ class RecommendedStrategy(StrategyKey):
     """points that it had to be expected to gain; for a single model those of the option, or 0"""
     shown: Shown = "not_yet"
     """whether the test shows the gain"""
+    ceiling: CeilingFigures | None = None
+    """what strategies of its members can gain at most; null for one model, and for a set that decodes together"""
     text: Line = ""
     """what to run and what it gains, in sentences"""
+
+
+class CeilingFigures(Schema):
+    """What strategies that take one of the models' answers can gain at most over the best single model."""
+
+    points: Number
+    """the mean over the questions of how much the best answer is better than that of the best single model; for right
+    and wrong answers, the share of questions on which that one is wrong and another one is right"""
+    points_ci: tuple[Number, Number]
+    """its 95% interval, whichever model is the best: nothing gains more than its upper end"""
+    all_wrong: Number
+    """the share of questions on which no model is right, in points"""
+    n: Count
+    """the questions, dev and held-out together"""
+
+
+class GroupCeiling(CeilingFigures):
+    """The ceiling in a group of at least 30 questions."""
+
+    group: Line
+    """the group"""
 
 
 class AdviceSection(Schema):
@@ -357,6 +380,10 @@ class AdviceSection(Schema):
     """what to run; null if nothing was compared on held-out questions"""
     warnings: tuple[Line, ...] = ()
     """what the reader must know besides, each a sentence"""
+    ceiling: CeilingFigures | None = None
+    """what strategies of all models that answered every question can gain at most; null if nothing was compared"""
+    group_ceilings: tuple[GroupCeiling, ...] = ()
+    """the same in each group with enough questions"""
     confidence: Annotated[Number, Field(gt=0, lt=1)] = 0.9
     """of the intervals of gains: 0.9 by default"""
 
