@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.advice.comparison import StrategyResult
+from advisor.advice.cut_off import CutOff
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import MOST_NEEDED, questions_range
 from advisor.choose.rules import select
@@ -51,6 +52,7 @@ class Advice:
             enough, and for both if no such gain is expected.
         recommendation: What to run; None if nothing was compared on held-out questions.
         warnings: What the reader must know besides: each a sentence.
+        cut_off: What would change if the models had more tokens; None if nothing would.
     """
 
     verdict: Verdict
@@ -58,6 +60,7 @@ class Advice:
     questions_needed: tuple[int, int | None] | None = None
     recommendation: Recommendation | None = None
     warnings: tuple[str, ...] = ()
+    cut_off: CutOff | None = None
 
 
 @dataclass(frozen=True, slots=True)

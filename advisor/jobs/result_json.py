@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from advisor.advice.comparison import StrategyResult
+from advisor.advice.cut_off import enough_tokens, finished_accuracy
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
 from advisor.advice.sequential import Look
@@ -24,6 +25,7 @@ from advisor.runs.schema.measured import SCHEMA_VERSION, GroupAccuracy
 from advisor.runs.schema.result import (
     AdviceSection,
     CandidateFigures,
+    CutOffFigures,
     EnsembleResult,
     GroupFigures,
     LookRecord,
@@ -166,6 +168,7 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
             questions_needed=advice.questions_needed,
             recommendation=_recommendation(advice.recommendation, alpha_of(outcome.confidence)),
             warnings=advice.warnings,
+            cut_off=None if advice.cut_off is None else CutOffFigures(**asdict(advice.cut_off)),
             confidence=outcome.confidence,
         ),
         looks=tuple(LookRecord(**asdict(look)) for look in outcome.looks),
@@ -196,6 +199,8 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         n=len(profile.answers) if profile else None,
         thinks=standing.thinks,
         mean_tokens=standing.mean_tokens if any(each.thinks for each in outcome.standings) else None,
+        finished_accuracy=finished_accuracy(profile) if profile and profile.truncated else None,
+        enough_tokens=enough_tokens(profile) if profile and profile.truncated else None,
         mean_length=standing.mean_length,
         truncated=profile.truncated if profile else None,
         errors=profile.errors if profile else None,
