@@ -10,12 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from servers import Raw, as_json, completion, models, raw_server
 from test_pipeline import plan_of_pool
 
+from advisor.advice.cut_off import CutOff, completed, enough_tokens, finished_accuracy, with_more_tokens
 from advisor.choose.rules import select
 from advisor.compare.pairs import pairs_of_standings
 from advisor.logs.inspect import _thoughts
@@ -28,6 +30,8 @@ from advisor.records import Answer, Limits, Profile, Standing, compared_lengths,
 from advisor.response_cache import Response, ResponseCache, apart
 from advisor.servers.completions import generate
 from advisor.statistics import paired_intervals
+from advisor.strategies.strategy import AnsweredSplit
+from advisor.tasks.task import Example, Signature, Task
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.models.thinking import FAMILIES, ThinkingReader, ThinkingTags
@@ -318,3 +322,96 @@ def test_the_interval_of_the_ratio_is_of_the_same_lengths() -> None:
     a, b = profile("a", [100, 120, 90, 110] * 10), profile("b", [200, 240, 180, 220] * 10)
     ((_, ends),) = paired_intervals(a, [b])
     assert ends == pytest.approx((2, 2))
+
+
+@needs_lineage
+def test_the_models_of_a_log_have_their_points_on_what_they_finished() -> None:
+    profiles = {profile.model: profile for profile in lineage()}
+    minimax = profiles["minimax-m2"]
+    assert (minimax.truncated, len(minimax.answers)) == (26, 160)
+    assert minimax.accuracy == pytest.approx(56.25)
+    assert finished_accuracy(minimax) == pytest.approx(67.16, abs=0.01)
+    assert profiles["glm-4.6"].truncated == 17
+    assert (enough_tokens(minimax) or 0) > 65_535
+
+
+@needs_lineage
+def test_a_run_on_logs_warns_that_more_tokens_would_change_the_advice(place: Place) -> None:
+    ran = place.advisor("select", "--logs", str(LINEAGE), "--out", "run", "--quiet")
+    assert ran.status == 0
+    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    found = result["advice"]["cut_off"]
+    assert found["changes"][0] == "order"
+    assert found["models"][:2] == ["minimax-m2", "glm-4.6"]
+    assert found["enough_tokens"] > 65_535
+    assert found["text"] in result["advice"]["warnings"]
+    figures = {each["model"]: each for each in result["candidates"]}
+    assert figures["minimax-m2"]["thinks"] and not figures["qwen3-max"]["thinks"]
+    assert figures["minimax-m2"]["finished_accuracy"] > figures["minimax-m2"]["accuracy"]
+    assert figures["gpt-5"]["finished_accuracy"] is None
+    assert "cut off, which count as wrong" in (place.folder / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def graded(name: str, right: str, ends: str = "") -> Profile:
+    """A model's answers: ``+`` is right; in ``ends`` ``c`` is cut off."""
+    answers = []
+    for n, (sign, end) in enumerate(zip(right, ends or "." * len(right), strict=True)):
+        answer = Answer(str(n), "", "1" if sign == "+" else "0", float(sign == "+"), "length" if end == "c" else "eos")
+        answers.append(replace(answer, tokens=10 + n))
+    return Profile(name, tuple(answers))
+
+
+def split_of(*profiles: Profile) -> AnsweredSplit:
+    examples = tuple(Example(answer.id, "question", "question", "1") for answer in profiles[0].answers)
+    signature = Signature("t", "exact_match", "dev", len(examples), 0, 0, "", ())
+    task = Task("t", "exact_match", "dev", examples, (), 1, 0, 0, None, (), "", signature)
+    return AnsweredSplit(task, {profile.model: profile for profile in profiles})
+
+
+def advised(*profiles: Profile) -> CutOff | None:
+    """What more tokens would change on dev questions alone."""
+    split = split_of(*profiles)
+    return with_more_tokens(split, replace(split, profiles={}), None, can_vote=True, rules=Limits())
+
+
+def test_cut_off_responses_are_right_as_often_as_the_others_and_on_easy_questions_first() -> None:
+    split = split_of(graded("a", "+-+---", "..cccc"), graded("b", "++-+--"))
+    then = completed(split).profiles["a"]
+    # Half of its finished responses are right, and so are two of the four that were cut off: b is right on one of them.
+    assert [answer.score for answer in then.answers] == [1, 0, 1, 1, 0, 0]
+    assert [answer.extracted for answer in then.answers] == ["1", "0", "1", "1", "0", "0"]
+
+
+def test_more_tokens_change_the_order_where_the_better_model_was_cut_off() -> None:
+    found = advised(graded("cut", "++++++----", "......cccc"), graded("whole", "+++++++---"))
+    assert found is not None
+    assert found.changes == ("order", "set")
+    assert found.text.startswith("4 of 10 responses of cut to the dev questions were cut off")
+
+
+def test_nothing_is_said_where_nothing_was_cut_off_or_would_change() -> None:
+    better = graded("a", "++++++++--")
+    assert advised(better, graded("b", "+++-------")) is None
+    assert advised(better, graded("b", "+++-------", ".........c")) is None
+
+
+@given(st.floats(0.7, 3), st.floats(50, 1e5), st.floats(0.1, 0.4), st.integers(0, 99))
+def test_tokens_for_most_responses_are_estimated_beyond_the_limit(
+    shape: float, scale: float, share: float, seed: int
+) -> None:
+    lengths = (scale * np.random.default_rng(seed).weibull(shape, 500)).round() + 1
+    limit = float(np.quantile(lengths, 1 - share))
+    answers = [
+        Answer(str(k), "", None, 0.0, "length" if each > limit else "eos", tokens=int(min(each, limit)))
+        for k, each in enumerate(lengths)
+    ]
+    found = enough_tokens(Profile("m", tuple(answers)))
+    assert found is not None
+    assert 0.6 <= found / np.quantile(lengths, 0.95) <= 1.6
+
+
+def test_tokens_that_are_enough_are_counted_where_few_responses_were_cut_off() -> None:
+    answers = [Answer(str(n), "", None, 0.0, "eos", tokens=n + 1) for n in range(100)]
+    assert enough_tokens(Profile("m", tuple(answers))) == 95
+    unknown = [replace(answer, tokens=0) for answer in answers]
+    assert enough_tokens(Profile("m", tuple(unknown))) is None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
+from advisor.advice.cut_off import CutOff
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import MOST_NEEDED, questions_range
 from advisor.choose.rules import select
@@ -54,6 +55,7 @@ class Advice:
         warnings: What the reader must know besides: each a sentence.
         ceiling: What strategies that take one of the models' answers can gain at most; None if that is not known.
         group_ceilings: The same in groups of the questions.
+        cut_off: What would change if the models had more tokens; None if nothing would.
     """
 
     verdict: Verdict
@@ -63,6 +65,7 @@ class Advice:
     warnings: tuple[str, ...] = ()
     ceiling: Ceiling | None = None
     group_ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
+    cut_off: CutOff | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
+from advisor.advice.cut_off import enough_tokens, finished_accuracy
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
 from advisor.advice.sequential import Look
@@ -26,6 +27,7 @@ from advisor.runs.schema.result import (
     AdviceSection,
     CandidateFigures,
     CeilingFigures,
+    CutOffFigures,
     EnsembleResult,
     GroupCeiling,
     GroupFigures,
@@ -173,6 +175,7 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
             group_ceilings=tuple(
                 GroupCeiling(group=name, **_ceiling_figures(own)) for name, own in advice.group_ceilings.items()
             ),
+            cut_off=None if advice.cut_off is None else CutOffFigures(**asdict(advice.cut_off)),
             confidence=outcome.confidence,
         ),
         looks=tuple(LookRecord(**asdict(look)) for look in outcome.looks),
@@ -203,6 +206,8 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         n=len(profile.answers) if profile else None,
         thinks=standing.thinks,
         mean_tokens=standing.mean_tokens if any(each.thinks for each in outcome.standings) else None,
+        finished_accuracy=finished_accuracy(profile) if profile and profile.truncated else None,
+        enough_tokens=enough_tokens(profile) if profile and profile.truncated else None,
         mean_length=standing.mean_length,
         truncated=profile.truncated if profile else None,
         errors=profile.errors if profile else None,

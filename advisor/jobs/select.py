@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
+from advisor.advice.cut_off import with_more_tokens
 from advisor.advice.gain import Gain
 from advisor.advice.groups import group_warnings
 from advisor.advice.recommendation import recommend
@@ -317,7 +318,11 @@ def _advise(
     parts = (advice.text, unfit, looks_in_words(looks), away, chosen.note, only, trouble)
     text = " ".join(part for part in parts if part)
     notes = (looks[-1].note if looks else None, *doubts)
-    return _with_recommendation(replace(advice, text=text), compared, notes, config, judged)
+    splits = chosen.splits(config, config.held_out or config.dev)
+    can = config.held_out is not None and can_vote(config.held_out)
+    # Where no two can decode together, the rules choose among all.
+    apart = () if remote_in(chosen.selection, remote) else remote
+    return _with_recommendation(replace(advice, text=text), compared, notes, config, splits, can, apart, judged)
 
 
 def _with_recommendation(
@@ -325,6 +330,9 @@ def _with_recommendation(
     compared: Compared,
     notes: Sequence[str | None],
     config: RunConfig | LogsConfig,
+    splits: tuple[AnsweredSplit, AnsweredSplit],
+    can_vote: bool,  # as above
+    apart: Collection[str] = (),
     judged: Mapping[str, Any] | None = None,
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
@@ -334,11 +342,22 @@ def _with_recommendation(
     if recommendation is not None:
         recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
     groups = group_warnings(recommendation.result.groups, config.alpha) if recommendation else ()
-    warnings = (*notes, moved_warning(compared.moved), *groups)
+    cut_off = with_more_tokens(
+        *splits,
+        recommendation,
+        can_vote=can_vote,
+        rules=config.rules,
+        apart=apart,
+        alpha=config.alpha,
+        seed=config.seed,
+    )
+    warnings = (*notes, cut_off.text if cut_off else None, moved_warning(compared.moved), *groups)
+    kept = tuple(each for each in warnings if each)
     return replace(
         advice,
         recommendation=recommendation,
-        warnings=tuple(each for each in warnings if each),
+        warnings=kept,
+        cut_off=cut_off,
         ceiling=compared.ceiling,
         group_ceilings=compared.group_ceilings,
     )
@@ -391,7 +410,9 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         selection=selection,
         failures={},
         pairs=all_pairs(profiles),
-        advice=_with_recommendation(advise(selection, on_logs=True), compared, doubts, config),
+        advice=_with_recommendation(
+            advise(selection, on_logs=True), compared, doubts, config, (dev, held_out), logs.can_vote
+        ),
         task=dev.task,
         profiles=tuple(profiles),
         dropped=dropped,

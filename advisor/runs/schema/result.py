@@ -110,6 +110,10 @@ class CandidateFigures(Measured, OfModel):
     """whether it thinks before at least half of its answers"""
     mean_tokens: Figure = None
     """mean tokens of thinking and answer, by its own tokenizer; null if no candidate thinks, or they are not known"""
+    finished_accuracy: Points = None
+    """points on the responses that did not end at the token limit; null if none did, or all"""
+    enough_tokens: Count | None = None
+    """tokens that would be enough for 95% of its responses; null if none ended at the limit, or it is not known"""
     status: Status = "rejected"
     """the decision of the rules; `failed` for a model without answers"""
     reason_code: ReasonCode | None = None
@@ -365,6 +369,20 @@ class GroupCeiling(CeilingFigures):
     """the group"""
 
 
+class CutOffFigures(Schema):
+    """What would change if the models had more tokens: cut-off responses count as wrong."""
+
+    changes: tuple[Literal["order", "set", "recommendation"], ...] = ()
+    """what would change if they were right as often as the others: the `order` of the candidates, the `set` of the
+    rules, the `recommendation`"""
+    models: tuple[Line, ...] = ()
+    """the candidates with cut-off responses to the dev questions, those with the most first"""
+    enough_tokens: Count | None = None
+    """tokens that would be enough for 95% of the responses of each; null if they cannot be estimated"""
+    text: Line = ""
+    """all of this in sentences, which `warnings` has, too"""
+
+
 class AdviceSection(Schema):
     """What is proven about the set that decodes together, and what to run."""
 
@@ -384,6 +402,8 @@ class AdviceSection(Schema):
     """what strategies of all models that answered every question can gain at most; null if nothing was compared"""
     group_ceilings: tuple[GroupCeiling, ...] = ()
     """the same in each group with enough questions"""
+    cut_off: CutOffFigures | None = None
+    """what would change if the models had more tokens; null if nothing would"""
     confidence: Annotated[Number, Field(gt=0, lt=1)] = 0.9
     """of the intervals of gains: 0.9 by default"""
 
