@@ -29,14 +29,17 @@ from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile, Standing, compared_lengths, length_ratio, within
 from advisor.response_cache import Response, ResponseCache, apart
 from advisor.servers.completions import generate
+from advisor.servers.identity import ServerIdentity
 from advisor.statistics import paired_intervals
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
+from ensemble.models.pool_line import saved_address
 from ensemble.models.thinking import FAMILIES, ThinkingReader, ThinkingTags
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient
+from ensemble.servers.thinking import thinking_fields
 
 if TYPE_CHECKING:
     from pools import Place
@@ -415,3 +418,123 @@ def test_tokens_that_are_enough_are_counted_where_few_responses_were_cut_off() -
     assert enough_tokens(Profile("m", tuple(answers))) == 95
     unknown = [replace(answer, tokens=0) for answer in answers]
     assert enough_tokens(Profile("m", tuple(unknown))) is None
+
+
+def owned_by(owner: str) -> Answer:
+    return as_json({"data": [{"id": "other", "owned_by": "nobody"}, {"id": "m", "owned_by": owner}]})
+
+
+@pytest.mark.parametrize(
+    ("owner", "budget", "effort"),
+    [
+        ("vllm", {"thinking_token_budget": 50}, {"reasoning_effort": "low"}),
+        ("sglang", {"custom_params": {"thinking_budget": 50}}, {"reasoning_effort": "low"}),
+        (
+            "llamacpp",
+            {"thinking_budget_tokens": 50},
+            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "low"}},
+        ),
+        ("somebody", {"thinking_budget": 50}, {"reasoning_effort": "low"}),
+    ],
+)
+def test_each_server_gets_the_field_that_it_expects(
+    server: Raw, owner: str, budget: dict[str, Any], effort: dict[str, Any]
+) -> None:
+    server.answer = lambda path, _: owned_by(owner) if path.endswith("/models") else chat("4")
+    plain = sent(server, ServerAddress(server.url, "m"))
+    for option, fields in ({"thinking_budget": 50}, budget), ({"reasoning_effort": "low"}, effort):
+        assert sent(server, ServerAddress(server.url, "m", **option)) == {**plain, **fields}
+
+
+def chat(text: str) -> Answer:
+    return as_json({"choices": [{"message": {"content": text}, "finish_reason": "stop"}], "usage": {}})
+
+
+def sent(raw: Raw, address: ServerAddress) -> dict[str, Any]:
+    """The body of a request."""
+    with ServerClient(address, 0) as client:
+        generate(client, "2 + 2?", Settings(20), chat=True)
+    return raw.asked[-1][2]
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "fields"),
+    [
+        ("https://openrouter.ai/api/v1", {"thinking_budget": 50}, {"reasoning": {"max_tokens": 50}}),
+        ("https://openrouter.ai/api/v1", {"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}),
+        (
+            "https://api.anthropic.com/v1",
+            {"thinking_budget": 50},
+            {"thinking": {"type": "enabled", "budget_tokens": 50}},
+        ),
+        ("https://example.org/v1", {}, {}),
+    ],
+)
+def test_providers_are_known_by_their_host(url: str, option: dict[str, Any], fields: dict[str, Any]) -> None:
+    def never() -> str:
+        raise AssertionError("the server was asked")
+
+    assert thinking_fields(ServerAddress(url, "m", **option), never) == fields
+
+
+def test_a_server_without_a_list_of_models_is_one_of_the_others(server: Raw) -> None:
+    server.answer = lambda path, _: as_json({}, 404) if path.endswith("/models") else chat("4")
+    assert sent(server, ServerAddress(server.url, "m", thinking_budget=50))["thinking_budget"] == 50
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("thinking_budget=-1", "a whole number from 0"),
+        ("thinking_budget=1e3", "a whole number from 0"),
+        ("reasoning_effort=High!", "a word such as low"),
+        ("thinking_budget=5 reasoning_effort=low", "not both"),
+        ("thinking_budget=5 tokenizer=org/name", "without tokenizer="),
+    ],
+)
+def test_a_limit_of_thinking_that_cannot_be_is_refused(option: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        read_line(f"openai:http://host/v1#m {option}", "pool:1")
+
+
+def test_openai_takes_no_budget() -> None:
+    with pytest.raises(InputError, match="take no thinking_budget=; give reasoning_effort="):
+        read_line("openai:https://api.openai.com/v1#gpt thinking_budget=5", "pool:1")
+
+
+def test_a_budget_is_kept_with_the_address_and_is_in_the_key_only_if_it_is_set() -> None:
+    plain, limited = ServerAddress("http://host/v1", "m"), ServerAddress("http://host/v1", "m", thinking_budget=0)
+    assert saved_address(limited.as_dict(), "result.json") == limited
+    keys = [ServerIdentity(each, "auto", {}, "2026-01-01").key() for each in (plain, limited)]
+    assert keys[1] == {**keys[0], "thinking_budget": 0}
+    assert "thinking_budget" not in keys[0]
+
+
+def test_one_model_at_two_budgets_is_two_candidates(place: Place, server: Raw) -> None:
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        if path.endswith("/models"):
+            return owned_by("vllm")
+        enough = body.get("thinking_token_budget", 0) >= 100
+        said = {"content": "7" if enough else "", "reasoning": "hm"}
+        return as_json(
+            {
+                "choices": [{"message": said, "finish_reason": "stop" if enough else "length"}],
+                "usage": {"completion_tokens": 30 if enough else 20},
+            }
+        )
+
+    server.answer = answer
+    place.task()
+    place.pool(
+        *(f"openai:{server.url}#m name={name} thinking_budget={n}" for name, n in (("short", 10), ("long", 100)))
+    )
+    ran = place.advisor(
+        "select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet", "--no-verify"
+    )
+    assert ran.status == 0
+    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    figures = {each["model"]: each for each in result["candidates"]}
+    assert set(figures) == {"short", "long"}
+    assert [figures[name]["mean_tokens"] for name in ("short", "long")] == [20, 30]
+    assert figures["short"]["truncated"] == result["task"]["n"]
+    assert result["provenance"]["models"]["short"]["remote"]["thinking_budget"] == 10

@@ -13,6 +13,7 @@ from advisor.servers.tool_chat import FunctionCall, ToolChat
 from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.thinking import thinking_fields
 from ensemble.servers.token_client import TokenClient
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def generate(
     # OpenAI's newer models refuse "max_tokens", and several other servers do not know "max_completion_tokens".
     limit = "max_completion_tokens" if chat and server.address.is_openai else "max_tokens"
     body: dict[str, Any] = {limit: settings.max_new_tokens, "temperature": settings.temperature}
+    body |= thinking_fields(server.address, server.owner)
     if settings.stop:
         body["stop"] = list(settings.stop[:_MAX_STOPS])
     if settings.temperature:

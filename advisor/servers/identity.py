@@ -80,6 +80,12 @@ class ServerIdentity:
         version = {"says": says, "day": self.day} if revision is None else {"revision": revision}
         path = CHAT if self.chat else COMPLETIONS
         key: dict[str, Any] = {"url": self.address.url, "model": self.address.model, "path": path, **version}
+        # Only where they are set: responses of older versions are found again.
+        limits = {
+            "thinking_budget": self.address.thinking_budget,
+            "reasoning_effort": self.address.reasoning_effort,
+        }
+        key |= {name: value for name, value in limits.items() if value is not None}
         if self.decodes:
             # A folder is known by its files, wherever it is.
             key["tokenizer"] = dict(self.tokenizer) or self.address.tokenizer

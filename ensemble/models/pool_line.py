@@ -42,6 +42,10 @@ def _tags(text: str) -> ThinkingTags:
     return tags
 
 
+def _is_word(text: str) -> bool:
+    return re.fullmatch(r"[a-z]{1,20}", text) is not None
+
+
 def _number(fits: Callable[[float], bool], expected: str) -> PlainValidator:
     def read(text: str) -> float:
         try:
@@ -55,11 +59,14 @@ def _number(fits: Callable[[float], bool], expected: str) -> PlainValidator:
     return PlainValidator(read)
 
 
-def _concurrency(text: str) -> int:
-    # int() alone also accepts 1_000 and the digits of other scripts.
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1000:
-        raise wrong("a whole number from 1 to 1000")
-    return int(text)
+def _whole(low: int, high: int) -> PlainValidator:
+    def read(text: str) -> int:
+        # int() alone also accepts 1_000 and the digits of other scripts.
+        if not text.isascii() or not text.isdigit() or len(text) > len(str(high)) or not low <= int(text) <= high:
+            raise wrong(f"a whole number from {low} to {high}")
+        return int(text)
+
+    return PlainValidator(read)
 
 
 Dollars = Annotated[
@@ -164,10 +171,24 @@ class ServerLine(AnyLine):
     """of a model behind a server: your own label for its version"""
     timeout: AboveZero | None = None
     """of a model behind a server: seconds of a request and its response; 300 by default"""
-    concurrency: Annotated[int, PlainValidator(_concurrency), WithJsonSchema({"type": "integer"})] | None = None
+    concurrency: Annotated[int, _whole(1, 1000), WithJsonSchema({"type": "integer"})] | None = None
     """of a model behind a server: requests at a time, 1 to 1000; 64 by default"""
     requests_per_minute: AboveZero | None = None
     """of a model behind a server: requests that start in a minute; no limit by default"""
+    thinking_budget: Annotated[int, _whole(0, 10_000_000), WithJsonSchema({"type": "integer"})] | None = None
+    """of a model behind a server: the most tokens that it thinks"""
+    reasoning_effort: Annotated[str, must(_is_word, "a word such as low, medium or high")] | None = None
+    """of a model behind a server: how much it thinks, in the server's words; instead of `thinking_budget`"""
+
+    @model_validator(mode="after")
+    def _one_limit_of_thinking(self) -> ServerLine:
+        if self.thinking_budget is None and self.reasoning_effort is None:
+            return self
+        if self.thinking_budget is not None and self.reasoning_effort is not None:
+            raise wrong("a line with thinking_budget= or reasoning_effort=, not both")
+        if self.tokenizer is not None:
+            raise wrong("a line without tokenizer=: only servers that get texts limit the thinking")
+        return self
 
 
 class PoolLine(LoadedLine, ServerLine):
@@ -222,7 +243,10 @@ def read_server_line(words: Sequence[str], place: str) -> tuple[ServerAddress, S
     line = read_options(ServerLine, words[1:], place)
     url, model = split_address(words[0], place)
     options = line.model_dump(exclude=set(AnyLine.model_fields), exclude_none=True)
-    return ServerAddress(url, model, **options), line
+    address = ServerAddress(url, model, **options)
+    if address.is_openai and address.thinking_budget is not None:
+        raise InputError("OpenAI's servers take no thinking_budget=; give reasoning_effort=", of=place)
+    return address, line
 
 
 def saved_address(values: Mapping[str, object], place: str) -> ServerAddress:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
-from ensemble.common.schema import Exact, Flag, Name, Number, Positive, Schema, must, wrong
+from ensemble.common.schema import Count, Exact, Flag, Name, Number, Positive, Schema, must, wrong
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.served_task import ServedTask
 from ensemble.models.spec import COMMIT, HUB_ID, ChatTemplate, Reads
@@ -79,6 +79,10 @@ class SavedServer(Schema, extra="forbid"):
     """requests at a time"""
     requests_per_minute: Number | None = None
     """largest number of requests that start in a minute"""
+    thinking_budget: Count | None = None
+    """the most tokens that the model thinks"""
+    reasoning_effort: Exact | None = None
+    """how much it thinks, in the server's words"""
 
 
 class SavedMember(Schema, extra="forbid"):

@@ -38,6 +38,8 @@ class ServerAddress:
         timeout: Longest time for a request, in seconds, above 0.
         concurrency: Number of requests at a time, 1 to 1000.
         requests_per_minute: Largest number of requests that start in a minute, above 0; None for no limit.
+        thinking_budget: The most tokens that the model thinks, at least 0; None for the server's default.
+        reasoning_effort: How much it thinks, in the server's words (``low``, ``high``, ...); None likewise.
     """
 
     url: str
@@ -48,6 +50,8 @@ class ServerAddress:
     timeout: float = 300.0
     concurrency: int = _CONCURRENCY
     requests_per_minute: float | None = None
+    thinking_budget: int | None = None
+    reasoning_effort: str | None = None
     is_remote: ClassVar[Literal[True]] = True
 
     @property

@@ -30,6 +30,8 @@ _LONGEST_WAIT_S = 120.0
 """A longer pause that a server asks for is for the user to decide."""
 _BUSY = (408, 409, 429)
 """HTTP statuses after which the same request may succeed."""
+_NO_LIST = (404, 405, 501)
+"""HTTP statuses of servers that list no models."""
 # An answer of the API has less than 10 levels. Deeper JSON would only be a danger to what stores and shows it.
 _MAX_DEPTH = 32
 # Digits of a whole number; longer ones become floats, as in other languages.
@@ -93,6 +95,7 @@ class ServerClient:
         key = read_key(address)
         self._secret = Secret(key) if key is not None and len(key) >= _MIN_SECRET else None
         self._retries = retries
+        self._owner: str | None = None
         self._http = RestrictedClient(address, key)
 
     def __enter__(self) -> ServerClient:
@@ -113,6 +116,25 @@ class ServerClient:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+    def owner(self) -> str:
+        """Who runs the model, as the server's list of models says it: ``vllm``, ``sglang``, ``llamacpp``, ...
+
+        Raises:
+            ServerError: The server gave no valid answer.
+        """
+        if self._owner is None:
+            try:
+                data = self.get("/models").get("data")
+            except ServerError as error:
+                if error.status not in _NO_LIST:
+                    raise
+                data = None
+            models = [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
+            # A server with one model may give it another name.
+            models.sort(key=lambda model: model.get("id") != self.address.model)
+            self._owner = next((str(model["owned_by"]).lower() for model in models if "owned_by" in model), "")
+        return self._owner
 
     def get(self, path: str, *, at_root: bool = False) -> Mapping[str, Any]:
         """Send a GET request.
