@@ -51,7 +51,7 @@ KEYS = (
     "pool_memory_over_largest_gib",
     "stored_over_import_s",
     "loads_per_model",
-    "select_over_one_at_a_time",
+    "select_over_loading_anew",
 )
 """What is always in the JSON object; null where it cannot be measured."""
 
@@ -221,9 +221,9 @@ def stored(options: argparse.Namespace, size: Size) -> list[Figure]:
 
 
 def loads(options: argparse.Namespace, size: Size) -> list[Figure]:
-    """All phases of ``advisor select``, with models that stay loaded, and with one in memory at a time."""
+    """All phases of ``advisor select``, with models that stay loaded, and with those that each phase loads anew."""
     rounds = options.rounds or (1 if options.quick else 3)
-    seconds: dict[str, list[float]] = {"stay": [], "leave": []}
+    seconds: dict[str, list[float]] = {"stay": [], "anew": []}
     counts: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -241,12 +241,17 @@ def loads(options: argparse.Namespace, size: Size) -> list[Figure]:
     spent = {kind: f"{min(taken):.1f} to {max(taken):.1f} s" for kind, taken in seconds.items()}
     questions = f"{min(8, size.questions)} questions of each split, 8 tokens each"
     return [
-        Figure("loads_per_model", counts["stay"], limit="1", note=f"in all phases; {counts['leave']:g} one at a time"),
+        Figure(
+            "loads_per_model",
+            counts["stay"],
+            limit="1",
+            note=f"in all phases; {counts['anew']:g} where each loads anew",
+        ),
         ratio(
-            "select_over_one_at_a_time",
+            "select_over_loading_anew",
             seconds["stay"],
-            seconds["leave"],
-            note=f"{questions}: {spent['stay']}; one at a time {spent['leave']}",
+            seconds["anew"],
+            note=f"{questions}: {spent['stay']}; anew {spent['anew']}",
         ),
     ]
 
@@ -254,9 +259,8 @@ def loads(options: argparse.Namespace, size: Size) -> list[Figure]:
 def _select(folder: Path, pool: Path, size: Size, kind: str, *, quick: bool) -> dict[str, Any]:
     """``advisor select`` in a process of its own, without stored responses: how often each model was loaded."""
     folder.mkdir()
-    one_at_a_time = "import advisor.profile.loaded_models as home; home.free_on = lambda _: None\n"
     _python(
-        (one_at_a_time if kind == "leave" else "") + "from advisor.cli import main; main()",
+        (_ANEW if kind == "anew" else "") + "from advisor.cli import main; main()",
         *("select", "--pool", str(pool), "--task", *_task_options(quick=quick), "--shots", "0"),
         *("--limit", str(min(8, size.questions)), "--max-new-tokens", "8", "--quiet"),
         *("--max-gap", "100", "--max-length-ratio", "1e9", "--chat-template", "never"),
@@ -339,6 +343,20 @@ finally:
     known = "torch transformers tokenizers datasets numpy scipy sklearn sacrebleu typer rich jinja2 yaml".split()
     told = {"peak": peak[0] if peak else 0, "libraries": [name for name in known if name in sys.modules]}
     Path(os.environ["TOLD"]).write_text(json.dumps(told))
+"""
+
+
+_ANEW = """
+from advisor.profile import loaded_models
+
+ensemble = loaded_models.LoadedModels.ensemble
+
+def anew(models, spec):
+    models._members.clear()
+    loaded_models.free_memory()
+    return ensemble(models, spec)
+
+loaded_models.LoadedModels.ensemble = anew
 """
 
 

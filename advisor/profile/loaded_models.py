@@ -71,8 +71,9 @@ class LoadedModels:
 
     def idle_bytes(self) -> int:
         """Bytes of the weights that the latest ensemble does not use."""
-        idle = self._idle(*self._members)
-        return sum(self._members[model].local.model.get_memory_footprint() for model in idle)
+        with self._lock:
+            idle = self._idle(*self._members)
+            return sum(self._members[model].local.model.get_memory_footprint() for model in idle)
 
     def _load(self, model: ModelSpec) -> None:
         if self._idle(model):
