@@ -83,7 +83,7 @@ def _points(by: Mapping[str, Any]) -> Iterator[str]:
         rows.append([f"majority of {draws} draws", *row])
     rows.append(["the best single model", *_with_interval(by["best_single_accuracy"]), *["–"] * 6])
     heads = ["method", "points", "95% interval", "gain", "95% interval of the gain", "p", "tokens"]
-    yield _table([*heads, "over the majority", "time a token"], rows)
+    yield markdown_table([*heads, "over the majority", "time a token"], rows)
     yield (
         "*Tokens* is the budget: the tokens that all models decode for a question. (`byte-level` has several passes "
         "for each of them, one a byte.) `moa` and `self-moa` need an aggregator that can read responses, which these "
@@ -106,7 +106,7 @@ def _trainings(by: Mapping[str, Any]) -> Iterator[str]:
     rest = {f"majority of {draws} draws": key for key, draws in _majorities(by).items()}
     for text, key in {**rest, "the best single model": "best_single"}.items():
         rows.append([text, *(f"{by[f'{key}_seed{n}']['value']:.1f}" for n in seeds), "–"])
-    yield _table(["method", *(f"training {n}" for n in seeds), "places"], rows)
+    yield markdown_table(["method", *(f"training {n}" for n in seeds), "places"], rows)
     if "order_held" in by:
         held, certain = (round(100 * by[f"order_{what}"]["value"]) for what in ("held", "certain"))
         yield (
@@ -143,7 +143,8 @@ def _threshold(by: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _table(heads: list[str], rows: list[list[str]]) -> str:
+def markdown_table(heads: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
     return (
         "\n".join("| " + " | ".join(line) + " |" for line in lines)

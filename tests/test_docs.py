@@ -24,7 +24,7 @@ from advisor.cli import app
 from advisor.compare.pairs import HOW_TO_READ
 from advisor.statistics import questions_needed
 from advisor.tasks import list_tasks
-from benchmarks import _methods_page, _rows
+from benchmarks import _methods_page, _real_page, _rows
 from ensemble.methods import list_methods
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -205,6 +205,12 @@ def test_the_methods_on_the_demo_are_those_that_the_benchmark_kept() -> None:
     page = _methods_page.PAGE.read_text(encoding="utf-8")
     assert _methods_page.BEGIN in page
     assert _methods_page.filled(page, ROOT / "benchmarks" / "results" / "methods.json") == page
+
+
+def test_the_figures_of_real_models_are_those_that_the_benchmark_kept() -> None:
+    page = _real_page.PAGE.read_text(encoding="utf-8")
+    assert _real_page.BEGIN in page
+    assert _real_page.filled(page, ROOT / "benchmarks" / "results" / "real.json") == page
 
 
 # --- Examples ---
