@@ -15,15 +15,22 @@ QUICK := abe advice api bradley_terry \
 OLDEST ?= python3.10
 # How long `make fuzz` takes.
 SECONDS ?= 300
+# Where `make real` keeps models and questions; how many questions of each split it asks; and whether it also fetches
+# Gemma 3 270M and accepts its terms: make real GEMMA=1.
+REAL ?= build/real
+QUESTIONS ?= 350
+GEMMA ?=
+
+REAL_TASKS := $(basename $(notdir $(wildcard benchmarks/real_tasks/*.yaml)))
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TYPED := advisor ensemble reports $(wildcard benchmarks)
-BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py,$(wildcard benchmarks/*.py))))
+BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py benchmarks/real.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-versions test-lowest test-vllm check format docs package fuzz bench lock clean
+.PHONY: help venv demo test test-slow test-versions test-lowest test-vllm check format docs package real fuzz bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -93,10 +100,17 @@ package: venv  ## build the sdist and the wheel into dist, and run the demo in a
 	cd build/package && env/bin/advisor select --pool demo --task word_problems --limit 50 --cache-dir cache --out run
 	test -s build/package/run/report.html
 
+real: venv  ## fetch real models and questions, and run the main job on them, on three tasks; see REAL, QUESTIONS and GEMMA
+	$(BIN)/python -m benchmarks._real_models $(REAL) $(if $(GEMMA),--gemma)
+	@set -e; for task in $(REAL_TASKS); do \
+		$(BIN)/advisor select --pool $(REAL)/models.txt --task benchmarks/real_tasks/$$task.yaml --data $(REAL) \
+			--limit $(QUESTIONS) --out runs/real-$$task; \
+	done
+
 fuzz: venv  ## change real files and messages, and read them, for five minutes; make fuzz SECONDS=3600 goes on longer
 	$(BIN)/python -m benchmarks.fuzz --seconds $(SECONDS)
 
-bench: venv  ## run every benchmark but those of test-vllm and of mutations, one after the other
+bench: venv  ## run every benchmark but those of test-vllm, mutations and real models, one after the other
 	@$(if $(BENCHMARKS),,echo "There is no benchmark yet.")
 	@set -e; for name in $(BENCHMARKS); do echo "benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name; done
 

@@ -22,6 +22,10 @@ all responses are the same text."""
 Verdict = Literal["better", "worse", "equal", "unclear"]
 Shown = Literal["yes", "not_yet", "no"]
 
+LengthUnit = Literal["characters", "tokens"]
+
+_MOST_UNKNOWN = 0.1
+"""The share of responses whose tokens may be unknown, for example those of requests that failed at a provider."""
 CONFIDENCE = 0.9
 """The two-sided confidence of the intervals of gains by default."""
 ALPHA = 0.05
@@ -44,7 +48,7 @@ class Answer:
 
     Attributes:
         id: The question's id within its task.
-        text: The response. It is untrusted text. None if a log has only its score.
+        text: The response without the model's thinking. It is untrusted text. None if a log has only its score.
         extracted: The part of the response that the metric scores; None if it found nothing.
         score: Between 0 and 1.
         finish_reason: Why generation ended. ``length``: it was cut off. ``error``: the model gave no response.
@@ -53,7 +57,9 @@ class Answer:
         options: For a choice task, the log-probability of each option; None for an option that cannot be tokenized.
         group: The part of the task that the question belongs to.
         logged_length: Characters of the response, if a log has this number and no text.
-        tokens: Tokens that were generated for it; 0 if it is not known.
+        tokens: Tokens that were generated for it, those of the thinking included; 0 if it is not known.
+        thinking: What the model thought before its answer; None if it did not, or does not show it.
+        thought: Whether it thought, also where that is not shown.
     """
 
     id: str
@@ -66,10 +72,12 @@ class Answer:
     group: str | None = None
     logged_length: int | None = None
     tokens: int = field(default=0, compare=False)
+    thinking: str | None = None
+    thought: bool = False
 
     @property
     def length(self) -> int | None:
-        """Characters of the response; None if it is an option, or if a log has neither the text nor this number."""
+        """Characters that a reader sees; None if it is an option, or if a log has neither the text nor this number."""
         # The task wrote the option. Its length says nothing about how the model writes.
         if self.options:
             return None
@@ -108,12 +116,16 @@ class Standing:
         accuracy: In points, 0 to 100.
         mean_length: In characters; None if it is not known.
         chooses: Whether it chose among options, so that it has no length.
+        mean_tokens: Tokens of thinking and answer, by its own tokenizer; None if they are not known.
+        thinks: Whether it thinks before it answers.
     """
 
     model: str
     accuracy: float
     mean_length: float | None
     chooses: bool = False
+    mean_tokens: float | None = None
+    thinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +167,25 @@ class Profile:
         return None if len(known) < len(lengths) else _mean(known or [0])
 
     @property
+    def mean_tokens(self) -> float | None:
+        """Mean tokens of the responses, those of their thinking included, where they are known.
+
+        None for a choice task, and if more than a tenth of them are not known.
+        """
+        read = [answer for answer in self.answers if answer.error is None]
+        known = [answer.tokens for answer in read if answer.tokens and not answer.options]
+        return _mean(known) if known and len(known) >= (1 - _MOST_UNKNOWN) * len(read) else None
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model thinks before it answers: before at least half of the answers."""
+        return 0 < len(self.answers) <= 2 * sum(answer.thought for answer in self.answers)
+
+    @property
     def standing(self) -> Standing:
         """The profile's figures that the rules read."""
         chooses = any(answer.options for answer in self.answers)
-        return Standing(self.model, self.accuracy, self.mean_length, chooses)
+        return Standing(self.model, self.accuracy, self.mean_length, chooses, self.mean_tokens, self.thinks)
 
     @property
     def errors(self) -> int:
@@ -252,11 +279,22 @@ def gap(a: float, b: float) -> float:
     return abs(a - b)
 
 
+def compared_lengths(a: Standing | Profile, b: Standing | Profile) -> tuple[float | None, float | None, LengthUnit]:
+    """The mean lengths of two models in the unit in which they are compared.
+
+    Characters, as in the paper: tokens of different tokenizers differ in size. But if one of the two thinks, what a
+    reader sees is not what it wrote, and thinking may be hidden; then tokens, if they are known of both.
+    """
+    if (a.thinks or b.thinks) and a.mean_tokens is not None and b.mean_tokens is not None:
+        return a.mean_tokens, b.mean_tokens, "tokens"
+    return a.mean_length, b.mean_length, "characters"
+
+
 def length_ratio(a: float | None, b: float | None) -> float | None:
     """Longer mean length over shorter mean length, at least 1 (section 4.1).
 
     Args:
-        a: Mean length in characters, at least 0; None if it is not known.
+        a: Mean length, at least 0; None if it is not known.
         b: The same of the other model.
 
     Returns:

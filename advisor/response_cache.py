@@ -13,24 +13,22 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, get_args
 
 from advisor.records import FinishReason
-from ensemble.common.files import sha256
 from ensemble.errors import InputError, UniteError
+from ensemble.models.thinking import ThinkingReader, ThinkingTags
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, size INTEGER, changed INTEGER, sha256 TEXT) WITHOUT ROWID;
 """
 _VERSION = 1  # of the schema and of the keys: with other keys, no response would be found
 _LOCK_SECONDS = 60.0  # a run waits so long for another one that writes
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _KEYS_PER_QUERY = 500  # old builds of SQLite allow 999
 
 
@@ -39,8 +37,8 @@ class Response:
     """The response of a model or an ensemble to a prompt. The cache stores its fields as JSON.
 
     Attributes:
-        text: Untrusted text.
-        tokens: Generated tokens of the primary.
+        text: Untrusted text: as the model wrote it, and after :func:`apart` its answer alone.
+        tokens: Generated tokens of the primary, those of its thinking included.
         finish_reason: Why generation ended.
         seconds: The response's share of its batch's time.
         error: The reason in one line, if the question failed.
@@ -50,6 +48,10 @@ class Response:
         combined: Steps in which several members took part.
         handled: Vocabulary entries whose probabilities were read, summed over all steps.
         prompt_tokens: Tokens of the prompt, for the primary; 0 if it is not known.
+        thinking: What a server gave apart as the model's thinking, and after :func:`apart` all of it; None if there is
+            none, or it is not shown.
+        thinking_tokens: Tokens of the thinking, as a server counts them; 0 if it does not say it.
+        calls: Functions that the model calls, each by its name and its arguments. Such a response is never stored.
     """
 
     text: str
@@ -63,6 +65,33 @@ class Response:
     combined: int = 0
     handled: int = 0
     prompt_tokens: int = 0
+    thinking: str | None = None
+    thinking_tokens: int = 0
+    calls: tuple[tuple[str, str], ...] = ()
+
+    def stored(self) -> dict[str, Any]:
+        """As the cache has it. Without thinking, the row is that of versions that did not know it."""
+        new = {"thinking", "thinking_tokens", "calls"}
+        return {name: value for name, value in asdict(self).items() if name not in new or value}
+
+
+def apart(responses: Iterable[Response], tags: ThinkingTags | None = None) -> list[Response]:
+    """A model's responses, each with its thinking apart from its answer.
+
+    The cache has them as the model wrote them, so that other tags need no other responses.
+
+    Args:
+        responses: The responses of one model, in any number: together they tell what its chat template writes.
+        tags: Its tags, if a user names them.
+    """
+    responses = list(responses)
+    reader = ThinkingReader(((each.text, each.finish_reason == "length") for each in responses), tags)
+    parted = []
+    for each in responses:
+        thinking, text = reader.read(each.text, cut=each.finish_reason == "length")
+        given = [part for part in (each.thinking, thinking) if part]
+        parted.append(replace(each, text=text, thinking="\n\n".join(given)) if given else replace(each, text=text))
+    return parted
 
 
 def key_of(question: Mapping[str, Any]) -> str:
@@ -88,7 +117,7 @@ class ResponseCache:
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None, *, read_only: bool = False) -> None:
         self._path = folder / "responses.sqlite"
         self._say = say
-        self._read_only = read_only
+        self.read_only = read_only
         self._has_said_unreadable = False
         try:
             if read_only:
@@ -127,7 +156,7 @@ class ResponseCache:
     def put(self, key: str, response: Response) -> None:
         """Store a response. After this call, the end of this process does not lose it."""
         # REPLACE, not IGNORE: the existing row may be one that could not be read.
-        self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(asdict(response))))
+        self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(response.stored())))
 
     def value(self, key: str, fits: Callable[[Any], bool] = lambda _: True) -> Any:
         """The stored measurement of a key, as JSON; None if it does not exist, cannot be read or does not fit.
@@ -148,21 +177,6 @@ class ResponseCache:
         """Store a measurement of a model, a value that JSON can represent."""
         self._execute("INSERT OR REPLACE INTO measured VALUES (?, ?)", (key, json.dumps(value)))
 
-    def sha256(self, path: Path) -> str:
-        """The hash of a file's contents. It is computed again only if the size or the time of change differs."""
-        status = path.stat()
-        # A copy may keep the old modification time (mtime); the time of its directory entry (ctime) is always new.
-        # A file name may have bytes that are no text, and SQLite takes only text.
-        name = str(path).encode(errors="backslashreplace").decode()
-        place = (name, status.st_size, max(status.st_mtime_ns, status.st_ctime_ns))
-        rows = self._execute("SELECT sha256 FROM files WHERE path = ? AND size = ? AND changed = ?", place)
-        if rows and _SHA256.fullmatch(str(rows[0][0])):
-            return str(rows[0][0])
-        digest = sha256(path)
-        if not self._read_only:
-            self._execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (*place, digest))
-        return digest
-
     def _say_unreadable(self) -> None:
         # Once: a whole file of such rows must not fill the terminal.
         if not self._has_said_unreadable:
@@ -174,7 +188,7 @@ class ResponseCache:
             try:
                 return _transact(self._connection, sql, values)
             except sqlite3.DatabaseError as error:
-                if not _is_damage(error) or self._read_only:
+                if not _is_damage(error) or self.read_only:
                     raise
                 self._connection.close()
                 self._connection = self._replace_damaged(error)
@@ -228,13 +242,16 @@ def _read(value: str) -> Response | None:
     if not isinstance(kept, dict) or not isinstance(kept.get("options"), list):
         return None
     try:
-        response: Any = Response(**{**kept, "options": tuple(kept["options"])})
+        response: Any = Response(**{**kept, "options": tuple(kept["options"]), "calls": ()})
     except TypeError:
         return None
-    counts = (response.tokens, response.steps, response.combined, response.handled, response.prompt_tokens)
+    counts = (
+        *(response.tokens, response.steps, response.combined, response.handled),
+        *(response.prompt_tokens, response.thinking_tokens),
+    )
     fits = (
         _is_text(response.text)
-        and (response.error is None or _is_text(response.error))
+        and all(text is None or _is_text(text) for text in (response.error, response.thinking))
         # A count of a thousand digits is valid JSON, and no float can hold it.
         and all(type(count) is int and 0 <= count < 2**63 for count in counts)
         and response.finish_reason in get_args(FinishReason)
@@ -312,7 +329,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
-        connection.execute("SELECT count(*) FROM files").fetchone()
+        connection.execute("SELECT 1 FROM responses LIMIT 1").fetchone()
     except BaseException:
         connection.close()
         raise

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from advisor.records import FIGURE_ALPHA, TOLERANCE, Profile
+from advisor.records import FIGURE_ALPHA, TOLERANCE, LengthUnit, Profile, compared_lengths
 from ensemble.errors import UniteError
 
 Floats = NDArray[np.float64]
@@ -207,17 +207,26 @@ def paired_intervals(
     for other in others:
         check_same_questions(primary, other)
     profiles = (primary, *others)
-    measured = [f(profile) for f in (scores, _lengths, _answered) for profile in profiles]
-    accuracy, length, answered = np.split(resampled_means(np.column_stack(measured), seed), 3, axis=1)
+    units: list[LengthUnit] = [compared_lengths(primary, other)[2] for other in others]
+    measured = [scores(profile) for profile in profiles]
+    lengths = {unit: [_lengths(profile, unit) for profile in profiles] for unit in dict.fromkeys(units)}
+    for own in lengths.values():
+        measured += [values for values, _ in own] + [counts for _, counts in own]
+    accuracy, *parts = np.split(resampled_means(np.column_stack(measured), seed), 1 + 2 * len(lengths), axis=1)
     # In place: the matrix has a row for each of the 10,000 resamples.
     accuracy *= 100
     # Questions without a response have no length. If a resample has only such questions, its length counts as 0.
-    length = np.divide(length, answered, out=np.zeros_like(length), where=answered > 0)
+    means = {
+        unit: np.divide(total, counted, out=np.zeros_like(total), where=counted > 0)
+        for unit, total, counted in zip(lengths, parts[::2], parts[1::2], strict=True)
+    }
     intervals = []
-    for column, other in enumerate(others, start=1):
+    for column, (other, unit) in enumerate(zip(others, units, strict=True), start=1):
+        length = means[unit]
         # The longer one of the sample stays the numerator in all resamples. Otherwise the ratio is never below 1, and
         # the interval of two models with equally long answers misses their ratio.
-        is_longer = (other.mean_length or 0.0) > (primary.mean_length or 0.0)
+        mean, of_primary, _ = compared_lengths(other, primary)
+        is_longer = (mean or 0.0) > (of_primary or 0.0)
         longer, shorter = (column, 0) if is_longer else (0, column)
         ratios = _ratios(length[:, longer], length[:, shorter])
         intervals.append(
@@ -501,13 +510,14 @@ def _signed_sum(sizes: NDArray[np.int64], observed: int) -> float:
     return min(1.0, max(p_value, 2.0 ** (1 - len(sizes))))
 
 
-def _lengths(profile: Profile) -> Floats:
+def _lengths(profile: Profile, unit: LengthUnit) -> tuple[Floats, Floats]:
+    """The length of each response, and whether it counts for the mean."""
+    read = np.array([answer.error is None for answer in profile.answers], dtype=np.float64)
+    if unit == "tokens":
+        tokens = np.array([answer.tokens for answer in profile.answers], dtype=np.float64)
+        return tokens * read, read * (tokens > 0)
     # None, an unknown length, becomes NaN.
-    return np.array([answer.length for answer in profile.answers], dtype=np.float64)
-
-
-def _answered(profile: Profile) -> Floats:
-    return np.array([answer.error is None for answer in profile.answers], dtype=np.float64)
+    return np.array([answer.length for answer in profile.answers], dtype=np.float64), read
 
 
 def _ratios(longer: Floats, shorter: Floats) -> Floats:

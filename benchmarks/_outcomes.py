@@ -138,7 +138,7 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
         dev, test = (replace(task, examples=task.examples[:questions]) for task in (dev, test))
     plan = _plan(folders, dev, cache_dir)
     with ResponseCache(cache_dir) as store:
-        profiler = Profiler(plan, store, Progress(quiet=True), keep_models=True)
+        profiler = Profiler(plan, store, Progress(quiet=True))
         ordered = _by_accuracy(list(profiler.alone(list(folders), dev).values()))
         alone = profiler.alone(ordered, test)
         sets = {}

@@ -15,6 +15,7 @@ from advisor.progress import Progress
 from advisor.records import Limits, Profile
 from advisor.response_cache import ResponseCache
 from advisor.tasks import Task
+from ensemble.common.files import default_cache_dir
 from ensemble.errors import MemberError
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 
@@ -60,7 +61,7 @@ def profile(
     answer = partial(answers, name, load)
     spec = EnsembleSpec(())  # so that the engine measures and frees memory, as it does for every local model
     job = Job(name, task, InferenceConfig(), answer, key=key, cache=cache, progress=Progress(quiet=True), spec=spec)
-    [finished] = LocalJobRunner().run([job])
+    [finished] = LocalJobRunner(default_cache_dir()).run([job])
     if isinstance(finished.result, MemberError):
         raise finished.result
     return finished.result

@@ -34,7 +34,7 @@ from advisor.choose.race import Race
 from advisor.choose.rules import select
 from advisor.records import ALPHA, Limits, Profile, gap, within
 from advisor.statistics import Floats
-from benchmarks import _simulated, _zoo
+from benchmarks import _simulated, _zoo, ceiling
 from benchmarks._groups import group_figures
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
@@ -165,6 +165,7 @@ def simulated_figures(quick: bool, run: Callable[..., list[Any]]) -> Iterator[Fi
     progress(f"benchmarks.advice: {count:,} draws of {len(cells)} settings")
     yield from _cells(cells, count, run)
     yield from _choices(count, run)
+    yield from ceiling.figures(quick)
     power = run(_simulated.draw_power, [count] * 2, [0, 1])
     of = f"{_simulated.POWER_SETTING}; one-sided"
     for name, key, note in (

@@ -80,19 +80,19 @@ class Profiling:
 
         return run
 
-    def by_stage(self, name: str, engine: JobRunner) -> Callable[[], int]:
+    def by_stage(self, name: str, engine: Callable[[], JobRunner]) -> Callable[[], int]:
         """The same in this process, where libraries are, and with the workers that the engine keeps."""
 
         def run() -> int:
             shutil.rmtree(self.folder / name, ignore_errors=True)
-            self._profile(name, engine)
+            self._profile(name, engine())
             return 1
 
         return run
 
     def texts(self, name: str) -> list[str]:
         """What is in a store."""
-        return self._profile(name, LocalJobRunner())
+        return self._profile(name, LocalJobRunner(self.folder))
 
     def _profile(self, name: str, engine: JobRunner) -> list[str]:
         with ResponseCache(self.folder / name) as store:
@@ -132,8 +132,8 @@ def measure(profiling: Profiling, timer: Timer, threads: int) -> list[Figure]:
         )
         seconds |= timer(
             {
-                "warm local": profiling.by_stage("warm local", LocalJobRunner()),
-                "warm ray": profiling.by_stage("warm ray", engine),
+                "warm local": profiling.by_stage("warm local", lambda: LocalJobRunner(plan.cache_dir)),
+                "warm ray": profiling.by_stage("warm ray", lambda: engine),
             }
         )
         before = timer.now()

@@ -63,7 +63,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def units_of(group: str, quick: bool) -> list[Unit]:
     """The parts of a group; few with made-up vocabularies for a trial."""
-    decoder, kinds, ensembles = _tests("test_decoder", "test_kinds_of_text", "test_random_ensembles")
+    decoder, kinds, ensembles = test_modules("test_decoder", "test_kinds_of_text", "test_random_ensembles")
     if group == "ensembles":
         names: Iterable[str] = map(str, range(2 if quick else ensembles.NUMBER))
     else:
@@ -84,7 +84,7 @@ def run_unit(unit: Unit, tables: Path, quick: bool) -> tuple[int, list[str]]:
     Returns:
         How many there are, and what differs.
     """
-    decoder, kinds, ensembles = _tests("test_decoder", "test_kinds_of_text", "test_random_ensembles")
+    decoder, kinds, ensembles = test_modules("test_decoder", "test_kinds_of_text", "test_random_ensembles")
     group, name = unit
     if group == "ensembles":
         return 1, ensembles.differing(int(name), tables)
@@ -101,7 +101,7 @@ def run_unit(unit: Unit, tables: Path, quick: bool) -> tuple[int, list[str]]:
 
 def _judged(decoder: Any, line: str, tables: Path, count: int) -> tuple[int, list[str]]:
     """The cases of a combination of the tests of the decoder."""
-    (ways,) = _tests("ways")
+    (ways,) = test_modules("ways")
     cases, differing = 0, []
     for setting, expected in decoder.judged(line, count):
         ensemble = decoder.ensemble_of(line, tables, setting.k, setting.weights)
@@ -133,7 +133,7 @@ def _outcomes(units: Sequence[Unit], options: argparse.Namespace) -> Iterator[tu
                 yield unit, *task.result()
 
 
-def _tests(*names: str) -> list[Any]:
+def test_modules(*names: str) -> list[Any]:
     """Modules of the tests, which import each other by their bare names."""
     folder = str(ROOT / "tests")
     if folder not in sys.path:

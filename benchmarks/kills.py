@@ -26,7 +26,16 @@ from benchmarks._measure import ROOT, Figure, arguments, progress, tell
 KILLS = 100
 LONGEST = 9.0
 """Seconds; about as long as the longest of the commands takes with an empty cache."""
-MEASURED = ("seconds_total", "seconds_per_question", "tokens_per_second", "peak_memory", "command", "date", "versions")
+MEASURED = (
+    "seconds_total",
+    "seconds_per_question",
+    "tokens_per_second",
+    "peak_memory",
+    "loads",
+    "command",
+    "date",
+    "versions",
+)
 """What differs between two honest runs."""
 KEYS = ("kills", "computed_twice", "broken_folders", "same_result")
 

@@ -213,7 +213,7 @@ def _least(
 
 def _members(plan: RunConfig, store: Any, bars: Progress) -> Sequence[Member]:
     """The set's members, loaded as the table's were."""
-    profiler = Profiler(plan, store, bars, keep_models=True)
+    profiler = Profiler(plan, store, bars)
     return profiler.load([candidate.name for candidate in plan.candidates]).members
 
 

@@ -155,7 +155,7 @@ def make_pool(folder: Path, size: int, questions: int, tokens: int) -> tuple[tup
     with ResponseCache(folder / "cache") as store:
         for candidate in candidates:
             writer = Writer(candidate.name, problems, chance.uniform(0.3, 0.9))
-            key = {"members": [identify(candidate, inference.dtype, inference.chat_template, store).key()]}
+            key = {"members": [identify(candidate, inference.dtype, inference.chat_template).key()]}
             make = partial(cast, "Ensemble", writer)
             profile(candidate.name, key, make, task, store)
     return candidates, task

@@ -1,4 +1,4 @@
-"""Profiling against lm-eval's ``hf`` backend, its memory, and a run from the store: ``python -m benchmarks.profiling``.
+"""Profiling against lm-eval's ``hf`` backend, memory, stored runs, and loads: ``python -m benchmarks.profiling``.
 
 Both answer the same prompts (GSM8K with five shots) with the same model, of random weights, in the same numeric type,
 up to the same number of tokens, with the same stops. Random weights write no stop, and cannot write the end token here,
@@ -50,6 +50,8 @@ KEYS = (
     "tokens_per_second_lm_eval",
     "pool_memory_over_largest_gib",
     "stored_over_import_s",
+    "loads_per_model",
+    "select_over_one_at_a_time",
 )
 """What is always in the JSON object; null where it cannot be measured."""
 
@@ -73,6 +75,7 @@ QUICK = Size(questions=3, tokens=4, batches=(1, 3), shape=TINY, large=TINY, stor
 def main(given: Sequence[str] | None = None) -> int:
     """Measure what is asked for, print it, keep it where asked."""
     parser = arguments(__doc__ or "")
+    parser.add_argument("--pool", type=Path, help="models of the section loads, for example real ones")
     parser.add_argument(
         "--only", choices=SECTIONS, action="append", help="just this section; can be given several times"
     )
@@ -174,12 +177,13 @@ def memory(options: argparse.Namespace, size: Size) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         # The largest last: a run begins anew with the peak before each model, so what is told is that of the last one
-        # and of whatever the earlier ones have left.
+        # and of whatever the earlier ones have left: where memory allows, they stay loaded.
         shapes = (size.shape, size.large, size.large)
         models = [
             make_model(place / f"model-{n}", shape, seed=n, quick=options.quick) for n, shape in enumerate(shapes)
         ]
-        weights = max((model / "model.safetensors").stat().st_size for model in models)
+        sizes = [(model / "model.safetensors").stat().st_size for model in models]
+        weights = max(sizes)
         peaks = {
             name: _advisor(place, f"{name}.txt", names, min(8, size.questions), 8, quick=options.quick)["peak"]
             for name, names in {"pool": [model.name for model in models], "alone": [models[-1].name]}.items()
@@ -188,9 +192,9 @@ def memory(options: argparse.Namespace, size: Size) -> list[Figure]:
     return [
         Figure(
             "pool_memory_over_largest_gib",
-            (peaks["pool"] - peaks["alone"]) / 2**30,
+            (peaks["pool"] - peaks["alone"] - sum(sizes[:-1])) / 2**30,
             limit="at most 1",
-            note="over the most that profiling the largest model alone takes",
+            note="over what profiling the largest model alone takes, and the weights of the others, which stay",
         ),
         Figure("pool_memory_over_weights_gib", (peaks["pool"] - weights) / 2**30, note=note),
     ]
@@ -199,11 +203,7 @@ def memory(options: argparse.Namespace, size: Size) -> list[Figure]:
 def stored(options: argparse.Namespace, size: Size) -> list[Figure]:
     """A second run of which all is stored, without the time that its imports take."""
     rounds = options.rounds or (1 if options.quick else 3)
-
-    def now() -> float:
-        spent = os.times()
-        return spent.children_user + spent.children_system if options.clock == "cpu" else time.perf_counter()
-
+    now = partial(_children_now, options.clock)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         names = [make_model(place / f"model-{n}", TINY, seed=n, quick=options.quick).name for n in range(3)]
@@ -220,10 +220,63 @@ def stored(options: argparse.Namespace, size: Size) -> list[Figure]:
     return [spread("stored_over_import_s", beyond, limit=f"at most {SECONDS_STORED}", note=note)]
 
 
+def loads(options: argparse.Namespace, size: Size) -> list[Figure]:
+    """All phases of ``advisor select``, with models that stay loaded, and with one in memory at a time."""
+    rounds = options.rounds or (1 if options.quick else 3)
+    seconds: dict[str, list[float]] = {"stay": [], "leave": []}
+    counts: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        models = [make_model(place / f"model-{n}", size.large, seed=n, quick=options.quick) for n in range(2)]
+        (place / "models.txt").write_text("".join(f"{model}\n" for model in models), encoding="utf-8")
+        pool = (options.pool or place / "models.txt").resolve()
+        # GGUF files are in the cache afterwards, for both.
+        _select(place / "first", pool, size, "stay", quick=options.quick)
+        for n in range(rounds):
+            for kind, taken in seconds.items():
+                start = _children_now(options.clock)
+                found = _select(place / f"{kind}-{n}", pool, size, kind, quick=options.quick)
+                taken.append(_children_now(options.clock) - start)
+                counts[kind] = sum(each["count"] for each in found.values()) / len(found)
+    spent = {kind: f"{min(taken):.1f} to {max(taken):.1f} s" for kind, taken in seconds.items()}
+    questions = f"{min(8, size.questions)} questions of each split, 8 tokens each"
+    return [
+        Figure("loads_per_model", counts["stay"], limit="1", note=f"in all phases; {counts['leave']:g} one at a time"),
+        ratio(
+            "select_over_one_at_a_time",
+            seconds["stay"],
+            seconds["leave"],
+            note=f"{questions}: {spent['stay']}; one at a time {spent['leave']}",
+        ),
+    ]
+
+
+def _select(folder: Path, pool: Path, size: Size, kind: str, *, quick: bool) -> dict[str, Any]:
+    """``advisor select`` in a process of its own, without stored responses: how often each model was loaded."""
+    folder.mkdir()
+    one_at_a_time = "import advisor.profile.loaded_models as home; home.free_on = lambda _: None\n"
+    _python(
+        (one_at_a_time if kind == "leave" else "") + "from advisor.cli import main; main()",
+        *("select", "--pool", str(pool), "--task", *_task_options(quick=quick), "--shots", "0"),
+        *("--limit", str(min(8, size.questions)), "--max-new-tokens", "8", "--quiet"),
+        *("--max-gap", "100", "--max-length-ratio", "1e9", "--chat-template", "never"),
+        *("--cache-dir", str(folder / "cache"), "--out", str(folder / "run")),
+    )
+    result = json.loads((folder / "run" / "result.json").read_text(encoding="utf-8"))
+    return dict(result["provenance"]["loads"])
+
+
+def _children_now(clock: str) -> float:
+    """The time in seconds, or the processor's time of all processes that this one has started and that have ended."""
+    spent = os.times()
+    return spent.children_user + spent.children_system if clock == "cpu" else time.perf_counter()
+
+
 SECTIONS: dict[str, Callable[[argparse.Namespace, Size], list[Figure]]] = {
     "throughput": throughput,
     "memory": memory,
     "stored": stored,
+    "loads": loads,
 }
 
 
@@ -253,6 +306,10 @@ def make_model(folder: Path, shape: Shape, *, seed: int, quick: bool) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def _task_options(*, quick: bool) -> list[str]:
+    return ["gsm8k", "--data", str(DATA)] if DATA.is_dir() and not quick else ["word_problems"]
 
 
 def _task(questions: int, *, quick: bool) -> Task:
@@ -290,10 +347,10 @@ def _advisor(
 ) -> dict[str, Any]:
     """``advisor profile`` in a process of its own: the most memory it held in bytes, and the libraries it loaded."""
     (place / pool).write_text("".join(f"{model}\n" for model in models), encoding="utf-8")
-    task = ["gsm8k", "--data", str(DATA)] if DATA.is_dir() and not quick else ["word_problems"]
     _python(
         _CHILD,
-        *("profile", "--pool", str(place / pool), "--task", *task, "--split", "test", "--shots", str(SHOTS)),
+        *("profile", "--pool", str(place / pool), "--task", *_task_options(quick=quick)),
+        *("--split", "test", "--shots", str(SHOTS)),
         *("--limit", str(questions), "--max-new-tokens", str(tokens), "--chat-template", "never", "--quiet"),
         # Each pool has a store of its own.
         *("--cache-dir", str(place / f"{pool}-cache")),

@@ -2,7 +2,7 @@
 
 It times ``advisor --help`` in a new process, against Python alone, and the way from a table to a report on the demo's
 models, ``advisor init questions.csv --yes`` and ``advisor select --pool demo --task questions.yaml``, with an empty
-cache.
+cache. With ``--gguf FILE`` it times ``advisor run`` with that model to its first word, from the second start on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from benchmarks._measure import ROOT, Figure, Timer, arguments, ratio, spread, tell
 
-KEYS = ("help_over_python", "help_s", "table_to_report_s")
+KEYS = ("help_over_python", "help_s", "table_to_report_s", "gguf_again_s", "gguf_again_cpu_s")
 HELP = "import sys; from advisor.cli import main; sys.argv = ['advisor', '--help']; main()"
 DATA = ROOT / "advisor" / "demo" / "data" / "held_out.jsonl"
 
@@ -37,6 +38,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     yield ratio("help_over_python", seconds["help"], seconds["python"], note="advisor --help over python -c pass")
     yield spread("help_s", seconds["help"], "at most 0.2", "seconds of advisor --help, Python's own start included")
     yield _from_table(options)
+    yield from _from_gguf(options)
 
 
 def _from_table(options: argparse.Namespace) -> Figure:
@@ -61,6 +63,25 @@ def _from_table(options: argparse.Namespace) -> Figure:
     return spread("table_to_report_s", seconds, "at most 90", note)
 
 
+def _from_gguf(options: argparse.Namespace) -> Iterator[Figure]:
+    """A model in the format GGUF, which the first start writes into the cache, and its first word."""
+    if options.gguf is None:
+        yield from (Figure(name, None, note="no --gguf FILE") for name in KEYS[-2:])
+        return
+    seconds, spent = [], []
+    model = str(options.gguf.resolve())
+    for n in range(1 + (options.rounds or 9)):
+        start, before = time.perf_counter(), os.times()
+        _run_advisor(["run", "--models", model, "Hello", "--max-new-tokens", "1"], options.gguf.parent)
+        after = os.times()
+        if n:
+            seconds.append(time.perf_counter() - start)
+            spent.append(sum(after[2:4]) - sum(before[2:4]))
+    note = f"advisor run of {options.gguf.name}, all starts after the first"
+    yield spread("gguf_again_s", seconds, "at most 6", f"seconds, {note}")
+    yield spread("gguf_again_cpu_s", spent, note=f"seconds of the processor, {note}")
+
+
 def _run_advisor(arguments: Sequence[str], folder: Path) -> None:
     code = f"import sys; from advisor.cli import main; sys.argv = ['advisor', *{list(arguments)!r}]; main()"
     subprocess.run([sys.executable, "-I", "-c", code], cwd=folder, capture_output=True, check=True)
@@ -68,7 +89,9 @@ def _run_advisor(arguments: Sequence[str], folder: Path) -> None:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    options = arguments("Time the start of the command, and the way from a table to a report.").parse_args(given)
+    parser = arguments("Time the start of the command, and the way from a table to a report.")
+    parser.add_argument("--gguf", type=Path, help="a model whose first word is timed, too")
+    options = parser.parse_args(given)
     tell("start", list(figures(options)), options)
     return 0
 

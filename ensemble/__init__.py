@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     # Type checkers and the reference of the documentation read these imports; _MODULES has the same names for run time.
     from ensemble.api import Ensemble
+    from ensemble.common.grammar import Grammar
     from ensemble.decode.sequences import Counts, Generation
     from ensemble.decode.settings import Batch, Settings
     from ensemble.distributed.ray_cluster import cluster
@@ -37,6 +38,7 @@ __all__ = [
     "Ensemble",
     "EnsembleSpec",
     "Generation",
+    "Grammar",
     "InputError",
     "MemberError",
     "Method",
@@ -67,6 +69,7 @@ _MODULES = {
     "Ensemble": "ensemble.api",
     "EnsembleSpec": "ensemble.models.spec",
     "Generation": "ensemble.decode.sequences",
+    "Grammar": "ensemble.common.grammar",
     "InputError": "ensemble.errors",
     "MemberError": "ensemble.errors",
     "Method": "ensemble.methods",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from ensemble.common.files import default_cache_dir
+from ensemble.common.grammar import Grammar
 from ensemble.decode.decoder import Decoder, make_drafter
 from ensemble.decode.one_by_one import OneByOne
 from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
@@ -203,6 +204,7 @@ class Ensemble:
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
+        grammar: Grammar | None = None,
         trace: bool = False,
         batch_size: int = 32,
         deterministic: bool = False,
@@ -220,6 +222,7 @@ class Ensemble:
             top_p: In (0, 1]; a draw is among the most likely entries that together reach it.
             top_k: A draw is among so many of the likeliest entries; 0 for all.
             seed: Of the draws.
+            grammar: What each text must be, a JSON text or a match of a regular expression; None for any text.
             trace: Whether each generation holds what every member wanted at every step.
             batch_size: Prompts to decode at a time, at least 1.
             deterministic: Whether each text is the same, bit for bit, as with single prompts and plain decoding. Then
@@ -230,7 +233,7 @@ class Ensemble:
             MemberError: No token could be chosen for a prompt, for example because a member's logits are NaN. To keep
                 the other prompts' generations, use :meth:`generate_each`.
         """
-        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, top_k=top_k)
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, top_k=top_k, grammar=grammar)
         batch = Batch(batch_size, trace=trace, deterministic=deterministic)
         if isinstance(prompts, str):
             raise InputError("prompts is one text; give a list of them")
@@ -268,7 +271,7 @@ class Ensemble:
             self._drafters[batch] = make_drafter(self.members, self._joint, batch)
         return Decoder(self.members, self._joint, rule, batch, self._drafters[batch])
 
-    def stream(
+    def stream(  # noqa: PLR0913  # as for generate
         self,
         prompt: Prompt,
         *,
@@ -278,13 +281,14 @@ class Ensemble:
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
+        grammar: Grammar | None = None,
         deterministic: bool = False,
     ) -> Iterator[str]:
         """Continue a prompt; yield its text in pieces of whole characters, without a stop string.
 
         See :meth:`generate` for the arguments.
         """
-        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, top_k=top_k)
+        settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, top_k=top_k, grammar=grammar)
         decoder = self._decode([self.encode(prompt)], settings, Batch(size=1, deterministic=deterministic))
         return _pieces(decoder, Pieces([string.encode() for string in stop]))
 
@@ -424,6 +428,8 @@ class Ensemble:
 
     def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> PromptDecoder:
         if not isinstance(self._made, TokenRule):
+            if settings.grammar is not None:
+                raise InputError(f"method {self.method}: it takes no grammar; use a token-level one, such as unite")
             return self._made(prompts, settings, batch)
         draws: Counter[tuple[int, ...]] = Counter()
         starts: dict[int, Callable[[], Decoder]] = {}

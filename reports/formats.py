@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from advisor.runs.ceiling_sentence import ceiling_in_words
 from advisor.runs.group_sentence import source_of_gain
 from advisor.runs.schema.result import Result
 from ensemble.common import text
@@ -173,6 +174,7 @@ def _figures(result: Result) -> list[tuple[str, str]]:
         if row.measured_gain is not None:
             ends = f"{text.interval_name(result.advice.confidence)} {text.difference_interval(row.measured_gain_ci)}"
             figures.append(("Measured gain", f"{text.difference(row.measured_gain)} points ({ends})"))
+    figures += [("What is possible", possible)] if (possible := ceiling_in_words(result)) else []
     certainty = verdict.strategy_shown(result, row)
     figures.append(
         ("Test", certainty)

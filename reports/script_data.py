@@ -22,6 +22,7 @@ def script_data(report: ReportData) -> str:
             "maxGap": result.rules.max_gap,
             "maxRatio": result.rules.max_length_ratio,
             "maxModels": result.rules.max_models,
+            "unit": result.length_unit,
         },
         "candidates": [
             {
@@ -29,6 +30,8 @@ def script_data(report: ReportData) -> str:
                 "accuracy": candidate.accuracy,
                 "length": candidate.mean_length,
                 "failed": candidate.status == "failed",
+                **({"tokens": candidate.mean_tokens} if candidate.mean_tokens is not None else {}),
+                **({"thinks": 1} if candidate.thinks else {}),
             }
             for candidate in result.candidates
         ],
@@ -87,8 +90,10 @@ def _response(response: ShownResponse) -> dict[str, Any]:
     data: dict[str, Any] = {"by": response.candidate}
     data |= {"text": response.text} if response.text is not None else {}
     data |= {"length": response.length} if response.length is not None else {}
+    data |= {"tokens": response.thinking_tokens} if response.thinking_tokens else {}
     data |= {"right": 1} if response.right else {}
     data |= {"score": response.score} if response.score not in (0, 1) else {}
     data |= {"extracted": response.extracted} if response.extracted is not None else {}
+    data |= {"differs": response.differs} if response.differs else {}
     data |= {"end": response.finish_reason} if response.finish_reason in ("length", "error") else {}
     return data | ({"error": response.error} if response.error else {})

@@ -15,6 +15,7 @@ from advisor.runs.schema.samples import (
     SampleResponse,
     TracedStep,
 )
+from reports.field_differences import field_differences
 from reports.question_rows import KINDS, QuestionRow, fitted, question_row, written_bytes
 
 MOST_EXAMPLES = 200  # in the report: a reader looks at few, and the others stay in samples.jsonl
@@ -42,7 +43,9 @@ TAGS = {
 class ShownResponse:
     """One response to one question; ``candidate`` is an index, or None for the ensemble.
 
-    ``text`` and ``length`` are None if a log lacks them.
+    ``text`` and ``length`` are None if a log lacks them. ``thinking_tokens`` are those of thinking and answer together;
+    None for a model that did not think, or if they are not known. ``differs`` has the fields in which a wrong JSON
+    object differs from the reference.
     """
 
     candidate: int | None
@@ -52,6 +55,8 @@ class ShownResponse:
     length: int | None
     finish_reason: str
     error: str
+    thinking_tokens: int | None
+    differs: tuple[str, ...] = ()
 
     @property
     def right(self) -> bool:
@@ -120,7 +125,7 @@ class ShownExample:
     def weight(self) -> int:
         """About how many bytes the example adds to the page."""
         responses = self.all_responses
-        written = (text or "" for each in responses for text in (each.text, each.extracted, each.error))
+        written = (text or "" for each in responses for text in (each.text, each.extracted, each.error, *each.differs))
         texts = [self.prompt, *self.reference, *written]
         return OVERHEAD * (2 + len(responses)) + sum(map(written_bytes, texts))
 
@@ -181,8 +186,8 @@ def shown_samples(run: Run) -> ShownSamples | None:
 def _example(sample: Sample, indices: dict[str, int], best_index: int | None) -> ShownExample:
     # Responses of models that result.json does not list are ignored.
     known = sorted((indices[name], name) for name in sample.responses if name in indices)
-    responses = [_response(sample.responses[name], index) for index, name in known]
-    ensemble = None if sample.ensemble is None else _response(sample.ensemble, None)
+    responses = [_response(sample.responses[name], index, sample.reference) for index, name in known]
+    ensemble = None if sample.ensemble is None else _response(sample.ensemble, None, sample.reference)
     trace = None if sample.ensemble is None or sample.ensemble.trace is None else _trace(sample.ensemble.trace)
     changed = _changed(sample.recommended, ensemble)
     return ShownExample(
@@ -220,7 +225,7 @@ def _question_row(example: ShownExample, candidates: int, best_index: int | None
     )
 
 
-def _response(response: SampleResponse, candidate: int | None) -> ShownResponse:
+def _response(response: SampleResponse, candidate: int | None, reference: Sequence[str]) -> ShownResponse:
     text = response.text
     is_measured = "length" in response.model_fields_set
     return ShownResponse(
@@ -234,6 +239,8 @@ def _response(response: SampleResponse, candidate: int | None) -> ShownResponse:
         length=len(text) if text is not None and not is_measured else response.length,
         finish_reason=response.finish_reason or "",
         error=_clipped(response.error or "", 400),
+        thinking_tokens=response.tokens if response.thought else None,
+        differs=() if _is_right(response.score) else field_differences(response.extracted, reference),
     )
 
 

@@ -12,10 +12,11 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
+import regex
 import torch
 from tokenizers import Tokenizer
 
@@ -216,21 +217,34 @@ class ReferenceMember:
             last: torch.Tensor = self.model(input_ids=torch.tensor([list(context)]), use_cache=False).logits[0, -1]
         return last if last.dtype == torch.float64 else last.float()
 
-    def z(self, context: Sequence[int]) -> torch.Tensor:
-        """Step 1: the logits, non-candidates at minus infinity, EOS at the largest of its ids' logits."""
+    def z(self, context: Sequence[int], may: Callable[[Entry], bool] | None = None) -> torch.Tensor:
+        """Step 1: the logits, non-candidates at minus infinity, EOS at the largest of its ids' logits.
+
+        A grammar leaves only the candidates that it allows; all of them if it allows none.
+        """
         raw = self.logits(context)
         z = torch.full_like(raw, -math.inf)
         z[self._rows_of_candidates] = raw[self._rows_of_candidates]
         if self.eos_id is not None:
             z[self.eos_id] = raw[self.eos_ids].max()
+        if may is None:
+            return z
+        wanted = (z > -math.inf).nonzero().flatten().tolist()
+        if refused := [token for token in wanted if not may(self.entry(token))]:
+            left = z.index_fill(0, torch.tensor(refused), -math.inf)
+            return left if len(refused) < len(wanted) else z
         return z
+
+    def entry(self, token: int) -> Entry:
+        """The entry of a candidate id."""
+        return EOS if token == self.eos_id else self.token_bytes(token)
 
     def top(self, z: torch.Tensor, k: int) -> list[Entry]:
         """Step 2: the entries of the k largest logits, equal ones in the order of their ids."""
         least = z.topk(min(k, len(z))).values[-1]
         wanted = ((z >= least) & (z > -math.inf)).nonzero().flatten().tolist()
         best = sorted(wanted, key=lambda token: (-z[token].item(), token))[:k]
-        return [EOS if t == self.eos_id else self.token_bytes(t) for t in best]
+        return [self.entry(t) for t in best]
 
     def id_of(self, entry: Entry) -> int | None:
         """Step 4: id_i(w), or None where the vocabulary cannot express it."""
@@ -273,17 +287,23 @@ class ReferenceGeneration:
         return min((min(step.margin, step.cut) for step in self.steps), default=math.inf)
 
 
+def anything(entry: Entry) -> bool:  # one of two functions
+    """What is allowed without a grammar."""
+    return True
+
+
 def step(
     members: Sequence[ReferenceMember],
     contexts: Sequence[Sequence[int]],
     k: int = 10,
     weights: Sequence[float] | None = None,
     also: Sequence[Entry] = (),
+    may: Callable[[Entry], bool] = anything,
 ) -> Step:
-    """Section "One step", 1 to 7; `also` are entries that the union holds besides."""
+    """Section "One step", 1 to 7; `also` are entries that the union holds besides, `may` is what a grammar allows."""
     given = [1.0] * len(members) if weights is None else list(weights)
     a = torch.tensor(given, dtype=torch.float64) / sum(given)
-    zs = [member.z(context) for member, context in zip(members, contexts, strict=True)]  # 1
+    zs = [member.z(context, may) for member, context in zip(members, contexts, strict=True)]  # 1
     tops = [member.top(z, k) for member, z in zip(members, zs, strict=True)]  # 2
     union = list(dict.fromkeys([entry for top in tops for entry in top] + list(also)))  # 3
     ids = [[member.id_of(entry) for entry in union] for member in members]  # 4
@@ -294,7 +314,11 @@ def step(
     member_p = torch.stack([values.softmax(0).double() for values in on_union])  # 5
     p = a @ member_p  # 6
     order = sorted(  # 7
-        ((-p[n].item(), -member_p[0, n].item(), token, n) for n, token in enumerate(ids[0]) if token is not None)
+        (
+            (-p[n].item(), -member_p[0, n].item(), token, n)
+            for n, token in enumerate(ids[0])
+            if token is not None and may(members[0].entry(token))
+        )
     )
     winner, rivals = order[0], [other for other in order if other[2] != order[0][2]]
     ranked = [z.topk(min(k + 1, len(z))).values for z in zs]
@@ -311,6 +335,24 @@ def step(
         margin=rivals[0][0] - winner[0] if rivals else math.inf,
         cut=min(((z[k - 1] - z[k]).item() for z in ranked if len(z) > k and z[k] > -math.inf), default=math.inf),
     )
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A regular expression over ASCII, followed by trying: `regex` tells whether a text begins a match."""
+
+    pattern: str
+
+    def may(self, text: bytes, entry: Entry) -> bool:
+        """Whether a text with an entry is the beginning of a match; with EOS, a match."""
+        whole = text if isinstance(entry, str) else text + entry
+        if not whole.isascii():
+            return False
+        return regex.fullmatch(self.pattern, whole.decode(), partial=not isinstance(entry, str)) is not None
+
+    def is_complete(self, text: bytes) -> bool:
+        """Whether a text is a match, and no longer text begins one."""
+        return self.may(text, EOS) and not any(self.may(text, bytes([byte])) for byte in range(128))
 
 
 def prompts_of(members: Sequence[ReferenceMember], prompt: Prompt) -> list[list[int]]:
@@ -336,6 +378,7 @@ def generate(
     weights: Sequence[float] | None = None,
     max_new_tokens: int,
     stop: Sequence[str] = (),
+    grammar: Expression | None = None,
 ) -> ReferenceGeneration:
     """Greedy UNITE over one prompt; the first member is the primary."""
     if "" in stop:
@@ -345,7 +388,8 @@ def generate(
     steps: list[Step] = []
     text, reason = b"", "length"
     while len(ids) < max_new_tokens:
-        steps.append(step(members, contexts_of(members, prompts, ids), k, weights))
+        may = partial(grammar.may, text) if grammar else anything
+        steps.append(step(members, contexts_of(members, prompts, ids), k, weights, may=may))
         if steps[-1].winner == EOS:  # 8
             reason = "eos"
             break
@@ -355,6 +399,9 @@ def generate(
         found = [at for s in stop if (at := text.find(s.encode())) >= 0]
         if found:
             text, reason = text[: min(found)], "stop"
+            break
+        if grammar and grammar.is_complete(text):
+            reason = "eos"
             break
     return ReferenceGeneration(ids, text.decode("utf-8", "replace"), reason, steps)
 

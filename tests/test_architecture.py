@@ -59,6 +59,7 @@ ORDER = [
     "advisor.terminal",
     "reports.charts",
     "reports.question_rows",
+    "reports.field_differences",
     "reports.shown_samples",
     "reports.report_data",
     "reports.script_data",
@@ -87,6 +88,8 @@ NEEDED_BY_TESTS = [
     "advisor.advice.predict.Predictor.__init__(coefficients)",
     # The benchmark's coverage was measured with fewer, over many rankings; its truth is a ranking without intervals.
     "advisor.judge.bradley_terry.bradley_terry(resamples)",
+    # What an older processor would choose.
+    "ensemble.models.numeric_type.usable_dtype(processor)",
 ]
 """Parameters that only tests and benchmarks pass; for any other, a constant does."""
 

@@ -31,6 +31,7 @@ from benchmarks import (
     serving,
     start,
     steps,
+    structured,
     sync,
 )
 from benchmarks._measure import Figure, Timer, ratio
@@ -124,6 +125,15 @@ def test_gpu_leaves_out_what_fails_and_what_has_no_time(monkeypatch: pytest.Monk
     assert "| step_over_topk | not measured | ratio |  | NotImplementedError: no such operation |" in lines
     assert "| taken | 1 |  |  |  |" in lines
     assert "| host_ms_per_step | not measured | ms |  | the 1 minutes were over |" in lines
+
+
+def test_structured_finds_no_invalid_text(capsys):
+    assert structured.main(["--quick", "--json", "--threads", "1"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["invalid_outputs"] == printed["refused_schemas"] == 0
+    assert printed["finished_share"] > 0.5
+    assert printed["grammar_over_plain"] > 0
+    assert printed["tool_calls_gain_difference"] in (None, 0)
 
 
 def test_sync_counts_for_every_way_to_decode(capsys, tmp_path: Path):

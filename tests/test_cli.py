@@ -650,7 +650,15 @@ def outcome(folder: Path) -> tuple[Any, list[str]]:
         if isinstance(value, list):
             return [strip(item) for item in value]
         if isinstance(value, dict):
-            costs = ("seconds_total", "seconds_per_question", "tokens_per_second", "peak_memory", "command", "date")
+            costs = (
+                "seconds_total",
+                "seconds_per_question",
+                "tokens_per_second",
+                "peak_memory",
+                "loads",
+                "command",
+                "date",
+            )
             return {key: strip(item) for key, item in value.items() if key not in costs}
         return value
 

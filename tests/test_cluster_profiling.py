@@ -51,7 +51,7 @@ pytestmark = [
 
 ADVISOR = [sys.executable, "-c", "from advisor.cli import main; main()"]
 SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
-MEASURED = ("seconds_total", "seconds_per_question", "tokens_per_second", "peak_memory")
+MEASURED = ("seconds_total", "seconds_per_question", "tokens_per_second", "peak_memory", "loads")
 """What another run measures anew."""
 
 
@@ -260,7 +260,7 @@ def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
     assert capfd.readouterr() == ("", "")  # Ray has a lot to say of that
     [said] = messages
     assert "its worker on" in said and "died" in said and "questions that are left" in said
-    run_all(LocalJobRunner(), expected)
+    run_all(LocalJobRunner(place.cache), expected)
     for job, same in zip(jobs, expected, strict=True):
         assert job.error is None
         assert job.responses == same.responses

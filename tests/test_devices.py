@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,16 +16,26 @@ from tiny import save_member, tiny_model, unigram_tokenizer
 from advisor.config import InferenceConfig
 from advisor.jobs.provenance import of_run
 from advisor.options.serve import ServeOptions
-from advisor.pool.fingerprint import Fingerprint, identify
+from advisor.pool.fingerprint import Fingerprint, identify, model_of
+from advisor.pool.fit import check_candidates, need_of_model
 from advisor.pool.resources import device_of
-from advisor.response_cache import ResponseCache
 from advisor.running.models_to_run import entries_as, loaded_as
 from advisor.runs.schema.result import Result
 from advisor.terminal.tables import print_tables
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.models.load import load_member, parse_device, usable_dtype
+from ensemble.models import numeric_type
+from ensemble.models.load import load_member, parse_device
+from ensemble.models.numeric_type import HALF, Processor, this_processor, usable_dtype
 from ensemble.models.spec import Checkpoint, ModelSpec, Resources, resolve_device
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor with units for bfloat16, whatever this machine has."""
+    monkeypatch.setattr(numeric_type, "this_processor", lambda: Processor(frozenset({"amx_bf16"}), 2**34))
 
 
 @pytest.fixture(scope="module")
@@ -99,17 +110,85 @@ def test_a_type_that_mps_lacks_becomes_float32_unless_it_is_requested(monkeypatc
 
     monkeypatch.setattr(torch, "empty", empty)
     config, mps = type("Config", (), {"dtype": torch.bfloat16}), torch.device("mps")
-    assert usable_dtype("auto", config, mps) == "float32"
-    assert usable_dtype("float16", config, mps) == "float16"
-    assert usable_dtype("auto", config, torch.device("cpu")) == "auto"
+    assert usable_dtype("auto", config, mps, 10) == "float32"
+    assert usable_dtype("float16", config, mps, 10) == "float16"
     with pytest.raises(InputError, match="dtype bfloat16: mps cannot compute in it; use float32"):
-        usable_dtype("bfloat16", config, mps)
+        usable_dtype("bfloat16", config, mps, 10)
 
 
-def test_responses_of_a_gpu_are_not_those_of_the_cpu(folder: Path, tmp_path: Path):
+def half(dtype: str, **more: object) -> SimpleNamespace:
+    return SimpleNamespace(dtype=getattr(torch, dtype), **more)
+
+
+@pytest.mark.parametrize(
+    ("stored", "features", "chosen"),
+    [
+        ("bfloat16", {"avx2", "avx512f"}, "float32"),
+        ("bfloat16", {"avx512f", "avx512_bf16"}, "auto"),
+        ("bfloat16", {"avx512f", "amx_bf16"}, "auto"),
+        ("bfloat16", {"asimd", "bf16"}, "auto"),
+        ("bfloat16", {"asimd", "asimdhp"}, "float32"),
+        ("float16", {"avx512f", "avx512_bf16", "amx_bf16", "f16c"}, "float32"),
+        ("float16", {"avx512_fp16"}, "auto"),
+        ("float16", set(), "float32"),
+        ("float32", set(), "auto"),
+        ("float64", set(), "auto"),
+    ],
+)
+def test_auto_is_float32_where_the_processor_lacks_units_for_the_stored_type(
+    stored: str, features: set[str], chosen: str
+):
+    here = Processor(frozenset(features), 2**34)
+    assert usable_dtype("auto", half(stored), CPU, 1_000_000, here) == chosen
+
+
+def test_the_stored_type_stays_where_float32_takes_over_a_quarter_of_the_memory():
+    def chosen(memory: int, parameters: int) -> str:
+        return usable_dtype("auto", half("bfloat16"), CPU, parameters, Processor(frozenset(), memory))
+
+    assert chosen(16_000, 1000) == "float32"
+    assert chosen(15_999, 1000) == "auto"
+    assert chosen(0, 1000) == "auto"
+    assert chosen(16_000, 0) == "auto"
+
+
+def test_a_requested_type_quantised_weights_and_gpus_keep_their_type():
+    old = Processor(frozenset(), 2**40)
+    assert usable_dtype("bfloat16", half("bfloat16"), CPU, 10, old) == "bfloat16"
+    assert usable_dtype("auto", half("bfloat16", quantization_config={"quant_method": "gptq"}), CPU, 10, old) == "auto"
+    assert usable_dtype("auto", half("bfloat16"), torch.device("cuda"), 10, old) == "auto"
+
+
+@pytest.mark.parametrize(("features", "dtype"), [({"avx2"}, "float32"), ({"amx_bf16"}, "bfloat16")])
+def test_the_plan_the_key_and_the_loaded_model_have_the_same_type(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, features: set[str], dtype: str
+):
+    monkeypatch.setattr(numeric_type, "this_processor", lambda: Processor(frozenset(features), 2**34))
     entry = ModelSpec(Checkpoint(str(folder)), "half", place="models.txt:1")
-    with ResponseCache(tmp_path, print) as store:
-        keys = [identify(entry, "auto", "auto", store, device).key() for device in ("cpu", "cuda", "cuda:1")]
+    need = need_of_model(entry)
+    assert need is not None
+    known = identify(entry, "auto", "auto")
+    assert isinstance(known, Fingerprint)
+    loaded = load_member(entry)
+    assert loaded.spec is not None
+    assert [need.dtype, known.dtype, loaded.spec.dtype, str(loaded.model.dtype)] == [dtype] * 3 + [f"torch.{dtype}"]
+    assert model_of(entry, known, "cpu", "auto", "auto").dtype == dtype
+    notes = check_candidates([entry], "cpu", "auto", decode_together=False)
+    assert ["half: computed in float32" in note for note in notes] == [True] * (dtype == "float32")
+    assert ("stored in bfloat16" in need.kind) == (dtype == "float32")
+
+
+def test_the_processor_of_this_machine_is_read():
+    here = this_processor()
+    assert here.memory > 2**28
+    if sys.platform == "linux":
+        assert len(here.features) > 3
+    assert all(isinstance(here.computes_in(dtype), bool) for dtype in HALF)
+
+
+def test_responses_of_a_gpu_are_not_those_of_the_cpu(folder: Path):
+    entry = ModelSpec(Checkpoint(str(folder)), "half", place="models.txt:1")
+    keys = [identify(entry, "auto", "auto", device).key() for device in ("cpu", "cuda", "cuda:1")]
     # The same as before there was a choice, so that responses of older versions are found again.
     assert "device" not in keys[0]
     assert [key.get("device") for key in keys] == [None, "cuda", "cuda"]
@@ -150,6 +229,7 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
     found = of_run(
         config,
         {"a": Fingerprint(None, None, (), "bfloat16", "auto"), "b": Fingerprint(None, None, (), "float32", "auto")},
+        {},
     )
     assert (found["device"], found["dtype"]) == (device, "bfloat16, float32")
     assert [model["device"] for model in found["models"].values()] == device.split(", ")
@@ -158,7 +238,7 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("deterministic", "said"), [(False, None), (True, True)])
 def test_a_result_says_whether_texts_were_decoded_by_themselves(deterministic: bool, said: bool | None):
     inference = InferenceConfig(deterministic=deterministic)
-    assert of_run(config_of(inference, []), {}).get("deterministic") is said
+    assert of_run(config_of(inference, []), {}, {}).get("deterministic") is said
 
 
 def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFixture[str]):

@@ -18,7 +18,9 @@ from advisor.jobs.planning import machine
 from advisor.jobs.planning.plan import plan_together
 from advisor.jobs.planning.speed import Speed, measure_speed
 from advisor.jobs.planning.words import duration
+from ensemble.models import numeric_type
 from ensemble.models.memory import MemoryNeed
+from ensemble.models.numeric_type import Processor
 
 if TYPE_CHECKING:
     from pools import Place
@@ -40,7 +42,9 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: 10**12)
 
 
-def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(place: Place) -> None:
+def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = place.advisor("doctor")
     assert ran.status == 0
     first = [line.split()[0] for line in ran.out.splitlines()]
@@ -54,6 +58,8 @@ def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
         "cache",
     ]
     assert "switched off by HF_HUB_OFFLINE" in ran.out
+    monkeypatch.setattr(numeric_type, "this_processor", lambda: Processor(frozenset({"amx_bf16"}), 2**34))
+    assert "cores, slow in float16, " in place.advisor("doctor").out
     assert (place.files(), place.cache.exists()) == (set(), False)
 
 

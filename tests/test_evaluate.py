@@ -12,7 +12,6 @@ import pytest
 from advisor.jobs.evaluate import evaluation_config
 from advisor.jobs.response_methods import chosen
 from advisor.options.evaluate import EvaluateOptions
-from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
@@ -145,7 +144,7 @@ def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monke
     def refuse(*_: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(loading, "_load", refuse)
+    monkeypatch.setattr("advisor.profile.loaded_models.load_models", refuse)
     again = evaluate(run, "--methods", "unite,gac,voting")
     assert (again["members"], again["methods"]) == (first["members"], first["methods"])
 

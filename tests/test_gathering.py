@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from test_pipeline import break_forward, plan_of, run, spoil_loading, statuses
+from test_pipeline import break_forward, plan_of, run, spoil_ensembles, statuses
 
 from advisor.choose.race import profile_candidates, race_order
 from advisor.config import RunConfig
@@ -103,7 +103,7 @@ def test_the_selection_is_that_of_the_full_run_which_goes_on_from_the_race(
         encode = ensemble.encode
         monkeypatch.setattr(ensemble, "encode", lambda prompt: asked.append(1) or encode(prompt))
 
-    loaded = spoil_loading(monkeypatch, count)
+    loaded = spoil_ensembles(monkeypatch, count)
     full = run(dataclasses.replace(plan, race=None))
     assert full.selection.selected == raced.selection.selected
     assert loaded == ["beta", "gamma"]
@@ -118,7 +118,7 @@ def test_whoever_was_behind_one_that_fails_later_races_again(
         if loaded.count("alpha") == 2 and names == ["alpha"]:
             break_forward(ensemble)
 
-    loaded = spoil_loading(monkeypatch, fail_the_second_time)
+    loaded = spoil_ensembles(monkeypatch, fail_the_second_time)
     outcome = run(dataclasses.replace(plan, cache_dir=place.folder / "another"))
     assert loaded == ["alpha", "beta", "gamma", "alpha", "beta", "gamma"]
     candidates = {each["model"]: each for each in written(result_of(outcome))["candidates"]}

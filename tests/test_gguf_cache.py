@@ -13,7 +13,6 @@ from gguf import GGMLQuantizationType
 from ggufs import write_gguf
 from tiny import byte_tokenizer, tiny_model
 
-from ensemble.common.files import remembered_sha256, sha256
 from ensemble.models import gguf_cache
 from ensemble.models.load import load_member
 from ensemble.models.member import LocalMember
@@ -150,19 +149,3 @@ def test_the_entry_that_was_used_longest_ago_leaves(
     assert gguf_cache.cached(checkpoint, "float32") is None
     assert gguf_cache.cached(checkpoint, "bfloat16") is not None
     assert gguf_cache.cached(checkpoint, gguf_cache.TEXT) is not None
-
-
-def test_a_hash_is_remembered_until_the_file_changes(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"abc")
-    assert remembered_sha256(path) == sha256(path)
-    with monkeypatch.context() as patch:
-        patch.setattr("ensemble.common.files.sha256", lambda _: "f" * 64)
-        assert remembered_sha256(path) != "f" * 64
-    status = path.stat()
-    path.unlink()
-    path.write_bytes(b"abd")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert remembered_sha256(path) == sha256(path)

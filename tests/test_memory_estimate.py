@@ -23,7 +23,6 @@ from advisor.pool.placement import place as placed_of
 from advisor.pool.placement import place_models
 from advisor.pool.pool_file import read_pool
 from advisor.pool.quantization import check_quantization, kind_of, quantization_config, with_quantization
-from advisor.response_cache import ResponseCache
 from ensemble.errors import InputError
 from ensemble.models.hub import weights_on_hub
 from ensemble.models.load import quantization_of
@@ -325,11 +324,10 @@ def test_a_missing_package_is_named(models: Path, monkeypatch: pytest.MonkeyPatc
         check_quantization("a", "4bit", "cuda:0")
 
 
-def test_the_quantisation_is_part_of_the_cache_key_and_of_what_is_loaded(models: Path, tmp_path: Path) -> None:
-    with ResponseCache(tmp_path) as cache:
-        plain = entry(models / "alpha")
-        rounded = replace(plain, quantization=quantization_config("4bit"))
-        found = [identify(each, "auto", "auto", cache) for each in (plain, rounded)]
+def test_the_quantisation_is_part_of_the_cache_key_and_of_what_is_loaded(models: Path) -> None:
+    plain = entry(models / "alpha")
+    rounded = replace(plain, quantization=quantization_config("4bit"))
+    found = [identify(each, "auto", "auto") for each in (plain, rounded)]
     assert "quantization" not in found[0].key()
     assert found[1].key() == {**found[0].key(), "quantization": "4bit"}
     assert model_of(rounded, found[1], "cuda", "auto", "auto").quantization == quantization_config("4bit")

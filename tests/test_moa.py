@@ -17,7 +17,6 @@ from advisor.jobs.evaluate import evaluation_config
 from advisor.jobs.methods import Evaluator, MethodResult
 from advisor.jobs.response_methods import answered, with_responses
 from advisor.options.evaluate import EvaluateOptions
-from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
@@ -155,7 +154,7 @@ def test_a_second_evaluation_asks_no_model(run: Place, monkeypatch: pytest.Monke
     def refuse(*_: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(loading, "_load", refuse)
+    monkeypatch.setattr("advisor.profile.loaded_models.load_models", refuse)
     assert json.loads(run.advisor(*command).out)["methods"] == found
 
 

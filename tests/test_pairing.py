@@ -19,7 +19,6 @@ from advisor.compare.prediction import TokenAgreement, WrittenText, read_texts
 from advisor.compare.tokenizer_overlap import common_words, tokenization_of
 from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.pool_file import read_pool
-from advisor.profile import loader as loading
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, Standing
@@ -91,7 +90,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(loading, "_load", refuse)
+    monkeypatch.setattr("advisor.profile.loaded_models.load_models", refuse)
     monkeypatch.setattr(pairs, "_vocabulary", refuse)
 
 

@@ -23,14 +23,14 @@ from advisor.jobs import select as pipeline
 from advisor.jobs.result_json import Outcome, result_of, samples_of
 from advisor.jobs.select import run_on_numbers
 from advisor.pool.pool_file import read_pool
-from advisor.profile.loader import load_ensemble
+from advisor.profile.loaded_models import LoadedModels
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits
 from advisor.response_cache import ResponseCache
 from advisor.running.models_to_run import candidates_of_run, chosen_by_run
 from advisor.runs.run import Run
-from advisor.runs.run_folder import check_out, folder_name, replace, write_run
+from advisor.runs.run_folder import check_out, dated, folder_name, replace, write_run
 from advisor.runs.schema.result import CandidateFigures, Result, TaskInfo
 from advisor.runs.schema.samples import Sample, SampleResponse
 from advisor.strategies.single import Single
@@ -77,19 +77,20 @@ def run(plan: RunConfig) -> Outcome:
         return pipeline.run(plan, store, Progress(quiet=True))
 
 
-def spoil_loading(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[str], Ensemble], None]) -> list[str]:
-    """Change every ensemble that is loaded; the names of those, joined by +, in order."""
-    loaded: list[str] = []
+def spoil_ensembles(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[str], Ensemble], None]) -> list[str]:
+    """Change every ensemble that is made; the names of those, joined by +, in order."""
+    made: list[str] = []
+    make = LoadedModels.ensemble
 
-    def spoiled(spec: EnsembleSpec, cache_dir: Path, **options: Any) -> Ensemble:
-        ensemble = load_ensemble(spec, cache_dir, **options)
+    def spoiled(models: LoadedModels, spec: EnsembleSpec) -> Ensemble:
+        ensemble = make(models, spec)
         names = [model.name for model in spec.members]
-        loaded.append("+".join(names))
+        made.append("+".join(names))
         change(names, ensemble)
         return ensemble
 
-    monkeypatch.setattr("advisor.profile.profiler.load_ensemble", spoiled)
-    return loaded
+    monkeypatch.setattr(LoadedModels, "ensemble", spoiled)
+    return made
 
 
 def break_forward(ensemble: Ensemble, message: str = "kaput") -> None:
@@ -136,7 +137,7 @@ def test_a_model_that_no_other_fits_is_recommended_and_asked_the_held_out_questi
 def test_a_candidate_that_fails_is_listed_with_its_reason_and_the_others_go_on(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoil_loading(monkeypatch, lambda names, ensemble: break_forward(ensemble) if names == ["gamma"] else None)
+    spoil_ensembles(monkeypatch, lambda names, ensemble: break_forward(ensemble) if names == ["gamma"] else None)
     plan = plan_of(place, models, "incomplete", "alpha", "numberless", "gamma", "beta", verify=False)
     result = written(result_of(run(plan)))
     failed = {each["model"]: each["reason"] for each in result["candidates"] if each["status"] == "failed"}
@@ -156,9 +157,10 @@ def test_where_all_candidates_fail_the_job_could_not_be_done(place: Place, model
     assert why.value.exit_status == 1
 
 
-def test_a_model_is_freed_before_the_next_is_loaded_also_where_it_failed(
+def test_where_memory_is_short_a_model_is_freed_before_the_next_is_loaded_also_where_it_failed(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("advisor.profile.loaded_models.free_on", lambda _: 1)
     alive: list[int] = []
     seen: list[weakref.ref[torch.nn.Module]] = []
 
@@ -168,7 +170,7 @@ def test_a_model_is_freed_before_the_next_is_loaded_also_where_it_failed(
         if names == ["beta"]:
             break_forward(ensemble)
 
-    spoil_loading(monkeypatch, watch)
+    spoil_ensembles(monkeypatch, watch)
     run(plan_of(place, models, "alpha", "beta", "gamma", verify=False))
     assert alive == [0, 0, 0]
 
@@ -183,7 +185,7 @@ def test_a_member_that_fails_on_held_out_questions_leaves_the_pool(
         if names == ["alpha"] and counted.count("alpha") == 2:
             break_forward(ensemble)
 
-    spoil_loading(monkeypatch, fail_the_second_time)
+    spoil_ensembles(monkeypatch, fail_the_second_time)
     outcome = run(plan_of(place, models, "alpha", "beta", "gamma"))
     assert statuses(outcome)["alpha"] == "failed"
     assert "RuntimeError: kaput" in outcome.failures["alpha"]
@@ -199,7 +201,7 @@ def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
         if len(names) > 1:
             raise MemberError("not enough memory beside the others", of="alpha")
 
-    spoil_loading(monkeypatch, fail_together)
+    spoil_ensembles(monkeypatch, fail_together)
     result = written(result_of(run(plan_of(place, models, "alpha", "beta"))))
     assert result["ensemble"] is None
     assert result["advice"]["verdict"] == "unclear"
@@ -221,15 +223,24 @@ def test_a_second_run_loads_no_model_and_writes_the_same_bytes(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(place, models, "alpha", "beta", "gamma")
-    loaded = spoil_loading(monkeypatch, lambda *_: None)
-    for folder in ("first", "second"):
+    made = spoil_ensembles(monkeypatch, lambda *_: None)
+    files = []
+    for _ in range(2):
         outcome = run(plan)
-        write_run(Path(folder), result_of(outcome), samples_of(outcome))
+        result = dated(Path("run"), result_of(outcome))
+        write_run(Path("run"), result, samples_of(outcome))
+        files.append([Path("run", name).read_bytes() for name in ("result.json", "samples.jsonl")])
     # Three on dev, three and their ensemble on held-out questions, three that read each other, and one that traces;
     # all only once.
-    assert len(loaded) == 11
-    for name in ("result.json", "samples.jsonl"):
-        assert Path("first", name).read_bytes() == Path("second", name).read_bytes()
+    assert len(made) == 11
+    assert files[0] == files[1]
+
+
+def test_each_model_is_loaded_once_from_the_first_to_the_last_phase(place: Place, models: Path) -> None:
+    plan = plan_of(place, models, "alpha", "beta", "gamma")
+    loads = written(result_of(run(plan)))["provenance"]["loads"]
+    assert {name: each["count"] for name, each in loads.items()} == {"alpha": 1, "beta": 1, "gamma": 1}
+    assert all(each["seconds_total"] > 0 for each in loads.values())
 
 
 def test_a_larger_set_of_questions_asks_only_the_new_ones(place: Place, models: Path) -> None:

@@ -17,7 +17,8 @@ from sharing import demo_cache
 
 from advisor import cli
 from advisor.options.serve import ServeOptions
-from advisor.profile.asked_model import LocalModel, LocalModels
+from advisor.profile.asked_model import LocalModel
+from advisor.profile.loaded_models import LoadedModels
 from advisor.profile.loader import load_ensemble
 from advisor.response_cache import Response
 from advisor.running.asking import Answered, Answerer, answer_prompt
@@ -26,6 +27,7 @@ from advisor.running.strategy_to_run import plan_by_options
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.vote_reader import VoteReader
 from ensemble import Ensemble
+from ensemble.common.files import default_cache_dir
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.methods._votes import answer_codes, vote
@@ -99,8 +101,8 @@ def planned(run: Path, **options: Any) -> StrategyPlan:
 
 def answered(plan: StrategyPlan, prompts: list[str], group: str | None = None) -> list[Answered]:
     """The answers of a strategy, with every model loaded once."""
-    local = [member for member in plan.members if not member.is_remote]
-    models = [LOADED.setdefault(member.name, LocalModel(member, LocalModels())) for member in local]
+    local, loaded = [member for member in plan.members if not member.is_remote], LoadedModels(default_cache_dir())
+    models = [LOADED.setdefault(member.name, LocalModel(member, loaded)) for member in local]
     answerer = Answerer(plan, models)
     settings = Settings(plan.max_new_tokens or 256, plan.stop)
 
@@ -381,8 +383,7 @@ def test_an_odd_strategy_is_one_line(
     place: Place, run: Path, key: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recommend(run, **{"strategy": "weighted_vote", "weights": [3.0, 2.0, 1.0], key: value})
-    place_of = "advisor.profile.asked_model.load_ensemble"
-    monkeypatch.setattr(place_of, lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(LoadedModels, "ensemble", lambda *_: pytest.fail("a model was loaded"))
     assert "result.json" in place.refused("run", "run", QUESTION)
 
 
@@ -566,7 +567,7 @@ def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     recommend(run)
-    monkeypatch.setattr("advisor.profile.asked_model.load_ensemble", stop)
+    monkeypatch.setattr(LoadedModels, "ensemble", stop)
     with pytest.raises(KeyboardInterrupt):
         answer_prompt(planned(run), PROMPT, Settings())
     gc.collect()

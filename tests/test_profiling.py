@@ -89,7 +89,7 @@ def profile(
         progress=progress,
         spec=NO_SPEC,
     )
-    [finished] = LocalJobRunner().run([job])
+    [finished] = LocalJobRunner(Path("cache")).run([job])
     if isinstance(finished.result, MemberError):
         raise finished.result
     return finished.result
@@ -260,9 +260,9 @@ def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:
 # --- What a model is ---
 
 
-def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: ResponseCache, tmp_path: Path) -> None:
+def test_a_folder_is_known_by_the_content_of_its_files(models: Path, tmp_path: Path) -> None:
     def identity(folder: Path) -> Fingerprint:
-        return identify(ModelSpec(Checkpoint(str(folder)), "name", place="models.txt:1"), "auto", "auto", store)
+        return identify(ModelSpec(Checkpoint(str(folder)), "name", place="models.txt:1"), "auto", "auto")
 
     copy = shutil.copytree(models / "alpha", tmp_path / "copy")
     assert identity(copy) == identity(models / "alpha") != identity(models / "gamma")
@@ -276,10 +276,10 @@ def test_a_folder_is_known_by_the_content_of_its_files(models: Path, store: Resp
     [(None, "auto", "float64"), (None, "float32", "float32"), ("bfloat16", "float32", "bfloat16")],
 )
 def test_the_numeric_type_is_the_lines_then_the_runs_then_the_checkpoints(
-    models: Path, store: ResponseCache, own: str | None, of_run: str, found: str
+    models: Path, own: str | None, of_run: str, found: str
 ) -> None:
     candidate = ModelSpec(Checkpoint(str(models / "alpha")), "alpha", dtype=own, place="models.txt:1")
-    assert identify(candidate, of_run, "auto", store).dtype == found
+    assert identify(candidate, of_run, "auto").dtype == found
 
 
 # --- Memory ---

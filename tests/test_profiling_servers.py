@@ -93,7 +93,7 @@ def test_a_server_that_accepts_fewer_requests_gets_fewer_and_no_question_is_lost
     assert "could not be answered" not in ran.err
 
 
-def test_what_has_arrived_is_stored_when_the_run_is_interrupted() -> None:
+def test_what_has_arrived_is_stored_when_the_run_is_interrupted(tmp_path: Path) -> None:
     class FakeJob:
         """What the engine uses of a job; the user interrupts while the first response is shown."""
 
@@ -121,7 +121,7 @@ def test_what_has_arrived_is_stored_when_the_run_is_interrupted() -> None:
     job: Any = FakeJob()
     jobs: list[Job] = [job]
     with pytest.raises(KeyboardInterrupt):
-        list(LocalJobRunner().run(jobs))
+        list(LocalJobRunner(tmp_path).run(jobs))
     assert job.stored == [0, 1, 2]
 
 

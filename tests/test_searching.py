@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from test_pipeline import LENIENT, plan_of, plan_of_pool, run, spoil_loading, statuses
+from test_pipeline import LENIENT, plan_of, plan_of_pool, run, spoil_ensembles, statuses
 
 from advisor.advice.predict import PredictedSet, Prediction
 from advisor.advice.search import best_of, sentence, with_chosen_set
@@ -95,7 +95,7 @@ def test_a_search_decodes_sets_on_dev_and_one_on_the_held_out_questions(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="search", max_decoded_sets=3)
-    loaded = spoil_loading(monkeypatch, lambda *_: None)
+    loaded = spoil_ensembles(monkeypatch, lambda *_: None)
     outcome = run(plan)
     result = written(result_of(outcome))
     sets = result["prediction"]["sets"]
@@ -148,7 +148,7 @@ def test_a_set_that_cannot_be_run_is_listed_with_its_reason(
         if len(names) == 3:
             raise MemberError("not enough memory for three")
 
-    spoil_loading(monkeypatch, fail_three)
+    spoil_ensembles(monkeypatch, fail_three)
     plan = dataclasses.replace(
         plan_of(place, models, "alpha", "beta", "gamma", verify=False), set_by="search", max_decoded_sets=2
     )
@@ -162,7 +162,7 @@ def test_sets_are_verified_in_the_order_of_their_predicted_gain(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="predicted", max_decoded_sets=2)
-    loaded = spoil_loading(monkeypatch, lambda *_: None)
+    loaded = spoil_ensembles(monkeypatch, lambda *_: None)
     outcome = run(plan)
     sets = written(result_of(outcome))["prediction"]["sets"]
     gains = [one["predicted_gain"] for one in sets]

@@ -15,7 +15,7 @@ from running_server import Running, serving
 from servers import raw_server
 from tiny import save_member, tiny_model, tokenizer_named
 
-from ensemble import Ensemble
+from ensemble import Ensemble, Grammar
 from ensemble.decode.settings import Batch, Settings
 from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
@@ -283,3 +283,17 @@ def test_a_drawn_request_to_such_a_method_does_not_end_the_server(far: Far) -> N
         refused = server.ask("/v1/completions", json.dumps({**body, "temperature": 0.7}))
         assert (refused.status, "greedy decoding only" in refused.error["message"]) == (400, True)
         assert server.ask("/v1/completions", json.dumps(body)).status == 200
+
+
+@pytest.mark.parametrize("pattern", [r"(yes|no), because [a-z ]{3,12}\.", r"[0-9]{1,3}(,[0-9]{3}){0,2}", r"[ -~]{24}"])
+@pytest.mark.parametrize("way", get_args(DraftMode))
+def test_texts_under_a_grammar_are_those_of_one_process(far: Far, way: DraftMode, pattern: str) -> None:
+    here, apart = far.ensembles()
+    settings, batch = Settings(max_new_tokens=24, grammar=Grammar.regex(pattern)), Batch(4)
+    assert generate(always(apart, way, batch), PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
+
+
+def test_a_gate_on_a_servers_probabilities_takes_no_grammar(far: Far) -> None:
+    _, apart = far.ensembles(method="gac-threshold", threshold=0.5)
+    with pytest.raises(InputError, match="takes a grammar only where all members are in this process"):
+        apart.generate(["x"], grammar=Grammar.regex("a"))

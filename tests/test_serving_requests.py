@@ -115,9 +115,11 @@ def test_nonsense_is_a_bad_request(server: Running, body: str | bytes) -> None:
         (COMPLETIONS, completion(stream="yes"), "stream"),
         (CHAT, chat(messages=[]), "messages"),
         (CHAT, chat(messages="x"), "messages"),
-        (CHAT, chat(messages=[{"role": "tool", "content": "x"}]), "messages.0.role"),
+        (CHAT, chat(messages=[{"role": "function", "content": "x"}]), "messages.0.role"),
         (CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "messages.0.content.0.type"),
-        (CHAT, chat(messages=[{"role": "user", "content": "x", "tool_calls": [1]}]), "messages.0.tool_calls"),
+        (CHAT, chat(messages=[{"role": "user", "content": "x", "tool_calls": [1]}]), "messages.0.tool_calls.0"),
+        (CHAT, chat(tools=[{"type": "function"}]), "tools.0.function"),
+        (CHAT, chat(tool_choice="required"), "tool_choice"),
         (CHAT, chat(top_logprobs=2), "top_logprobs"),
         (CHAT, chat(logprobs=1), "logprobs"),
         (CHAT, chat(max_completion_tokens=0), "max_completion_tokens"),
@@ -142,11 +144,8 @@ REFUSED = {
     "min_p": 0.1,
     "modalities": ["audio"],
     "presence_penalty": -1,
-    "response_format": {"type": "json_schema", "json_schema": {}},
     "store": True,
     "suffix": "end",
-    "tool_choice": "required",
-    "tools": [{"type": "function"}],
     "top_k": 5,
 }
 
@@ -161,9 +160,19 @@ def test_what_cannot_be_honoured_is_refused_by_name(server: Running, path: str, 
     assert reply.error["message"] == f"{name}: not supported by this server; leave it out"
 
 
+def test_a_form_of_texts_is_for_chats(server: Running) -> None:
+    reply = send(server, COMPLETIONS, completion(response_format={"type": "json_object"}))
+    assert reply.error["message"] == "response_format: not supported by this server; leave it out"
+
+
+def test_a_form_of_texts_without_a_schema_is_named(server: Running) -> None:
+    error = send(server, CHAT, chat(response_format={"type": "json_schema", "json_schema": {"name": "x"}})).error
+    assert error["param"].startswith("response_format")
+
+
 def test_all_that_cannot_be_honoured_is_named(server: Running) -> None:
-    said = send(server, CHAT, chat(tools=[1], logit_bias={"1": 1}, seed=1)).error["message"]
-    assert said == "logit_bias, tools: not supported by this server; leave them out"
+    said = send(server, CHAT, chat(min_p=0.1, logit_bias={"1": 1}, seed=1)).error["message"]
+    assert said == "logit_bias, min_p: not supported by this server; leave them out"
 
 
 def test_what_changes_nothing_is_accepted(server: Running) -> None:

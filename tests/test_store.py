@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -64,37 +62,6 @@ def test_a_key_depends_on_every_part_and_not_on_their_order() -> None:
     assert key_of(question) == key_of(dict(reversed(question.items())))
     others = [{**question, part: "other"} for part in question] + [{**question, "more": None}]
     assert len({key_of(question), *map(key_of, others)}) == 1 + len(others)
-
-
-# --- Hashes of files ---
-
-
-def test_a_hash_is_that_of_the_content(store: ResponseCache, tmp_path: Path) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"abc")
-    assert store.sha256(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
-def test_a_hash_is_computed_once_until_the_file_changes(
-    store: ResponseCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"abc")
-    first = store.sha256(path)
-    monkeypatch.setattr("advisor.response_cache.sha256", lambda _: "computed again")
-    assert store.sha256(path) == first
-    path.write_bytes(b"abcd")
-    assert store.sha256(path) == "computed again"
-
-
-def test_other_content_under_the_old_time_of_change_is_noticed(store: ResponseCache, tmp_path: Path) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"abc")
-    first, status = store.sha256(path), path.stat()
-    time.sleep(0.02)
-    path.write_bytes(b"abd")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert store.sha256(path) != first
 
 
 # --- Others that write ---
@@ -283,23 +250,6 @@ def test_a_measurement_of_another_form_is_measured_again(tmp_path: Path, value: 
     change(tmp_path, "UPDATE measured SET value = CAST(? AS TEXT)", value)
     with ResponseCache(tmp_path) as store:
         assert store.value("a", lambda value: isinstance(value, int) and value > 0) is None
-
-
-def test_a_stored_hash_of_another_form_is_computed_again(tmp_path: Path) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"abc")
-    with ResponseCache(tmp_path) as store:
-        digest = store.sha256(path)
-    change(tmp_path, "UPDATE files SET sha256 = 'abc'")
-    with ResponseCache(tmp_path) as store:
-        assert store.sha256(path) == digest
-
-
-def test_a_file_name_that_is_no_text_has_a_hash(tmp_path: Path) -> None:
-    path = tmp_path / os.fsdecode(b"\xff")
-    path.write_bytes(b"abc")
-    with ResponseCache(tmp_path) as store:
-        assert store.sha256(path) == store.sha256(path)
 
 
 def test_runs_that_make_the_same_file_at_once_wait_for_each_other(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from advisor.jobs.result_json import Outcome, result_of, samples_of
 from advisor.jobs.traces import MOST_STEPS, choose, describe
 from advisor.pool.pool_file import read_pool
 from advisor.profile.generate import peak_memory, reset_peak_memory
-from advisor.profile.loader import load_ensemble
+from advisor.profile.loaded_models import LoadedModels
 from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
@@ -186,15 +186,19 @@ def test_a_second_run_traces_nothing_again(plan: RunConfig, monkeypatch: pytest.
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("advisor.profile.profiler.load_ensemble", refuse)
+    monkeypatch.setattr(LoadedModels, "ensemble", refuse)
     again, _ = run(plan)
     assert list(samples_of(again)) == list(samples_of(first))
-    assert result_of(again) == result_of(first)
+    results = [written(result_of(outcome)) for outcome in (first, again)]
+    assert [result["provenance"].pop("loads").keys() for result in results] == [{"alpha", "beta", "gamma"}, set()]
+    assert results[0] == results[1]
 
 
 def test_a_response_that_comes_out_otherwise_has_no_trace(plan: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(spec: EnsembleSpec, cache_dir: Path, **options: Any) -> Ensemble:
-        ensemble = load_ensemble(spec, cache_dir, **options)
+    make = LoadedModels.ensemble
+
+    def spoiled(models: LoadedModels, spec: EnsembleSpec) -> Ensemble:
+        ensemble = make(models, spec)
         generate = ensemble.generate_each
 
         def otherwise(prompts: Any, settings: Any, batch: Any) -> Any:
@@ -205,7 +209,7 @@ def test_a_response_that_comes_out_otherwise_has_no_trace(plan: RunConfig, monke
         monkeypatch.setattr(ensemble, "generate_each", otherwise)
         return ensemble
 
-    monkeypatch.setattr("advisor.profile.profiler.load_ensemble", load)
+    monkeypatch.setattr(LoadedModels, "ensemble", spoiled)
     outcome, said = run(plan)
     assert traced(outcome) == []
     assert any("the response differs when decoded again; it has no trace" in line for line in said)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.advice.ceiling import ceiling_of, is_bounded
+from advisor.advice.ceiling import FEWEST_QUESTIONS, Ceiling, ceiling_of, is_bounded
 from advisor.advice.gain import Gain, estimate_gain
 from advisor.advice.groups import GroupGain, group_gains
 from advisor.advice.labels import gain_by_labels
@@ -71,6 +71,7 @@ class StrategyResult:
         tokens: Tokens that are generated for a question, on average, by all models; None if a log does not say it.
         seconds: Seconds of a question, on average, if models run one after the other; None if it is not known.
         price: Dollars of 1,000 questions; None if a price or the tokens of the prompts are not known.
+        ceiling: What it can gain at most; None if it is not bounded by its models' answers, or has one model.
     """
 
     strategy: Strategy
@@ -91,6 +92,7 @@ class StrategyResult:
     tokens: float | None
     seconds: float | None
     price: float | None
+    ceiling: Ceiling | None = None
 
     @property
     def expected_gain(self) -> float:
@@ -101,7 +103,11 @@ class StrategyResult:
         """Its interval; the true gain is beyond each end with the probability `alpha`, between 0 and 0.5."""
         # Over itself, a model gains nothing, and that is certain.
         is_baseline = self.strategy.IS_SINGLE and self.strategy.members == (self.best_single_model,)
-        return (0.0, 0.0) if is_baseline else (self.updated or self.gain).interval(alpha)
+        if is_baseline:
+            return 0.0, 0.0
+        low, high = (self.updated or self.gain).interval(alpha)
+        most = high if self.ceiling is None else self.ceiling.interval[1]
+        return min(low, most), min(high, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +119,15 @@ class Compared:
         moved: Points by which the models are better on the held-out questions than on dev, if that is more than chance;
             then the gains come from the held-out questions alone. None if the two splits agree.
         no_vote: Why there is no vote, as a clause; empty if there is one, or only one model.
+        ceiling: What strategies of all models can gain at most, on all questions; None with fewer than two models.
+        group_ceilings: The same for each group with enough questions, in the order of the questions.
     """
 
     results: tuple[StrategyResult, ...] = ()
     moved: float | None = None
     no_vote: str = ""
+    ceiling: Ceiling | None = None
+    group_ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
 
 
 def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must be corrected for
@@ -196,13 +206,16 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
             shown = "yes" if p_no_gain <= alpha else "no" if p_no_loss <= alpha else "not_yet"
         groups = evidence.groups(each, alpha)
         predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy)
-        updated = evidence.updated(each, gain, predicted)
+        ceiling = evidence.ceiling(each.strategy.members) if is_bounded(each.strategy) else None
+        updated = evidence.updated(each, gain, predicted, ceiling)
         result = _result(each, gain, p_no_gain, shown, groups, held_out, evidence.best, seed)
-        results.append(replace(result, predicted=predicted, updated=updated))
+        results.append(replace(result, predicted=predicted, updated=updated, ceiling=ceiling))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
     no_vote = "" if len(evidence.models) < 2 else _no_vote(len(voters), rules, can_vote=can_vote)
-    return Compared(tuple(results), evidence.moved, no_vote)
+    return Compared(
+        tuple(results), evidence.moved, no_vote, evidence.ceiling(evidence.models), evidence.group_ceilings()
+    )
 
 
 def _no_vote(voters: int, rules: Limits, *, can_vote: bool) -> str:
@@ -231,7 +244,7 @@ def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSpli
         raise UniteError(f"{strategy}: its answers to the held-out questions are not known")
     evidence = _Evidence(dev, held_out, rules)
     gain = evidence.gain(answered)
-    return (evidence.updated(answered, gain, evidence.predicted(strategy)) or gain).points
+    return (evidence.updated(answered, gain, evidence.predicted(strategy), None) or gain).points
 
 
 def compare_by_labels(
@@ -341,17 +354,41 @@ class _Evidence:
         own, is_answered = self._answers(answered)
         return np.array_equal(own, self._baseline[is_answered])
 
-    def updated(self, answered: _Answered, gain: Gain, predicted: Prediction | None) -> Prediction | None:
-        """The expected gain: the prediction, updated by the gain; None without a prediction."""
+    def updated(
+        self, answered: _Answered, gain: Gain, predicted: Prediction | None, ceiling: Ceiling | None
+    ) -> Prediction | None:
+        """The expected gain: the prediction, updated by the gain, at most the ceiling; None without a prediction."""
         # Equal scores are no gain, whatever other sets gain.
         if predicted is None or self.is_equal(answered):
             return None
         found = predicted.updated(gain.points, gain.error)
-        rows = [self.models.index(name) for name in answered.strategy.members if name in self.models]
-        if not is_bounded(answered.strategy) or len(rows) < len(answered.strategy.members):
-            return found
-        # What takes an answer of its models is right only where one of them is.
-        return replace(found, points=min(found.points, ceiling_of(self._baseline, self._scores[rows])))
+        return found if ceiling is None else replace(found, points=min(found.points, ceiling.points))
+
+    def ceiling(self, members: Sequence[str], places: Sequence[int] | None = None) -> Ceiling | None:
+        """What strategies that take an answer of these models can gain at most; None for one model, or unknown ones.
+
+        `places` has the numbers of the questions; None for all.
+        """
+        rows = [self.models.index(name) for name in members if name in self.models]
+        if len(members) < 2 or len(rows) < len(members):
+            return None
+        if places is None:
+            return ceiling_of(self._scores, rows, self._clusters)
+        clusters = None if self._clusters is None else [self._clusters[place] for place in places]
+        return ceiling_of(self._scores[:, list(places)], rows, clusters)
+
+    def group_ceilings(self) -> dict[str, Ceiling]:
+        """The ceiling of strategies of all models for each group with enough questions."""
+        places: dict[str, list[int]] = {}
+        for n, example in enumerate(example for task in self._tasks for example in task.examples):
+            if example.group is not None:
+                places.setdefault(example.group, []).append(n)
+        found = {
+            name: self.ceiling(self.models, own)
+            for name, own in places.items()
+            if len(places) > 1 and len(own) >= FEWEST_QUESTIONS
+        }
+        return {name: each for name, each in found.items() if each is not None}
 
     def groups(self, answered: _Answered, alpha: float) -> tuple[GroupGain, ...]:
         """The gain of a strategy in each group of the questions that it answered."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
 from advisor.records import ALPHA, TOLERANCE, signed
 from advisor.statistics import Interval
@@ -45,7 +46,11 @@ class Recommendation:
 
 
 def recommend(
-    results: Sequence[StrategyResult], alpha: float = ALPHA, min_gain: float | None = None, no_vote: str = ""
+    results: Sequence[StrategyResult],
+    alpha: float = ALPHA,
+    min_gain: float | None = None,
+    no_vote: str = "",
+    ceiling: Ceiling | None = None,
 ) -> Recommendation | None:
     """Recommend the strategy with the largest expected gain; None if there is no strategy.
 
@@ -61,6 +66,7 @@ def recommend(
         min_gain: Points that a strategy must gain if it has more than one model, or takes more than one response for a
             question; None for the default, which grows with the calls.
         no_vote: Why there is no vote, as a clause; empty if there is one, or the reason is not known.
+        ceiling: What strategies that take one of the models' answers can gain at most; None if it is not known.
     """
     if not results:
         return None
@@ -77,7 +83,7 @@ def recommend(
     # The results are in order, and `max` takes the first of several largest values.
     best = max(left, key=worth)
     least = (min_gain or 0.0) if best.strategy.IS_SINGLE else least_gain(best.calls, min_gain)
-    return Recommendation(best, least, _text(best, results, alpha, min_gain, no_vote))
+    return Recommendation(best, least, _text(best, results, alpha, min_gain, no_vote, ceiling))
 
 
 def least_gain(calls: float, min_gain: float | None) -> float:
@@ -110,8 +116,13 @@ def describe_gain(points: float, interval: Interval, alpha: float) -> str:
     return f"{signed(points)} points ({interval_name(1 - 2 * alpha)} {' to '.join(map(signed, interval))})"
 
 
-def _text(
-    best: StrategyResult, results: Sequence[StrategyResult], alpha: float, min_gain: float | None, no_vote: str
+def _text(  # all that a sentence may name
+    best: StrategyResult,
+    results: Sequence[StrategyResult],
+    alpha: float,
+    min_gain: float | None,
+    no_vote: str,
+    ceiling: Ceiling | None,
 ) -> str:
     end = _other_best(best, results, min_gain) + few_questions(len(best.profile.answers))
     # A single model has no gain to speak of: it is the baseline, or worse.
@@ -120,6 +131,13 @@ def _text(
         if not others:
             why = f", because {no_vote}" if no_vote else ""
             return f"{best.strategy.describe()}: there is no other strategy to compare it with{why}.{end}"
+        # A router takes one call.
+        least = least_gain(1.0, min_gain)
+        if ceiling is not None and ceiling.interval[1] < least - TOLERANCE:
+            return (
+                f"{best.strategy.describe()}: no vote, cascade or router of these models can gain more than "
+                f"{ceiling.interval[1]:.1f} points (95%), and {least:g} is the least that pays.{end}"
+            )
         enough = "anything"
         if min_gain:
             enough = f"at least {min_gain:g} points"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import MOST_NEEDED, questions_range
@@ -23,6 +24,7 @@ from advisor.records import (
     Selection,
     Standing,
     Verdict,
+    compared_lengths,
     gap,
     join,
     length_ratio,
@@ -50,6 +52,8 @@ class Advice:
             enough, and for both if no such gain is expected.
         recommendation: What to run; None if nothing was compared on held-out questions.
         warnings: What the reader must know besides: each a sentence.
+        ceiling: What strategies that take one of the models' answers can gain at most; None if that is not known.
+        group_ceilings: The same in groups of the questions.
     """
 
     verdict: Verdict
@@ -57,6 +61,8 @@ class Advice:
     questions_needed: tuple[int, int | None] | None = None
     recommendation: Recommendation | None = None
     warnings: tuple[str, ...] = ()
+    ceiling: Ceiling | None = None
+    group_ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +274,7 @@ def _margin(
     (low, high), (shortest, longest) = intervals
     limit = rules.max_length_ratio
     close = within(gap(primary.accuracy, candidate.accuracy), rules.max_gap)
-    ratio = length_ratio(primary.mean_length, candidate.mean_length)
+    ratio = length_ratio(*compared_lengths(primary, candidate)[:2])
     # An unknown length rejects nothing.
     alike = ratio is None or within(ratio, limit)
     order_flips = low < 0

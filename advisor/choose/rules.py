@@ -17,6 +17,7 @@ from advisor.records import (
     ReasonCode,
     Selection,
     Standing,
+    compared_lengths,
     gap,
     length_ratio,
     within,
@@ -102,34 +103,37 @@ def _broken_rules(candidate: Standing, primary: Standing, rules: Limits) -> dict
     if not within(distance, rules.max_gap):
         figure = _figure(distance, rules.max_gap)
         broken["gap"] = f"its gap to the primary is {figure} points, over the limit of {rules.max_gap:g}"
-    ratio = length_ratio(candidate.mean_length, primary.mean_length)
+    ratio = length_ratio(*compared_lengths(candidate, primary)[:2])
     if ratio is not None and not within(ratio, rules.max_length_ratio):
         broken["length"] = _why_length(candidate, primary, ratio, rules.max_length_ratio)
     return broken
 
 
 def _why_length(candidate: Standing, primary: Standing, ratio: float, limit: float) -> str:
-    own, other = f"{candidate.mean_length:.1f}", f"{primary.mean_length:.1f}"
+    length, of_primary, unit = compared_lengths(candidate, primary)
+    own, other = f"{length:.1f}", f"{of_primary:.1f}"
     if math.isinf(ratio):
-        return f"its mean length is {own} characters against {other} of the primary: one of the two gives no responses"
+        return f"its mean length is {own} {unit} against {other} of the primary: one of the two gives no responses"
     # Of a model that hardly says anything the exact figure tells nothing.
     times = f"more than {LARGE_RATIO:g} times" if ratio > LARGE_RATIO > limit else f"{_figure(ratio, limit)} times"
-    if (candidate.mean_length or 0) > (primary.mean_length or 0):
-        return f"its mean length of {own} characters is {times} the primary's {other}, over the limit of {limit:g}"
-    return f"the primary's mean length of {other} characters is {times} its own {own}, over the limit of {limit:g}"
+    if (length or 0) > (of_primary or 0):
+        return f"its mean length of {own} {unit} is {times} the primary's {other}, over the limit of {limit:g}"
+    return f"the primary's mean length of {other} {unit} is {times} its own {own}, over the limit of {limit:g}"
 
 
 def _why_selected(candidate: Standing, primary: Standing, rules: Limits) -> str:
     distance = _figure(gap(candidate.accuracy, primary.accuracy), rules.max_gap)
     behind = f"its gap to the primary is {distance} points, within the limit of {rules.max_gap:g}"
-    ratio = length_ratio(candidate.mean_length, primary.mean_length)
+    length, of_primary, unit = compared_lengths(candidate, primary)
+    ratio = length_ratio(length, of_primary)
     if ratio is None:
         whose = "its" if candidate.mean_length is None else "the primary's"
         is_choice = candidate.chooses or primary.chooses
         why = "the task has options to choose from" if is_choice else f"{whose} mean length is not known"
         return f"{behind}; the length rule was not checked, as {why}"
     limit = rules.max_length_ratio
-    return f"{behind}, and the length ratio is {_figure(ratio, limit)}, within the limit of {limit:g}"
+    by = " by tokens" if unit == "tokens" else ""
+    return f"{behind}, and the length ratio{by} is {_figure(ratio, limit)}, within the limit of {limit:g}"
 
 
 def _why_apart(candidate: Standing, primary: Standing, rules: Limits) -> str:
@@ -144,6 +148,8 @@ def _why_apart(candidate: Standing, primary: Standing, rules: Limits) -> str:
 
 def _why_primary(primary: Standing, candidates: int, those: str = "") -> str:
     length = "" if primary.mean_length is None else f", mean length {primary.mean_length:.1f} characters"
+    if primary.thinks and primary.mean_tokens is not None:
+        length += f", {primary.mean_tokens:.1f} tokens with its thinking"
     if candidates == 1:
         return f"the only candidate{those} ({primary.accuracy:.2f} points{length})"
     return f"the most accurate of {candidates} candidates{those} ({primary.accuracy:.2f} points{length})"

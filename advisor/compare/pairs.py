@@ -6,8 +6,8 @@ of next tokens works: models that split text alike and predict each other's text
 3.2 found that vocabularies matter little. The other files of :mod:`advisor.compare` compute the measures.
 
 Tokenizers and next-token predictions are stored in the response cache. A tokenizer is read without its model.
-Predictions need each model a second time, because the responses exist only after all models have been profiled. So only
-the candidates that the rules take or nearly take are compared in this way.
+Predictions need each model once more, because the responses exist only after all models have been profiled. So only the
+candidates that the rules take or nearly take are compared in this way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from advisor.profile.generate import free_memory
 from advisor.profile.profiler import Profiler
 from advisor.profile.turns import continued, responses
 from advisor.progress import Progress
-from advisor.records import Profile, Standing, gap, length_ratio
+from advisor.records import LengthUnit, Profile, Standing, compared_lengths, gap, length_ratio
 from advisor.response_cache import ResponseCache, key_of
 from advisor.statistics import Floats, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError, first_line
@@ -63,7 +63,8 @@ _FORM = 1
 
 HOW_TO_READ: dict[str, str] = {
     "gap": "Points of accuracy between the two; the paper's rule wants at most 10 to the primary.",
-    "length_ratio": "The longer mean response over the shorter; the paper's rule wants at most 2 to the primary.",
+    "length_ratio": "The longer mean response over the shorter, in characters, or in tokens if one of the two "
+    "thinks; the paper's rule wants at most 2 to the primary.",
     "bleu": "How much wording the two share, from 0 (nothing) to 100 (the same responses): low means different styles "
     "of answering, which a token-level ensemble mixes badly.",
     "style": "Distance of the two models' habits of writing, from 0 (the same) to 1 (none in common), independent of "
@@ -93,6 +94,7 @@ class Pair:
         b: The second candidate.
         gap: Points of accuracy between them, 0 to 100 (section 4.1).
         length_ratio: Longer mean length over shorter, at least 1, infinite if one is 0 (section 4.1).
+        length_unit: The unit of these lengths; see :func:`advisor.records.compared_lengths`.
         bleu: Corpus BLEU of their responses, 0 to 100 (section 4.1). BLEU takes one side as the reference and is not
             symmetric, so this is the mean of both directions.
         style: Distance of their habits of writing, 0 to 1; None if all responses of one are empty.
@@ -119,6 +121,7 @@ class Pair:
     next_token: float | None = None
     words_alike: float | None = None
     vocabulary_overlap: float | None = None
+    length_unit: LengthUnit = "characters"
 
     def as_dict(self) -> dict[str, str | float | None]:
         """The pair for JSON, where an infinite length ratio is null, like an unknown one."""
@@ -156,11 +159,9 @@ def all_pairs(
         "next_token": agreements(names, token_agreements),
     }
     return tuple(
-        Pair(
-            a=a.model,
-            b=b.model,
-            gap=gap(a.accuracy, b.accuracy),
-            length_ratio=length_ratio(a.mean_length, b.mean_length),
+        _pair(
+            a,
+            b,
             **{name: None if math.isnan(table[i, j]) else float(table[i, j]) for name, table in tables.items()},
         )
         for (i, a), (j, b) in itertools.combinations(enumerate(standings), 2)
@@ -169,10 +170,13 @@ def all_pairs(
 
 def pairs_of_standings(standings: Sequence[Standing]) -> tuple[Pair, ...]:
     """The gap and the length ratio of every pair of the first 100, the measures that need no responses."""
-    return tuple(
-        Pair(a.model, b.model, gap(a.accuracy, b.accuracy), length_ratio(a.mean_length, b.mean_length))
-        for a, b in itertools.combinations(standings[:MOST_COMPARED], 2)
-    )
+    return tuple(_pair(a, b) for a, b in itertools.combinations(standings[:MOST_COMPARED], 2))
+
+
+def _pair(a: Standing, b: Standing, **measures: Any) -> Pair:
+    own, other, unit = compared_lengths(a, b)
+    ratio = length_ratio(own, other)
+    return Pair(a.model, b.model, gap(a.accuracy, b.accuracy), ratio, length_unit=unit, **measures)
 
 
 def _of_responses(profiles: Sequence[Profile]) -> dict[str, Floats]:
@@ -319,7 +323,7 @@ class ModelMeasurer:
             else:
                 for writer, by in texts.items():
                     counts[reader, writer] = sum((read[text] for text in by.values()), TokenAgreement(0, 0))
-            free_memory()  # before the next reader is loaded: two large models may not fit
+            free_memory()  # of what it read, before the next reader
         return counts
 
     def _texts(self, profile: Profile, numbers: Sequence[int]) -> dict[int, WrittenText]:

@@ -66,7 +66,8 @@ def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> 
         profiles, results = evaluator.run()
     judge = evaluator.judge
     task = judge.sign(evaluator.task) if judge else evaluator.task
-    recorded = provenance.of_run(config, evaluator.identities, methods, judge.identities if judge else {})
+    judges = judge.identities if judge else {}
+    recorded = provenance.of_run(config, evaluator.identities, evaluator.loads, methods, judges)
     judged = None
     if judge:
         names = [profile.model for profile in profiles]

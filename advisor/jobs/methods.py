@@ -88,6 +88,7 @@ class Evaluator:
     Attributes:
         task: The questions.
         identities: What determines each member's responses, by name.
+        loads: The seconds of each load of a model, by name.
         judge: Scores the responses of a task with a rubric; None for other tasks.
 
     Raises:
@@ -108,10 +109,9 @@ class Evaluator:
         self._config, self._methods, self._settings = config, methods, options
         self._names = [candidate.name for candidate in config.candidates]
         self._cache, self._progress = cache, progress
-        # A method that decodes needs all members in memory together, so each is loaded once and kept.
-        decodes = any(get_method(name).level != "response" for name in methods)
-        self._profiler, self.judge = open_profiler(config, cache, progress, keep_models=decodes)
+        self._profiler, self.judge = open_profiler(config, cache, progress)
         self.identities = self._profiler.identities
+        self.loads = self._profiler.loads
 
     def run(self) -> tuple[list[Profile], list[MethodResult]]:
         """Evaluate the methods, and the control.
@@ -237,7 +237,7 @@ class Evaluator:
                 return made
             # Only methods that ask a model name their models.
             if places := getattr(options, "models", ()):
-                key = {"method": name, "options": asdict(options), **models_key(places, options.device, self._cache)}
+                key = {"method": name, "options": asdict(options), **models_key(places, options.device)}
                 # As in Profiler.key: a newer version of a plug-in may choose differently.
                 if package := plugins().package(name):
                     key["package"] = package

@@ -28,6 +28,7 @@ _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu"
 def of_run(
     config: RunConfig,
     fingerprints: Mapping[str, Fingerprint | ServerIdentity],
+    loads: Mapping[str, Sequence[float]],
     methods: Sequence[str] = (),
     judges: Mapping[str, Fingerprint | ServerIdentity] = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -36,6 +37,7 @@ def of_run(
     Args:
         config: The run.
         fingerprints: What decides each candidate's responses, by name.
+        loads: The seconds of each load of a model in this process, by name.
         methods: The methods besides the run's own.
         judges: What decides the verdicts of each judge, by name, the one that scores first.
     """
@@ -63,6 +65,7 @@ def of_run(
             if judges
             else {}
         ),
+        "loads": {name: {"count": len(seconds), "seconds_total": sum(seconds)} for name, seconds in loads.items()},
     }
 
 
@@ -101,9 +104,10 @@ def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:
 
 
 def _model(entry: ModelSpec, model_id: Fingerprint | ServerIdentity, inference: InferenceConfig) -> dict[str, Any]:
+    thinking = {} if entry.thinking is None else {"thinking": entry.thinking.option}
     if isinstance(model_id, ServerIdentity):
         # A server has no files: its address and what it says of itself are all that is known.
-        return model_id.as_dict()
+        return {**model_id.as_dict(), **thinking}
     checkpoint, loading = entry.checkpoint, dict[str, str]()
     if not checkpoint.is_remote:
         loading = checkpoint.sides.key()
@@ -120,4 +124,5 @@ def _model(entry: ModelSpec, model_id: Fingerprint | ServerIdentity, inference: 
         "device": device_of(entry, inference.device, inference.engine),
         "chat_template": model_id.chat_template,
         **loading,
+        **thinking,
     }

@@ -12,6 +12,7 @@ from advisor.statistics import check_same_questions
 from advisor.tasks.data_files import Record
 from advisor.tasks.task import Example, Score, Task, fingerprint
 from advisor.tasks.templates import Template
+from ensemble.common.files import remembered_sha256
 from ensemble.common.limits import limited_process
 from ensemble.errors import InputError
 from ensemble.methods import plugins
@@ -47,20 +48,19 @@ class StoredChoices:
         return stored
 
 
-def models_key(places: Sequence[str], device: str, cache: ResponseCache) -> dict[str, Any]:
+def models_key(places: Sequence[str], device: str) -> dict[str, Any]:
     """What decides the outputs of models that a response-level method asks, for the key of its results.
 
     Args:
         places: Folders, or ids on the hub.
         device: The device that they run on, or ``auto``.
-        cache: Keeps the hashes of files.
 
     Raises:
         InputError: A model on the hub cannot be found.
     """
     models = []
     for checkpoint in map(Checkpoint, places):
-        files = {path.name: cache.sha256(path) for path in files_of(checkpoint)}
+        files = {path.name: remembered_sha256(path) for path in files_of(checkpoint)}
         models.append(
             files if checkpoint.is_local else {"hub_id": checkpoint.path_or_id, "commit": commit_of(checkpoint)}
         )

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
@@ -25,7 +26,9 @@ from advisor.runs.schema.measured import SCHEMA_VERSION, GroupAccuracy
 from advisor.runs.schema.result import (
     AdviceSection,
     CandidateFigures,
+    CeilingFigures,
     EnsembleResult,
+    GroupCeiling,
     GroupFigures,
     LookRecord,
     MemberFigures,
@@ -167,6 +170,10 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
             questions_needed=advice.questions_needed,
             recommendation=_recommendation(advice.recommendation, alpha_of(outcome.confidence)),
             warnings=advice.warnings,
+            ceiling=_ceiling(advice.ceiling),
+            group_ceilings=tuple(
+                GroupCeiling(group=name, **_ceiling_figures(own)) for name, own in advice.group_ceilings.items()
+            ),
             confidence=outcome.confidence,
         ),
         looks=tuple(LookRecord(**asdict(look)) for look in outcome.looks),
@@ -195,6 +202,8 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         accuracy=standing.accuracy,
         accuracy_ci=outcome.intervals.get(model),
         n=len(profile.answers) if profile else None,
+        thinks=standing.thinks,
+        mean_tokens=standing.mean_tokens if any(each.thinks for each in outcome.standings) else None,
         mean_length=standing.mean_length,
         truncated=profile.truncated if profile else None,
         errors=profile.errors if profile else None,
@@ -392,8 +401,22 @@ def _recommendation(recommendation: Recommendation | None, alpha: float) -> Reco
         price_per_1000=result.price,
         min_gain=recommendation.min_gain,
         shown=result.shown,
+        ceiling=_ceiling(result.ceiling),
         text=recommendation.text,
     )
+
+
+def _ceiling(ceiling: Ceiling | None) -> CeilingFigures | None:
+    return None if ceiling is None else CeilingFigures(**_ceiling_figures(ceiling))
+
+
+def _ceiling_figures(ceiling: Ceiling) -> dict[str, Any]:
+    return {
+        "points": ceiling.points,
+        "points_ci": ceiling.interval,
+        "all_wrong": ceiling.all_wrong,
+        "n": ceiling.n,
+    }
 
 
 def _samples(
@@ -444,6 +467,7 @@ def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
+    thoughts = {"thought": True, "thinking": answer.thinking, "tokens": answer.tokens or None}
     return {
         "text": answer.text,
         "extracted": answer.extracted,
@@ -451,6 +475,8 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "length": answer.length,
         "finish_reason": answer.finish_reason,
         "error": answer.error,
+        # Only where it is so, as most models do not think.
+        **(thoughts if answer.thought else {}),
     }
 
 

@@ -166,7 +166,7 @@ def run(
     margins = {margin.model: margin for margin in close_calls(profiles, selection.selected[0], rules, seed=config.seed)}
     standings = tuple(profile.standing for profile in profiles)
     measurer = ModelMeasurer(config, profiler, cache, progress)
-    # Without held-out questions the run is meant to be short, so the models are not loaded a second time.
+    # Without held-out questions the run is meant to be short, so the models read nothing more.
     readers = close_candidates(standings, margins, rules)[:READERS] if config.held_out is not None else []
     token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
@@ -199,7 +199,9 @@ def run(
         confidence=config.confidence,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         looks=with_earlier(looks, earlier),
-        provenance=provenance.of_run(config, profiler.identities, judges=judge.identities if judge else {}),
+        provenance=provenance.of_run(
+            config, profiler.identities, profiler.loads, judges=judge.identities if judge else {}
+        ),
     )
 
 
@@ -334,12 +336,20 @@ def _with_recommendation(
     judged: Mapping[str, Any] | None = None,
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
-    recommendation = recommend(compared.results, config.alpha, config.rules.min_gain, compared.no_vote)
+    recommendation = recommend(
+        compared.results, config.alpha, config.rules.min_gain, compared.no_vote, compared.ceiling
+    )
     if recommendation is not None:
         recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
     groups = group_warnings(recommendation.result.groups, config.alpha) if recommendation else ()
     warnings = (*notes, moved_warning(compared.moved), *groups)
-    return replace(advice, recommendation=recommendation, warnings=tuple(each for each in warnings if each))
+    return replace(
+        advice,
+        recommendation=recommendation,
+        warnings=tuple(each for each in warnings if each),
+        ceiling=compared.ceiling,
+        group_ceilings=compared.group_ceilings,
+    )
 
 
 def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:

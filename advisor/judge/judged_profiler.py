@@ -8,7 +8,7 @@ from typing import Any
 from advisor.config import RunConfig
 from advisor.judge.judge import Judge
 from advisor.judge.verdicts import name_of_set
-from advisor.profile.job_runner import JobRunner
+from advisor.profile.job_runner import JobRunner, LocalJobRunner
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Profile
@@ -28,7 +28,6 @@ class JudgedProfiler(Profiler):
         progress: Shows progress and messages.
         judge: The judge.
         engine: As for :class:`Profiler`.
-        keep_models: As for :class:`Profiler`.
 
     Raises:
         InputError: A candidate cannot be used. No candidate has been run then.
@@ -42,9 +41,8 @@ class JudgedProfiler(Profiler):
         judge: Judge,
         *,
         engine: JobRunner | None = None,
-        keep_models: bool = False,
     ) -> None:
-        super().__init__(config, cache, progress, engine=engine, keep_models=keep_models)
+        super().__init__(config, cache, progress, engine=engine)
         self._judge = judge
         self._names = [candidate.name for candidate in config.candidates]
         self._opponents: dict[tuple[str, ...], dict[str, Profile]] = {}
@@ -104,14 +102,15 @@ def open_profiler(
     progress: Progress,
     *,
     engine: JobRunner | None = None,
-    keep_models: bool = False,
 ) -> tuple[Profiler, Judge | None]:
     """The profiler of a run, and the judge if its task needs one.
 
     Raises:
         InputError: A candidate or a judge cannot be used. No model has been run then.
     """
+    # Judges and candidates share it, and so the memory.
+    engine = engine or LocalJobRunner(config.cache_dir)
     if config.dev.rubric is None:
-        return Profiler(config, cache, progress, engine=engine, keep_models=keep_models), None
+        return Profiler(config, cache, progress, engine=engine), None
     judge = Judge(config, cache, progress, engine)
-    return JudgedProfiler(config, cache, progress, judge, engine=engine, keep_models=keep_models), judge
+    return JudgedProfiler(config, cache, progress, judge, engine=engine), judge

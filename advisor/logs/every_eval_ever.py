@@ -117,6 +117,8 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             group=next((value for key in _GROUPS if (value := text_of(metadata.get(key)))), None),
             cluster=text_of(metadata.get(options.cluster)) if options.cluster else None,
             tokens=count_of(object_at(line, "token_usage").get("output_tokens")),
+            thinking=_trace(object_at(line, "output").get("reasoning_trace")),
+            thought=bool(count_of(object_at(line, "token_usage").get("reasoning_tokens"))),
             seconds=None if milliseconds is None else milliseconds / 1000,
             error=error if score is None else None,
         )
@@ -171,6 +173,11 @@ def _responses(line: Mapping[str, Any]) -> tuple[str, ...]:
         and (text := text_of(message.get("content")))
     ]
     return tuple(turns[-1:])
+
+
+def _trace(trace: Any) -> str | None:
+    """The thinking of the first response."""
+    return text_of(trace) if isinstance(trace, str) else next(iter(texts_of(trace) or ()), None)
 
 
 def _extracted(line: Mapping[str, Any]) -> str | None:

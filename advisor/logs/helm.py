@@ -134,6 +134,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             tokens=len(tokens) if isinstance(tokens, list) and tokens else None,
             seconds=seconds_of(result.get("request_time")),
             draw=trial,
+            thinking=text_of(object_at(completion, "thinking").get("text")),
             cut=object_at(completion, "finish_reason").get("reason") == "length",
             error=(line_of(result.get("error")) or "the request failed") if result.get("success") is False else None,
         )

@@ -25,6 +25,7 @@ from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import choose_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
 from advisor.logs.values import (
+    CUT,
     check_name,
     count_of,
     line_of,
@@ -41,6 +42,7 @@ from ensemble.errors import InputError
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalSample
+    from inspect_ai.model import ChatMessageAssistant
 
 SUMMARY = "Inspect: logs of inspect_ai, .eval or .json"
 _HEADERS = ("header.json", "_journal/start.json")
@@ -149,6 +151,7 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
         output = sample.output
         # The first is the sum over all turns; output has the last turn only.
         usage = sample.model_usage.get(model) or output.usage
+        thoughts = None if output.empty else _thoughts(output.message)
         yield LogRecord(
             model=model,
             task=task,
@@ -163,9 +166,11 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
             metric=chosen,
             cluster=text_of(sample.metadata.get(options.cluster)) if options.cluster else None,
             tokens=None if usage is None else count_of(usage.output_tokens),
+            thinking=text_of("\n\n".join(thoughts)) if thoughts else None,
+            thought=thoughts is not None or (usage is not None and bool(usage.reasoning_tokens)),
             seconds=seconds_of(sample.total_time),
             draw=sample.epoch - 1,
-            cut=not output.empty and output.stop_reason in ("max_tokens", "model_length"),
+            cut=not output.empty and output.stop_reason in CUT,
             # Inspect can score what a model wrote before an error.
             error=_error(sample) if score is None else None,
         )
@@ -209,6 +214,12 @@ def _number(value: object) -> float | None:
         except ValueError:
             return None
     return score_of(value)
+
+
+def _thoughts(message: ChatMessageAssistant) -> list[str] | None:
+    """The texts of a message's reasoning blocks, without those that are hidden; None if it has no block."""
+    blocks = [part for part in message.content if not isinstance(part, str) and part.type == "reasoning"]
+    return [part.reasoning for part in blocks if part.reasoning and not part.redacted] if blocks else None
 
 
 def _error(sample: EvalSample) -> str | None:

@@ -24,6 +24,7 @@ from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.common.text import counted
 from ensemble.errors import InputError
 from ensemble.methods._votes import LONGEST_PLAIN, answer_key
+from ensemble.models.thinking import ThinkingReader
 
 DEV_SIZE = 300
 """Questions of the dev split by default; at most half of all."""
@@ -33,6 +34,8 @@ _LISTED = 5
 """How many models or evaluations a message names."""
 _NAMELESS = "no name"
 """The evaluation of records that name none."""
+_LONGEST_RAW = 10 * MAX_RESPONSE
+"""Characters of a response with its thinking in it."""
 _MOST_LONG = 0.05
 """The share of long answers up to which it does not matter whether they are whole responses."""
 _FEWEST_ALIKE = 0.1
@@ -198,6 +201,7 @@ def join_logs(
     sources = find_sources(paths, notes, only)
     named = {Path(path).absolute() for path in paths}
     reading = _read(_records(sources, options, notes, named), models, task, notes)
+    _part(reading)
     kept = _kept(reading, models, notes)
     common = _common(reading, kept, notes)
     if scoring is not None:
@@ -309,7 +313,7 @@ def _number(reading: _Reading, record: LogRecord) -> int:
 
 
 def _answer(record: LogRecord) -> Answer:
-    text = None if record.response is None else record.response[:MAX_RESPONSE]
+    text = None if record.response is None else record.response[:_LONGEST_RAW]
     return Answer(
         id=record.id,
         text="" if record.error is not None else text,
@@ -321,7 +325,25 @@ def _answer(record: LogRecord) -> Answer:
         group=record.group,
         logged_length=record.length,
         tokens=record.tokens or 0,
+        thinking=record.thinking,
+        thought=record.thought or bool(record.thinking),
     )
+
+
+def _part(reading: _Reading) -> None:
+    """Part the thinking of each response from its answer."""
+    for model in reading.models.values():
+        places = [(draws, draw) for draws in model.answers.values() for draw in draws]
+        answers = [draws[draw] for draws, draw in places]
+        reader = ThinkingReader((answer.text or "", answer.finish_reason == "length") for answer in answers)
+        for (draws, draw), answer in zip(places, answers, strict=True):
+            if answer.text is None:
+                continue
+            thinking, text = reader.read(answer.text, cut=answer.finish_reason == "length")
+            known = "\n\n".join(part for part in (answer.thinking, thinking) if part)[:MAX_RESPONSE]
+            draws[draw] = replace(
+                answer, text=text[:MAX_RESPONSE], thinking=known or None, thought=answer.thought or bool(known)
+            )
 
 
 def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]:

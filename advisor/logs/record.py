@@ -19,14 +19,16 @@ class LogRecord:
         question: The question's text, or the whole prompt.
         reference: The right answer, or all that are accepted.
         choices: The options of a choice question.
-        response: What the model wrote.
+        response: What the model wrote; its thinking may be in it, at the start.
         extracted: The answer that the log's tool read from the response; None also if it found none.
         score: 0 (wrong) to 1 (right).
         metric: The name of the score.
         length: Characters of the response, for logs without its text.
         group: The part of the task that the question belongs to.
         cluster: What the question shares with others, for example its passage: the field that the user names.
-        tokens: Tokens that the model wrote.
+        tokens: Tokens that the model wrote, those of its thinking included.
+        thinking: What the model thought before its answer, where the log has it apart.
+        thought: Whether it thought, also where the log does not have the text.
         seconds: Time that the model took.
         draw: The number of the response, from 0, if a model answered a question several times.
         cut: Whether the response was cut off at a token limit.
@@ -48,6 +50,8 @@ class LogRecord:
     group: str | None = None
     cluster: str | None = None
     tokens: int | None = None
+    thinking: str | None = None
+    thought: bool = False
     seconds: float | None = None
     draw: int = 0
     cut: bool = False

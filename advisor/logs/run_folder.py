@@ -91,6 +91,9 @@ def _records(
                 metric=metric,
                 cluster=text_of(line.get(cluster)),
                 length=answer.length if text is None and metric != "choice" else None,
+                tokens=answer.tokens,
+                thinking=text_of(answer.thinking),
+                thought=answer.thought,
                 cut=answer.finish_reason == "length",
                 error=visible(answer.error or "unknown reason")[:500] if failed else None,
             )

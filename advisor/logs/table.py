@@ -5,6 +5,8 @@ guessed by usual names of columns, and a note tells the guess:
 
     id,question,answer,model,response,score       --column reference=answer
 
+A response may also be the JSON object in which a provider gave it; its thinking, tokens and end are read from there.
+
 Without a column for the model, the file's name is the model. Without an ``id``, the question's text identifies it.
 
 Wide form: a row for each question and a column for each model, which globs choose. If all values of these columns are
@@ -16,20 +18,24 @@ numbers between 0 and 1 or truth values, they are scores; otherwise they are res
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.values import check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.logs.values import CUT, check_name, count_of, score_of, text_of, texts_of, usable
 from advisor.records import fits
 from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
 from advisor.tables.streams import Notes
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from ensemble.servers.schema import ChatCompletion
 
 SUMMARY = "tables in CSV, TSV, JSON, JSON Lines, Parquet and Excel files"
 # Usual names, the most certain first.
@@ -44,11 +50,16 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "length": ("length", "response_length"),
     "group": ("group", "category", "subject", "topic"),
     "tokens": ("tokens", "output_tokens", "completion_tokens"),
+    "thinking": ("thinking", "reasoning", "reasoning_content"),
+    "thinking_length": ("thinking_length", "reasoning_length"),
+    "thinking_tokens": ("thinking_tokens", "reasoning_tokens"),
+    "finish": ("finish", "finish_reason", "stop_reason"),
     "draw": ("draw", "epoch", "attempt", "repeat", "trial"),
     "task": ("task", "benchmark", "dataset"),
 }
 """The role of a column, and the names by which it is guessed."""
-_PER_MODEL = ("model", "response", "extracted", "score", "length", "tokens")
+_THOUGHTS = ("thinking", "thinking_length", "thinking_tokens")
+_PER_MODEL = ("model", "response", "extracted", "score", "length", "tokens", *_THOUGHTS, "finish")
 _TRUTH = {
     "true": 1.0,
     "yes": 1.0,
@@ -187,7 +198,8 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
     value = partial(_value, row[0], columns)
     question = _question(row, columns, None)
     model = stem if "model" not in columns else _text(value("model"))
-    score, response = _score(value("score")), _text(value("response"))
+    score, said = _score(value("score")), _completion(value("response"))
+    response = _text(value("response")) if said is None else said.choices[0].text
     if isinstance(question, LeftOut):
         return question
     if model is None:
@@ -206,7 +218,11 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
         score=score,
         metric=visible(columns["score"]) if "score" in columns else None,
         length=_count(value("length")),
-        tokens=_count(value("tokens")),
+        tokens=_count(value("tokens")) or (said.usage.completion_tokens if said else None) or None,
+        thinking=_text(value("thinking")) or (said.choices[0].thinking if said else None),
+        thought=any(_text(value(role)) not in (None, "", "0", "0.0") for role in _THOUGHTS)
+        or bool(said and said.usage.completion_tokens_details.reasoning_tokens),
+        cut=str(value("finish") if said is None else said.choices[0].finish_reason).lower() in CUT,
         draw=_count(value("draw")) or 0,
     )
 
@@ -265,6 +281,25 @@ def _question(row: Row, columns: Mapping[str, str], fallback: str | None) -> Log
         group=_text(value("group")),
         cluster=_text(value("cluster")),
     )
+
+
+def _completion(value: Any) -> ChatCompletion | None:
+    """What a provider answered, where a table has that as it came (OpenRouter, OpenAI); None for other values."""
+    if isinstance(value, str) and value.startswith("{") and '"choices"' in value:
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(value, dict) or "choices" not in value:
+        return None
+    from pydantic import ValidationError
+
+    from ensemble.servers.schema import ChatCompletion
+
+    try:
+        return ChatCompletion.model_validate(value)
+    except ValidationError:
+        return None
 
 
 def _value(row: Mapping[str, Any], columns: Mapping[str, str], role: str) -> Any:

@@ -14,6 +14,8 @@ from ensemble.errors import InputError
 
 LONGEST_NAME = 500
 """Characters of a model's name."""
+CUT = frozenset({"length", "max_tokens", "model_length"})
+"""How tools write that a response was cut off at a token limit, in lower case."""
 # Floats hold every whole number up to here.
 _LARGEST = 2**53
 _LONGEST_LINE = 300

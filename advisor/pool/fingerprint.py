@@ -6,14 +6,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from advisor.pool.fit import need_of_model
 from advisor.pool.quantization import kind_of
-from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity, identify_server
+from ensemble.common.files import remembered_sha256
 from ensemble.errors import InputError
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
-from ensemble.models.spec import ChatTemplate, ModelSpec, Sides
+from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides
 from ensemble.servers.address import why_not_decodable
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
@@ -76,7 +77,7 @@ class Fingerprint:
 
 
 def identify(
-    entry: ModelSpec, dtype: str, chat_template: ChatTemplate, cache: ResponseCache, device: str = "cpu"
+    entry: ModelSpec, dtype: str, chat_template: ChatTemplate, device: str = "cpu", *, keep_hashes: bool = True
 ) -> Fingerprint | ServerIdentity:
     """Find out what decides a candidate's responses. Weights are only read to hash them.
 
@@ -84,8 +85,8 @@ def identify(
         entry: The candidate.
         dtype: The numeric type for an entry that names none.
         chat_template: The use of chat templates for an entry that does not set it.
-        cache: Keeps the hashes of files.
         device: Where it runs, not ``auto``.
+        keep_hashes: Whether hashes of files may be written, so that they need not be computed again.
 
     Raises:
         InputError: The candidate cannot be used; the message names its line in the pool file.
@@ -95,20 +96,19 @@ def identify(
     try:
         if checkpoint.is_remote:
             identity = identify_server(checkpoint, entry.name, template)
-            return dataclasses.replace(identity, tokenizer=_tokenizer_files(identity, cache))
+            return dataclasses.replace(identity, tokenizer=_tokenizer_files(identity, keep_hashes))
         config = check(checkpoint)
-        files = tuple((path.name, cache.sha256(path)) for path in files_of(checkpoint))
+        files = tuple((path.name, remembered_sha256(path, keep=keep_hashes)) for path in files_of(checkpoint))
         commit = None if checkpoint.is_local else commit_of(checkpoint)
     except (InputError, OSError) as error:
         raise InputError(f"{entry.place}: {error}") from error
     dtype, kind = entry.dtype or dtype, device.partition(":")[0]
-    if kind == "mps":
-        from ensemble.models.load import parse_device, usable_dtype
-
-        dtype = usable_dtype(dtype, config, parse_device(device))
     # "auto" is no type: responses in float32 must not be found again after the files changed to bfloat16.
     if dtype == "auto":
-        dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+        from ensemble.models.numeric_type import stored_dtype
+
+        need = None if checkpoint.gguf is not None else need_of_model(entry, dtype, device)
+        dtype = stored_dtype(config) if need is None else need.dtype
     sides, rounded = checkpoint.sides if is_encoder_decoder(config) else None, kind_of(entry.quantization)
     if commit is None:
         return Fingerprint(None, None, files, dtype, template, sides, device=kind, quantization=rounded)
@@ -116,12 +116,12 @@ def identify(
     return Fingerprint(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf, kind, rounded)
 
 
-def _tokenizer_files(identity: ServerIdentity, cache: ResponseCache) -> dict[str, str]:
+def _tokenizer_files(identity: ServerIdentity, keep_hashes: bool) -> dict[str, str]:
     """The hashes of a local tokenizer's files, by name; its folder may also have weights, which do not count."""
     if not identity.decodes:
         return {}
     files = files_of(ModelSpec(identity.address, "").tokenizer)
-    return {path.name: cache.sha256(path) for path in files if path.suffix not in WEIGHTS}
+    return {path.name: remembered_sha256(path, keep=keep_hashes) for path in files if path.suffix not in WEIGHTS}
 
 
 def model_of(
@@ -141,6 +141,6 @@ def model_of(
         return dataclasses.replace(entry, checkpoint=model_id.address, chat_template=model_id.chat_template)
     # The commit from the start of the run, because a branch may move while other candidates run.
     checkpoint = dataclasses.replace(checkpoint, revision=model_id.revision or checkpoint.revision)
-    return dataclasses.replace(
-        entry, checkpoint=checkpoint, device=device, dtype=entry.dtype or dtype, chat_template=template
-    )
+    # The type in the key of its responses, because another node of a cluster would choose another one for `auto`.
+    dtype = model_id.dtype if model_id.dtype in DTYPES else entry.dtype or dtype
+    return dataclasses.replace(entry, checkpoint=checkpoint, device=device, dtype=dtype, chat_template=template)

@@ -19,20 +19,23 @@ Placed = tuple[str, "MemoryNeed | None"]
 """A model's device, and what it needs there; None if that is not known."""
 
 
-def need_of_model(model: ModelSpec, dtype: str = "auto") -> MemoryNeed | None:
+def need_of_model(model: ModelSpec, dtype: str = "auto", device: str | None = None) -> MemoryNeed | None:
     """What a model needs; None for a model behind a server, and for files that do not tell.
 
     Args:
         model: The model.
         dtype: The numeric type of models that name none.
+        device: The device that it is placed on; None for the one that it names, or else ``auto``.
     """
     checkpoint, dtype = model.checkpoint, model.dtype or dtype
     if checkpoint.is_remote:
         return None
+    import torch
     from transformers import PretrainedConfig
 
     from ensemble.models.check import check
     from ensemble.models.memory import need_of
+    from ensemble.models.numeric_type import stored_dtype, usable_dtype
 
     try:
         here = weights_here(model.name, checkpoint)
@@ -48,8 +51,11 @@ def need_of_model(model: ModelSpec, dtype: str = "auto") -> MemoryNeed | None:
             return need_of(count, 0, config, loaded, "gguf") if count else None
         config = check(checkpoint)
         # Where the hub counts no weights, their type tells how many are in the bytes.
-        half = "16" in str(getattr(config, "dtype", ""))
-        return need_of(count or stored // (2 if half else 4), stored, config, dtype, kind_of(model.quantization))
+        count = count or stored // (2 if "16" in stored_dtype(config) else 4)
+        place, rounded = torch.device(resolve_device(device or model.device or "auto")), kind_of(model.quantization)
+        used = usable_dtype(dtype, config, place, count if rounded is None else 0)
+        need = need_of(count, stored, config, used, rounded)
+        return need if used == dtype else need._replace(stored=stored_dtype(config))
     except UniteError:
         return None  # the check of the model, or the library that loads it, reports the problem
 
@@ -117,7 +123,7 @@ def check_candidates(
             called only if no candidate fits.
 
     Returns:
-        Notes about candidates and sets that do not fit.
+        Notes about candidates and sets that do not fit, and about those that do not compute in the type of their files.
 
     Raises:
         InputError: No candidate fits and none is stored, so that the run cannot do anything.
@@ -126,11 +132,14 @@ def check_candidates(
 
     fitting: dict[str, list[tuple[int, str, MemoryNeed]]] = {}
     refused: list[tuple[ModelSpec, str]] = []
+    replaced: dict[str, list[str]] = {}
     unknown = False
     for entry in entries:
         place = "" if entry.is_remote else device_of(entry, device, "local")
-        need = need_of_model(entry, dtype)
+        need = need_of_model(entry, dtype, place or None)
         free = free_on(place) if need is not None else None
+        if need is not None and need.stored is not None:
+            replaced.setdefault(need.stored, []).append(entry.name)
         if need is None or free is None:
             unknown = True
         elif need.weights > free:
@@ -141,6 +150,11 @@ def check_candidates(
     if refused and not fitting and not unknown and not any(is_stored(entry) for entry, _ in refused):
         raise InputError(refused[0][1])
     notes = [note for _, note in refused]
+    notes += [
+        f"{', '.join(names)}: computed in float32, since the processor is slow in {stored}, the type of the files; "
+        f"dtype={stored} needs half the memory"
+        for stored, names in replaced.items()
+    ]
     for place, each in fitting.items():
         free = free_on(place)
         pair = sorted(each)[:2]

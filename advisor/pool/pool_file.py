@@ -152,7 +152,9 @@ def _spec(checkpoint: Checkpoint | ServerAddress, line: AnyLine, place: str) -> 
     name = checkpoint.name if line.name is None else line.name
     if not name.strip() or not name.isprintable():
         raise InputError(f"the name {name!r} must be printable and not empty", of=place)
-    return ModelSpec(checkpoint, name, chat_template=line.chat_template, price=line.price, place=place)
+    return ModelSpec(
+        checkpoint, name, chat_template=line.chat_template, price=line.price, thinking=line.thinking, place=place
+    )
 
 
 def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint:

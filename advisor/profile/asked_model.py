@@ -8,24 +8,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Protocol
 
-from advisor.profile.generate import free_memory
-from advisor.profile.loader import ALONE, load_ensemble
-from advisor.response_cache import Response
+from advisor.profile.loaded_models import LoadedModels
+from advisor.profile.loader import ALONE
+from advisor.response_cache import Response, apart
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server
+from advisor.servers.tool_chat import AskedPrompt, ToolChat
 from ensemble.common.background import call_when_done, in_background
-from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import ChatTemplate, Dialogue, EnsembleSpec, ModelSpec, Sourced
+from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.client import ServerClient, ServerError
 
 if TYPE_CHECKING:
-    from ensemble.api import Ensemble
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Member, Prompt
 
 _RETRIES = 2
 """After the first try. A client waits meanwhile, so there are fewer than for a profile."""
+NO_TOOLS = "calls of functions (tools) are for models behind servers, and this one is in this process"
 _CLOSING_SECONDS = 5.0
 """How long closing waits for a request that still runs."""
 
@@ -39,36 +40,14 @@ class AskedModel(Protocol):
 
     name: str
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
-        """Continue a prompt.
+    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
+        """Continue a prompt; the response has its thinking apart.
 
         Raises:
             InputError: The model cannot read this prompt.
             MemberError: The model failed.
         """
         ...
-
-
-class LocalModels:
-    """Models that are loaded when they are asked. One of them is in memory at a time, as in a profile."""
-
-    def __init__(self) -> None:
-        self._name = ""
-        self._loaded: Ensemble | None = None
-
-    def load(self, spec: ModelSpec) -> Ensemble:
-        """Load a model, after the last one is freed.
-
-        Raises:
-            InputError: It cannot be used.
-            MemberError: It failed while it was loaded.
-        """
-        if self._loaded is None or self._name != spec.name:
-            self._loaded = None
-            # Before the next one is loaded: two models may not fit in memory.
-            free_memory()
-            self._loaded, self._name = load_ensemble(EnsembleSpec((spec,), ALONE), default_cache_dir()), spec.name
-        return self._loaded
 
 
 class LocalModel:
@@ -79,19 +58,22 @@ class LocalModel:
         models: Loads it.
     """
 
-    def __init__(self, spec: ModelSpec, models: LocalModels) -> None:
+    def __init__(self, spec: ModelSpec, models: LoadedModels) -> None:
         self.name = spec.name
         self._spec, self._models = spec, models
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
+    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
         """See :class:`AskedModel`."""
+        if isinstance(prompt, ToolChat):
+            raise InputError(NO_TOOLS, of=self.name)
         # Servers that are asked at the same time get their requests first, and answer meanwhile.
         await asyncio.sleep(0)
-        ensemble = self._models.load(self._spec)
+        ensemble = self._models.ensemble(EnsembleSpec((self._spec,), ALONE))
         encoded = ensemble.encode(prompt)
         ((_, made),) = ensemble.generate_each([encoded], settings)
         seconds = made.counts.seconds
-        return Response(made.text, len(made.tokens), made.finish_reason, seconds, prompt_tokens=len(encoded[0]))
+        response = Response(made.text, len(made.tokens), made.finish_reason, seconds, prompt_tokens=len(encoded[0]))
+        return apart([response], self._spec.thinking)[0]
 
 
 class ServerModel:
@@ -103,6 +85,7 @@ class ServerModel:
         chat_template: Whether prompts go through a chat template: the tokenizer's here, or else the server's.
         load: Loads the tokenizer, as a member, when it is needed: prompts are encoded here, as they are for a set that
             decodes together. None for a model that gets texts.
+        thinking: How the model marks its thinking, if a user says so.
 
     Attributes:
         client: Sends the requests.
@@ -113,12 +96,17 @@ class ServerModel:
     """
 
     def __init__(
-        self, name: str, client: ServerClient, chat_template: ChatTemplate, load: Callable[[], Member] | None
+        self,
+        name: str,
+        client: ServerClient,
+        chat_template: ChatTemplate,
+        load: Callable[[], Member] | None,
+        thinking: ThinkingTags | None = None,
     ) -> None:
         self.name, self.client, self.chat_template = name, client, chat_template
         self.chat = load is None and chat_template != "never"
         self.encoding = threading.Lock()
-        self._load = load
+        self._load, self._thinking = load, thinking
         self._loaded: Member | None = None
         self._places = asyncio.Semaphore(client.address.concurrency)
         self._requests: set[Future[Response]] = set()
@@ -129,7 +117,7 @@ class ServerModel:
         # A request that is sent again after this would leave its new connection open.
         wait(self._requests, _CLOSING_SECONDS)
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
+    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
         """See :class:`AskedModel`. If it is cancelled, the request ends in its thread, and its answer is dropped."""
         await self._places.acquire()
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -142,7 +130,7 @@ class ServerModel:
             if (error := done.exception()) is not None:
                 future.set_exception(error)
             else:
-                future.set_result(done.result())
+                future.set_result(apart([done.result()], self._thinking)[0])
 
         request = in_background(lambda: self.generate(prompt, settings), f"request to {self.name}")
         self._requests = {each for each in self._requests if not each.done()} | {request}
@@ -155,14 +143,17 @@ class ServerModel:
                 raise InputError(str(error), of=self.name) from None
             raise
 
-    def generate(self, prompt: Prompt | Dialogue, settings: Settings) -> Response:
-        """Continue a prompt; wait for the response.
+    def generate(self, prompt: AskedPrompt | Dialogue, settings: Settings) -> Response:
+        """Continue a prompt; wait for the response, as the model wrote it.
 
         Raises:
             InputError: The prompt cannot be written as the model takes it.
             ServerError: The server gave no valid answer.
             MemberError: The tokenizer cannot be used.
         """
+        if isinstance(prompt, ToolChat):
+            # Functions are written by the server's chat template, whether or not the tokenizer is here.
+            return generate(self.client, prompt, settings, chat=True)[0]
         return generate(self.client, self._sent(prompt), settings, chat=self.chat)[0]
 
     def member(self) -> Member | None:
@@ -211,9 +202,8 @@ def server_model(entry: ModelSpec) -> ServerModel:
         return load_server_member(entry)
 
     client = ServerClient(entry.checkpoint, _RETRIES)
-    return ServerModel(
-        entry.name, client, entry.chat_template or "auto", None if entry.checkpoint.tokenizer is None else load
-    )
+    loader = None if entry.checkpoint.tokenizer is None else load
+    return ServerModel(entry.name, client, entry.chat_template or "auto", loader, entry.thinking)
 
 
 def check_answers(models: Iterable[ServerModel]) -> list[str]:

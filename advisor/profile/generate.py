@@ -43,6 +43,7 @@ def answers(
     questions: Mapping[int, Example],
     task: Task,
     inference: InferenceConfig,
+    make_room: Callable[[], bool] = lambda: False,
 ) -> Generator[tuple[int, Response], None, None]:
     """Load a model or an ensemble, and answer questions with it.
 
@@ -52,6 +53,7 @@ def answers(
         questions: The questions by number.
         task: The task of the questions.
         inference: How to generate.
+        make_room: Frees memory of models that only stay loaded, and returns whether it could.
 
     Yields:
         The number and the response of each question when it is finished; a failed question has an error.
@@ -60,7 +62,7 @@ def answers(
         MemberError: The models cannot be loaded, or fail on every question.
     """
     try:
-        yield from _answer_all(name, load(), questions, task, inference)
+        yield from _answer_all(name, load(), questions, task, inference, make_room)
     except MemberError:
         raise
     except InputError as error:
@@ -111,7 +113,12 @@ def free_memory() -> None:
 
 
 def _answer_all(
-    name: str, ensemble: Ensemble, questions: Mapping[int, Example], task: Task, inference: InferenceConfig
+    name: str,
+    ensemble: Ensemble,
+    questions: Mapping[int, Example],
+    task: Task,
+    inference: InferenceConfig,
+    make_room: Callable[[], bool],
 ) -> Iterator[tuple[int, Response]]:
     def encode(example: Example) -> Prompt | Question:
         if task.metric != "choice":
@@ -132,9 +139,12 @@ def _answer_all(
             yield n, _failure(name, error)
     if encoded:
         longest = max(_tokens(question, inference.limit(task)) for question in encoded.values())
-        rows = min(_BATCH, ensemble.most_rows(longest) or _BATCH)
-        size = 1 if inference.deterministic else inference.batch_size or rows
-        yield from _in_batches(name, encoded, answer, size)
+        size = 1 if inference.deterministic else inference.batch_size
+        while size is None:
+            rows = min(_BATCH, ensemble.most_rows(longest) or _BATCH)
+            # Models that only stay loaded must not make the batch smaller.
+            size = None if rows < _BATCH and make_room() else rows
+        yield from _in_batches(name, encoded, answer, size, make_room)
 
 
 def _tokens(encoded: Prompt | Question, limit: int) -> int:
@@ -149,6 +159,7 @@ def _in_batches(
     encoded: Mapping[int, Any],
     answer: Callable[[Mapping[int, Any], int], Iterator[tuple[int, Response]]],
     size: int,
+    make_room: Callable[[], bool],
 ) -> Iterator[tuple[int, Response]]:
     """Answer questions in batches.
 
@@ -176,7 +187,9 @@ def _in_batches(
         # After the handler, no traceback refers to the failed batch any more.
         if memory:
             free_memory()
-        if memory and min(size, len(numbers)) > 1:
+        if memory and make_room():
+            batches.append(numbers)
+        elif memory and min(size, len(numbers)) > 1:
             size = min(size, len(numbers)) // 2
             batches.append(numbers)
         elif len(numbers) > 1:

@@ -13,10 +13,11 @@ from typing import Any
 from advisor.config import InferenceConfig
 from advisor.progress import Progress
 from advisor.records import Answer, Cost, Profile
-from advisor.response_cache import Response, ResponseCache, key_of
+from advisor.response_cache import Response, ResponseCache, apart, key_of
 from advisor.tasks.task import Example, Score, Task
 from ensemble.errors import MemberError
 from ensemble.models.spec import EnsembleSpec
+from ensemble.models.thinking import ThinkingTags
 
 AnswerFunction = Callable[[Mapping[int, Example], Task, InferenceConfig], Generator[tuple[int, Response], None, None]]
 """Answers questions, given by number. Yields the number and the response of each one; a failed question has an error.
@@ -43,6 +44,7 @@ class Job:
         stage: The label of the progress; the name if it is empty.
         spec: The models, for an engine that loads them in other processes; None if a server answers.
         server: The URL of the server that answers; empty for models that decode here.
+        thinking: How the model marks its thinking, if a user says so.
 
     Attributes:
         questions: The questions without a stored response, by number.
@@ -68,11 +70,12 @@ class Job:
         stage: str = "",
         spec: EnsembleSpec | None = None,
         server: str = "",
+        thinking: ThinkingTags | None = None,
     ) -> None:
         # Again, although commands check it: programs that models wrote must not run through any other path.
         task.check_allowed()
         self.name, self.task, self.inference, self.answer = name, task, inference, answer
-        self.spec, self.server = spec, server
+        self.spec, self.server, self._thinking = spec, server, thinking
         self._cache, self._progress, self._stage = cache, progress, stage or name
         # All keys now: hashing is quick, and the stored responses are found with a few queries.
         self._keys = [question_key(key, example, task, inference) for example in task.examples]
@@ -136,7 +139,8 @@ class Job:
             prompt_tokens=_all_known([response.prompt_tokens for response in responses if response.error is None]),
             peak_memory=self._cache.value(key, lambda value: type(value) is int and value > 0),
         )
-        pairs = list(zip(self.task.examples, responses, strict=True))
+        # From here on a response is what the model answered: nothing reads an answer from its thinking.
+        pairs = list(zip(self.task.examples, apart(responses, self._thinking), strict=True))
         # All at once: corpus metrics and sandboxes score many responses faster than one after the other.
         scores = iter(self.task.score_all([(example, r.text) for example, r in pairs if r.error is None]))
         answers = (_answer(example, r, next(scores) if r.error is None else None) for example, r in pairs)
@@ -183,4 +187,6 @@ def _answer(example: Example, response: Response, score: Score | None) -> Answer
         options=response.options,
         group=example.group,
         tokens=response.tokens,
+        thinking=response.thinking,
+        thought=bool(response.thinking or response.thinking_tokens),
     )

@@ -9,17 +9,25 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Protocol
 
 from advisor.profile.generate import free_memory, peak_memory, reset_peak_memory
 from advisor.profile.job import Job
+from advisor.profile.loaded_models import LoadedModels
 from advisor.response_cache import Response
 from ensemble.common.background import in_background
 from ensemble.errors import MemberError
 
 
 class JobRunner(Protocol):
-    """Runs jobs, in this process or on a cluster."""
+    """Runs jobs, in this process or on a cluster.
+
+    Attributes:
+        models: The models that are loaded in this process.
+    """
+
+    models: LoadedModels
 
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
         """Run jobs, one after the other or at the same time. If one fails, the others continue.
@@ -31,13 +39,18 @@ class JobRunner(Protocol):
 
 
 class LocalJobRunner:
-    """Runs jobs in this process: those of servers at the same time, then one after the other those of models here."""
+    """Runs jobs in this process: those of servers at the same time, then one after the other those of models here.
 
-    def __init__(self) -> None:
+    Args:
+        cache_dir: The folder of the joint vocabularies' tables.
+    """
+
+    def __init__(self, cache_dir: Path) -> None:
+        self.models = LoadedModels(cache_dir)
         self._froze = False
 
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
-        """See :meth:`JobRunner.run`. Only the models of one job are in memory at a time."""
+        """See :meth:`JobRunner.run`."""
         local: list[Job] = []
         servers: dict[str, list[Job]] = {}
         for job in jobs:
@@ -54,7 +67,8 @@ class LocalJobRunner:
                 try:
                     for number, response in job.answer(job.questions, job.task, job.inference):
                         job.add(number, response)
-                    peak = peak_memory()
+                    if (peak := peak_memory()) is not None:
+                        peak = max(peak - self.models.idle_bytes(), 1)
                 except MemberError as failure:
                     error = MemberError(failure.reason, of=failure.of)
                 # After the handler, no traceback refers to the models any more.

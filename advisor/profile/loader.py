@@ -17,43 +17,50 @@ ALONE = "average"
 """The method of a single model: it gives the whole vocabulary's probabilities, which draws and requests need."""
 
 
-def load_ensemble(
-    spec: EnsembleSpec, cache_dir: Path, *, engine: str = "local", loaded: dict[str, Member] | None = None
-) -> Ensemble:
-    """Load models as an ensemble. A single model decodes exactly as it does without an ensemble, whatever the method.
+def load_ensemble(spec: EnsembleSpec, cache_dir: Path, *, engine: str = "local") -> Ensemble:
+    """Load models as an ensemble; see :func:`ensemble_of`.
 
     Args:
         spec: The models and how they decode.
         cache_dir: The folder of the joint vocabularies' tables.
         engine: ``local`` for this process; ``ray`` for one node of the joined Ray cluster for each model.
-        loaded: Members of earlier calls, by name, which are used again; new members are added. None loads all members
-            anew and keeps none, so that only the members of one ensemble are in memory.
 
     Raises:
         InputError: The spec cannot be used, or the method needs all logits of members that are elsewhere.
         MemberError: A model failed while it was loaded.
     """
-    from ensemble.distributed.engine import check_engine, load_members
+    check_spec(spec, engine)
+    return ensemble_of(load_models(spec.members, engine), spec, cache_dir)
+
+
+def check_spec(spec: EnsembleSpec, engine: str = "local") -> None:
+    """Make sure that an engine can run a spec's method with its members, before anything is loaded.
+
+    Raises:
+        InputError: It cannot.
+    """
+    from ensemble.distributed.engine import check_engine
 
     if len(spec.members) > 1 or spec.method == "average":
         check_engine(cast("Backend", engine), spec.method, spec.members)
-    if engine == "ray":
-        return _ensemble(load_members(spec.members, "ray"), spec, cache_dir)
-    known = {} if loaded is None else loaded
-    missing = [model for model in spec.members if model.name not in known]
-    known |= {model.name: member for model, member in zip(missing, _load(missing), strict=True)}
-    return _ensemble([known[model.name] for model in spec.members], spec, cache_dir)
 
 
-def _load(models: Sequence[ModelSpec]) -> Sequence[Member]:
+def load_models(models: Sequence[ModelSpec], engine: str = "local") -> Sequence[Member]:
+    """Load models without their libraries' messages.
+
+    Raises:
+        InputError: One of them cannot be used.
+        MemberError: One of them failed while it was loaded.
+    """
     from ensemble.distributed.engine import load_members
 
-    if any(not model.is_remote and model.weights.gguf for model in models):
+    if engine == "local" and any(not model.is_remote and model.weights.gguf for model in models):
         _silence_gguf()
-    return load_members(models, "local")
+    return load_members(models, cast("Backend", engine))
 
 
-def _ensemble(members: Sequence[Member], spec: EnsembleSpec, cache_dir: Path) -> Ensemble:
+def ensemble_of(members: Sequence[Member], spec: EnsembleSpec, cache_dir: Path) -> Ensemble:
+    """Loaded models as an ensemble. A single model decodes exactly as it does without one, whatever the method."""
     from ensemble.api import Ensemble
 
     tables = cache_dir / "tables"

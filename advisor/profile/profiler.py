@@ -1,11 +1,10 @@
-"""Profiles the models of a run: each candidate alone, one in memory at a time, and sets of them together.
+"""Profiles the models of a run: each candidate alone, and sets of them together.
 
 If a candidate fails, the failure is recorded and the others continue.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -26,12 +25,13 @@ from advisor.profile.server_answers import server_answers
 from advisor.profile.turns import next_turns, profile_in_turns
 from advisor.progress import Progress
 from advisor.records import Profile
-from advisor.response_cache import ResponseCache
+from advisor.response_cache import ResponseCache, apart
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_method, plugins
 from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.client import ServerClient
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ class Profiler:
         cache: The response cache.
         progress: Shows progress and messages.
         engine: Runs the jobs; None for this process.
-        keep_models: Whether loaded models stay in memory, for a run that needs all of them together anyway.
 
     Attributes:
         identities: What determines each candidate's responses, by name.
@@ -68,21 +67,20 @@ class Profiler:
         progress: Progress,
         *,
         engine: JobRunner | None = None,
-        keep_models: bool = False,
     ) -> None:
         self._config = config
         self._cache = cache
         self._progress = progress
-        self._engine = engine or LocalJobRunner()
-        self._keep_models = keep_models
-        self._loaded: dict[str, Member] = {}
+        self._engine = engine or LocalJobRunner(config.cache_dir)
         self._on_dev: dict[str, Profile] = {}
-        # Servers answer at the same time, each in a thread; libraries are imported by one.
-        self._loading = threading.Lock()
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
         self.identities = {
             name: identify(
-                candidate, config.inference.dtype, config.inference.chat_template, cache, self._device(candidate)
+                candidate,
+                config.inference.dtype,
+                config.inference.chat_template,
+                self._device(candidate),
+                keep_hashes=not cache.read_only,
             )
             for name, candidate in self._candidates.items()
         }
@@ -90,6 +88,11 @@ class Profiler:
         for name, identity in self.identities.items():
             if isinstance(identity, ServerIdentity) and identity.lacks is not None:
                 progress.say(f"{name}: {identity.lacks}; until then it gives whole texts")
+
+    @property
+    def loads(self) -> Mapping[str, Sequence[float]]:
+        """The seconds of each load of a model in this process, by name; those of the run's judges are among them."""
+        return self._engine.models.seconds
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
         """Profile candidates, each alone.
@@ -171,14 +174,15 @@ class Profiler:
 
     def stored_alone(self, name: str, task: Task) -> dict[str, str | None]:
         """The candidate's responses that the cache has, by the ids of their questions; None for one that failed."""
-        return self._stored(self.key([name], self._single(name, task)), task)
+        return self._stored(self.key([name], self._single(name, task)), task, self._candidates[name].thinking)
 
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
-        said = self._stored(self.key(names, self.decoding(names, method, options)), task)
+        key = self.key(names, self.decoding(names, method, options))
+        said = self._stored(key, task, self._candidates[names[0]].thinking)
         return not next_turns(task, said).examples
 
-    def _stored(self, key: Mapping[str, Any], task: Task) -> dict[str, str | None]:
+    def _stored(self, key: Mapping[str, Any], task: Task, thinking: ThinkingTags | None) -> dict[str, str | None]:
         """The responses that the cache has for a key, as :func:`next_turns` takes them."""
         said: dict[str, str | None] = {}
         # The key of a later turn has the responses before it.
@@ -187,8 +191,9 @@ class Profiler:
             stored = self._cache.get(keys)
             if not stored:
                 break
-            found = {each.id: stored[key] for each, key in zip(examples, keys, strict=True) if key in stored}
-            said |= {number: None if response.error else response.text for number, response in found.items()}
+            ids = [each.id for each, key in zip(examples, keys, strict=True) if key in stored]
+            found = apart((stored[key] for key in keys if key in stored), thinking)
+            said |= {number: None if each.error else each.text for number, each in zip(ids, found, strict=True)}
         return said
 
     def is_remote(self, name: str) -> bool:
@@ -231,14 +236,7 @@ class Profiler:
         if behind_servers and self._config.inference.engine == "ray":
             # The others run on the cluster, each on its node; a set without servers runs on one node, see RayJobRunner.
             return load_ensemble(spec, self._config.cache_dir, engine="ray")
-        if self._keep_models:
-            return load_ensemble(spec, self._config.cache_dir, loaded=self._loaded)
-        with self._loading:
-            loaded = dict(self._loaded)
-            ensemble = load_ensemble(spec, self._config.cache_dir, loaded=loaded)
-            # Members behind servers take no memory here, and each new one would probe its server again.
-            self._loaded |= {name: member for name, member in loaded.items() if not member.is_here}
-        return ensemble
+        return self._engine.models.ensemble(spec)
 
     def _device(self, candidate: ModelSpec) -> str:
         """The device that a candidate runs on."""
@@ -309,7 +307,7 @@ class Profiler:
             server = ""
             models = tuple(map(self.model, members))
             spec = replace(decoding or self.decoding(members), members=models)
-            answer = partial(answers, name, partial(self._load, spec))
+            answer = partial(answers, name, partial(self._load, spec), make_room=self._engine.models.make_room)
         return Job(
             name,
             task,
@@ -321,6 +319,8 @@ class Profiler:
             stage=f"{stage or name} on {task.split}{_turn(task)}",
             spec=spec,
             server=server,
+            # A set writes in its primary's tokens, and so with its tags.
+            thinking=self._candidates[members[0]].thinking,
         )
 
     def key(self, members: Sequence[str], decoding: EnsembleSpec | None) -> dict[str, Any]:

@@ -76,6 +76,8 @@ class RayJobRunner:
         self._cache_dir = cache_dir
         self._say = say
         self._pool = WorkerPool()
+        self._local = LocalJobRunner(cache_dir)
+        self.models = self._local.models
 
     def __enter__(self) -> RayJobRunner:
         return self
@@ -130,7 +132,7 @@ class RayJobRunner:
         # are not behind servers are actors, which need what idle workers hold.
         if any(job.spec is not None and job.questions for job in local):
             self._pool.close()
-        yield from LocalJobRunner().run(local)
+        yield from self._local.run(local)
 
     def _run_queues(self, pending: dict[Any, _WorkerState]) -> Iterator[Job]:
         """Give jobs to workers and handle their replies, until all queues are empty.

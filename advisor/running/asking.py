@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from advisor.profile.asked_model import AskedModel, LocalModel, LocalModels, server_model
+from advisor.profile.asked_model import AskedModel, LocalModel, server_model
+from advisor.profile.loaded_models import LoadedModels
 from advisor.response_cache import Response
 from advisor.running.plan import StrategyPlan
+from advisor.servers.tool_chat import AskedPrompt, ToolChat, in_one_form
 from advisor.strategies.vote_reader import VoteReader
+from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods._votes import Codes, answer_codes, vote
 from ensemble.models.spec import Sourced
@@ -36,6 +39,7 @@ class Answered:
         response: The response, with the tokens of the prompt as this model counts them.
         answers: The models that answered, in the order of the strategy, and what was read from each response; None if
             it has no answer, or the strategy does not vote.
+        agreement: The share of these answers that are the one of the response that is taken; None without votes.
         failures: The models that failed, and the reason.
     """
 
@@ -43,6 +47,7 @@ class Answered:
     response: Response
     answers: tuple[tuple[str, str | None], ...]
     failures: tuple[tuple[str, str], ...]
+    agreement: float | None = None
 
     @property
     def calls(self) -> int:
@@ -71,7 +76,7 @@ class PromptCalls:
     def __init__(
         self,
         models: Sequence[AskedModel],
-        prompt: Prompt,
+        prompt: AskedPrompt,
         settings: Settings,
         *,
         group: str | None,
@@ -83,6 +88,7 @@ class PromptCalls:
         self.made: list[tuple[int, Response | UniteError]] = []
         self._models, self._prompt, self._deadline = models, prompt, deadline
         self._reader, self._observe = reader, observe
+        self._has_tools = isinstance(prompt, ToolChat)
 
     @property
     def text(self) -> str:
@@ -91,7 +97,8 @@ class PromptCalls:
             return self._prompt.prompt
         if isinstance(self._prompt, str):
             return self._prompt
-        return "\n".join(message["content"] for message in self._prompt)
+        messages = self._prompt.messages if isinstance(self._prompt, ToolChat) else self._prompt
+        return "\n".join(message["content"] or "" for message in messages)
 
     async def one(self, member: int, settings: Settings) -> None:
         """Ask one member, and wait for its reply."""
@@ -112,10 +119,13 @@ class PromptCalls:
 
     def answers(self) -> list[str | None]:
         """What was read from each reply; None if it has no answer, or answers are not counted."""
-        return [
-            None if self._reader is None or isinstance(reply, UniteError) else self._reader.read(reply.text)
-            for _, reply in self.made
-        ]
+        return [None if isinstance(reply, UniteError) else self._read(reply) for _, reply in self.made]
+
+    def _read(self, reply: Response) -> str | None:
+        """The answer in a reply."""
+        if self._reader is None:
+            return None
+        return in_one_form(reply.calls) if self._has_tools else self._reader.read(reply.text)
 
     def codes(self) -> Codes:
         """The numbers of the answers; see :func:`ensemble.methods._votes.answer_codes`."""
@@ -158,7 +168,7 @@ class Answerer:
         self._strategy.check_ready()
 
     async def answer(
-        self, prompt: Prompt, settings: Settings, group: str | None = None, deadline: float | None = None
+        self, prompt: AskedPrompt, settings: Settings, group: str | None = None, deadline: float | None = None
     ) -> Answered:
         """Answer a prompt; see :class:`PromptCalls` for the arguments.
 
@@ -192,22 +202,24 @@ class Answerer:
         # A vote without any answer takes the first model, which may have failed.
         number = winner if winner in answered else min(answered)
         names, answers = [self._models[member].name for member, _ in calls.made], calls.answers()
+        given = [answers[n] for n in answered]
         return Answered(
             names[number],
             answered[number],
-            tuple((names[n], answers[n]) for n in answered),
+            tuple(zip((names[n] for n in answered), given, strict=True)),
             tuple(failures),
+            None if answers[number] is None else given.count(answers[number]) / len(given),
         )
 
 
 def answer_prompt(plan: StrategyPlan, prompt: Prompt, settings: Settings, group: str | None = None) -> Answered:
-    """Answer one prompt; the models of this process are loaded one after another.
+    """Answer one prompt; a model of this process is loaded when the strategy asks it.
 
     Raises:
         InputError: The key of a server is missing, or no model can read this prompt.
         MemberError: All models failed.
     """
-    local = LocalModels()
+    local = LoadedModels(default_cache_dir())
     servers = {entry.name: server_model(entry) for entry in plan.members if entry.is_remote}
     models = [servers[member.name] if member.is_remote else LocalModel(member, local) for member in plan.members]
     # Not asyncio.run: its handler of Ctrl-C waits for a model that blocks the loop.

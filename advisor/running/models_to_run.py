@@ -29,6 +29,7 @@ from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, list_methods
 from ensemble.models.served_task import ServedTask
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
+from ensemble.models.thinking import ThinkingTags
 from ensemble.saved import folder as savedfolder
 from ensemble.servers.address import PREFIX, why_not_decodable
 
@@ -313,11 +314,12 @@ def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = No
 
 
 def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
+    thinking = None if source.thinking is None else ThinkingTags.of_option(source.thinking)
     if source.remote is not None:
         from ensemble.models.pool_line import saved_address
 
         remote = saved_address(source.remote, f"{place}: {name}")
-        return ModelSpec(remote, name, chat_template=source.chat_template, place=place)
+        return ModelSpec(remote, name, chat_template=source.chat_template, thinking=thinking, place=place)
     model = source.path_or_id or ""
     for key in ("path_or_id", "revision", "source", "target", "gguf_file"):
         if not is_usable(getattr(source, key) or ""):
@@ -330,7 +332,16 @@ def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
     sides = Sides(source.source, source.target, source.reads)
     checkpoint = Checkpoint(model, source.revision, sides=sides, gguf_file=source.gguf_file)
     quantization = None if source.quantization is None else quantization_config(source.quantization)
-    return ModelSpec(checkpoint, name, source.device, source.dtype, source.chat_template, quantization, place=place)
+    return ModelSpec(
+        checkpoint,
+        name,
+        source.device,
+        source.dtype,
+        source.chat_template,
+        quantization,
+        thinking=thinking,
+        place=place,
+    )
 
 
 def _check_path(model: str, place: str) -> None:

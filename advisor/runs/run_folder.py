@@ -78,18 +78,24 @@ def check_settings(out: Path, settings: Mapping[str, Any]) -> None:
 
 
 def dated(out: Path, result: Result) -> Result:
-    """The result with the time at which it was first written; the same result in this folder keeps its date."""
+    """The result with the time at which it was first written; the same result in this folder keeps its date and loads.
 
-    def on(date: str) -> Result:
-        return result.model_copy(update={"provenance": result.provenance.model_copy(update={"date": date})})
+    Where all responses are stored, no model is loaded again.
+    """
+
+    def on(date: str, **changed: object) -> Result:
+        provenance = result.provenance.model_copy(update={"date": date, **changed})
+        return result.model_copy(update={"provenance": provenance})
 
     path = out / "result.json"
     if path.is_file():
         # A file that cannot be read is replaced: then --force was given.
         with suppress(InputError, OSError, UnicodeError):
-            earlier = Run.open(out).result.provenance.date
-            if earlier and path.read_text(encoding="utf-8") == _json(written(on(earlier))):
-                return on(earlier)
+            first = Run.open(out).result.provenance
+            if first.date:
+                same = on(first.date, **({"loads": first.loads} if "loads" in first.model_fields_set else {}))
+                if path.read_text(encoding="utf-8") == _json(written(same)):
+                    return same
     return on(datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.records import FinishReason
 from advisor.response_cache import Response
+from advisor.servers.tool_chat import FunctionCall, ToolChat
 from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.token_client import TokenClient
 
 if TYPE_CHECKING:
+    from ensemble.common.grammar import Grammar
     from ensemble.decode.settings import Settings
     from ensemble.score.choices import ChoiceQuestion
 
@@ -31,7 +34,7 @@ _MAX_TOKEN_LENGTH = 1000
 
 def generate(
     server: ServerClient,
-    prompt: str | Sequence[Mapping[str, str]] | Sequence[int],
+    prompt: str | Sequence[Mapping[str, str]] | Sequence[int] | ToolChat,
     settings: Settings,
     *,
     chat: bool,
@@ -41,7 +44,8 @@ def generate(
     Args:
         server: The server.
         prompt: The text to continue, or the user's message where it goes through a chat template; with ``chat`` also
-            the messages of a conversation. Token ids go to ``/completions`` as they are, and no penalties apply.
+            the messages of a conversation, or a chat with functions. Token ids go to ``/completions`` as they are, and
+            no penalties apply.
         settings: The limit, the stop strings, and how to draw.
         chat: Whether the prompt goes through the model's chat template, on the server.
 
@@ -51,7 +55,7 @@ def generate(
     Raises:
         ServerError: The server gave no valid answer.
     """
-    from ensemble.servers.schema import ChatCompletion, Completion
+    from ensemble.servers.schema import ChatChoice, ChatCompletion, Completion
 
     path = CHAT if chat else COMPLETIONS
     # OpenAI's newer models refuse "max_tokens", and several other servers do not know "max_completion_tokens".
@@ -61,7 +65,11 @@ def generate(
         body["stop"] = list(settings.stop[:_MAX_STOPS])
     if settings.temperature:
         body |= {"seed": settings.seed, "top_p": settings.top_p}
-    if chat:
+    if settings.grammar is not None:
+        body["response_format"] = _response_format(settings.grammar)
+    if isinstance(prompt, ToolChat):
+        body |= {"messages": list(prompt.messages), **prompt.fields}
+    elif chat:
         body["messages"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     else:
         body |= {"prompt": prompt} if isinstance(prompt, str) else {"prompt": list(prompt), **_NO_PENALTIES}
@@ -71,11 +79,39 @@ def generate(
     )
     choice = completion.choices[0]
     # A server that ignores the limit would fill the cache and the report.
-    if (length := len(choice.text)) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
+    if (length := len(choice.text) + len(choice.thinking or "")) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
         raise server.invalid_answer(path, f"has {length:,} characters, too many for {settings.max_new_tokens:,} tokens")
     text, reason = _cut(choice.text, choice.finish_reason, settings.stop)
+    calls: tuple[FunctionCall, ...] = ()
+    if isinstance(prompt, ToolChat) and isinstance(choice, ChatChoice):
+        calls = tuple((each.function.name, each.function.arguments) for each in choice.message.tool_calls or ())
     usage = completion.usage
-    return Response(text, usage.completion_tokens, reason, 0.0, prompt_tokens=usage.prompt_tokens), answer
+    response = Response(
+        text,
+        usage.completion_tokens,
+        reason,
+        0.0,
+        prompt_tokens=usage.prompt_tokens,
+        thinking=choice.thinking,
+        thinking_tokens=usage.completion_tokens_details.reasoning_tokens,
+        calls=calls,
+    )
+    return response, answer
+
+
+def _response_format(grammar: Grammar) -> Mapping[str, Any]:
+    """A grammar as servers take it.
+
+    Raises:
+        ServerError: It is a regular expression, for which servers have no common form.
+    """
+    if grammar.kind != "json_schema":
+        raise ServerError("servers take JSON schemas, but no regular expressions", "refused")
+    schema = json.loads(grammar.text)
+    if schema == {"type": "object"}:
+        # More servers know this than schemas.
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema, "strict": True}}
 
 
 def likeliest_choice(server: ServerClient, example: Example, task: Task) -> Response:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from advisor.profile.asked_model import NO_TOOLS
+from advisor.servers.tool_chat import AskedPrompt, ToolChat
 from advisor.serving.errors import RequestError, busy, model_error, prompt_error, unavailable
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import Event, GenerationRequest, Piece
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from ensemble.api import Ensemble
     from ensemble.decode.decoder import Decoder
     from ensemble.decode.settings import Batch
-    from ensemble.models.member import Member, Prompt
+    from ensemble.models.member import Member
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -285,11 +287,13 @@ class SharedDecoder:
 
         Raises:
             PromptTooLongError: A prompt has more tokens than are allowed.
-            RequestError: All prompts together have.
+            RequestError: All prompts together have; or one is a chat with functions.
         """
         tokens, limit = 0, self._limits.prompt_tokens
         prompts: list[list[list[int]]] = []
         for prompt in request.prompts:
+            if isinstance(prompt, ToolChat):
+                raise RequestError(400, f"tools: {NO_TOOLS}; leave it out", param="tools", code="unsupported_parameter")
             ids = [list(prompt)] if isinstance(prompt, tuple) else self._ensemble.encode(prompt)
             if limit is not None and len(ids[0]) > limit:
                 raise PromptTooLongError(f"a prompt has {len(ids[0])} tokens; this server allows {limit}")
@@ -506,10 +510,10 @@ class SharedDecoder:
             self._accepted -= texts
 
 
-def _characters(prompt: Prompt | tuple[int, ...]) -> int:
+def _characters(prompt: AskedPrompt | tuple[int, ...]) -> int:
     if isinstance(prompt, str):
         return len(prompt)
-    return 0 if isinstance(prompt, Sourced | tuple) else sum(len(message["content"]) for message in prompt)
+    return 0 if isinstance(prompt, Sourced | tuple | ToolChat) else sum(len(message["content"]) for message in prompt)
 
 
 def _length(prompt: Sequence[Sequence[int]]) -> int:

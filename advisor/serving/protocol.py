@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
+from advisor.servers.tool_chat import AskedPrompt, ToolChat
 from advisor.serving.errors import RequestError
 from advisor.serving.request import GenerationRequest
+from ensemble.common.grammar import Grammar
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.models.spec import Sourced
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 _UNREAD = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -52,6 +53,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "return_tokens_as_token_ids": (False,),
     "store": (False,),
     "suffix": ("",),
+    "parallel_tool_calls": (True, False),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_k": (0, -1),
@@ -140,12 +142,14 @@ class TextPart(BaseModel):
 
 
 class Message(BaseModel):
-    """A message of a conversation."""
+    """A message of a conversation. Calls of functions and their results are for models behind servers."""
 
     model_config = ConfigDict(strict=True, extra="allow")
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[list[TextPart] | None, BeforeValidator(_part_list)] = None
     name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
 
     @property
     def text(self) -> str:
@@ -204,10 +208,76 @@ class TokenizeRequest(BaseModel):
     add_special_tokens: bool = True
 
 
+class Function(BaseModel):
+    """A function that a model may call."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    name: str
+
+
+class Tool(BaseModel):
+    """A function, as the API gives it."""
+
+    model_config = ConfigDict(strict=True)
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(BaseModel):
+    """The name of a function."""
+
+    model_config = ConfigDict(strict=True)
+    name: str
+
+
+class ToolChoice(BaseModel):
+    """The function that a model must call."""
+
+    model_config = ConfigDict(strict=True)
+    type: Literal["function"]
+    function: FunctionName
+
+
+class JsonSchema(BaseModel):
+    """A JSON schema of ``response_format``; texts always follow it, whether ``strict`` asks for it or not."""
+
+    model_config = ConfigDict(strict=True)
+    name: str
+    schema_: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextFormat(BaseModel):
+    """Any text."""
+
+    model_config = ConfigDict(strict=True)
+    type: Literal["text"]
+
+
+class JsonObjectFormat(BaseModel):
+    """Any JSON object."""
+
+    model_config = ConfigDict(strict=True)
+    type: Literal["json_object"]
+
+
+class JsonSchemaFormat(BaseModel):
+    """A JSON text that is valid by a schema."""
+
+    model_config = ConfigDict(strict=True)
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
 class ChatRequest(RequestBody):
     """The body of ``/v1/chat/completions``."""
 
     messages: list[Message] = Field(min_length=1)
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = Field(None, discriminator="type")
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=_MAX_ALTERNATIVES)
@@ -226,7 +296,7 @@ def read_completion(body: CompletionRequest, limits: RequestLimits, seed: int) -
     """
     chosen = {name: getattr(body, name) for name in ("logprob_token_ids", "return_tokens_as_token_ids")}
     refuse_unsupported(chosen)
-    prompts: list[Prompt | tuple[int, ...]] = [*body.texts, *map(tuple, body.contexts)]
+    prompts: list[AskedPrompt | tuple[int, ...]] = [*body.texts, *map(tuple, body.contexts)]
     if body.contexts:
         # A client that sends ids takes this model as a member, and not as the run that it is served from.
         limits = replace(limits, default_stop=())
@@ -257,9 +327,39 @@ def read_chat(
     alternatives = (body.top_logprobs or 0) if body.logprobs else None
     max_tokens = body.max_completion_tokens or body.max_tokens
     # Before the prompt is made: a request that is refused must not take that time.
+    if body.tool_choice not in (None, "none", "auto") and not body.tools:
+        raise RequestError(400, "tool_choice: needs tools", param="tool_choice")
+    grammar = _grammar(body.response_format)
+    # The task's own stop strings are for its free texts, and may be a part of a JSON text.
+    limits = replace(limits, default_stop=()) if grammar or body.tools else limits
     request = _generation_request(body, [""], alternatives, max_tokens, limits, seed)
+    request = replace(request, settings=replace(request.settings, grammar=grammar))
     filled, note = _chat_prompt(body.messages, prompt)
-    return replace(request, prompts=(filled,)), note
+    with_tools = body.tools or any(message.role == "tool" or message.tool_calls for message in body.messages)
+    return replace(request, prompts=(_tool_chat(body, filled) if with_tools else filled,)), note
+
+
+def _tool_chat(body: ChatRequest, filled: Prompt) -> ToolChat:
+    """A chat with functions, which goes to servers with all that belongs to calls."""
+    contents = [filled] if isinstance(filled, str | Sourced) else [message["content"] for message in filled]
+    texts = [content.prompt if isinstance(content, Sourced) else content for content in contents]
+    given = [
+        {**message.model_dump(exclude_none=True, exclude={"content"}), "content": text or None}
+        for message, text in zip(body.messages, texts, strict=True)
+    ]
+    names = {"tools", "tool_choice", "parallel_tool_calls"}
+    return ToolChat(given, body.model_dump(include=names, exclude_none=True))
+
+
+def _grammar(wanted: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> Grammar | None:
+    """What a text must be."""
+    if wanted is None or isinstance(wanted, TextFormat):
+        return None
+    schema = wanted.json_schema.schema_ if isinstance(wanted, JsonSchemaFormat) else {"type": "object"}
+    try:
+        return Grammar.json_schema(schema)
+    except InputError as error:
+        raise RequestError(400, f"response_format: {error}", param="response_format") from None
 
 
 def _chat_prompt(messages: Sequence[Message], prompt: TaskPrompt | None) -> tuple[Prompt, str | None]:
@@ -285,7 +385,7 @@ def _chat_prompt(messages: Sequence[Message], prompt: TaskPrompt | None) -> tupl
 
 def _generation_request(
     body: RequestBody,
-    prompts: Sequence[Prompt | tuple[int, ...]],
+    prompts: Sequence[AskedPrompt | tuple[int, ...]],
     alternatives: int | None,
     max_tokens: int | None,
     limits: RequestLimits,

@@ -12,8 +12,8 @@ from advisor.serving.errors import RequestError
 from ensemble.servers.client import TRACE_HEADERS
 
 if TYPE_CHECKING:
+    from advisor.servers.tool_chat import AskedPrompt, FunctionCall
     from ensemble.decode.settings import Settings
-    from ensemble.models.member import Prompt
     from ensemble.step.logprobs import StepLogprobs
 
 
@@ -27,6 +27,7 @@ class Piece:
         steps: The log-probabilities of the tokens that begin in it; empty where the request wants none.
         finish_reason: Why the text ended, with its last piece.
         new_tokens: Tokens of the whole text, with its last piece.
+        calls: Functions that the model calls, with the last piece.
     """
 
     index: int
@@ -34,6 +35,7 @@ class Piece:
     steps: Sequence[StepLogprobs] = ()
     finish_reason: str | None = None
     new_tokens: int = 0
+    calls: Sequence[FunctionCall] = ()
 
 
 Event = int | Piece | RequestError
@@ -47,7 +49,7 @@ class GenerationRequest:
 
     Attributes:
         prompts: As the members' :meth:`ensemble.models.member.Member.encode_prompt` takes them; or the token ids of a
-            prompt, for a single model.
+            prompt, for a single model; or a chat with functions, for models behind servers.
         copies: Texts for each prompt; each copy has its own random draws.
         settings: Of all texts.
         stream: Whether the client wants the texts in pieces.
@@ -65,7 +67,7 @@ class GenerationRequest:
         cancelled: Whether its client left, or has all that it gets.
     """
 
-    prompts: tuple[Prompt | tuple[int, ...], ...]
+    prompts: tuple[AskedPrompt | tuple[int, ...], ...]
     copies: int
     settings: Settings
     stream: bool = False
@@ -119,7 +121,7 @@ class GenerationRequest:
             for index, parts in arrived.items():
                 steps = [step for part in parts for step in part.steps]
                 last = parts[-1]
-                yield Piece(index, "".join(part.text for part in parts), steps, last.finish_reason, last.new_tokens)
+                yield replace(last, text="".join(part.text for part in parts), steps=steps)
                 if last.finish_reason is not None:
                     self.ended[index] = replace(last, text="", steps=())
                     unfinished -= 1

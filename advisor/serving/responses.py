@@ -19,6 +19,7 @@ from advisor.serving.request import GenerationRequest, Piece
 
 if TYPE_CHECKING:
     from advisor.running.task_prompt import TaskPrompt
+    from advisor.servers.tool_chat import FunctionCall
     from advisor.strategies.vote_reader import VoteReader
     from ensemble.decode.sequences import Generation
     from ensemble.decode.stream import Pieces
@@ -198,7 +199,7 @@ class ResponseFormat(ABC):
             "index": piece.index,
             **self._content(piece, whole=whole),
             "logprobs": self._logprobs(piece) if self._with_logprobs else None,
-            "finish_reason": openai_reason(piece.finish_reason),
+            "finish_reason": "tool_calls" if piece.calls else openai_reason(piece.finish_reason),
         }
 
     @abstractmethod
@@ -257,12 +258,16 @@ class ChatFormat(ResponseFormat):
         # A model continues its prompt with a space, which is no part of a message.
         if text and text == self.texts[piece.index]:
             text = text.removeprefix(" ")
+        calls = [_chat_call(place, call) for place, call in enumerate(piece.calls)]
+        own = {"tool_calls": calls} if calls else {}
         if whole:
-            return {"message": {"role": "assistant", "content": text, "refusal": None}}
+            # As OpenAI has it: a message of calls alone has no text.
+            content = text or (None if calls else "")
+            return {"message": {"role": "assistant", "content": content, "refusal": None, **own}}
         # Only the first delta of a text has the role.
         role = {} if piece.index in self._begun else {"role": "assistant"}
         self._begun.add(piece.index)
-        return {"delta": {**role, "content": text}}
+        return {"delta": {**role, "content": text, **own}}
 
     def _logprobs(self, piece: Piece) -> dict[str, Any]:
         content = [
@@ -270,6 +275,12 @@ class ChatFormat(ResponseFormat):
             for step in piece.steps
         ]
         return {"content": content, "refusal": None}
+
+
+def _chat_call(place: int, call: FunctionCall) -> dict[str, Any]:
+    name, arguments = call
+    function = {"name": name, "arguments": arguments}
+    return {"index": place, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 def openai_reason(reason: str | None) -> str | None:

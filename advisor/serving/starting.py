@@ -225,5 +225,8 @@ def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfi
     ensembles = [load_chosen(EnsembleSpec((member,), ALONE)) for member in local]
     # The figures of a member's decoder would mix with those of the requests.
     engines = _decoders(ensembles, member_limits(plan, limits), None, inference)
-    models = {member.name: DecoderModel(member.name, engine) for member, engine in zip(local, engines, strict=True)}
+    models = {
+        member.name: DecoderModel(member.name, engine, member.thinking)
+        for member, engine in zip(local, engines, strict=True)
+    }
     return [models.get(member.name) or servers[member.name] for member in plan.members]

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.profile.asked_model import ServerModel
+from advisor.profile.asked_model import NO_TOOLS, ServerModel
 from advisor.records import FinishReason
-from advisor.response_cache import Response
+from advisor.response_cache import Response, apart
 from advisor.running.asking import Answered, Answerer
 from advisor.running.plan import StrategyPlan
+from advisor.servers.tool_chat import ToolChat
 from advisor.serving.engine import STOPPING, SharedDecoder
 from advisor.serving.errors import RequestError, busy, prompt_error, unavailable
 from advisor.serving.protocol import RequestLimits
@@ -28,9 +29,10 @@ from advisor.serving.telemetry.metrics import Metrics
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 
 if TYPE_CHECKING:
+    from advisor.servers.tool_chat import AskedPrompt
     from advisor.serving.telemetry.tracing import RequestTraces
     from ensemble.decode.settings import Settings
-    from ensemble.models.member import Prompt
+    from ensemble.models.thinking import ThinkingTags
 
 _LOG = logging.getLogger(__name__)
 _PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
@@ -43,14 +45,18 @@ class DecoderModel:
     Args:
         name: Its name.
         engine: Decodes with it.
+        thinking: How it marks its thinking, if a user says so.
     """
 
-    def __init__(self, name: str, engine: SharedDecoder) -> None:
+    def __init__(self, name: str, engine: SharedDecoder, thinking: ThinkingTags | None = None) -> None:
         self.name = name
         self.engine = engine
+        self._thinking = thinking
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
+    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
         """Continue a prompt. If this is cancelled, the decoder drops the text."""
+        if isinstance(prompt, ToolChat):
+            raise InputError(NO_TOOLS, of=self.name)
         request = GenerationRequest((prompt,), 1, settings)
         try:
             self.engine.submit(request)
@@ -66,7 +72,7 @@ class DecoderModel:
             self.engine.cancel(request)
         reason: FinishReason = "length" if last.finish_reason == "length" else "eos"
         seconds = time.monotonic() - request.arrived
-        return Response(last.text, last.new_tokens, reason, seconds, prompt_tokens=tokens)
+        return apart([Response(last.text, last.new_tokens, reason, seconds, prompt_tokens=tokens)], self._thinking)[0]
 
 
 class StrategyHandler:
@@ -217,7 +223,10 @@ class StrategyHandler:
                 await _deliver(request, Piece(index, part))
             # A text may be empty, and still needs its last piece.
             end = parts[-1] if parts else ""
-            await _deliver(request, Piece(index, end, (), each.response.finish_reason, each.response.tokens))
+            response = each.response
+            await _deliver(
+                request, Piece(index, end, (), response.finish_reason, response.tokens, calls=response.calls)
+            )
 
     def _count(self, request: GenerationRequest, answered: Answered) -> None:
         # The vote comes before the first piece, so all pieces come at once.
@@ -245,7 +254,9 @@ async def _deliver(request: GenerationRequest, event: Event) -> None:
 def _extras(answered: Sequence[Answered]) -> Mapping[str, object]:
     """The fields of ``usage`` for a strategy."""
     failed = {name for each in answered for name, _ in each.failures}
+    votes = {} if all(each.agreement is None for each in answered) else {"agreement": [e.agreement for e in answered]}
     return {
+        **votes,
         "calls": sum(each.calls for each in answered),
         "members": [each.model for each in answered],
         "failed_members": sorted(failed),

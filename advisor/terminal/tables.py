@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.records import join, signed
+from advisor.runs.ceiling_sentence import ceiling_in_words
 from advisor.runs.group_sentence import source_of_gain
 from advisor.runs.judge_sentences import on_split, on_strategy
 from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 # Only some tasks have these: a mean over groups needs groups, and calibration needs choices.
 _DETAILS = {
     "mean_length": ("length", ".0f"),
+    "mean_tokens": ("tokens", ".0f"),
     "accuracy_macro": ("macro", ".1f"),
     "corpus_score": ("corpus", ".1f"),
     "truncated": ("cut off", "d"),
@@ -152,6 +154,7 @@ def print_conclusion(result: Result, report: Path) -> None:
         lines = [*lines, advice.text]
     if recommendation := advice.recommendation:
         recommended = [f"Recommended: {recommendation.text}", *_of_thousand(result, recommendation), *_source(result)]
+        recommended += [possible] if (possible := ceiling_in_words(result)) else []
         shown_by = f"Shown by the test: {_shown(result, recommendation)}"
         lines = [*recommended, shown_by, f"Cost: {_cost(recommendation)}", *lines]
     else:

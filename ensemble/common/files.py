@@ -27,10 +27,14 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def remembered_sha256(path: Path) -> str:
+def remembered_sha256(path: Path, *, keep: bool = True) -> str:
     """The SHA-256 of a file's content, computed again only if its size, inode or a time of change differs.
 
     The user's cache folder keeps it; where that cannot be written, it is computed at each call.
+
+    Args:
+        path: The file.
+        keep: Whether a new hash may be written.
 
     Raises:
         OSError: The file cannot be read.
@@ -48,7 +52,8 @@ def remembered_sha256(path: Path) -> str:
         pass
     digest = sha256(path)
     with contextlib.suppress(OSError):
-        write_text(note, json.dumps([state, digest]))
+        if keep:
+            write_text(note, json.dumps([state, digest]))
     return digest
 
 

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 
@@ -17,6 +18,7 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.member import Member
 from ensemble.runtime.draft import MAX_DRAFT_ROWS, MIN_REMOTE_PROBABILITY, Drafter, DraftMode
+from ensemble.step.grammar import Allowed
 from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
@@ -45,6 +47,7 @@ class Decoder(PromptDecoder):
         drafter: Drafter | None = None,
     ) -> None:
         self._members = members
+        self._joint = joint
         self._batch = batch or Batch()
         self._detokenizer = Detokenizer([member.vocabulary for member in members], joint)
         self._sample = Sampler(rule, len(members), self._detokenizer, trace=self._batch.trace)
@@ -55,6 +58,7 @@ class Decoder(PromptDecoder):
         running = 0 if rule.mixture and others else 1 if rule.needs_others else len(members)
         self._contexts = Contexts(members, running)
         self._is_here = all(member.is_here for member in members)
+        self._gates_on_logits = rule.needs_others is not None
         self._only_greedy = rule.only_greedy_remote and not self._is_here
         # Where the others wait for a gate, the primary writes ahead anyway; a drawn member has no other to check.
         self._never_drafts = not self._batch.draft or running < len(members) or not others
@@ -103,6 +107,8 @@ class Decoder(PromptDecoder):
                 "this method takes greedy decoding only where a member is in another process, without a trace and "
                 "log-probabilities: they would need the probabilities of all tokens; use unite"
             )
+        if settings.grammar is not None and self._gates_on_logits and not self._is_here:
+            raise InputError("this method takes a grammar only where all members are in this process; use unite")
 
     @torch.inference_mode()
     def remove(self, number: int) -> None:
@@ -135,7 +141,8 @@ class Decoder(PromptDecoder):
             sequences = self._contexts.sequences
             draws = [draw for sequence in sequences for draw in sequence.draws(1)]
             appends_only = self._appends_only([sequence.readers for sequence in sequences])
-            sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run)
+            allowed = self._allowed([[] for _ in sequences])
+            sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run, allowed)
             for row, token in enumerate(sampled):
                 self._emit(sequences[row], token, row)
         seconds, rows = time.perf_counter() - start, len(self._contexts.sequences)
@@ -213,7 +220,8 @@ class Decoder(PromptDecoder):
             for sequence, draft in zip(sequences, drafts, strict=True)
             for readers in (sequence.readers, *(ahead for _, ahead in draft))
         ]
-        sampled = self._sample(self._contexts.logits, draws, self._appends_only(readers))
+        allowed = self._allowed([[token for token, _ in draft] for draft in drafts])
+        sampled = self._sample(self._contexts.logits, draws, self._appends_only(readers), allowed=allowed)
         accepted, row = [], 0
         for sequence, draft in zip(sequences, drafts, strict=True):
             accepted.append(self._accept(sequence, draft, sampled, row))
@@ -267,6 +275,29 @@ class Decoder(PromptDecoder):
                 return n
         return room
 
+    def _allowed(self, drafts: Sequence[Sequence[int]]) -> Allowed | None:
+        """What the places of each sequence and its draft may choose; None if no sequence follows a grammar."""
+        sequences = self._contexts.sequences
+        if all(sequence.grammar is None for sequence in sequences):
+            return None
+        masks: list[bytes | None] = []
+        for sequence, draft in zip(sequences, drafts, strict=True):
+            own: list[bytes] = []
+            if sequence.grammar is not None:
+                try:
+                    own = sequence.grammar.allowed([self._entry_of[token] for token in draft])
+                except MemberError as error:
+                    sequence.failure = error
+            # Behind a token that is not allowed no text comes, so there everything is.
+            masks += [*own, *[None] * (len(draft) + 1 - len(own))]
+        return Allowed(masks, self._joint)
+
+    @cached_property
+    def _entry_of(self) -> list[int]:
+        """The entry of each of the primary's ids."""
+        entries: list[int] = self._joint.members[0].entry_of.tolist()
+        return entries
+
     def _appends_only(self, readers: Sequence[Sequence[Continuation]]) -> AppendsOnly:
         """For rows with these readers: whether a token leaves the last ids of every other member unchanged."""
 
@@ -283,10 +314,10 @@ class Decoder(PromptDecoder):
 
         `readers` are the text with the token as the other members read it; None if they have not read it yet.
         """
-        if sampled.token == NO_TOKEN:
+        if sampled.token == NO_TOKEN and sequence.failure is None:
             # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
-            step = f" at step {len(sequence.tokens) + 1}"
-            sequence.failure = no_token(self._contexts.logits_of(row), [0], step)
+            sequence.failure = self._why_no_token(sequence, row)
+        if sequence.failure is not None:
             return
         sequence.record(sampled)
         data = self._detokenizer.data(sampled.token)
@@ -300,7 +331,9 @@ class Decoder(PromptDecoder):
             ids = ids[:room]
             data = b"".join(self._detokenizer.data(index) or b"" for index in ids)
         sequence.append(ids, data)
-        if sequence.finish_reason is not None:
+        if sequence.grammar is not None:
+            sequence.follow(sequence.grammar, [self._entry_of[index] for index in ids])
+        if sequence.finish_reason is not None or sequence.failure is not None:
             return
         if readers is not None:
             sequence.readers = readers
@@ -311,6 +344,14 @@ class Decoder(PromptDecoder):
                 reader.extend(data)
         if len(ids) >= room or not sequence.fits():
             sequence.finish_reason = "length"
+
+    def _why_no_token(self, sequence: RunningSequence, row: int) -> MemberError:
+        """Why no token can be chosen for a sequence in a row of the logits."""
+        step = f" at step {len(sequence.tokens) + 1}"
+        if sequence.grammar is not None and not sequence.grammar.can_continue(self._entry_of):
+            reason = "the grammar allows no text that its vocabulary has,"
+            return MemberError(reason + step, of=self._members[0].name)
+        return no_token(self._contexts.logits_of(row), [0], step)
 
 
 def make_drafter(members: Sequence[Member], joint: JointVocabulary, batch: Batch) -> Drafter:

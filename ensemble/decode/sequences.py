@@ -16,6 +16,7 @@ from ensemble.errors import MemberError
 from ensemble.models.member import Member
 from ensemble.runtime.draft import TextDrafts
 from ensemble.runtime.local_runner import common_length
+from ensemble.step.grammar import GrammarState
 from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import Draw, SampledToken
 from ensemble.step.trace import Step
@@ -85,6 +86,7 @@ class RunningSequence:
         likelihoods: The log-probabilities at each step, if requested.
         counts: What it took so far.
         drafting: What became of its drafts.
+        grammar: How far it has come in its grammar; None without one.
         end: The place of a stop string in ``data``, where the text is cut.
         finish_reason: None while it runs.
         failure: Why no token could be chosen; None unless that happened.
@@ -110,6 +112,9 @@ class RunningSequence:
         self.likelihoods: list[StepLogprobs] = []
         self.counts = Counts()
         self.drafting = TextDrafts()
+        self.grammar = (
+            GrammarState(settings.grammar, [each.vocabulary for each in members]) if settings.grammar else None
+        )
         self.end: int | None = None
         self.finish_reason: FinishReason | None = None
         self.failure: MemberError | None = None
@@ -220,6 +225,16 @@ class RunningSequence:
         if self.stops and (end := first_stop(self.data, searched, self.stops)) is not None:
             self.end = end
             self.finish_reason = "stop"
+
+    def follow(self, grammar: GrammarState, entries: Sequence[int]) -> None:
+        """Go on in the sequence's grammar by the entries of an emitted token; a complete text ends."""
+        try:
+            grammar.advance(entries)
+        except MemberError as error:
+            self.failure = error
+        else:
+            if grammar.is_complete and self.finish_reason is None:
+                self.finish_reason = "eos"
 
     def outcome(self) -> Generation | MemberError | None:
         """The result of a finished sequence: its generation or its failure; None while it runs."""

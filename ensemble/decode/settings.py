@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ensemble.common.grammar import Grammar
 from ensemble.errors import InputError
 
 MAX_DRAFT_TOKENS = 24
@@ -44,6 +45,7 @@ class Settings:
             to the emitted token; None keeps no log-probabilities.
         top_k: A draw is among so many of the likeliest entries (Fan et al., 2018), and within them by ``top_p``; 0 for
             all.
+        grammar: What the text must be; a text that ends at ``max_new_tokens`` is a beginning of it. None for any text.
     """
 
     max_new_tokens: int = 256
@@ -53,6 +55,7 @@ class Settings:
     seed: int = 0
     alternatives: int | None = None
     top_k: int = 0
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,9 +32,14 @@ from ensemble.servers.token_client import RequestCounts, TokenClient
 from ensemble.servers.token_server import Logprobs, NextToken
 from ensemble.vocabulary.joint import NONE, Candidates, candidates_of
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _USUAL_K = 10
 _LEAST_SHARE = 1e-4
 """The least share of all probability that candidates have: the server's values have seven digits."""
+_MAX_FETCHED = 512
+"""Where a grammar allows at most so many ids, all of them are fetched: the top ones may be others."""
 _MORE = 10
 """Ids above k to ask for: special tokens and ids with equal bytes take places among the top ones."""
 
@@ -280,7 +286,7 @@ class RemoteRows(RemoteLogits):
     def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`ensemble.runtime.logits.RemoteLogits.known`."""
         found = [
-            [math.nan if row.fault else row.logprobs.get(index) for index in wanted]
+            [math.nan if row.fault else row.logprob(index) for index in wanted]
             for row, wanted in zip(self.rows, ids.tolist(), strict=True)
         ]
         values = [
@@ -305,9 +311,26 @@ class RemoteRows(RemoteLogits):
 
         def done() -> None:
             for (row, _), logprobs in zip(lacking, wait(), strict=True):
-                row.logprobs |= candidates.of(logprobs)
+                row.learn(candidates.of(logprobs))
 
         return done
+
+    def restrict(self, allowed: Tensor) -> None:
+        """See :meth:`ensemble.runtime.logits.RemoteLogits.restrict`."""
+        client, candidates = self._runner.client, self._runner.candidates
+        few: list[tuple[_Row, list[int]]] = []
+        for row, own in zip(self.rows, allowed.cpu().numpy(), strict=True):
+            row.allowed = own
+            row.logprobs, known = {}, row.logprobs
+            row.learn(known)
+            ids = np.flatnonzero(own).tolist()
+            if row.floor > -math.inf and client.limits.chosen and len(ids) <= _MAX_FETCHED:
+                few.append((row, ids))
+        if few:
+            answers = client.chosen([row.context for row, _ in few], [ids for _, ids in few])()
+            for (row, _), logprobs in zip(few, answers, strict=True):
+                row.learn(candidates.of(logprobs))
+                row.floor = -math.inf
 
     def shares(self, *, exact: bool) -> tuple[Tensor, Tensor]:
         """See :meth:`ensemble.runtime.logits.RemoteLogits.shares`."""
@@ -370,7 +393,8 @@ class RemoteRows(RemoteLogits):
         def done() -> None:
             for row, (token, *_) in zip(rows, wait(), strict=True):
                 wide = self._runner.row(row.context, token.top, client.limits.k)
-                row.logprobs, row.others, row.floor, row.k = wide.logprobs, wide.others, wide.floor, wide.k
+                row.learn(wide.logprobs)
+                row.others, row.floor, row.k = wide.others, wide.floor, wide.k
 
         return done
 
@@ -386,6 +410,7 @@ class _Row:
         floor: The largest log-probability that another candidate may have.
         k: Top log-probabilities that were requested.
         fault: Why no token can be chosen after it; None if one can.
+        allowed: [V] the ids that may follow, if its text has a grammar; None for all.
     """
 
     context: Ids
@@ -394,3 +419,16 @@ class _Row:
     floor: float
     k: int
     fault: str | None = None
+    allowed: NDArray[np.bool_] | None = None
+
+    def learn(self, logprobs: Mapping[int, float]) -> None:
+        """Add log-probabilities of candidates, as far as they are allowed."""
+        self.logprobs |= {
+            index: value for index, value in logprobs.items() if self.allowed is None or self.allowed[index]
+        }
+
+    def logprob(self, index: int) -> float | None:
+        """That of a candidate; None if it is not known."""
+        if self.allowed is not None and not self.allowed[index]:
+            return -math.inf
+        return self.logprobs.get(index)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
+from functools import lru_cache
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -76,14 +77,8 @@ def weight_count(path: Path) -> int:
         InputError: The file cannot be read, is not a GGUF file, or its header is damaged or very large.
     """
     try:
-        with path.open("rb") as file:
-            if file.read(len(_MAGIC)) != _MAGIC:
-                raise InputError(
-                    f"{path}: not a GGUF file, because it does not begin with GGUF; is the download complete?"
-                )
-            # Mapped, because the header's length is unknown and the file may be larger than the memory.
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Header(data).weights()
+        status = path.stat()
+        return _weight_count(path, (status.st_size, status.st_mtime_ns, status.st_ino))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, struct.error) as error:
@@ -91,6 +86,17 @@ def weight_count(path: Path) -> int:
             f"{path}: its GGUF file {path.name} cannot be used ({error}); it may be damaged: download it again, or "
             "take the model's safetensors"
         ) from error
+
+
+@lru_cache
+def _weight_count(path: Path, _state: tuple[int, ...]) -> int:
+    # Several checks ask for it, and a header with a large vocabulary takes a second.
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise InputError(f"{path}: not a GGUF file, because it does not begin with GGUF; is the download complete?")
+        # Mapped, because the header's length is unknown and the file may be larger than the memory.
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Header(data).weights()
 
 
 class _Header:

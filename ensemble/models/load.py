@@ -17,6 +17,7 @@ from ensemble.models.hub import commit_of
 from ensemble.models.member import LocalMember
 from ensemble.models.memory import check_memory, free_memory, token_size
 from ensemble.models.model_files import check_size, stored_weights
+from ensemble.models.numeric_type import usable_dtype
 from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides, resolve_device
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import RecomputingRunner, logits_device
@@ -50,8 +51,9 @@ def load_member(spec: ModelSpec) -> LocalMember:
             raise InputError("a GGUF file defines its own quantization; leave quantization out", of=name)
         # transformers makes the weights dense. Its own choice depends on the file's headers, so the type is set here.
         dtype = "float32" if dtype == "auto" else dtype
-    dtype = usable_dtype(dtype, config, device)
-    if (weights := stored_weights(name, checkpoint)) is not None:
+    weights = stored_weights(name, checkpoint)
+    dtype = usable_dtype(dtype, config, device, 0 if weights is None or quantization is not None else weights[0])
+    if weights is not None:
         make = partial(auto_class.from_config, config, trust_remote_code=checkpoint.trust_remote_code)
         check_size(name, config, make, weights[0])
         if quantization is None:
@@ -229,27 +231,3 @@ def parse_device(device: str) -> torch.device:
             f"device {device}: not on this machine; use one of {', '.join(devices)}, or auto{build}"
         ) from error
     return place
-
-
-def usable_dtype(dtype: str, config: object, device: torch.device) -> str:
-    """The numeric type of a model on a device: float32 if ``auto`` means a type that the device lacks.
-
-    Args:
-        dtype: One of DTYPES.
-        config: The model's configuration, which names the type of the stored weights.
-        device: The device.
-
-    Raises:
-        InputError: The type is requested, and the device lacks it.
-    """
-    # Only MPS lacks types: float64, and before macOS 14 bfloat16.
-    if device.type != "mps":
-        return dtype
-    wanted = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.") if dtype == "auto" else dtype
-    try:
-        torch.empty(0, dtype=getattr(torch, wanted), device=device)
-    except (RuntimeError, TypeError) as error:
-        if dtype == "auto":
-            return "float32"
-        raise InputError(f"dtype {dtype}: {device} cannot compute in it; use float32, or another device") from error
-    return dtype

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ensemble.errors import MemberError
+from ensemble.models.numeric_type import stored_dtype
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -17,6 +19,15 @@ if TYPE_CHECKING:
 _GIB = 2**30
 _BITS = {"4bit": 4.127, "8bit": 8.0}
 """Bits of a quantised weight. With 4 bits each 64 weights have a scale of 8 bits, and each 256 scales one of 32."""
+
+_GROUPS = Path("/proc/self/cgroup")
+_GROUP_ROOT = Path("/sys/fs/cgroup")
+_GROUP_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""The files of a control group's limit and use, and the part of its use that can be freed, by its controllers: of
+version 2, and of version 1."""
 
 
 class MemoryNeed(NamedTuple):
@@ -32,6 +43,7 @@ class MemoryNeed(NamedTuple):
         layers: Layers that a token passes.
         quantization: What the weights are rounded to: one of QUANTIZATIONS, the method that its files name (``gptq``),
             or ``gguf``, whose weights are loaded unquantised; None for weights that are not rounded.
+        stored: The type of the stored weights, where ``auto`` is another one; see :mod:`ensemble.models.numeric_type`.
     """
 
     parameters: int
@@ -42,12 +54,15 @@ class MemoryNeed(NamedTuple):
     width: int
     layers: int
     quantization: str | None = None
+    stored: str | None = None
 
     @property
     def kind(self) -> str:
         """The form of the weights in memory, in words."""
         if self.quantization == "gguf":
             return f"{self.dtype} (GGUF weights are loaded unquantised)"
+        if self.stored is not None:
+            return f"{self.dtype} (stored in {self.stored}, in which this processor is slow)"
         return self.quantization or self.dtype
 
     def total(self, rows: int, tokens: int) -> int:
@@ -78,7 +93,7 @@ def need_of(
     """
     text: Any = config.get_text_config()
     vocabulary, width = (_count(text, name) for name in ("vocab_size", "hidden_size"))
-    named = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.") if dtype == "auto" else dtype
+    named = stored_dtype(config) if dtype == "auto" else dtype
     computed = getattr(torch, named, torch.float32)
     weights = parameters * computed.itemsize
     if stored and (as_stored := _stored_as(config)) is not None:
@@ -170,9 +185,31 @@ def free_memory(device: torch.device) -> int | None:
     try:
         # MemAvailable counts memory that the system can free without swapping; MemFree would leave out its caches.
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+        available = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return min([available, *free_in_groups()])
+
+
+def free_in_groups() -> Iterator[int]:
+    """Bytes that are free in each control group of this process that has a limit: a container's, or a batch job's."""
+    try:
+        lines = [line.split(":", 2) for line in _GROUPS.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return
+    for _, controllers, path in lines:
+        if controllers not in _GROUP_FILES:
+            continue
+        limit, used, cache = _GROUP_FILES[controllers]
+        top = _GROUP_ROOT / controllers
+        own = top / path[1:]
+        # A container sees its own group as the topmost.
+        for folder in {top, own, *(parent for parent in own.parents if parent.is_relative_to(top))}:
+            # A group without a limit has a word there, or no such file.
+            with suppress(OSError, ValueError, KeyError):
+                most, now = (int((folder / name).read_text(encoding="ascii")) for name in (limit, used))
+                figures = dict(line.split() for line in (folder / "memory.stat").read_text("ascii").splitlines())
+                yield max(most - now + int(figures[cache]), 0)
 
 
 def token_size(config: PretrainedConfig, dtype: torch.dtype) -> int:

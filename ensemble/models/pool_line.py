@@ -16,6 +16,7 @@ from ensemble.common.schema import Schema, first_fault, must, wrong
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, QUANTIZATIONS, READS, Price
+from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.address import ServerAddress, split_address
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -33,6 +34,12 @@ def _flag(text: str) -> bool:
     if text not in ("true", "false"):
         raise wrong("true or false")
     return text == "true"
+
+
+def _tags(text: str) -> ThinkingTags:
+    if (tags := ThinkingTags.of_option(text)) is None:
+        raise wrong("two different tags with three dots between them: OPENING...CLOSING")
+    return tags
 
 
 def _number(fits: Callable[[float], bool], expected: str) -> PlainValidator:
@@ -102,6 +109,9 @@ class AnyLine(Schema):
     """what a million tokens of prompts cost, in dollars"""
     price_out: Dollars | None = None
     """what a million tokens of responses cost, in dollars; given together with `price_in`"""
+    thinking: Annotated[ThinkingTags, PlainValidator(_tags), WithJsonSchema({"type": "string"})] | None = None
+    """the tags around what the model thinks before it answers, as `OPENING...CLOSING`, where it has other ones than the
+    known families"""
 
     @model_validator(mode="after")
     def _both_prices(self) -> AnyLine:

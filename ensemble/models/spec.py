@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from ensemble.common.files import exists
 from ensemble.errors import InputError
 from ensemble.models import gguf
+from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ ChatTemplate = Literal["auto", "always", "never"]
 """Whether prompts go through a tokenizer's chat template. ``auto``: if the tokenizer has one."""
 CHAT_TEMPLATES = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
-"""The numeric types of weights; ``auto`` is the type in which they are stored, or float32 where the device lacks it."""
+"""The numeric types of weights; ``auto`` is the stored one, or float32 where the device lacks that or is slow in it."""
 QUANTIZATIONS = ("4bit", "8bit")
 """How weights can be rounded while they are loaded; see :mod:`advisor.pool.quantization`."""
 Reads = Literal["source", "prompt"]
@@ -218,6 +219,7 @@ class ModelSpec:
         files: SHA-256 of each file of a saved local model, by name; empty if they are not checked.
         resources: What it requests from a node of a cluster.
         price: What its tokens cost; None if that is not known.
+        thinking: How it marks its thinking; None for the known forms.
         place: The file and line that names it, for messages; may be empty.
     """
 
@@ -231,6 +233,7 @@ class ModelSpec:
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
     resources: Resources = Resources()
     price: Price | None = None
+    thinking: ThinkingTags | None = None
     # Two lines may name the same model.
     place: str = field(default="", compare=False)
 

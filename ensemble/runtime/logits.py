@@ -53,6 +53,10 @@ class RemoteLogits(ABC):
         """
 
     @abstractmethod
+    def restrict(self, allowed: Tensor) -> None:
+        """Leave only the allowed ids [rows, V]; all others have minus infinity from now on."""
+
+    @abstractmethod
     def give_up(self, rows: Tensor) -> None:
         """Note that some rows [rows] need logits that :meth:`fetch` did not get; they count as NaN from now on."""
 

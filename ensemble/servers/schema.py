@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from ensemble.common.schema import Schema, wrong
 
@@ -28,9 +28,23 @@ def _text(value: Any) -> str:
     return value
 
 
+def _own_text(value: Any) -> str | None:
+    # JSON can spell half a surrogate pair, which no row of the cache can hold.
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
+
+
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
+OwnText = Annotated[Any, AfterValidator(_own_text)]
+"""A text of a field that servers use as they like; None for anything else."""
 TokenCount = Annotated[int, BeforeValidator(_count)]
 Offset = Annotated[int, Field(strict=True)]
+
+
+class UsageDetails(Schema):
+    """What the generated tokens were."""
+
+    reasoning_tokens: TokenCount = 0
+    """those of the thinking"""
 
 
 class Usage(Schema):
@@ -39,7 +53,25 @@ class Usage(Schema):
     prompt_tokens: TokenCount = 0
     """tokens of the prompt"""
     completion_tokens: TokenCount = 0
-    """generated tokens"""
+    """generated tokens, those of the thinking included"""
+    completion_tokens_details: Annotated[UsageDetails, BeforeValidator(_counts)] = UsageDetails()
+    """what they were"""
+
+
+class CalledFunction(Schema):
+    """The function of a call."""
+
+    name: Text
+    """its name"""
+    arguments: Text = "{}"
+    """its arguments, as the model wrote them"""
+
+
+class MessageCall(Schema):
+    """A call of a function in a message."""
+
+    function: CalledFunction
+    """the function"""
 
 
 class ChatMessage(Schema):
@@ -47,6 +79,12 @@ class ChatMessage(Schema):
 
     content: Text | None = None
     """the text; a reasoning model that reaches the limit before its answer has none"""
+    tool_calls: tuple[MessageCall, ...] | None = None
+    """functions that it calls"""
+    reasoning_content: OwnText = None
+    """its thinking: DeepSeek, SGLang, llama.cpp, older vLLM"""
+    reasoning: OwnText = None
+    """its thinking: vLLM, OpenRouter"""
 
 
 class EchoedLogprobs(Schema):
@@ -71,8 +109,15 @@ class TextChoice(Schema):
     """the text"""
     finish_reason: Any = None
     """why it ended"""
+    reasoning: OwnText = None
+    """its thinking: OpenRouter"""
     logprobs: EchoedLogprobs | None = None
     """where ``echo`` and ``logprobs`` were asked for"""
+
+    @property
+    def thinking(self) -> str | None:
+        """What the server gives as thinking; None if it gives none."""
+        return self.reasoning or None
 
 
 class ChatChoice(Schema):
@@ -87,6 +132,11 @@ class ChatChoice(Schema):
     def text(self) -> str:
         """The message's text, which may be empty."""
         return self.message.content or ""
+
+    @property
+    def thinking(self) -> str | None:
+        """What the server gives as thinking; None if it gives none."""
+        return self.message.reasoning_content or self.message.reasoning or None
 
 
 class Completion(Schema):

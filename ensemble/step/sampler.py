@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, chain, islice, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -18,6 +18,7 @@ from ensemble.models.member import Member
 from ensemble.runtime.forward_pass import to_device
 from ensemble.runtime.logits import Logits, fault
 from ensemble.step.distribution import Distribution, greedy, sample
+from ensemble.step.grammar import Allowed
 from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
 from ensemble.step.token_method import AppendsOnly, Combine, Mixture, TokenRule
 from ensemble.step.trace import Step, explain, packed_candidates
@@ -32,6 +33,8 @@ NO_TOKEN = -2
 """The sampled token of a row with NaN, or with no entry that the primary can express."""
 Run: TypeAlias = Callable[[int, Sequence[int]], Logits]
 """Runs a member, given by its number, for some rows in ascending order; returns its logits [rows, V]."""
+Decide: TypeAlias = Callable[[Distribution, Sequence[int]], Distribution]
+"""Leaves only those entries of some rows, given by their numbers, that the rows may choose."""
 _CHOICE = 3
 """Numbers of each row's choice: the sum of its probabilities, the token, and the entries that were looked at."""
 
@@ -145,6 +148,7 @@ class Sampler:
         draws: Sequence[Draw],
         appends_only: AppendsOnly,
         run: Run | None = None,
+        allowed: Allowed | None = None,
     ) -> list[SampledToken]:
         """Choose for each row; rows do not depend on each other.
 
@@ -154,15 +158,22 @@ class Sampler:
             appends_only: See :data:`ensemble.step.token_method.AppendsOnly`.
             run: Runs a member that waits; None if ``logits`` has all members', from which nothing is drawn by running
                 one of them.
+            allowed: Which entries count in each row, if texts follow a grammar; then the logits are changed in place.
         """
         rule = self._rule
+        decide: Decide = _as_it_is
+        if allowed is not None:
+            decide = allowed.decide
+            for member, values in enumerate(logits):
+                allowed.restrict(member, values, range(len(draws)))
+            run = run and partial(_restricted, run, allowed)
         if rule.mixture is not None and run is not None and self._members > 1:
-            return self._from_drawn_members(rule.mixture, draws, run)
+            return self._from_drawn_members(rule.mixture, draws, run, decide)
         alone = rule.primary_alone if self._members > 1 else None
         if alone is not None and rule.needs_others is not None:
             run = run or (lambda member, rows: logits[member][[*rows]])
-            return self._behind_a_gate(rule.needs_others(logits[0]), logits[0], alone, draws, run)
-        step = self._combine(draws)(logits)
+            return self._behind_a_gate(rule.needs_others(logits[0]), logits[0], alone, draws, run, decide)
+        step = decide(self._combine(draws)(logits), range(len(draws)))
         closed: list[int] = []
         # Only the rows whose gate is closed are combined again: a method over a whole vocabulary takes long.
         if alone is not None and rule.gate is not None:
@@ -170,7 +181,7 @@ class Sampler:
         # After the gate, which compares the members' own probabilities.
         picks = [_Pick(self._revised(step), draws, combined=self._members > 1, trace=self._trace)]
         if closed and alone is not None:
-            picks.append(self._alone(alone([logits[0][closed]]), [draws[row] for row in closed]))
+            picks.append(self._alone(decide(alone([logits[0][closed]]), closed), [draws[row] for row in closed]))
         sampled, *others = _read(picks, self._detokenizer)
         for own in others:
             for row, token in zip(closed, own, strict=True):
@@ -184,10 +195,11 @@ class Sampler:
         alone: Combine,
         draws: Sequence[Draw],
         run: Run,
+        decide: Decide,
     ) -> list[SampledToken]:
         """Choose where the other members run only for the rows whose gate is open: `is_open` [B]."""
         # The primary chooses in all rows, so that one copy from the device brings the gate and these choices.
-        pick = self._alone(alone([own]), draws)
+        pick = self._alone(decide(alone([own]), range(len(draws))), draws)
         gate = is_open.to(pick.numbers)[:, None]
         rows = torch.cat([gate, pick.numbers], dim=1).tolist()
         opened = [n for n, row in enumerate(rows) if row[0]]
@@ -196,19 +208,22 @@ class Sampler:
             chosen = [draws[row] for row in opened]
             first = own if len(opened) == len(draws) else own[opened]
             logits = [first, *(run(member, opened) for member in range(1, self._members))]
-            step = self._revised(self._combine(chosen)(logits))
+            step = self._revised(decide(self._combine(chosen)(logits), opened))
             (together,) = _read([_Pick(step, chosen, combined=True, trace=self._trace)], self._detokenizer)
             for row, token in zip(opened, together, strict=True):
                 sampled[row] = token
         return sampled
 
-    def _from_drawn_members(self, mixture: Mixture, draws: Sequence[Draw], run: Run) -> list[SampledToken]:
+    def _from_drawn_members(
+        self, mixture: Mixture, draws: Sequence[Draw], run: Run, decide: Decide
+    ) -> list[SampledToken]:
         """Choose each row's token from the distribution of one member, which is drawn first."""
         drawn = [mixture.draw(draw.uniform) for draw in draws]
         own_draws = [draw._replace(uniform=rest) for draw, (_, rest) in zip(draws, drawn, strict=True)]
         if self._trace or any(draw.alternatives is not None for draw in draws):
             # What is told is the mean, so all members run. The text is the same: it is drawn from the same member.
-            step = self._rule.combine([run(member, range(len(draws))) for member in range(self._members)])
+            everyone = range(len(draws))
+            step = decide(self._rule.combine([run(member, everyone) for member in range(self._members)]), everyone)
             numbers = to_device(torch.tensor([member for member, _ in drawn]), step.mean.device)
             own = step.members[numbers, torch.arange(len(draws), device=step.mean.device)]
             pick = _Pick(step, own_draws, combined=True, trace=self._trace, source=replace(step, mean=own))
@@ -217,7 +232,12 @@ class Sampler:
         for n, (member, _) in enumerate(drawn):
             rows.setdefault(member, []).append(n)
         picks = [
-            _Pick(mixture.alone[member](run(member, own)), [own_draws[n] for n in own], combined=True, trace=False)
+            _Pick(
+                decide(mixture.alone[member](run(member, own)), own),
+                [own_draws[n] for n in own],
+                combined=True,
+                trace=False,
+            )
             for member, own in rows.items()
         ]
         by_row = zip(chain(*rows.values()), chain(*_read(picks, self._detokenizer)), strict=True)
@@ -308,6 +328,18 @@ class _Pick:
             # The log-probabilities come before it, if any row requests them.
             step = explain(parts[self._traced :], texts.entry_bytes, texts.data(token), texts.size)
         return step, logprobs
+
+
+def _as_it_is(step: Distribution, rows: Sequence[int]) -> Distribution:  # noqa: ARG001  # one of two functions
+    """A step without a grammar."""
+    return step
+
+
+def _restricted(run: Run, allowed: Allowed, member: int, rows: Sequence[int]) -> Logits:
+    """The logits of a member that waits, for texts that follow a grammar."""
+    logits = run(member, rows)
+    allowed.restrict(member, logits, rows)
+    return logits
 
 
 def _read(picks: Sequence[_Pick], texts: Detokenizer) -> list[list[SampledToken]]:

@@ -30,9 +30,11 @@ def values(report: ReportData) -> dict[str, Any] | None:
 
 def _draw(result: Result, width: int) -> str | None:
     known = [
-        (candidate, candidate.mean_length, candidate.accuracy)
+        (candidate, length, candidate.accuracy)
         for candidate in result.candidates
-        if candidate.accuracy is not None and candidate.mean_length is not None and candidate.status != "failed"
+        if candidate.accuracy is not None
+        and (length := result.length_of(candidate)) is not None
+        and candidate.status != "failed"
     ]
     if not known:
         return None
@@ -64,8 +66,9 @@ def _draw(result: Result, width: int) -> str | None:
     places = {candidate.model: place for place, candidate in enumerate(result.candidates)}
     for candidate, x, y in reversed(points):
         # The best candidates last, so that their marks lie above the others.
-        _draw_marks(axes, candidate, shapes[candidate.name], places[candidate.model], x, y)
-    add_scales(axes, "mean response length, characters (log scale)", f"{result.measure}, points", width)
+        title = f"{text.length(result.length_of(candidate))} {result.length_unit}"
+        _draw_marks(axes, candidate, title, shapes[candidate.name], places[candidate.model], x, y)
+    add_scales(axes, f"mean response length, {result.length_unit} (log scale)", f"{result.measure}, points", width)
     label = f"Accuracy against mean response length of {len(points)} candidates; the leaderboard has the same numbers."
     return markup(axes, label, _geometry(axes, width, height))
 
@@ -77,9 +80,9 @@ def _limits(
     lengths = [length for _, length, _ in known]
     accuracies = [end for candidate, _, accuracy in known for end in (accuracy, *(candidate.accuracy_ci or ()))]
     primary = result.primary
-    if result.can_decode and primary and primary.mean_length is not None:
+    if result.can_decode and primary and (length := result.length_of(primary)) is not None:
         ratio = result.rules.max_length_ratio
-        lengths += [primary.mean_length * ratio, primary.mean_length / ratio]
+        lengths += [length * ratio, length / ratio]
     if result.can_decode and primary and primary.accuracy is not None:
         accuracies.append(max(primary.accuracy - result.rules.max_gap, 0.0))
     # An empty response counts as one character, because a logarithm has no place for 0.
@@ -93,9 +96,9 @@ def _draw_region(axes: Axes, result: Result) -> list[Bbox]:
         return []
     (left, right), (floor, top) = axes.get_xlim(), axes.get_ylim()
     bottom = clipped(primary.accuracy - result.rules.max_gap, (floor, top))
-    if primary.mean_length:
+    if length := result.length_of(primary):
         ratio = result.rules.max_length_ratio
-        ends = primary.mean_length / ratio, primary.mean_length * ratio
+        ends = length / ratio, length * ratio
         left, right = (clipped(end, axes.get_xlim()) for end in ends)
     region = Rectangle((left, bottom), right - left, top - bottom, linewidth=1.2, zorder=0.4, gid=named(region=1))
     region.set(facecolor=COLOURS["band"], edgecolor=COLOURS["band-edge"])
@@ -103,10 +106,11 @@ def _draw_region(axes: Axes, result: Result) -> list[Bbox]:
     return [Bbox([[x, bottom], [x, top]]) for x in (left, right)] + [Bbox([[left, bottom], [right, bottom]])]
 
 
-def _draw_marks(axes: Axes, candidate: CandidateFigures, own: str, place: int, x: float, y: float) -> None:
+def _draw_marks(  # what to draw, and where
+    axes: Axes, candidate: CandidateFigures, length: str, own: str, place: int, x: float, y: float
+) -> None:
     """Draw the marks of all statuses on one another. The page shows the one that its limits give the candidate."""
-    accuracy, length = text.points(candidate.accuracy), text.length(candidate.mean_length)
-    title = f"{candidate.name}: {accuracy} points, {length} characters"
+    title = f"{candidate.name}: {text.points(candidate.accuracy)} points, {length}"
     for shape in ("primary", "selected", "rejected"):
         shown = int(shape == own)
         mark(axes, x, y, shape, title=title, data={"point": place, "shape": shape, "shown": shown})

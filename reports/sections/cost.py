@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from advisor.runs.schema.measured import Measured
-from advisor.runs.schema.result import EnsembleResult
+from advisor.runs.schema.result import EnsembleResult, Provenance
 from reports.report_data import ReportData
 
 
@@ -26,7 +26,16 @@ def values(report: ReportData) -> dict[str, Any] | None:
         "rows": rows,
         "known_memory": any(measured.peak_memory is not None for _, measured, *_ in rows),
         "slowdown": _slowdown(run) if run else None,
+        "loads": _loads(result.provenance),
     }
+
+
+def _loads(provenance: Provenance) -> tuple[int, int, float] | None:
+    """Return how many models were loaded, how often in all, and the seconds of that; None if none was."""
+    loads = [each for each in provenance.loads.values() if each.count and each.seconds_total is not None]
+    if not loads:
+        return None
+    return len(loads), sum(each.count for each in loads), sum(each.seconds_total or 0.0 for each in loads)
 
 
 def _slowdown(run: EnsembleResult) -> tuple[float, str] | None:

@@ -40,7 +40,8 @@ def _draw(result: Result, lengths_of: Sequence[Sequence[int]], width: int) -> st
     limits = log_limits(every, 1.12)
     add_scale(axes, "response length, characters (log scale)", limits, 5 if width == NARROW else 10, log=True)
     primary = result.primary
-    if result.can_decode and primary and primary.mean_length:
+    # The rule reads tokens where models think, and these are lengths of answers.
+    if result.can_decode and primary and primary.mean_length and result.length_unit == "characters":
         ratio = result.rules.max_length_ratio
         low, high = (clipped(end, limits) for end in (primary.mean_length / ratio, primary.mean_length * ratio))
         axes.axvspan(low, high, facecolor=COLOURS["band"], linewidth=0, zorder=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from advisor.advice.recommendation import few_questions
+from advisor.runs.ceiling_sentence import ceiling_in_words
 from advisor.runs.group_sentence import source_of_gain
 from advisor.runs.schema.result import Result, StrategyFigures
 from ensemble.common import text
@@ -40,6 +41,7 @@ def values(report: ReportData) -> dict[str, Any]:
         "shown": strategy_shown(result, recommended) if recommended else "",
         "what": _what_to_do(result),
         "source": source_of_gain(recommended.groups or ()) if recommended and not recommended.is_single else "",
+        "possible": ceiling_in_words(result),
         "use": _commands(result),
         "p": _measured(result)[2],
         "certainty": certainty(result),

@@ -59,7 +59,9 @@
     else {
       if (response.extracted === undefined) meta.append("no answer found");
       else meta.append("read as ", make("b", "", make("bdi", "", response.extracted)));
+      (response.differs ?? []).forEach((words, place) => meta.append(place ? "; " : ": ", make("bdi", "", words)));
       if (response.length !== undefined) meta.append(`, ${response.length.toLocaleString("en")} ${response.length === 1 ? "character" : "characters"}`);
+      if (response.tokens) meta.append(`, ${response.tokens.toLocaleString("en")} tokens with its thinking`);
       if (response.end === "length") meta.append(", cut off");
     }
     const joint = response.by === null || taken ? " joint" : "";

@@ -9,7 +9,10 @@
 
   function rounded(value) { return Math.round(value * 1e9) / 1e9; }
 
-  function lengthRatio(a, b) {
+  // Tokens if one of the two thinks and those of both are known, as in advisor/records.py.
+  function lengthRatio(one, other) {
+    const byTokens = (one.thinks || other.thinks) && one.tokens !== undefined && other.tokens !== undefined;
+    const [a, b] = byTokens ? [one.tokens, other.tokens] : [one.length, other.length];
     if (a === null || b === null) return null;
     const [shorter, longer] = [Math.min(a, b), Math.max(a, b)];
     return shorter === 0 ? (longer === 0 ? 1 : Infinity) : longer / shorter;
@@ -28,7 +31,7 @@
     });
     const primary = candidates[order[0]];
     const fits = (index) => {
-      const own = lengthRatio(candidates[index].length, primary.length);
+      const own = lengthRatio(candidates[index], primary);
       const near = Math.abs(candidates[index].accuracy - primary.accuracy) <= maxGap + TOLERANCE;
       return near && (own === null || own <= maxRatio + TOLERANCE);
     };
@@ -43,7 +46,8 @@
     const y = (value) => at.bottom - share((value - at.yLow) / (at.yHigh - at.yLow)) * (at.bottom - at.top);
     const region = map.querySelector("[data-region] path");
     if (!region) return;
-    const [left, right] = primary.length ? [x(primary.length / maxRatio), x(primary.length * maxRatio)] : [at.left, at.right];
+    const length = rules.unit === "tokens" ? primary.tokens : primary.length;
+    const [left, right] = length ? [x(length / maxRatio), x(length * maxRatio)] : [at.left, at.right];
     region.setAttribute("d", `M${left} ${y(primary.accuracy - maxGap)}H${right}V${at.top}H${left}z`);
   }
 

@@ -14,7 +14,14 @@ from transformers import AutoTokenizer
 
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs.planning.judging import UNKNOWN, decoded_sets, judge_prompts, verdicts
-from advisor.jobs.planning.plan import expected_seconds, plan_model, plan_together, problem_of, tokens_written
+from advisor.jobs.planning.plan import (
+    expected_seconds,
+    plan_loads,
+    plan_model,
+    plan_together,
+    problem_of,
+    tokens_written,
+)
 from advisor.judge.judge import judging
 from advisor.pool.fit import weights_here
 from advisor.profile.stored import Said, splits_of, stored_responses, unanswered
@@ -66,7 +73,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     Returns:
         ``models``: the plan of each candidate (see :func:`advisor.jobs.planning.plan.plan_model`) with its prompts, its
         token counts, the generations that the cache lacks, seconds and dollars at most; ``judges``: the same for the
-        judges; ``problems``; and ``total``.
+        judges; ``together`` and ``loading``, see :mod:`advisor.jobs.planning.plan`; ``problems``; and ``total``.
 
     Raises:
         InputError: The template of a judge fails on a question.
@@ -101,6 +108,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         "models": models,
         "judges": judges,
         "together": together,
+        "loading": _loading(config, every),
         "problems": [plan["problem"] for plan in every if plan["problem"] is not None],
         "total": {
             "profiling": sum(model["profiling"] for model in models),
@@ -112,6 +120,15 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
             "price": sum(prices) if prices else None,
         },
     }
+
+
+def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Which models stay loaded; see :func:`plan_loads`."""
+    verifies = config.held_out is not None
+    # A judge may be a candidate. Without held-out questions no model is needed whose responses are stored.
+    needed = {plan["model"]: plan for plan in plans if verifies or plan["questions"]}
+    # All held-out questions, then the set, and then the responses that the members read of each other.
+    return plan_loads(list(needed.values()), 4 if verifies and len(config.candidates) > 1 else len(splits_of(config)))
 
 
 def _has_to_come(entry: ModelSpec) -> bool:

@@ -44,10 +44,11 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores that this process may use, memory in bytes, and each GPU with its name and memory in bytes."""
+    """Processor, its cores for this process, the types it is slow in, free memory, and each GPU; memory in bytes."""
     import torch
 
     from ensemble.models.memory import free_memory
+    from ensemble.models.numeric_type import HALF, this_processor
 
     gpus = [
         {
@@ -65,6 +66,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": cores,
+        "slow_in": [dtype for dtype in HALF if not this_processor().computes_in(dtype)],
         "threads": torch.get_num_threads(),
         "free": free_memory(torch.device("cpu")),
         "gpus": gpus,

@@ -12,6 +12,7 @@ from advisor.pool.checks import check_pool
 from advisor.pool.fit import free_on, need_of_model, too_large, weights_here
 from advisor.pool.quantization import kind_of
 from advisor.pool.resources import device_of, resources_of
+from advisor.profile.loaded_models import WHILE_LOADING
 from advisor.tasks.task import Task
 from ensemble.errors import UniteError
 from ensemble.models.gguf import check_name
@@ -91,7 +92,7 @@ def plan_model(
         plan |= {"resources": {"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus}, "download": None}
     else:
         plan["free"] = free_on(place)
-    need = need_of_model(entry, inference.dtype)
+    need = need_of_model(entry, inference.dtype, place)
     if need is None:
         return plan
     # The weights decide whether it fits, because a batch becomes smaller where memory is short.
@@ -154,6 +155,42 @@ def expected_seconds(plan: dict[str, Any], questions: int, prompt: float, new: f
 def speed_of(device: str, dtype: str) -> Speed:
     """The speed of a device, measured once."""
     return measure_speed(device, dtype)
+
+
+def plan_loads(plans: Sequence[dict[str, Any]], phases: int) -> dict[str, Any] | None:
+    """Which models of this process stay loaded from the first to the last phase of a run.
+
+    Args:
+        plans: The plans of the models that are loaded.
+        phases: How often a model is needed in turn with the others.
+
+    Returns:
+        ``stay`` and ``leave``, names; ``loads``, how many all of them take, without those of the turns of
+        conversations; None if none is loaded here.
+    """
+    by_device: dict[str, list[dict[str, Any]]] = {}
+    for plan in plans:
+        if plan["need"] is not None and plan["resources"] is None and plan["problem"] is None:
+            by_device.setdefault(plan["device"], []).append(plan)
+    staying, leaving = list[str](), list[str]()
+    for each in by_device.values():
+        # The largest stay, because they take longest to load again.
+        stay, leave = sorted(each, key=lambda plan: -plan["weights"]), list[dict[str, Any]]()
+        while stay and not _stay_loaded(stay, leave):
+            leave.append(stay.pop())
+        staying += [plan["model"] for plan in stay]
+        leaving += [plan["model"] for plan in leave]
+    if not by_device:
+        return None
+    return {"stay": staying, "leave": leaving, "loads": len(staying) + phases * len(leaving)}
+
+
+def _stay_loaded(stay: Sequence[dict[str, Any]], leave: Sequence[dict[str, Any]]) -> bool:
+    """Whether there is room beside the models that stay, for each of the others in turn, and for a batch of each."""
+    free, weights = stay[0]["free"], sum(plan["weights"] for plan in stay)
+    own = [max((WHILE_LOADING - 1) * plan["weights"], plan["memory"] - plan["weights"]) for plan in stay]
+    others = [max(WHILE_LOADING * plan["weights"], plan["memory"]) for plan in leave]
+    return free is not None and weights + max(own + others) <= free
 
 
 def plan_together(plans: Sequence[dict[str, Any]], most: int) -> dict[str, Any] | None:

@@ -60,10 +60,22 @@ def together_line(together: Mapping[str, Any] | None) -> Iterator[str]:
         )
 
 
+def loading_line(loading: Mapping[str, Any] | None) -> Iterator[str]:
+    """Which models of a plan stay loaded, in one line; none if this process loads none."""
+    if loading is not None:
+        stay, leave = (", ".join(loading[key]) for key in ("stay", "leave"))
+        loads = f"at most {counted(loading['loads'], 'load')}"
+        if not leave:
+            yield f"loading      all models stay loaded from the first to the last phase, {loads}"
+        else:
+            yield f"loading      stays loaded: {stay or 'no model'}; leaves for others: {leave}; {loads}"
+
+
 def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """What ``advisor doctor`` says of the machine and the installation."""
     here, hub, cache = found["machine"], found["hub"], found["cache"]
-    yield f"processor    {here['processor']}, {here['cores']} cores, {memory(here['free'])} of memory free"
+    slow = f", slow in {' and '.join(here['slow_in'])}" if here["slow_in"] else ""
+    yield f"processor    {here['processor']}, {here['cores']} cores{slow}, {memory(here['free'])} of memory free"
     for gpu in here["gpus"]:
         yield f"GPU          {gpu['device']} {gpu['name']}, {memory(gpu['memory'])}, {memory(gpu['free'])} free"
     if not here["gpus"]:
@@ -103,6 +115,7 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
                 f"  prompts of {tokens['min']:,} to {tokens['max']:,} tokens, median {tokens['median']:,}; {written}"
             )
     yield from together_line(plan["together"])
+    yield from map(visible, loading_line(plan["loading"]))
     total = plan["total"]
     yield f"profiling    {counted(total['profiling'], 'generation')}; what the cache has is subtracted"
     if plan["held_out"] is not None:

@@ -68,7 +68,7 @@ class Measured(Scored):
     """What was measured on the responses of a model or a set."""
 
     mean_length: Figure = None
-    """mean length of its responses, in characters; null for tasks with options"""
+    """mean length of its answers, in characters; null for tasks with options"""
     truncated: Count | None = None
     """responses that ended at the token limit"""
     errors: Count | None = None

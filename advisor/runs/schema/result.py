@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from advisor.records import Doubt, ReasonCode, Shown, Status, Verdict
+from advisor.records import Doubt, LengthUnit, ReasonCode, Shown, Status, Verdict
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import Accuracy, GroupAccuracy, Measured, OfMethod, OfModel
 from advisor.runs.schema.strategy import StrategyKey
@@ -106,6 +106,10 @@ class CandidateFigures(Measured, OfModel):
 
     n: Count | None = None
     """number of its questions"""
+    thinks: Flag = False
+    """whether it thinks before at least half of its answers"""
+    mean_tokens: Figure = None
+    """mean tokens of thinking and answer, by its own tokenizer; null if no candidate thinks, or they are not known"""
     status: Status = "rejected"
     """the decision of the rules; `failed` for a model without answers"""
     reason_code: ReasonCode | None = None
@@ -174,6 +178,8 @@ class PairFigures(Schema):
     """points of accuracy between them"""
     length_ratio: Figure = None
     """the longer mean length over the shorter; null if it is not finite"""
+    length_unit: LengthUnit = "characters"
+    """the unit of these lengths: `tokens` if one of the two thinks and the tokens of both are known"""
     bleu: Figure = None
     """corpus BLEU of their responses, 0 to 100"""
     style: Figure = None
@@ -332,8 +338,31 @@ class RecommendedStrategy(StrategyKey):
     """points that it had to be expected to gain; for a single model those of the option, or 0"""
     shown: Shown = "not_yet"
     """whether the test shows the gain"""
+    ceiling: CeilingFigures | None = None
+    """what strategies of its members can gain at most; null for one model, and for a set that decodes together"""
     text: Line = ""
     """what to run and what it gains, in sentences"""
+
+
+class CeilingFigures(Schema):
+    """What strategies that take one of the models' answers can gain at most over the best single model."""
+
+    points: Number
+    """the mean over the questions of how much the best answer is better than that of the best single model; for right
+    and wrong answers, the share of questions on which that one is wrong and another one is right"""
+    points_ci: tuple[Number, Number]
+    """its 95% interval, whichever model is the best: nothing gains more than its upper end"""
+    all_wrong: Number
+    """the share of questions on which no model is right, in points"""
+    n: Count
+    """the questions, dev and held-out together"""
+
+
+class GroupCeiling(CeilingFigures):
+    """The ceiling in a group of at least 30 questions."""
+
+    group: Line
+    """the group"""
 
 
 class AdviceSection(Schema):
@@ -351,6 +380,10 @@ class AdviceSection(Schema):
     """what to run; null if nothing was compared on held-out questions"""
     warnings: tuple[Line, ...] = ()
     """what the reader must know besides, each a sentence"""
+    ceiling: CeilingFigures | None = None
+    """what strategies of all models that answered every question can gain at most; null if nothing was compared"""
+    group_ceilings: tuple[GroupCeiling, ...] = ()
+    """the same in each group with enough questions"""
     confidence: Annotated[Number, Field(gt=0, lt=1)] = 0.9
     """of the intervals of gains: 0.9 by default"""
 
@@ -415,6 +448,8 @@ class ModelSource(SparseSchema):
     """the file of a GGUF model"""
     quantization: Literal["4bit", "8bit"] | None = None
     """how its weights were rounded"""
+    thinking: Raw | None = None
+    """the tags of its thinking, `OPENING...CLOSING`, where its line in the pool file names them"""
     day: Json = None
     """of a server: the day on which it answered"""
     says: Json = None
@@ -439,6 +474,15 @@ class ScoringSource(Schema):
     """the metric"""
     extract: Exact | None = None
     """the regular expression that finds the answer"""
+
+
+class Loads(Schema):
+    """How often a model was loaded."""
+
+    count: Count = 0
+    """the loads; more than 1 where the memory does not hold all models"""
+    seconds_total: Figure = None
+    """of all loads together"""
 
 
 class Provenance(SparseSchema):
@@ -469,6 +513,9 @@ class Provenance(SparseSchema):
     """of each model, where it comes from, with the hashes of its files"""
     judges: dict[Line, ModelSource] | None = None
     """of each judge, likewise"""
+    loads: dict[Line, Loads] = Field(default_factory=dict)
+    """of each model and judge whose weights this process has loaded: how often, and the time; as long as the result is
+    the same, that of the run that wrote it first"""
     logs: tuple[LogOrigin, ...] = ()
     """of a run on logs: each log"""
     scoring: ScoringSource | None = None
@@ -577,6 +624,16 @@ class Result(Schema):
     def held_out(self) -> int:
         """The number of held-out questions; 0 if none was asked."""
         return next((run.n for run in (self.ensemble, *self.strategies) if run), 0)
+
+    @property
+    def length_unit(self) -> LengthUnit:
+        """The unit in which drawings have all lengths: tokens if a candidate thinks, and those of all are known."""
+        known = [each.mean_tokens is not None for each in self.candidates if each.status != "failed"]
+        return "tokens" if any(each.thinks for each in self.candidates) and all(known) else "characters"
+
+    def length_of(self, candidate: CandidateFigures) -> float | None:
+        """A candidate's mean length in this unit."""
+        return candidate.mean_tokens if self.length_unit == "tokens" else candidate.mean_length
 
     @property
     def short_names(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_serializer, model_validator
 
-from ensemble.common.schema import Count, Figure, Line, Prose, Schema, Share, SparseSchema, Texts, wrong
+from ensemble.common.schema import Count, Figure, Flag, Line, Prose, Schema, Share, SparseSchema, Texts, wrong
 
 RIGHT = 0.5
 """A response counts as right from this score on, because some metrics have scores between 0 and 1."""
@@ -64,21 +64,27 @@ class ResponseTrace(Schema):
         return self
 
 
-class SampleResponse(Schema):
+class SampleResponse(SparseSchema):
     """A response to a question."""
 
     text: Prose | None = None
-    """the raw response; null if a log has only answers"""
+    """the response without its thinking; null if a log has only answers"""
     extracted: Line | None = None
     """the answer in it; null if none was found"""
     score: Share | None = None
     """between 0 and 1"""
     length: Count | None = None
-    """in characters; null if the text is an option of a choice task"""
+    """characters of the text; null if it is an option of a choice task"""
     finish_reason: Line | None = None
     """`stop`, `length` or `error`"""
     error: Line | None = None
     """why there is no response"""
+    thought: Flag = False
+    """whether the model thought before it answered, also where that is not shown; absent with the next two if not"""
+    thinking: Prose | None = None
+    """what it thought; null where that is not shown"""
+    tokens: Count | None = None
+    """tokens of thinking and answer; null if they are not known"""
 
 
 class EnsembleResponse(SampleResponse):

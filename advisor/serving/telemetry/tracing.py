@@ -35,8 +35,8 @@ from ensemble.servers.client import TRACE_HEADERS
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+    from advisor.servers.tool_chat import AskedPrompt
     from ensemble.decode.settings import Settings
-    from ensemble.models.member import Prompt
 
 _OPERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}
 """The paths of requests for texts, and the conventions' names for what they do."""
@@ -219,7 +219,7 @@ class _TracedModel:
         self.name = model.name
         self._model, self._tracer = model, tracer
 
-    async def ask(self, prompt: Prompt, settings: Settings) -> Response:
+    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
         """See :class:`advisor.profile.asked_model.AskedModel`."""
         current = _CURRENT.get()
         if current is None:

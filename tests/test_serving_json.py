@@ -1,0 +1,123 @@
+"""Texts that must be JSON, asked for by OpenAI's own client: of a set that decodes together, a vote, and servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pydantic
+import pytest
+from running_server import serving
+from servers import as_json, raw_server
+from test_ensemble_api import member, writer
+from test_serving_strategies import LIMITS as STRATEGY_LIMITS
+from test_serving_strategies import engines
+from test_serving_strategies import serving as serving_strategy
+
+from advisor.profile.asked_model import server_model
+from advisor.serving.protocol import RequestLimits
+from ensemble import Ensemble, Grammar
+from ensemble.decode.settings import Settings
+from ensemble.models.spec import ModelSpec
+from ensemble.servers.address import ServerAddress
+
+LIMITS = RequestLimits(new_tokens=400, default_tokens=100, default_stop=("{",))
+
+
+class Person(pydantic.BaseModel):
+    """What is asked for."""
+
+    age: int = pydantic.Field(ge=0, le=150)
+    is_new: bool
+
+
+FORMAT: dict[str, Any] = {
+    "type": "json_schema",
+    "json_schema": {"name": "person", "schema": Person.model_json_schema(), "strict": True},
+}
+MESSAGES: list[Any] = [{"role": "user", "content": "Who?"}]
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="module")
+def client(tables: Path) -> Iterator[openai.OpenAI]:
+    ensemble = Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
+    with serving(ensemble, LIMITS) as running, running.client() as made:
+        yield made
+
+
+def test_openais_client_parses_what_a_set_writes(client: openai.OpenAI) -> None:
+    made = client.chat.completions.parse(model="tiny", messages=MESSAGES, response_format=Person)
+    assert isinstance(made.choices[0].message.parsed, Person)
+
+
+def test_an_object_can_be_asked_for_without_a_schema(client: openai.OpenAI) -> None:
+    wanted: Any = {"type": "json_object"}
+    made = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, response_format=wanted, temperature=1, seed=1, max_tokens=400
+    )
+    text = made.choices[0].message.content
+    assert text is not None
+    assert text.startswith("{")
+    assert made.choices[0].finish_reason == "length" or isinstance(json.loads(text), dict)
+
+
+def test_a_stream_has_the_same_json(client: openai.OpenAI) -> None:
+    wanted: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "response_format": FORMAT}
+    whole = client.chat.completions.create(**wanted).choices[0].message.content
+    pieces = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**wanted, stream=True)]
+    assert "".join(pieces) == whole
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "strin"}, "Invalid type: strin"),
+        ({"$ref": "http://127.0.0.1/x"}, "retrieving it failed"),
+        ({"type": "string", "pattern": "("}, "regex parse error"),
+    ],
+)
+def test_a_schema_that_cannot_be_followed_is_refused(client: openai.OpenAI, schema: Any, reason: str) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with pytest.raises(openai.BadRequestError, match=f"response_format: the JSON schema: .*{reason}") as caught:
+        client.chat.completions.create(model="tiny", messages=MESSAGES, response_format=wanted)
+    assert caught.value.param == "response_format"
+
+
+def test_the_models_of_a_vote_write_json(tables: Path) -> None:
+    members = {"sure": writer(), "bytes": member("bytes", 1), "unigram": member("unigram with bytes", 2)}
+    alone = {name: Ensemble([each], method="average", cache_dir=tables) for name, each in members.items()}
+    with serving_strategy("vote", engines(alone), STRATEGY_LIMITS) as (_, asked):
+        made = asked.chat.completions.parse(
+            model="tiny", messages=MESSAGES, response_format=Person, max_tokens=100, stop=[]
+        )
+    assert isinstance(made.choices[0].message.parsed, Person)
+    assert made.usage is not None
+    assert made.usage.model_dump()["calls"] == 3
+
+
+def sent(grammar: Grammar) -> Any:
+    """The response format of the request that a server gets."""
+    answer = as_json({"choices": [{"message": {"content": "{}"}, "finish_reason": "stop"}]})
+    with raw_server() as raw:
+        raw.answer = lambda _path, _body: answer
+        model = server_model(ModelSpec(ServerAddress(raw.url, "m"), "m", place="x", chat_template="always"))
+        model.generate("Who?", Settings(5, grammar=grammar))
+        model.close()
+    return raw.asked[-1][2]["response_format"]
+
+
+def test_a_server_gets_the_schema() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    assert sent(Grammar.json_schema(schema))["json_schema"]["schema"] == schema
+
+
+def test_a_server_is_asked_for_any_object_in_the_form_that_more_servers_know() -> None:
+    assert sent(Grammar.json_schema({"type": "object"})) == {"type": "json_object"}

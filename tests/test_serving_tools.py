@@ -1,0 +1,147 @@
+"""Calls of functions: models behind servers write them, a vote takes the calls that most of them make."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import openai
+import pydantic
+import pytest
+from running_server import serving as serving_ensemble
+from servers import Raw, as_json, raw_server
+from test_ensemble_api import member
+from test_serving_strategies import serving, usage
+
+from advisor.profile.asked_model import ServerModel, server_model
+from advisor.servers.tool_chat import in_one_form
+from ensemble import Ensemble
+from ensemble.models.spec import ModelSpec
+from ensemble.servers.address import ServerAddress
+
+MESSAGES: list[Any] = [{"role": "user", "content": "How warm is it in Rome?"}]
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+Calls = Sequence[tuple[str, str]]
+
+
+@contextlib.contextmanager
+def servers(*says: Calls | str) -> Iterator[tuple[list[ServerModel], list[Raw]]]:
+    """A model behind a server for each: the calls that it makes, or its text."""
+    with contextlib.ExitStack() as stack:
+        raws, models = [], []
+        for name, said in zip("abcde", says, strict=False):
+            raw = stack.enter_context(raw_server())
+            raw.answer = lambda _path, _body, said=said: as_json(answer(said))
+            raws.append(raw)
+            models.append(server_model(ModelSpec(ServerAddress(raw.url, "m"), name, place="x")))
+        yield models, raws
+
+
+def answer(said: Calls | str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": said if isinstance(said, str) else None}
+    if not isinstance(said, str):
+        message["tool_calls"] = [
+            {"id": f"c{n}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for n, (name, arguments) in enumerate(said)
+        ]
+    return {"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": {"completion_tokens": 3}}
+
+
+ROME, PARIS = [("weather", '{"city": "Rome"}')], [("weather", '{"city": "Paris"}')]
+
+
+def ask(strategy: str, *says: Calls | str, **more: Any) -> tuple[Any, list[Raw]]:
+    with servers(*says) as (models, raws), serving(strategy, models) as (_, client):
+        return client.chat.completions.create(model="tiny", messages=MESSAGES, tools=[TOOL], **more), raws
+
+
+@pytest.mark.parametrize("strategy", ["vote", "cascade"])
+def test_the_calls_that_most_models_make_are_returned(strategy: str) -> None:
+    made, _ = ask(strategy, PARIS, ROME, [("weather", '{ "city" : "Rome" }')])
+    (choice,) = made.choices
+    assert choice.finish_reason == "tool_calls"
+    assert [(call.function.name, call.function.arguments) for call in choice.message.tool_calls] == ROME
+    assert usage(made)["agreement"] == [2 / 3]
+
+
+def test_a_text_is_the_answer_where_most_models_make_no_call() -> None:
+    made, _ = ask("vote", ROME, "It is warm.", "Warm.")
+    assert made.choices[0].message.content == "It is warm."
+    assert made.choices[0].message.tool_calls is None
+    assert made.choices[0].finish_reason == "stop"
+
+
+def test_without_a_majority_the_primarys_call_is_returned() -> None:
+    made, _ = ask("vote", PARIS, ROME, "Warm.")
+    assert made.choices[0].message.tool_calls[0].function.arguments == PARIS[0][1]
+
+
+def test_arguments_that_are_no_json_are_no_vote() -> None:
+    made, _ = ask("vote", [("weather", "{")], [("weather", "{")], ROME)
+    assert made.choices[0].message.tool_calls[0].function.arguments == ROME[0][1]
+
+
+def test_servers_get_the_tools_and_what_was_said_with_them() -> None:
+    called = answer(ROME)["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": "c0", "content": "21 degrees"}
+    with servers("It is 21 degrees.") as (models, raws), serving("single", models) as (_, client):
+        client.chat.completions.create(
+            model="tiny",
+            messages=[*MESSAGES, called, result],
+            tools=[TOOL],
+            tool_choice={"type": "function", "function": {"name": "weather"}},
+            parallel_tool_calls=False,
+        )
+    path, _, body = raws[0].asked[-1]
+    assert path == "/v1/chat/completions"
+    assert body["tools"] == [TOOL]
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
+    assert body["parallel_tool_calls"] is False
+    assert body["messages"] == [*MESSAGES, called, result]
+
+
+def test_a_stream_has_the_calls() -> None:
+    with servers(ROME, ROME, PARIS) as (models, _), serving("vote", models) as (_, client):
+        stream = client.chat.completions.create(model="tiny", messages=MESSAGES, tools=[TOOL], stream=True)
+        chunks = [chunk.choices[0] for chunk in stream]
+    calls = [call for choice in chunks for call in choice.delta.tool_calls or ()]
+    assert [(call.index, call.function and call.function.arguments) for call in calls] == [(0, ROME[0][1])]
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
+class weather(pydantic.BaseModel):  # noqa: N801  # the name of the function
+    """How warm it is in a city."""
+
+    city: str
+
+
+def test_openais_client_parses_the_arguments() -> None:
+    with servers(ROME, ROME, PARIS) as (models, _), serving("vote", models) as (_, client):
+        made = client.chat.completions.parse(
+            model="tiny", messages=MESSAGES, tools=[openai.pydantic_function_tool(weather)]
+        )
+    calls = made.choices[0].message.tool_calls
+    assert calls is not None
+    assert calls[0].function.parsed_arguments == weather(city="Rome")
+
+
+def test_models_of_this_process_refuse_tools(tmp_path: Path) -> None:
+    reason = r"tools: calls of functions .* are for models behind servers"
+    with (
+        serving_ensemble(Ensemble([member("bytes")], cache_dir=tmp_path)) as server,
+        server.client() as client,
+        pytest.raises(openai.BadRequestError, match=reason),
+    ):
+        client.chat.completions.create(model="tiny", messages=MESSAGES, tools=[TOOL])
+
+
+def test_several_calls_are_one_answer_in_any_order() -> None:
+    calls = [("a", '{"x": 1.0, "y": 2}'), ("b", "{}")]
+    assert in_one_form(calls) == in_one_form([("b", "{}"), ("a", json.dumps({"y": 2, "x": 1}))])
+    assert in_one_form(calls) != in_one_form(calls[:1])
