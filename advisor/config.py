@@ -107,7 +107,7 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
         _check_judges(self)
 
     @classmethod
-    def from_options(cls, options: SelectOptions, command: str) -> RunConfig:
+    def from_options(cls, options: SelectOptions, command: str, *, needs_reference: bool = True) -> RunConfig:
         """Load what the options of ``select`` name: the pool and the task.
 
         :func:`advisor.jobs.session.open_session` checks the models.
@@ -115,6 +115,7 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
         Args:
             options: The options.
             command: The command line, for the record.
+            needs_reference: Whether the task must say what is right.
 
         Raises:
             InputError: An option is missing, or the pool or the task cannot be used.
@@ -127,7 +128,7 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
         pool = with_quantization(read_pool(options.pool), options.quantization)
         candidates = entries_named(pool, split_names(options.only or ""), options.pool)
         check_keys(candidates, options)
-        dev = load_split(options, options.split, options.seed)
+        dev = load_split(options, options.split, options.seed, needs_reference=needs_reference)
         dev.check_allowed()
         # A model of the pool that is no candidate may judge.
         judges = read_judges(options, pool, dev)
@@ -135,7 +136,7 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
         if not options.no_verify:
             # With a limit they come in the order of the seed, so that the first ones are a sample of all.
             asked = replace(options, limit=options.max_questions) if options.until_sure else options
-            held_out = load_split(asked, "held_out", options.seed)
+            held_out = load_split(asked, "held_out", options.seed, needs_reference=needs_reference)
             held_out.check_allowed()
             # A held-out split never has a question of the dev split, but it may have those of another split.
             if dev.split != "dev":
@@ -199,19 +200,27 @@ class LogsConfig(LogsOptions, ConfidenceOptions, SeedOptions):
         names = split_names(self.model_columns or "")
         return LogOptions(score=self.score, cluster=self.cluster, columns=self.columns(), model_columns=names)
 
-    def join(self, paths: Sequence[str], models: Sequence[str], say: Callable[[str], None] | None = None) -> JoinedLogs:
+    def join(
+        self,
+        paths: Sequence[str],
+        models: Sequence[str],
+        say: Callable[[str], None] | None = None,
+        *,
+        needs_score: bool = True,
+    ) -> JoinedLogs:
         """Read some of the logs as this configuration says, and join them; see :func:`advisor.logs.join.join_logs`.
 
         Args:
             paths: The logs.
             models: Globs of the models to take; empty for all.
             say: Shows the notes; None to leave them to the caller.
+            needs_score: Whether a response without a score, and without a reference for it, is left out.
         """
         notes: Notes = []
         try:
             return join_logs(
                 paths,
-                self.options,
+                replace(self.options, needs_score=needs_score),
                 models=models,
                 only=self.log_format,
                 task=self.log_task,
@@ -238,7 +247,7 @@ def read_scoring(options: LogsOptions, task: str | None) -> Scoring | None:
     return None if options.metric is None else Scoring(options.metric, options.extract)
 
 
-def load_split(options: QuestionOptions, split: str, seed: int = 0) -> Task:
+def load_split(options: QuestionOptions, split: str, seed: int = 0, *, needs_reference: bool = True) -> Task:
     """Load one split of the task that the options name, drawn with a seed; see :func:`advisor.tasks.load_task`."""
     return load_task(
         options.needed_task(),
@@ -249,6 +258,7 @@ def load_split(options: QuestionOptions, split: str, seed: int = 0) -> Task:
         seed=seed,
         allow_code_execution=options.allow_code_execution,
         allow_weak_sandbox=options.allow_weak_sandbox,
+        needs_reference=needs_reference,
     )
 
 

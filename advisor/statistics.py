@@ -151,8 +151,13 @@ def accuracy_interval(profile: Profile, alpha: float = FIGURE_ALPHA, seed: int =
         profile: The model's answers, at least one.
         alpha: The probability beyond one end, between 0 and 0.5.
         seed: Of the bootstrap.
+
+    Returns:
+        Ends that are NaN if some questions have no score.
     """
     values = scores(profile)
+    if np.isnan(values).any():
+        return math.nan, math.nan
     # Not the bootstrap: with every answer right its interval would have no width.
     return wilson(values, alpha) if is_binary(values) else graded_interval(values, alpha, seed)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
 from advisor.records import Limits, Profile
 from advisor.statistics import Floats, scores
 from advisor.strategies.cascade import cascade_calls
-from advisor.strategies.strategy import AnsweredSplit
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit
 from advisor.strategies.vote import codes_of
 from advisor.strategies.weighted_vote import vote_weights
 from benchmarks._measure import ROOT
@@ -28,6 +28,8 @@ from ensemble.methods._votes import Codes, count_votes, vote
 
 POOLS = ROOT.parent / "shared" / "pools"
 NAMES = ("math-l5", "crux", "mmlu-pro")
+ANSWERED = (*NAMES, "lineage-2025", "bfcl-part")
+"""All pools whose models' answers are known, not only their scores."""
 OPEN = (
     *("*Llama-*", "Athene-70B", "Qwen*", "deepseek-v2*", "gemma-*", "jamba-1.5-large", "c4ai-command-r-v01"),
     *("Mistral-*", "Mixtral-*", "mathstral-7B", "Yi-*", "Phi-3*"),
@@ -76,14 +78,16 @@ class RealPool:
 
 
 def read_pool(name: str, folder: Path = POOLS) -> RealPool:
-    """Read a pool as ``select --logs`` does.
+    """Read a pool as ``select --logs`` does; all models of a pool that is not in :data:`NAMES` count as open.
 
     Raises:
         InputError: The file is not there, or cannot be read.
     """
     logs = join_logs([str(folder / f"{name}.jsonl.xz")])
     models = tuple(
-        model for model in logs.profiles if model not in COPIES and any(fnmatchcase(model, pattern) for pattern in OPEN)
+        model
+        for model in logs.profiles
+        if name not in NAMES or (model not in COPIES and any(fnmatchcase(model, pattern) for pattern in OPEN))
     )
     profiles = [logs.profiles[model] for model in models]
     return RealPool(name, logs, models, codes_of(profiles), np.stack([scores(profile) for profile in profiles]))
@@ -207,6 +211,30 @@ def disputed(pool: RealPool, voters: Sequence[str], places: Places) -> tuple[NDA
         np.take_along_axis(right, picks, axis=0)[0],
         right[0],
     )
+
+
+def by_answer(pool: RealPool) -> RealPool:
+    """The pool with one score for each answer to a question: in some, equal answers of two models differ in theirs."""
+    right = pool.right.copy()
+    for question, column in enumerate(pool.codes.T):
+        _, first, places = np.unique(column, return_index=True, return_inverse=True)
+        right[:, question] = right[first[places], question]
+    return replace(pool, right=right)
+
+
+def labels_of_two_rounds(sub: SubPool, dev: int) -> tuple[float, float] | None:
+    """The shares of all questions that `advisor label` asks for: to choose on the first dev questions, and to verify.
+
+    Returns:
+        None where fewer than three models fit a vote.
+    """
+    choosing, others = sub.dev[:dev], np.concatenate([sub.dev[dev:], sub.rest])
+    codes = sub.pool.codes[sub.pool.rows(sub.models)][:, choosing]
+    voters = fitting_voters([sub.pool.profile(model, choosing) for model in sub.models], Limits())
+    if len(voters) < FEWEST_VOTERS:
+        return None
+    n = len(choosing) + len(others)
+    return float((codes != codes[0]).any(axis=0).sum()) / n, float(disputed(sub.pool, voters, others)[0].sum()) / n
 
 
 def voter_sets(profiles: Sequence[Profile]) -> dict[str, tuple[str, ...]]:

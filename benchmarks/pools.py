@@ -6,7 +6,8 @@ choose on 300 dev questions, and other questions judge. A gain is in points over
 interval (95%, bootstrap) is over the sub-pools. Votes and cascades are compared with a plain count in 100,000 cases.
 
 ``--only command`` measures the time and the memory of ``advisor select --logs`` on the largest pool instead, and
---save keeps that in results/pools_command.json; nothing else should run beside it. ``--kept`` measures nothing: it
+--save keeps that in results/pools_command.json; nothing else should run beside it. ``--only labels`` counts the labels
+that a comparison needs, on five pools. ``--kept`` measures nothing: it
 takes these two files for ``--tables`` and ``--plots FOLDER``, which make the tables and the plots of the page.
 """
 
@@ -35,6 +36,7 @@ from advisor.advice.drift import paired_gain
 from advisor.advice.predict import Prediction, Predictor
 from advisor.advice.recommendation import recommend
 from advisor.choose.rules import fitting_voters, select
+from advisor.jobs.label import DEV_SIZE
 from advisor.records import Limits, Profile, gap, length_ratio
 from advisor.statistics import Floats, resampled_means
 from advisor.strategies import usual
@@ -45,6 +47,7 @@ from advisor.strategies.vote import Vote
 from advisor.strategies.weighted_vote import WeightedVote, vote_weights
 from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
 from benchmarks._pools import (
+    ANSWERED,
     ANY,
     LARGE_SIZES,
     NAMES,
@@ -54,7 +57,9 @@ from benchmarks._pools import (
     agreement,
     ballot,
     ballots,
+    by_answer,
     disputed,
+    labels_of_two_rounds,
     read_pool,
     split,
     sub_pools,
@@ -87,7 +92,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, and keep where asked."""
     parser = arguments(__doc__ or "")
     parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
-    parser.add_argument("--only", choices=("command",), help="the time and memory of the command, and nothing else")
+    parser.add_argument("--only", choices=("command", "labels"), help="these figures, and nothing else")
     parser.add_argument("--kept", action="store_true", help="measure nothing, take what was kept")
     parser.add_argument("--tables", action="store_true", help="print the tables of the two pages, and nothing else")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of the two pages")
@@ -101,6 +106,9 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
     elif options.only == "command":
         tell("pools_command", command_figures(options.pools), options)
+        return 0
+    elif options.only == "labels":
+        tell("pools_labels", list(label_figures(options.pools, options.quick)), options)
         return 0
     else:
         figures = [
@@ -361,24 +369,29 @@ def check_figures(folder: Path, quick: bool) -> Iterator[Figure]:
 def label_figures(folder: Path, quick: bool) -> Iterator[Figure]:
     """The share of the questions on which a vote and a single model, both chosen before, give different answers.
 
-    Equal answers cancel in a paired comparison, so only the labels of these questions decide it.
+    Equal answers cancel in a paired comparison, so only the labels of these questions decide it. All pools that have
+    answers, with one score for each answer; ``labels_two_rounds`` counts those that choose the models, too.
     """
     means, changed = [], 0
-    for name in NAMES[:2] if quick else NAMES:
-        pool, shares = read_pool(name, folder), []
+    names = NAMES[:2] if quick else [name for name in ANSWERED if (folder / f"{name}.jsonl.xz").is_file()]
+    for name in names:
+        key, pool, shares = name.replace("-", "_"), by_answer(read_pool(name, folder)), []
+        rounds: list[tuple[float, float]] = []
         for sub in sub_pools(pool, 3 if quick else SUB_POOLS):
             voters = fitting_voters(sub.dev_profiles(), Limits())
             differ, voted, single = disputed(pool, voters, sub.rest)
-            if len(voters) < FEWEST_VOTERS:
-                continue
-            shares.append(float(differ.mean()))
-            changed += paired_gain(voted, single) != paired_gain(voted * differ, single * differ)
-        figure = _mean(
-            f"{name.replace('-', '_')}_labels_needed_share", shares, "sub-pools: vote against the best on dev"
-        )
+            if len(voters) >= FEWEST_VOTERS:
+                shares.append(float(differ.mean()))
+                changed += paired_gain(voted, single) != paired_gain(voted * differ, single * differ)
+            found = labels_of_two_rounds(sub, min(DEV_SIZE, pool.right.shape[1] // 2))
+            rounds += [] if found is None else [found]
+        figure = _mean(f"{key}_labels_needed_share", shares, "sub-pools: vote against the best on dev")
         means.append(figure.value or 0.0)
         yield replace(figure, limit="at most 0.35")
-    note = "mean over the sub-pools of the pool that needs most; the least and the most of the pools"
+        note = "sub-pools: labels to choose on 100 dev questions, and to verify on the others, of all questions"
+        yield _mean(f"{key}_labels_two_rounds_share", [sum(each) for each in rounds], note)
+        yield _mean(f"{key}_labels_choose", [each[0] * pool.right.shape[1] for each in rounds], "sub-pools: to choose")
+    note = f"mean over the sub-pools of the pool that needs most; the least and the most of {len(means)} pools"
     yield Figure("labels_needed_share", max(means), min(means), max(means), "at most 0.35", note)
     yield Figure(
         "labels_differences", changed, limit="0", note="sub-pools whose gain, error or p changes with the rest"

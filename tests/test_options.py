@@ -23,6 +23,7 @@ from advisor.options.doctor import DoctorOptions
 from advisor.options.evaluate import EvaluateOptions
 from advisor.options.export import ExportOptions
 from advisor.options.init import InitOptions
+from advisor.options.label import LabelOptions
 from advisor.options.option import Options, Panel, options_of
 from advisor.options.profile import ProfileOptions
 from advisor.options.report import ReportOptions
@@ -43,6 +44,7 @@ REQUIRED: dict[type[Options], dict[str, Any]] = {
     ServeOptions: {"run": "runs/x"},
     ExportOptions: {"run": RUN, "folder": RUN},
     InitOptions: {"data": ("a.csv",)},
+    LabelOptions: {},
     ReportOptions: {"runs": (RUN,)},
 }
 COMMANDS = list(REQUIRED)

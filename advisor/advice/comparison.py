@@ -20,6 +20,7 @@ from scipy import stats
 from advisor.advice.ceiling import FEWEST_QUESTIONS, Ceiling, ceiling_of, is_bounded
 from advisor.advice.gain import Gain, estimate_gain
 from advisor.advice.groups import GroupGain, group_gains
+from advisor.advice.labels import gain_by_labels
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
 from advisor.choose.rules import rank
@@ -28,6 +29,7 @@ from advisor.statistics import Floats, Interval, accuracy_interval, check_same_q
 from advisor.strategies import kinds, largest_usual
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData, picked_answers
+from advisor.strategies.vote import codes_of
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import InputError, UniteError
 
@@ -243,6 +245,39 @@ def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSpli
     evidence = _Evidence(dev, held_out, rules)
     gain = evidence.gain(answered)
     return (evidence.updated(answered, gain, evidence.predicted(strategy), None) or gain).points
+
+
+def compare_by_labels(
+    held_out: AnsweredSplit, strategy: Strategy, single: str, labelled: NDArray[np.bool_], alpha: float = ALPHA
+) -> tuple[StrategyResult, ...]:
+    """Compare one strategy with one model, both named before, by the labels of questions on which they differ.
+
+    Args:
+        held_out: The questions; scores without a label are NaN.
+        strategy: The strategy, which learned nothing from these questions.
+        single: The model.
+        labelled: Whether a question has a label; those that have one are a random sample of those that differ.
+        alpha: The accepted probability of a false alarm, between 0 and 0.5.
+
+    Returns:
+        The strategy and the model, the larger gain first.
+    """
+    results = []
+    baseline = held_out.profiles[single]
+    for each in (strategy, Single((single,))):
+        found = _applied(each, held_out)
+        if found is None:
+            raise UniteError(f"{each}: it cannot be applied to these questions")
+        codes = codes_of((found.profile, baseline))
+        gain = gain_by_labels(
+            scores(found.profile), scores(baseline), codes[0] != codes[1], labelled, clusters_of(held_out.task)
+        )
+        is_tested = not each.IS_SINGLE
+        shown: Shown = "yes" if gain.p_no_gain <= alpha else "no" if gain.p_no_loss <= alpha else "not_yet"
+        p_value = gain.p_no_gain if is_tested else None
+        results.append(_result(found, gain, p_value, shown if is_tested else "not_yet", (), held_out, single, 0))
+    results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
+    return tuple(results)
 
 
 class _Answered(NamedTuple):

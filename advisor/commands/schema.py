@@ -13,6 +13,7 @@ from ensemble.errors import InputError
 SCHEMAS = {
     "result": "advisor.runs.schema.result:Result",
     "samples": "advisor.runs.schema.samples:Sample",
+    "labels": "advisor.runs.schema.labels:LabelRow",
     "evaluation": "advisor.runs.schema.evaluation:Evaluation",
     "ensemble": "ensemble.saved.schema:SavedEnsemble",
     "strategy": "advisor.strategies.schema:StrategyFile",
@@ -25,7 +26,7 @@ SCHEMAS = {
 def schema(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"A file: {', '.join(SCHEMAS)}.")],
 ) -> None:
-    """Print the JSON Schema of a file; those of samples and of the pool are of one line."""
+    """Print the JSON Schema of a file; those of samples, labels and the pool are of one line."""
     if name not in SCHEMAS:
         raise InputError(f"schema {name}: no schema has this name; give one of {', '.join(SCHEMAS)}")
     from ensemble.common.schema import json_schema

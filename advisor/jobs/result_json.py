@@ -5,6 +5,7 @@ Programs read a finished run from these two files. The objects here exist only d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
@@ -467,7 +468,7 @@ def _recommended(outcome: Outcome) -> StrategyResult | None:
 def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
     """Whose response a strategy takes to a question; for one model with several responses, which of them."""
     answer, (model, draw) = result.profile.answers[n], result.takes[n]
-    return RecommendedAnswer(model=model, draw=draw, extracted=answer.extracted, score=answer.score)
+    return RecommendedAnswer(model=model, draw=draw, extracted=answer.extracted, score=_score(answer))
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
@@ -475,10 +476,14 @@ def _answer(answer: Answer) -> dict[str, Any]:
     return {
         "text": answer.text,
         "extracted": answer.extracted,
-        "score": answer.score,
+        "score": _score(answer),
         "length": answer.length,
         "finish_reason": answer.finish_reason,
         "error": answer.error,
         # Only where it is so, as most models do not think.
         **(thoughts if answer.thought else {}),
     }
+
+
+def _score(answer: Answer) -> float | None:
+    return None if math.isnan(answer.score) else answer.score

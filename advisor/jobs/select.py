@@ -42,6 +42,7 @@ from advisor.jobs import provenance
 from advisor.jobs.earlier_looks import looks_or_note
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
 from advisor.jobs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
+from advisor.jobs.label import run_on_labels, with_accuracies
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.result_json import Outcome, result_of, samples_of, task_info
 from advisor.jobs.session import open_session, with_devices
@@ -60,7 +61,7 @@ from advisor.records import Limits, Profile, signed
 from advisor.response_cache import ResponseCache
 from advisor.runs.run_folder import check_out, check_settings, dated, folder_name, write_run
 from advisor.runs.schema.result import Result, TaskInfo
-from advisor.statistics import accuracy_interval
+from advisor.statistics import Interval, accuracy_interval
 from advisor.strategies import usual
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote_reader import can_vote
@@ -85,7 +86,11 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
         UniteError: All candidates failed, or the folder cannot be written.
     """
     settings = options.stored_settings()
-    if options.scores is not None:
+    accuracies: Mapping[str, tuple[float, Interval]] | None = None
+    if options.labels is not None:
+        outcome, accuracies = run_on_labels(options, command, progress)
+        folder = _folder(options, outcome.task_info.name, settings)
+    elif options.scores is not None:
         folder = _folder(options, options.scores.stem, settings)
         outcome = run_on_numbers(options.scores, options.limits, command)
     elif options.logs:
@@ -98,7 +103,10 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
         with open_session(config, progress) as (cache, engine):
             say_judging(config, progress)
             outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
-    result = dated(folder, result_of(outcome, settings))
+    result = result_of(outcome, settings)
+    if accuracies is not None:
+        result = with_accuracies(result, accuracies)
+    result = dated(folder, result)
     write_run(folder, result, samples_of(outcome))
     write_report(folder)
     return folder, result

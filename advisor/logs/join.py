@@ -206,7 +206,8 @@ def join_logs(
     common = _common(reading, kept, notes)
     if scoring is not None:
         _score_again(reading, kept, common, scoring, notes)
-    common = _scored(reading, kept, common, notes)
+    if options.needs_score:
+        common = _scored(reading, kept, common, notes)
     examples = tuple(reading.examples[number] for number in common)
     metrics = [metric for metric, _ in reading.metrics.most_common()]
     if len(metrics) > 1 and scoring is None:

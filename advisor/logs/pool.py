@@ -25,9 +25,9 @@ def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
     return [LogSource("pool", file.path) for file in files if _is_pool(file)]
 
 
-def read(source: LogSource, _options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
     """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
-    return usable(source.path, _records(source.path, notes), notes)
+    return usable(source.path, _records(source.path, options, notes), notes)
 
 
 def _is_pool(file: LogFile) -> bool:
@@ -35,7 +35,7 @@ def _is_pool(file: LogFile) -> bool:
     return isinstance(models, dict) and any(isinstance(cell, list) and len(cell) == 3 for cell in models.values())
 
 
-def _records(path: Path, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     known: set[str] = set()
     for line, place in json_lines(path, notes):
         number, models = text_of(line.get("id")), line.get("models")
@@ -47,9 +47,10 @@ def _records(path: Path, notes: Notes) -> Iterator[LogRecord | LeftOut]:
         for model, cell in models.items():
             if model not in known:
                 known.add(check_name(model, place))
-            extracted, score, length = cell if isinstance(cell, list) and len(cell) == 3 else (None, None, None)
+            is_cell = isinstance(cell, list) and len(cell) == 3
+            extracted, score, length = cell if is_cell else (None, None, None)
             right = score_of(score)
-            if right is None:
+            if right is None and (options.needs_score or not is_cell):
                 yield LeftOut("a model's answer is not a list of text, score between 0 and 1, and length", place)
                 continue
             yield LogRecord(

@@ -69,9 +69,11 @@ class LogOptions:
             the part of the task.
         columns: For tables, the column of each role; see :mod:`advisor.logs.table`.
         model_columns: For tables with one column per model, globs of these columns.
+        needs_score: Whether a response must have a score, or a reference for it: not where labels will give it.
     """
 
     score: str | None = None
     cluster: str | None = None
     columns: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     model_columns: tuple[str, ...] = ()
+    needs_score: bool = True

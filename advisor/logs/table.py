@@ -82,10 +82,10 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
     names = columns_of(source.path)
     columns = _columns(source.path, names, options, notes)
     models = _model_columns(source.path, names, columns, options)
-    _check_enough(source.path, names, columns, models)
+    _check_enough(source.path, names, columns, models, options)
     if options.cluster in names:
         columns = {**columns, "cluster": options.cluster}
-    rows = _wide if models else _long
+    rows = partial(_wide, needs_score=options.needs_score) if models else _long
     return usable(source.path, rows(source.path, columns, models, notes), notes)
 
 
@@ -149,19 +149,21 @@ def _model_columns(path: Path, names: Sequence[str], columns: Mapping[str, str],
     return [check_name(name, str(path)) for name in models]
 
 
-def _check_enough(path: Path, names: Sequence[str], columns: Mapping[str, str], models: Sequence[str]) -> None:
+def _check_enough(
+    path: Path, names: Sequence[str], columns: Mapping[str, str], models: Sequence[str], options: LogOptions
+) -> None:
     missing = []
     if not models:
         if not {"id", "question"} & columns.keys():
             missing.append(("the question", "question=NAME"))
         if not {"score", "response", "extracted"} & columns.keys():
             missing.append(("the response or its score", "response=NAME --column score=NAME"))
-        elif not {"score", "reference"} & columns.keys():
+        elif options.needs_score and not {"score", "reference"} & columns.keys():
             missing.append(("the score or the reference", "score=NAME"))
     if missing:
-        what, options = " and ".join(what for what, _ in missing), " --column ".join(option for _, option in missing)
+        what, way_out = " and ".join(what for what, _ in missing), " --column ".join(option for _, option in missing)
         raise InputError(
-            f"{path}: no column is known for {what}; it has {_listed(names)}; give --column {options}, "
+            f"{path}: no column is known for {what}; it has {_listed(names)}; give --column {way_out}, "
             "or --model-columns GLOB for one column per model"
         )
 
@@ -225,15 +227,17 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
     )
 
 
-def _wide(path: Path, columns: Mapping[str, str], models: Sequence[str], notes: Notes) -> Iterator[LogRecord | LeftOut]:
+def _wide(
+    path: Path, columns: Mapping[str, str], models: Sequence[str], notes: Notes, *, needs_score: bool
+) -> Iterator[LogRecord | LeftOut]:
     # Read twice: only all values together tell whether they are scores.
-    are_scores = all(
+    are_scores = needs_score and all(
         value is None or _score(value) is not None
         for row in rows_of(path, models, [])
         if not isinstance(row, LeftOut)
         for value in row[0].values()
     )
-    if not are_scores and "reference" not in columns:
+    if needs_score and not are_scores and "reference" not in columns:
         raise InputError(f"{path}: no column is known for the reference of the responses; give --column reference=NAME")
     what = "scores" if are_scores else "responses"
     notes.append(f"{path}: the columns of the {len(models)} models have {what}, by their values")

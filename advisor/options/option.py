@@ -92,7 +92,7 @@ class Option:
         sources: The sources of answers with which it has an effect.
         needs: Another option without which it has no effect, by field, and the values that it may have; no values if
             any but the default will do.
-        unless: Another option with which it has no effect, by field.
+        unless: Other options with each of which it has no effect, by field.
         within: The range of its values.
         one_of: Its values, if it has only these.
         read: Reads a text of the command line; None for the type's own form.
@@ -108,7 +108,7 @@ class Option:
     is_setting: bool = True
     sources: Collection[Source] = ("models", "logs", "scores")
     needs: tuple[str, tuple[str, ...]] | None = None
-    unless: str | None = None
+    unless: tuple[str, ...] = ()
     within: Range | None = None
     one_of: Collection[str] = ()
     read: Callable[[str], Any] | None = None
@@ -179,8 +179,8 @@ class Options:
             self._check_source(each)
             if each.needs is not None:
                 self._check_needs(name, each, each.needs, given)
-            if each.unless in given:
-                raise InputError(f"{each.name} has no effect with {given[each.unless].name}; leave out one of them")
+            if other := next((given[field] for field in each.unless if field in given), None):
+                raise InputError(f"{each.name} has no effect with {other.name}; leave out one of them")
 
     @property
     def source(self) -> Source | None:

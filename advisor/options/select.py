@@ -17,6 +17,7 @@ from advisor.options.shared import (
     ConfidenceOptions,
     DecodingOptions,
     InferenceOptions,
+    LabelsOptions,
     LimitsOptions,
     LogsOptions,
     OutputOptions,
@@ -42,7 +43,7 @@ class LogChoiceOptions(Options, panel="Models and questions"):
         None,
         "Questions of the logs that choose.",
         panel="Logs",
-        shown_default="300, at most half",
+        shown_default="300, or 100 to label; at most half",
         within=Range(least=1),
         **LOGS,
     )
@@ -52,7 +53,9 @@ class LogChoiceOptions(Options, panel="Models and questions"):
 class RaceOptions(Options, panel="Choosing and verifying"):
     """Leaving work out."""
 
-    race: bool = option(False, "Drop candidates as soon as they are surely outside the gap.", **MODELS)
+    race: bool = option(
+        False, "Drop candidates as soon as they are surely outside the gap.", unless=("labels",), **MODELS
+    )
     race_risk: float = option(
         0.05,
         "Probability that --race changes the selection.",
@@ -60,7 +63,7 @@ class RaceOptions(Options, panel="Choosing and verifying"):
         needs=("race", ()),
         **MODELS,
     )
-    no_verify: bool = option(False, "Do not run the set on held-out questions.", **MODELS)
+    no_verify: bool = option(False, "Do not run the set on held-out questions.", unless=("labels",), **MODELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,7 @@ class SelectOptions(
     VerificationOptions,
     ConfidenceOptions,
     LimitsOptions,
+    LabelsOptions,
     LogChoiceOptions,
     LogsOptions,
     SeedOptions,

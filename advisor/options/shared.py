@@ -21,8 +21,8 @@ LOGS: Any = {"sources": ("logs",)}
 """Of an option that says how logs are read."""
 ANSWERS: Any = {"sources": ("models", "logs")}
 """Of an option that needs answers, not only numbers."""
-VERIFIED: Any = {**MODELS, "unless": "no_verify"}
-"""Of an option that has an effect only where a set answers held-out questions."""
+VERIFIED: Any = {**MODELS, "unless": ("no_verify", "labels")}
+"""Of an option that has an effect only where a set answers held-out questions, and these have references."""
 MEANS: Any = {"is_setting": False}
 """Of an option that changes no figure: where results go, where and how fast models run, and what is allowed."""
 
@@ -193,6 +193,15 @@ class LogsOptions(Options, panel="Logs"):
                 raise InputError(f"--column {value}: the role {role} is given twice; give each role once")
             columns[role] = name
         return columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsOptions(Options, panel="Models and questions"):
+    """Labels in place of references."""
+
+    labels: Path | None = option(
+        None, "A table of advisor label with its labels, for questions without references.", metavar="FILE", **ANSWERS
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ensemble.models.served_task import PromptTemplate
 
 
-def load_task(
+def load_task(  # noqa: PLR0913  # the documented API: each has its default
     name_or_path: str | Path,
     split: str = "dev",
     data_dir: str | Path | None = None,
@@ -32,6 +32,7 @@ def load_task(
     *,
     allow_code_execution: bool = False,
     allow_weak_sandbox: bool = False,
+    needs_reference: bool = True,
 ) -> Task:
     """Load one split of a task.
 
@@ -50,6 +51,8 @@ def load_task(
             gives no scores.
         allow_weak_sandbox: Whether they may run where the system has no namespaces: with network, and, unless root runs
             this process, with this process's environment variables in reach.
+        needs_reference: Whether the task must say what is right. Otherwise a task file may lack ``reference``, and no
+            score means anything before labels give it.
 
     Raises:
         InputError: The task, its data or an argument cannot be used.
@@ -65,7 +68,7 @@ def load_task(
     path, variant = find_task(name_or_path)
     # All templates are rendered here, so the process ends here, too.
     with LimitedProcess() as child:
-        definition = read_definition(path, variant, child)
+        definition = read_definition(path, variant, child, needs_reference=needs_reference)
         source = open_source(definition.data, path, folder)
         count = definition.shots if shots is None else shots
         bank = QuestionBank(definition, source)

@@ -217,7 +217,7 @@ class QuestionBank:
             accepted.extend([texts] if isinstance(texts, str) else texts)
         # Some lists of aliases have empty entries; an empty accepted text would be contained in every response.
         accepted = [text for text in accepted if text.strip()]
-        if not accepted and self._definition.rubric is None:
+        if not accepted and rendered and self._definition.rubric is None:
             raise InputError(f"{question.record.place}: the reference is empty; fill it in, or remove the record")
         return tuple(accepted)
 

@@ -163,7 +163,7 @@ class TaskFile(Form):
     prompt: Text
     """Renders a question."""
     reference: Templates | None = None
-    """Renders the accepted texts; only a judge can do without."""
+    """Renders the accepted texts; only a judge and ``advisor label`` can do without."""
     metric: Text
     """How a response is scored."""
     decimal: Literal[".", ","] | None = None

@@ -200,7 +200,9 @@ class Texts:
         return path
 
 
-def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> TaskDefinition:
+def read_definition(
+    path: Path, variant: str | None, child: LimitedProcess, *, needs_reference: bool = True
+) -> TaskDefinition:
     """Read a task file.
 
     Args:
@@ -208,6 +210,7 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         variant: The text after the colon of the task's name: a variant, a form, or both (``anatomy:texts``). None
             takes the file's ``variant`` and its first form.
         child: The process that compiles and renders what could waste time or memory; the templates keep it.
+        needs_reference: Whether ``reference`` may not be missing.
 
     Raises:
         InputError: The file, one of its keys, or the variant cannot be used.
@@ -229,7 +232,7 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
         name = f"{name}:{variant}"
     name += f":{form}" if form else ""
     chosen = variant or file.variant
-    _check_together(file, texts)
+    _check_together(file, texts, needs_reference=needs_reference)
     return TaskDefinition(
         name=name,
         file=path,
@@ -261,15 +264,15 @@ def read_definition(path: Path, variant: str | None, child: LimitedProcess) -> T
     )
 
 
-def _check_together(file: TaskFile, texts: Texts) -> None:
+def _check_together(file: TaskFile, texts: Texts, *, needs_reference: bool) -> None:
     """Raise InputError if the metric is not known, or keys do not go together."""
     metrics.plugins().check(file.metric)
     if file.metric not in metrics.metric_names():
         known = ", ".join(map(metrics.plugins().label, metrics.metric_names()))
         raise texts.error("metric", f"{_shown(file.metric)} is not known; choose among {known}")
     # A judge can grade responses to questions that have no right answer.
-    if file.reference is None and file.metric != JUDGE:
-        raise texts.error("reference", "is missing; add it")
+    if needs_reference and file.reference is None and file.metric != JUDGE:
+        raise texts.error("reference", "is missing; add it, or label some answers (advisor label)")
     if (file.choices is not None) != (file.metric == "choice"):
         raise texts.error("choices", "and `metric: choice` go together; give both or neither")
     if file.decimal is not None and file.metric != "number":

@@ -245,10 +245,11 @@ def strategies(result: Result) -> Table:
     for row in rows:
         is_recommended = recommendation is not None and row.key == recommendation.key
         if is_recommended:
-            table.caption = (
-                "* recommended; gains in points, estimated from dev and held-out questions, so they are not just the "
-                "differences of the points"
-            )
+            table.caption = "* recommended; gains in points"
+            if row.questions != row.n:
+                table.caption += (
+                    ", estimated from dev and held-out questions, so they are not just the differences of the points"
+                )
         table.add_row(
             Names(
                 row.title,

@@ -1,0 +1,368 @@
+"""``advisor label``, and ``select --labels``: advice for people who have questions and no references.
+
+:mod:`advisor.advice.labels` says which questions need a label, and why they are enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from advisor.advice.comparison import StrategyResult, compare_by_labels
+from advisor.advice.labels import (
+    Labels,
+    OpenQuestion,
+    accuracy_by_labels,
+    labelled_first,
+    open_questions,
+    with_labels,
+)
+from advisor.advice.recommendation import recommend
+from advisor.advice.verdict import Advice, sanity_warnings
+from advisor.choose.copies import find_copies
+from advisor.choose.race import profile_candidates
+from advisor.choose.rules import fitting_voters, rank
+from advisor.config import LogsConfig, RunConfig
+from advisor.jobs import provenance
+from advisor.jobs.held_out import prices_of
+from advisor.jobs.label_table import LabelTable, read_table, write_table
+from advisor.jobs.result_json import Outcome, task_info
+from advisor.jobs.session import open_session, with_devices
+from advisor.options.label import LabelOptions
+from advisor.options.select import SelectOptions
+from advisor.profile.profiler import Profiler
+from advisor.progress import Progress
+from advisor.records import Decision, Profile, Selection
+from advisor.runs.schema.result import Result, TaskInfo
+from advisor.statistics import Interval, questions_needed, scores, z_value
+from advisor.strategies import usual
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
+from advisor.strategies.vote_reader import VOTE_METRICS, can_vote
+from advisor.tasks.task import clusters_of
+from ensemble.common.text import counted
+from ensemble.errors import InputError
+
+DEV_SIZE = 100
+"""Questions of logs that choose by default, where each costs a label; at most half of all."""
+_POWER = 0.8
+
+
+class _Answers(NamedTuple):
+    """The answers of all models that are no copies, without scores, and what the result says of them."""
+
+    dev: AnsweredSplit
+    held_out: AnsweredSplit
+    dropped: tuple[Profile, ...]
+    task: TaskInfo
+    failures: Mapping[str, str]
+    provenance: Mapping[str, Any]
+
+
+class _Chosen(NamedTuple):
+    """What the labels of the dev questions choose, and the held-out questions that then decide."""
+
+    dev: Mapping[str, Profile]
+    single: str
+    strategy: Strategy | None
+    verify: list[OpenQuestion]
+    agreed: list[OpenQuestion]
+
+
+def label_run(options: LabelOptions, command: str, progress: Progress) -> dict[str, Any]:
+    """Write the table of the questions that need a label next.
+
+    Returns:
+        What ``advisor label --json`` prints.
+
+    Raises:
+        InputError: The pool, the task, the logs or the earlier table cannot be used, labels are missing, or no label is
+            needed.
+        UniteError: All candidates failed, or the table cannot be written.
+    """
+    of_select = options.of_select
+    answers = _answers(of_select, command, progress)
+    first = _choosing(answers.dev, options.seed)
+    if options.labels is None:
+        if not first:
+            raise InputError("all models give the same answers to the dev questions, so there is nothing to choose")
+        write_table(options.table, first, {})
+        n = len(answers.dev.task.examples)
+        text = (
+            f"{options.table}: {counted(len(first), 'question')} to label, of {counted(n, 'dev question')}; to the "
+            f"others all models give the same answer. Then add the held-out questions: --labels {options.table}"
+        )
+        return {"table": str(options.table), "choose": len(first), "dev": n, "text": text}
+    table, chosen = _read(of_select, answers, progress)
+    if chosen.strategy is None:
+        raise InputError(_no_vote(chosen, of_select))
+    wanted = chosen.agreed[: options.accuracy]
+    write_table(options.table, [*first, *chosen.verify, *wanted], table.rows)
+    n, differ = len(answers.held_out.task.examples), len(chosen.verify)
+    alpha = of_select.alpha
+    # Both answers may be wrong, so that at most all questions that differ count.
+    size = 100 * (z_value(alpha) + z_value(1 - _POWER)) * math.sqrt(differ / n / n)
+    text = (
+        f"{options.table}: {counted(differ, 'question')} to label, of {counted(n, 'held-out question')}; to the others "
+        f"{chosen.single} and {str(chosen.strategy).lower()} give the same answer. All of these labels show a gain of "
+        f"{size:.1f} points with 80% probability, or a smaller one if both are often wrong. Then: advisor select "
+        f"--labels {options.table}, with the same models and questions."
+    )
+    return {
+        "table": str(options.table),
+        "choose": len(first),
+        "dev": len(answers.dev.task.examples),
+        "verify": differ,
+        "held_out": n,
+        "accuracy": len(wanted),
+        "shown_gain": size,
+        "text": text,
+    }
+
+
+def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> tuple[Outcome, Mapping[str, Any]]:
+    """Compare the vote of the best models with the best single model by the labels of a table.
+
+    Returns:
+        The outcome, in which scores without a label are NaN; and the accuracies of the strategies, by their title, as
+        far as they are known.
+
+    Raises:
+        InputError: As for :func:`label_run`.
+        UniteError: All candidates failed.
+    """
+    answers = _answers(options, command, progress)
+    table, chosen = _read(options, answers, progress)
+    first, limits = _choosing(answers.dev, options.seed), options.limits
+    n = len(answers.held_out.task.examples)
+    labelled = labelled_first(chosen.verify, table.labels)
+    results: tuple[StrategyResult, ...] = ()
+    notes: list[str] = []
+    held_out = answers.held_out
+    accuracies: dict[Strategy, tuple[float, Interval]] = {}
+    if chosen.strategy is not None:
+        _check_enough(chosen.verify, labelled, table.labels, answers.held_out)
+        held_out = _scored(held_out, [*labelled, *chosen.agreed], table.labels)
+        is_labelled = np.zeros(n, dtype=bool)
+        is_labelled[[each.number for each in labelled]] = True
+        results = compare_by_labels(held_out, chosen.strategy, chosen.single, is_labelled, options.alpha)
+        notes.append(_labels_used(chosen, labelled, n, results, options.alpha))
+        if len(labelled) == len(chosen.verify):
+            sample = [each.number for each in labelled_first(chosen.agreed, table.labels)]
+            for result in results:
+                own = scores(result.profile)
+                if (found := accuracy_by_labels(own[is_labelled], own[sample], n)) is not None:
+                    accuracies[result.strategy] = found
+    if results and not accuracies:
+        notes.append("No accuracy is known: that takes labels of the round `accuracy`, and all of the round `verify`.")
+    no_vote = "" if chosen.strategy is not None else _no_vote(chosen, options)
+    recommendation = recommend(results, options.alpha, limits.min_gain, no_vote)
+    dev = _scored(answers.dev, first, table.labels)
+    profiles = sorted(dev.profiles.values(), key=lambda each: rank(chosen.dev[each.model]))
+    outcome = Outcome(
+        task_info=answers.task,
+        rules=limits,
+        standings=tuple(profile.standing for profile in profiles),
+        selection=_selection(chosen),
+        failures=answers.failures,
+        pairs=(),
+        advice=Advice(
+            "unclear",
+            no_vote or "Without references no set can be decoded together and verified.",
+            recommendation=recommendation,
+            warnings=(*notes, *sanity_warnings(profiles, 100.0, None)),
+        ),
+        task=dev.task,
+        profiles=tuple(profiles),
+        dropped=tuple(_unscored(each) for each in answers.dropped),
+        held_out=held_out.task,
+        alone=tuple(held_out.profiles[profile.model] for profile in profiles) if results else (),
+        strategies=results,
+        prices=held_out.prices,
+        confidence=options.confidence,
+        provenance=answers.provenance,
+    )
+    return outcome, {str(strategy): found for strategy, found in accuracies.items()}
+
+
+def with_accuracies(result: Result, accuracies: Mapping[str, tuple[float, Interval]]) -> Result:
+    """A result with the accuracies that labels tell: those of other questions stay unknown."""
+    rows = []
+    for row in result.strategies:
+        accuracy, ends = accuracies.get(row.title, (None, None))
+        best = next((accuracies[each.title][0] for each in result.strategies if each.is_single and accuracies), None)
+        rows.append(row.model_copy(update={"accuracy": accuracy, "accuracy_ci": ends, "best_single_accuracy": best}))
+    return result.model_copy(update={"strategies": tuple(rows)})
+
+
+def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answers:
+    """Read the answers from logs, or ask the models."""
+    if options.logs:
+        config = LogsConfig.from_options(options, command)
+        logs = config.join(config.logs, config.models, progress.say, needs_score=False)
+        if logs.no_vote_note is not None:
+            raise InputError(logs.no_vote_note)
+        size = options.dev_size or max(1, min(DEV_SIZE, len(logs.examples) // 2))
+        dev, held_out = (
+            AnsweredSplit(
+                logs.task(split, own, options.seed), {name: each.part(own) for name, each in logs.profiles.items()}
+            )
+            for split, own in zip(("dev", "held_out"), logs.split(options.seed, size), strict=True)
+        )
+        return _without_copies(dev, held_out, task_info(dev.task, None), {}, provenance.of_logs(config, logs))
+    run = with_devices(RunConfig.from_options(options, command, needs_reference=False), progress)
+    if not can_vote(run.dev) or run.held_out is None:
+        raise InputError(
+            f"{run.dev.name}: labels are for answers that can be compared; give a task whose metric is "
+            f"{', '.join(VOTE_METRICS[:-1])} or {VOTE_METRICS[-1]}"
+        )
+    with open_session(run, progress) as (cache, engine):
+        profiler = Profiler(run, cache, progress, engine=engine)
+        own = profile_candidates(run, profiler, progress).complete
+        held = profiler.alone(list(own), run.held_out)
+        prices = prices_of(run)
+        # Without the models that failed on the held-out questions.
+        dev = AnsweredSplit(run.dev, {name: own[name] for name in held}, prices=prices)
+        return _without_copies(
+            dev,
+            AnsweredSplit(run.held_out, held, prices=prices),
+            task_info(run.dev, run.inference.limit(run.dev)),
+            profiler.failures,
+            provenance.of_run(run, profiler.identities, profiler.loads),
+        )
+
+
+def _without_copies(
+    dev: AnsweredSplit,
+    held_out: AnsweredSplit,
+    task: TaskInfo,
+    failures: Mapping[str, str],
+    origin: Mapping[str, Any],
+) -> _Answers:
+    # A copy of a model would have two votes.
+    copies = find_copies([with_labels(each, (), {}, 0.0) for each in dev.profiles.values()])
+    kept = [name for name in dev.profiles if name not in copies]
+    if len(kept) < FEWEST_VOTERS:
+        raise InputError(f"labels compare a vote with a single model; give at least {FEWEST_VOTERS} different models")
+    parts = [replace(split, profiles={name: split.profiles[name] for name in kept}) for split in (dev, held_out)]
+    dropped = tuple(dev.profiles[name] for name in copies)
+    return _Answers(parts[0], parts[1], dropped, task, dict(failures), origin)
+
+
+def _choosing(dev: AnsweredSplit, seed: int) -> list[OpenQuestion]:
+    return open_questions(dev, list(dev.profiles.values()), "choose", seed)
+
+
+def _read(options: SelectOptions, answers: _Answers, progress: Progress) -> tuple[LabelTable, _Chosen]:
+    """The labels of a table, and what those of the dev questions choose."""
+    if options.labels is None:
+        raise InputError("--labels is missing; give the table that `advisor label` wrote")
+    first = _choosing(answers.dev, options.seed)
+    keys = {each.key: each for each in first}
+    # The second round depends on the labels of the first one, so those are read alone before.
+    table = read_table(options.labels, keys, ("choose",), answers.dev.task, progress)
+    if missing := sum(each.key not in table.labels for each in first):
+        raise InputError(
+            f"{options.labels}: {counted(missing, 'row')} of the round `choose` of {len(first):,} without a label; all "
+            "are needed to choose the models"
+        )
+    chosen = _choose(answers, first, table.labels, options)
+    second = {each.key: each for each in (*chosen.verify, *chosen.agreed)}
+    later = read_table(options.labels, second, ("verify", "accuracy"), answers.dev.task, progress)
+    return LabelTable({**table.labels, **later.labels}, {**table.rows, **later.rows}), chosen
+
+
+def _choose(answers: _Answers, first: list[OpenQuestion], labels: Labels, options: SelectOptions) -> _Chosen:
+    # Ranks and gaps are differences, so the score of the answers that all models give does not matter.
+    dev = {name: with_labels(own, first, labels, 0.0) for name, own in answers.dev.profiles.items()}
+    voters = fitting_voters(list(dev.values()), options.limits)
+    if len(voters) < FEWEST_VOTERS:
+        return _Chosen(dev, voters[0], None, [], [])
+    strategy, held_out = usual(voters), answers.held_out
+    voted = strategy.apply([held_out.profiles[name] for name in voters], held_out.task.examples)
+    both = [voted, held_out.profiles[voters[0]]]
+    verify = open_questions(held_out, both, "verify", options.seed)
+    agreed = open_questions(held_out, both, "accuracy", options.seed, agreed=True)
+    if not verify:
+        raise InputError(
+            f"the vote and {voters[0]} give the same answer to all held-out questions, so no label can tell them apart"
+        )
+    return _Chosen(dev, voters[0], strategy, verify, agreed)
+
+
+def _scored(split: AnsweredSplit, questions: list[OpenQuestion], labels: Labels) -> AnsweredSplit:
+    return replace(split, profiles={name: with_labels(own, questions, labels) for name, own in split.profiles.items()})
+
+
+def _unscored(profile: Profile) -> Profile:
+    return with_labels(profile, (), {})
+
+
+def _no_vote(chosen: _Chosen, options: SelectOptions) -> str:
+    return (
+        f"By the labels of the dev questions {chosen.single} is the best model, and fewer than {FEWEST_VOTERS - 1} "
+        f"others are within {options.limits.vote_gap:g} points of it, so there is no vote to verify (--max-gap)."
+    )
+
+
+def _check_enough(
+    questions: list[OpenQuestion], labelled: list[OpenQuestion], labels: Labels, held_out: AnsweredSplit
+) -> None:
+    """Check that the labels of a round are all, or a random sample of it."""
+    later = [each for each in questions[len(labelled) :] if each.key in labels]
+    n = len(questions)
+    if later:
+        gap = questions[len(labelled)]
+        raise InputError(
+            f"row {gap.key} of the round `verify` has no label, and {counted(len(later), 'row')} after it have one; "
+            "the rows are in random order, so only labels from the first one on without a gap are a sample: label it, "
+            "or empty the later ones"
+        )
+    if len(labelled) < 2:
+        raise InputError(
+            f"the round `verify` has {counted(len(labelled), 'label')} of {n:,}; label at least 2 from its top"
+        )
+    if len(labelled) < n and clusters_of(held_out.task) is not None:
+        raise InputError(
+            f"the round `verify` has {len(labelled):,} labels of {n:,}; where questions share passages (--cluster) all "
+            "are needed"
+        )
+
+
+def _labels_used(
+    chosen: _Chosen, labelled: list[OpenQuestion], n: int, results: tuple[StrategyResult, ...], alpha: float
+) -> str:
+    """What the figures come from, and how many labels more would show the gain."""
+    count, differ = len(labelled), len(chosen.verify)
+    text = (
+        f"The gain comes from the labels of {count:,} of {differ:,} held-out questions to which the two strategies "
+        f"give different answers; on the other {n - differ:,} both have the same score."
+    )
+    tested = next(each for each in results if not each.strategy.IS_SINGLE)
+    changed = (tested.gained + tested.lost) / count * differ / n
+    needed = questions_needed(tested.gain.points, changed, alpha) if tested.gain.points > 0 and changed else None
+    if tested.shown == "not_yet" and needed is not None:
+        more = max(0, math.ceil(needed * differ / n) - count)
+        source = f", of them {differ - count:,} in this table" if count < differ else ""
+        text += f" To show this gain with 80% probability, about {more:,} more labels are needed{source}."
+    return text
+
+
+def _selection(chosen: _Chosen) -> Selection:
+    """The candidates by the labels of the dev questions: no set decodes together without references."""
+    ranked = sorted(chosen.dev.values(), key=rank)
+    best, *others = ranked
+    decisions = [Decision(best.model, "primary", "primary", "the most accurate on the dev questions with labels")]
+    decisions += [
+        Decision(
+            each.model,
+            "rejected",
+            "other_set",
+            f"{best.accuracy - each.accuracy:.1f} points behind {best.model} on dev",
+        )
+        for each in others
+    ]
+    return Selection(tuple(decisions), (best.model,))

@@ -1,0 +1,421 @@
+"""Labels in place of references: which questions need one, and that the comparison is that of all labels."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import yaml
+
+from advisor.advice.comparison import compare_by_labels
+from advisor.advice.drift import paired_gain
+from advisor.advice.labels import (
+    OpenQuestion,
+    accuracy_by_labels,
+    gain_by_labels,
+    labelled_first,
+    open_questions,
+    with_labels,
+)
+from advisor.choose.rules import fitting_voters
+from advisor.logs.join import join_logs
+from advisor.records import Answer, Limits, Profile
+from advisor.runs.run import Run
+from advisor.statistics import scores
+from advisor.strategies import usual
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
+MODELS = ("small", "medium", "large", "other")
+QUESTIONS = 120
+
+
+def truth(number: int) -> str:
+    return str(number + 3)
+
+
+def write_log(folder: Path, *, scored: bool = False, changed: int | None = None) -> Path:
+    """A log of four models, each right on about 70% of sums; without scores and references unless it is scored."""
+    chance, lines = np.random.default_rng(1), []
+    for number in range(QUESTIONS):
+        right = truth(number)
+        models: dict[str, list[Any]] = {}
+        for model in MODELS:
+            answer = right if chance.random() < 0.7 else str(number + int(chance.integers(4, 7)))
+            models[model] = [answer, float(answer == right) if scored else None, 5]
+        if number == changed:
+            models["large"][0] = "-1"
+        lines.append({"id": number, "question": f"{number} + 3?", "models": models})
+    path = folder / "sums.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def fill(path: Path, only: Callable[[int, dict[str, str]], bool] = lambda _, __: True) -> None:
+    """Label the rows of a table, as a person who knows how to add."""
+    rows = rows_of(path)
+    for number, row in enumerate(rows):
+        if only(number, row):
+            answer = truth(int(row["question"].partition(" ")[0]))
+            row["right"] = next((letter for letter in "ABCD" if row.get(letter) == answer), "none")
+    write_rows(path, rows)
+
+
+@pytest.fixture
+def begun(place: Place) -> Place:
+    """A folder with a log and a table whose first round is labelled, and whose second one is not."""
+    write_log(place.folder)
+    assert place.advisor("label", "--logs", "sums.jsonl").status == 0
+    fill(place.folder / "labels.csv")
+    ran = place.advisor("label", "--logs", "sums.jsonl", "--labels", "labels.csv", "--accuracy", "20")
+    assert ran.status == 0, ran.err
+    return place
+
+
+def select(place: Place, *more: str) -> Any:
+    ran = place.advisor("select", "--logs", "sums.jsonl", "--labels", "labels.csv", "--out", "run", "--force", *more)
+    assert ran.status == 0, ran.err
+    return Run.open(place.folder / "run").result
+
+
+def refused(place: Place, *more: str) -> str:
+    ran = place.advisor("select", "--logs", "sums.jsonl", "--labels", "labels.csv", "--quiet", *more)
+    assert ran.status == 2, ran.err
+    return ran.line
+
+
+@pytest.mark.parametrize("name", ["math-l5", "crux", "mmlu-pro", "lineage-2025", "bfcl-part"])
+def test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_digit(name: str) -> None:
+    path = POOLS / f"{name}.jsonl.xz"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    logs = join_logs([str(path)])
+    chance, compared = np.random.default_rng(0), 0
+    right: dict[tuple[str, str | None], float] = {}
+    for profile in logs.profiles.values():
+        for answer in profile.answers:
+            # In some pools an answer has another score with one model than with another one.
+            right.setdefault((answer.id, answer.extracted), float(answer.score))
+    for _ in range(5):
+        models = chance.choice(list(logs.profiles), 6, replace=False).tolist()
+        dev, held_out = (
+            AnsweredSplit(
+                logs.task(split, own, 0),
+                {
+                    each: Profile(
+                        each,
+                        tuple(
+                            replace(answer, score=right[answer.id, answer.extracted])
+                            for answer in logs.profiles[each].part(own).answers
+                        ),
+                    )
+                    for each in models
+                },
+            )
+            for split, own in zip(("dev", "held_out"), logs.split(0, min(100, len(logs.examples) // 2)), strict=True)
+        )
+
+        def labels_of(questions: Sequence[OpenQuestion], split: AnsweredSplit) -> dict[str, frozenset[int]]:
+            return {
+                each.key: frozenset(
+                    place
+                    for place, answer in enumerate(each.answers)
+                    if right[split.task.examples[each.number].id, answer] == 1
+                )
+                for each in questions
+            }
+
+        first = open_questions(dev, list(dev.profiles.values()), "choose", 0)
+        labels = labels_of(first, dev)
+        voters = fitting_voters(list(dev.profiles.values()), Limits())
+        assert voters == fitting_voters(
+            [with_labels(own, first, labels, 0.0) for own in dev.profiles.values()], Limits()
+        )
+        if len(voters) < FEWEST_VOTERS:
+            continue
+        strategy, single = usual(voters), held_out.profiles[voters[0]]
+        voted = strategy.apply([held_out.profiles[each] for each in voters], held_out.task.examples)
+        verify = open_questions(held_out, [voted, single], "verify", 0)
+        found = labels_of(verify, held_out)
+        known = replace(
+            held_out, profiles={each: with_labels(own, verify, found) for each, own in held_out.profiles.items()}
+        )
+        labelled = np.zeros(len(held_out.task.examples), dtype=bool)
+        labelled[[each.number for each in verify]] = True
+        result = next(
+            each for each in compare_by_labels(known, strategy, voters[0], labelled) if not each.strategy.IS_SINGLE
+        )
+        gain = paired_gain(scores(voted), scores(single))
+        assert result.gain == gain
+        assert (result.p_adjusted, result.gain.interval()) == (gain.p_no_gain, gain.interval())
+        compared += 1
+    assert compared
+
+
+def test_select_gives_the_gain_that_it_gives_with_all_scores(begun: Place) -> None:
+    fill(begun.folder / "labels.csv")
+    row = next(each for each in select(begun).strategies if not each.is_single)
+    logs = join_logs([str(write_log(begun.folder, scored=True))])
+    numbers = logs.split(0, QUESTIONS // 2)[1]
+    held_out = {name: own.part(numbers) for name, own in logs.profiles.items()}
+    voted = row.key.apply([held_out[name] for name in row.members], [logs.examples[number] for number in numbers])
+    gain = paired_gain(scores(voted), scores(held_out[row.best_single_model or ""]))
+    assert (row.measured_gain, row.measured_gain_ci, row.p_no_gain) == (gain.points, gain.interval(), gain.p_no_gain)
+
+
+def test_a_table_names_no_model_and_its_order_of_answers_tells_none(begun: Place) -> None:
+    table = begun.folder / "labels.csv"
+    text = table.read_text(encoding="utf-8")
+    assert not any(model in text for model in MODELS)
+    logs = join_logs([str(write_log(begun.folder, scored=True))])
+    answers = {each.question: number for number, each in enumerate(logs.examples)}
+    for model in MODELS:
+        given = [
+            (row, logs.profiles[model].answers[answers[row["question"]]].extracted)
+            for row in rows_of(table)
+            if row["round"] == "choose"
+        ]
+        first = np.mean([row["A"] == answer for row, answer in given])
+        assert 0.25 < first < 0.75
+
+
+def test_only_questions_with_different_answers_are_asked_for(place: Place) -> None:
+    write_log(place.folder)
+    place.advisor("label", "--logs", "sums.jsonl")
+    rows = rows_of(place.folder / "labels.csv")
+    assert all(row["A"] != row["B"] for row in rows)
+    assert 0 < len(rows) < QUESTIONS // 2
+
+
+def test_accuracy_is_null_without_labels_where_the_answers_agree(begun: Place) -> None:
+    fill(begun.folder / "labels.csv", lambda _, row: row["round"] == "verify" or bool(row["right"]))
+    result = select(begun)
+    assert {each.accuracy for each in (*result.candidates, *result.strategies)} == {None}
+    assert any("No accuracy is known" in warning for warning in result.advice.warnings)
+    assert 'class="' in (begun.folder / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_accuracy_is_estimated_from_a_sample_of_the_other_questions(begun: Place) -> None:
+    fill(begun.folder / "labels.csv")
+    for row in select(begun).strategies:
+        low, high = row.accuracy_ci
+        assert low < row.accuracy < high
+
+
+def test_an_answer_without_a_label_has_no_score(begun: Place) -> None:
+    fill(begun.folder / "labels.csv")
+    select(begun)
+    lines = [
+        json.loads(line) for line in (begun.folder / "run" / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    known = {each["score"] for line in lines for each in line["responses"].values()}
+    assert known == {None, 0.0, 1.0}
+
+
+def test_the_first_rows_of_the_second_round_are_enough(begun: Place) -> None:
+    rows = [row for row in rows_of(begun.folder / "labels.csv") if row["round"] == "verify"]
+    wanted = {row["key"] for row in rows[: len(rows) // 2]}
+    fill(begun.folder / "labels.csv", lambda _, row: row["key"] in wanted)
+    row = next(each for each in select(begun).strategies if not each.is_single)
+    assert (row.answered, row.questions) == (len(wanted), QUESTIONS // 2)
+
+
+def test_labels_with_a_gap_are_refused(begun: Place) -> None:
+    rows = [row for row in rows_of(begun.folder / "labels.csv") if row["round"] == "verify"]
+    fill(begun.folder / "labels.csv", lambda _, row: row["key"] != rows[2]["key"])
+    assert f"row {rows[2]['key']} of the round `verify` has no label" in refused(begun)
+
+
+def test_a_spreadsheet_may_sort_the_rows(begun: Place) -> None:
+    table = begun.folder / "labels.csv"
+    fill(table)
+    before = select(begun).strategies
+    write_rows(table, sorted(rows_of(table), key=lambda row: row["question"]))
+    assert select(begun).strategies == before
+
+
+def test_a_reference_is_as_good_as_a_letter(begun: Place) -> None:
+    table = begun.folder / "labels.csv"
+    fill(table)
+    before = select(begun).strategies
+    rows = rows_of(table)
+    for row in rows:
+        row["right"], row["reference"] = "", truth(int(row["question"].partition(" ")[0]))
+    write_rows(table, rows)
+    assert select(begun).strategies == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"right": "Z"}, "labels.csv:2: right is 'Z'; give A to"),
+        ({"right": "A", "reference": "4"}, "labels.csv:2: it has both right and reference"),
+        ({"key": "q0", "right": "A"}, "no question with these answers has the key 'q0'"),
+        ({"A": "99"}, "labels.csv:2: answer A is '99', and was"),
+        ({"right": ""}, "1 row of the round `choose`"),
+        ({"round": "first"}, "labels.csv:2: round should be"),
+    ],
+)
+def test_a_wrong_row_is_named_with_its_place(begun: Place, change: dict[str, str], said: str) -> None:
+    table = begun.folder / "labels.csv"
+    fill(table)
+    rows = rows_of(table)
+    rows[0] |= change
+    write_rows(table, rows)
+    assert said in refused(begun)
+
+
+def test_a_row_that_occurs_twice_is_refused(begun: Place) -> None:
+    table = begun.folder / "labels.csv"
+    fill(table)
+    rows = rows_of(table)
+    write_rows(table, [*rows, rows[0]])
+    assert "its question is in labels.csv:2, too" in refused(begun)
+
+
+def test_answers_that_changed_since_are_refused(begun: Place) -> None:
+    fill(begun.folder / "labels.csv")
+    chosen = rows_of(begun.folder / "labels.csv")[0]
+    write_log(begun.folder, changed=int(chosen["question"].partition(" ")[0]))
+    assert "the answers or earlier labels have changed" in refused(begun)
+
+
+def test_each_wrong_row_has_a_line(begun: Place) -> None:
+    table = begun.folder / "labels.csv"
+    fill(table)
+    rows = rows_of(table)
+    for row in rows[:3]:
+        row["right"] = "Z"
+    write_rows(table, rows)
+    ran = begun.advisor("select", "--logs", "sums.jsonl", "--labels", "labels.csv")
+    assert ran.status == 2
+    assert all(f"labels.csv:{line}: right is 'Z'" in ran.err for line in (2, 3, 4))
+
+
+def test_a_table_is_not_written_over(begun: Place) -> None:
+    ran = begun.advisor("label", "--logs", "sums.jsonl")
+    assert (ran.status, ran.line) == (
+        2,
+        "advisor: --out labels.csv: it exists, and may have labels; give it as --labels, or give another --out",
+    )
+
+
+def test_formulas_in_answers_are_no_formulas_in_the_table(place: Place) -> None:
+    lines = [
+        {
+            "id": n,
+            "question": f"=q{n}",
+            "models": {"a": ["=1+1", None, 4], "b": ["+2", None, 2], "c": [f"-{n}", None, 2]},
+        }
+        for n in range(20)
+    ]
+    (place.folder / "sums.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    assert place.advisor("label", "--logs", "sums.jsonl").status == 0
+    rows = rows_of(place.folder / "labels.csv")
+    assert all(cell.startswith("'") for row in rows for cell in (row["question"], row["A"], row["B"], row["C"]))
+
+
+def test_json_lines_are_a_table_too(place: Place) -> None:
+    write_log(place.folder)
+    assert place.advisor("label", "--logs", "sums.jsonl", "--out", "labels.jsonl").status == 0
+    table = place.folder / "labels.jsonl"
+    rows = [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        row["reference"] = truth(int(row["question"].partition(" ")[0]))
+    table.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    ran = place.advisor("label", "--logs", "sums.jsonl", "--labels", "labels.jsonl", "--json")
+    assert (ran.status, json.loads(ran.out)["choose"]) == (0, len(rows))
+
+
+def test_responses_of_a_table_without_references_are_read_by_a_metric(place: Place) -> None:
+    rows = [
+        {"question": f"{n} + 3?", **{model: f"It is {n + 3 + (n + k) % 3}." for k, model in enumerate("abc")}}
+        for n in range(30)
+    ]
+    write_rows(place.folder / "answers.csv", rows)
+    ran = place.advisor("label", "--logs", "answers.csv", "--model-columns", "a,b,c", "--metric", "number")
+    assert ran.status == 0, ran.err
+    assert {row["A"] for row in rows_of(place.folder / "labels.csv")} <= {str(n) for n in range(40)}
+
+
+def test_a_task_without_references_is_for_labels_only(place: Place, models: Path) -> None:
+    place.job(models)
+    task = yaml.safe_load((place.folder / "task.yaml").read_text(encoding="utf-8"))
+    del task["reference"]
+    place.write("task.yaml", yaml.safe_dump({**task, "metric": "exact_match"}))
+    line = place.refused("select", "--pool", "models.txt", "--task", "task.yaml")
+    assert "reference is missing; add it, or label some answers (advisor label)" in line
+    ran = place.advisor("label", "--pool", "models.txt", "--task", "task.yaml", "--quiet")
+    assert ran.status == 0, ran.err
+    assert len(rows_of(place.folder / "labels.csv")) == 6
+
+
+@pytest.mark.parametrize("option", ["--no-verify", "--race", "--until-sure"])
+def test_options_without_an_effect_are_refused(place: Place, option: str) -> None:
+    line = place.refused("select", "--pool", "demo", "--task", "x", "--labels", "x.csv", option)
+    assert "has no effect with --labels" in line
+
+
+def test_the_interval_of_a_sample_of_the_labels_has_its_confidence() -> None:
+    chance, inside, cases = np.random.default_rng(0), 0, 1500
+    n, share, better = 300, 0.3, 0.6
+    for _ in range(cases):
+        differ = chance.random(n) < share
+        wins = chance.random(n) < better
+        labelled = differ & (chance.random(n) < 0.4)
+        gain = gain_by_labels(wins.astype(float), (~wins).astype(float), differ, labelled)
+        low, high = gain.interval()
+        inside += low <= 100 * share * (2 * better - 1) <= high
+    # 0.9 with a standard error of 0.008.
+    assert 0.88 <= inside / cases <= 0.94
+
+
+def test_the_interval_of_the_accuracy_has_its_confidence() -> None:
+    chance, inside, cases = np.random.default_rng(0), 0, 1500
+    n, share = 300, 0.3
+    for _ in range(cases):
+        differ = chance.random(n) < share
+        right = np.where(differ, chance.random(n) < 0.5, chance.random(n) < 0.8).astype(float)
+        sample = chance.choice(right[~differ], 40, replace=False)
+        found = accuracy_by_labels(right[differ], sample, n)
+        assert found is not None
+        inside += found[1][0] <= 100 * (share * 0.5 + (1 - share) * 0.8) <= found[1][1]
+    assert 0.935 <= inside / cases <= 0.985
+
+
+def test_no_accuracy_follows_without_a_sample() -> None:
+    assert accuracy_by_labels(np.ones(3), np.ones(0), 10) is None
+
+
+def test_a_round_counts_up_to_the_first_row_without_a_label() -> None:
+    rows = [OpenQuestion("verify", number, f"q{number}", "?", ("1", "2")) for number in range(4)]
+    assert labelled_first(rows, {"q0": frozenset(), "q1": frozenset({0}), "q3": frozenset()}) == rows[:2]
+
+
+def test_an_answer_that_the_table_does_not_show_keeps_no_score() -> None:
+    profile = Profile("a", (Answer("1", "x", "7", 0.5, "eos"),))
+    row = OpenQuestion("verify", 0, "q", "?", ("1", "2"))
+    assert np.isnan(with_labels(profile, [row], {"q": frozenset({0})}).answers[0].score)
