@@ -220,6 +220,8 @@ class Limits:
         max_voters: The most models in a vote or a cascade, at least 1.
         min_gain: Points that a strategy with more than one model or call must gain to be recommended, 0 to 100; None
             for the default, which grows with its calls.
+        within: Points below the largest expected gain within which the cheapest strategy is recommended, 0 to 100; None
+            to recommend by the gain.
     """
 
     max_gap: float = 10.0
@@ -228,6 +230,7 @@ class Limits:
     vote_gap: float = 15.0
     max_voters: int = 5
     min_gain: float | None = None
+    within: float | None = None
 
     def __post_init__(self) -> None:
         # NaN fails each of these comparisons, too.
@@ -240,6 +243,8 @@ class Limits:
             raise InputError(f"--max-voters {self.max_voters}: a vote needs 3 models; give 3 or more, or 1 for no vote")
         if self.min_gain is not None and not 0 <= self.min_gain <= 100:
             raise InputError(f"--min-gain {self.min_gain:g}: give points from 0 to 100")
+        if self.within is not None and not 0 <= self.within <= 100:
+            raise InputError(f"--within {self.within:g}: give points from 0 to 100")
         # A set of one is allowed: it asks which model is the best, without an ensemble.
         if self.max_models < 1:
             raise InputError(f"--max-models {self.max_models}: give at least 1")

@@ -512,6 +512,46 @@ def test_no_recommended_strategy_has_a_better_and_cheaper_one_beside_it(
         assert not (is_cheaper and each.expected_gain >= best.expected_gain and not best.strategy.IS_SINGLE)
 
 
+COSTS = st.tuples(*[st.integers(0, 3)] * 4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(COSTS, min_size=1, max_size=6), st.booleans(), st.one_of(st.none(), st.integers(0, 2)))
+def test_no_recommended_strategy_is_dominated_in_its_gain_and_all_known_costs(
+    figures: list[tuple[int, int, int, int]], has_prices: bool, within: int | None
+) -> None:
+    makers = (Cascade, Vote, QuestionRouter, Cascade, Vote, QuestionRouter)
+    results = [dataclasses.replace(result_of_strategy(SINGLE, 0.0), price=1.0 if has_prices else None, seconds=1.0)]
+    for n, (gain, calls, price, seconds) in enumerate(figures):
+        own = result_of_strategy(makers[n](("a", "b", "c", "d")[: 3 + n // 3]), float(gain), 1.0 + calls)
+        results.append(dataclasses.replace(own, price=float(price) if has_prices else None, seconds=float(seconds)))
+    found = recommend(results, within=within)
+    assert found is not None
+    best = found.result
+
+    def figures_of(each: StrategyResult) -> tuple[float, ...]:
+        return each.expected_gain, -each.calls, -(each.price or 0.0), -(each.seconds or 0.0)
+
+    for each in results:
+        pairs = list(zip(figures_of(each), figures_of(best), strict=True))
+        is_better = all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+        # A single model stays if the other's gain does not pay for its calls.
+        assert not is_better or (best.strategy.IS_SINGLE and each.expected_gain < 0.2 * each.calls)
+
+
+@pytest.mark.parametrize(("within", "wanted"), [(None, CASCADE), (1.9, CASCADE), (2.0, ROUTER), (3.0, SINGLE)])
+def test_within_so_many_points_of_the_best_the_cheapest_strategy_is_recommended(
+    within: float | None, wanted: Strategy
+) -> None:
+    prices = {SINGLE: (0.0, 1.0), CASCADE: (3.0, 2.5), ROUTER: (1.0, 1.2)}
+    results = [
+        dataclasses.replace(result_of_strategy(own, gain, 2.0), price=price) for own, (gain, price) in prices.items()
+    ]
+    found = recommend(results, min_gain=0.0, within=within)
+    assert found is not None and found.result.strategy == wanted
+    assert ("the cheapest strategy at most" in found.text) == (wanted != CASCADE)
+
+
 def test_a_route_or_a_strategy_with_a_shown_loss_is_not_recommended() -> None:
     router = GroupRouter(("a", "b"), (("law", "b"), ("math", "a")))
     hurt = GroupGain("law", 40, -9.6, 2.0, -7.0, (-11.0, -3.0), "no")

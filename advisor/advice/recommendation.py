@@ -51,6 +51,7 @@ def recommend(
     min_gain: float | None = None,
     no_vote: str = "",
     ceiling: Ceiling | None = None,
+    within: float | None = None,
 ) -> Recommendation | None:
     """Recommend the strategy with the largest expected gain; None if there is no strategy.
 
@@ -67,6 +68,8 @@ def recommend(
             question; None for the default, which grows with the calls.
         no_vote: Why there is no vote, as a clause; empty if there is one, or the reason is not known.
         ceiling: What strategies that take one of the models' answers can gain at most; None if it is not known.
+        within: Recommend the cheapest strategy that is expected to gain at most so many points less than the one that
+            would be recommended otherwise, by price, or by calls where a price is not known; None for that one.
     """
     if not results:
         return None
@@ -82,8 +85,26 @@ def recommend(
 
     # The results are in order, and `max` takes the first of several largest values.
     best = max(left, key=worth)
+    if within is not None:
+        least = best.expected_gain - within
+        cheapest = _cheapest([each for each in results if each.shown != "no" or each is best], least)
+        if cheapest is not best:
+            text = (
+                f"{cheapest.strategy.describe()}: it is the cheapest strategy at most {within:g} points below "
+                f"{best.strategy}. The expected gain is {signed(cheapest.expected_gain)} points, against "
+                f"{signed(best.expected_gain)}.{few_questions(len(cheapest.profile.answers))}"
+            )
+            return Recommendation(cheapest, least, text)
     least = (min_gain or 0.0) if best.strategy.IS_SINGLE else least_gain(best.calls, min_gain)
     return Recommendation(best, least, _text(best, results, alpha, min_gain, no_vote, ceiling))
+
+
+def _cheapest(results: Sequence[StrategyResult], least: float) -> StrategyResult:
+    """The cheapest strategy that is expected to gain this, and of equally cheap ones the one that gains most."""
+    near = [each for each in results if each.expected_gain >= least - TOLERANCE]
+    near = [each for each in near if not any(_dominates(other, each) for other in near)]
+    is_priced = all(each.price is not None for each in near)
+    return min(near, key=lambda each: ((each.price or 0.0) if is_priced else 0.0, each.calls, -each.expected_gain))
 
 
 def least_gain(calls: float, min_gain: float | None) -> float:
@@ -104,10 +125,10 @@ def _pays(result: StrategyResult, min_gain: float | None) -> bool:
 
 
 def _dominates(one: StrategyResult, other: StrategyResult) -> bool:
-    """Whether a strategy is in no figure worse than another one, and in one better: gain, calls, and price if known."""
-    pairs = [(round(one.expected_gain, 9), round(other.expected_gain, 9)), (-one.calls, -other.calls)]
-    if one.price is not None and other.price is not None:
-        pairs.append((-one.price, -other.price))
+    """Whether a strategy is in no figure worse than another one, and in one better: the gain, and each known cost."""
+    costs = [(one.calls, other.calls), (one.price, other.price), (one.seconds, other.seconds)]
+    pairs = [(-a, -b) for a, b in costs if a is not None and b is not None]
+    pairs.append((round(one.expected_gain, 9), round(other.expected_gain, 9)))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
 

@@ -345,7 +345,7 @@ def _with_recommendation(
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
     recommendation = recommend(
-        compared.results, config.alpha, config.rules.min_gain, compared.no_vote, compared.ceiling
+        compared.results, config.alpha, config.rules.min_gain, compared.no_vote, compared.ceiling, config.rules.within
     )
     if recommendation is not None:
         recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))

@@ -237,6 +237,9 @@ class LimitsOptions(Options, panel="Limits"):
         shown_default="0.2 for each call",
         **ANSWERS,
     )
+    within: float | None = option(
+        None, "Recommend the cheapest strategy at most so many points below the best one.", **ANSWERS
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -251,6 +254,7 @@ class LimitsOptions(Options, panel="Limits"):
             max_models=self.max_models,
             max_voters=self.max_voters,
             min_gain=self.min_gain,
+            within=self.within,
             **gaps,
         )
 

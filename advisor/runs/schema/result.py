@@ -88,6 +88,8 @@ class RuleLimits(Schema):
     """the most models in a vote or a cascade"""
     min_gain: Number | None = None
     """points that a strategy with more than one model or call must gain to be recommended; null: 0.2 for each call"""
+    within: Number | None = None
+    """the cheapest strategy at most so many points below the best one is recommended; null: the best one"""
 
 
 class RaceCost(Schema):
