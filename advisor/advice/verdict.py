@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from scipy import stats
+
 from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.cut_off import CutOff
@@ -36,6 +38,11 @@ from ensemble.common.text import LARGE_RATIO, counted, p_value, percent
 
 SAME_TEXT = 0.95
 """The share of equal responses from which a candidate is said to write the same text to all questions."""
+FOLLOWS_LENGTH = 0.5
+"""The rank correlation of scores and mean lengths from which scores are said to follow length. On random parts of 8
+models of real pools that is so in 3 to 7% where scores are counted, and in 40 to 100% where a judge gives them:
+``python -m benchmarks._length_warning POOL``."""
+_FEWEST_MODELS = 6  # with fewer the order of lengths is too often that of the scores by chance
 _SHORTEST = 10  # characters; shorter texts may be labels, of which one is often right
 _FEWEST = 20  # responses; a few may be equal by chance
 
@@ -196,6 +203,11 @@ def sanity_warnings(profiles: Sequence[Profile], lowest: float, chance: float | 
             f"Nearly all responses of {join(same)} are the same text, whatever the question is. Their points say how "
             "the metric or the judge grades this text, and not how well the model answers."
         )
+    if follows_length(profiles):
+        parts.append(
+            "The longer a model's responses are, the higher is its score. Read some of them: a judge or a metric may "
+            "reward length."
+        )
     if unread := doubted.get("unread"):
         models = f"{len(unread)} candidates" if len(unread) > 2 else join(unread)
         parts.append(f"Over a fifth of the questions could not be answered by {models}; the notes say why.")
@@ -217,6 +229,15 @@ def doubts_of(profile: Profile) -> tuple[Doubt, ...]:
         "unread": is_unread,
     }
     return tuple(doubt for doubt, holds in found.items() if holds)
+
+
+def follows_length(profiles: Sequence[Profile]) -> bool:
+    """Whether models with longer responses have higher scores: rank correlation of 0.5 or more, one-sided p to 5%."""
+    known = [(each.accuracy, each.mean_length) for each in profiles if each.mean_length is not None]
+    if len(known) < _FEWEST_MODELS or any(len(set(column)) < 2 for column in zip(*known, strict=True)):
+        return False
+    found = stats.spearmanr(*zip(*known, strict=True), alternative="greater")
+    return bool(found.statistic >= FOLLOWS_LENGTH and found.pvalue <= ALPHA)
 
 
 def moved_warning(moved: float | None) -> str | None:

@@ -17,7 +17,7 @@ from advisor.advice.cut_off import enough_tokens, finished_accuracy
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
 from advisor.advice.sequential import Look
-from advisor.advice.verdict import Advice, Margin, doubts_of
+from advisor.advice.verdict import Advice, Margin, doubts_of, follows_length
 from advisor.compare.pairs import Pair
 from advisor.jobs.held_out import Verified
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
@@ -177,6 +177,7 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
                 GroupCeiling(group=name, **_ceiling_figures(own)) for name, own in advice.group_ceilings.items()
             ),
             cut_off=None if advice.cut_off is None else CutOffFigures(**asdict(advice.cut_off)),
+            doubts=("follows_length",) if follows_length(outcome.profiles) else (),
             confidence=outcome.confidence,
         ),
         looks=tuple(LookRecord(**asdict(look)) for look in outcome.looks),

@@ -406,6 +406,8 @@ class AdviceSection(Schema):
     """the same in each group with enough questions"""
     cut_off: CutOffFigures | None = None
     """what would change if the models had more tokens; null if nothing would"""
+    doubts: tuple[Literal["follows_length"], ...] = ()
+    """why the figures of all candidates may mislead: `follows_length` if models with longer responses score higher"""
     confidence: Annotated[Number, Field(gt=0, lt=1)] = 0.9
     """of the intervals of gains: 0.9 by default"""
 
