@@ -32,7 +32,7 @@ class Processor(NamedTuple):
     memory: int
 
     def computes_in(self, dtype: str) -> bool:
-        """Whether it has units for a type; without them prompts take 4 to 20 times as long as in float32."""
+        """Whether it has units for a type; without them prompts take 5 to 13 times as long as in float32."""
         return dtype not in HALF or not HALF[dtype].isdisjoint(self.features)
 
 
