@@ -186,7 +186,7 @@ def recommended(ground: Ground, choose: str = "predicted") -> Way:
         decoded[each.models] = Predictor(both, fitted).decoded(each.models)
         results = ground.compare(decoded).results
         best = max(best, *(result.expected_gain for result in results if not result.strategy.ASKS))
-    found = recommend(ground.compare(decoded).results)
+    found = recommend(ground.compare(decoded))
     if found is None:
         raise AssertionError("compared strategies have a best one")
     members = found.result.strategy.members

@@ -119,7 +119,7 @@ def advise(lead: float, setting: Setting, chance: np.random.Generator) -> tuple[
         AnsweredSplit(dev, learned), AnsweredSplit(held_out, alone, {strategy: together}), (), can_vote=False
     )
     result = next(each for each in compared.results if each.strategy == strategy)
-    recommendation = recommend(compared.results)
+    recommendation = recommend(compared)
     return result.shown, recommendation.result.strategy.name if recommendation else "", chosen
 
 

@@ -214,7 +214,8 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
         profiles = list(dev.profiles.values())
         voters = fitting_voters(profiles, Limits())
         predicted = _predictions(dev, held_out, voters, coefficients)
-        tested = compare_strategies(dev, held_out, voters, can_vote=True, predictions=predicted).results
+        compared = compare_strategies(dev, held_out, voters, can_vote=True, predictions=predicted)
+        tested = compared.results
         # Not compared again on these questions: some strategies would learn from them.
         points = {each.strategy: _points(each.strategy, judge) for each in tested}
         points |= {Single((name,)): profile.accuracy for name, profile in judge.profiles.items()}
@@ -222,7 +223,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
         single = Single(fitting_voters(profiles, Limits(max_voters=1)))
         together = usual(voters) if len(voters) >= FEWEST_VOTERS else Single(voters)
         cascade = next((each for each in tested if each.strategy == together), None)
-        recommended = recommend(tested)
+        recommended = recommend(compared)
         if recommended is None:
             raise AssertionError("compared strategies have a best one")
         gains = {each.strategy: points[each.strategy] - sub.best(sub.judge) for each in tested}

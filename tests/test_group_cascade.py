@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from advisor.advice.comparison import StrategyResult, compare_strategies
+from advisor.advice.comparison import Compared, compare_strategies
 from advisor.advice.recommendation import recommend
 from advisor.records import Answer, Profile
 from advisor.strategies.cascade import cascade_calls
@@ -67,26 +67,26 @@ def true_gain(strategy: GroupCascade, effects: dict[str, Effect]) -> float:
 
 
 @cache
-def drawn(kind: str) -> list[tuple[StrategyResult, ...]]:
+def drawn(kind: str) -> list[Compared]:
     effects = {"same": SAME, "apart": APART}[kind]
     found = []
     for seed in range(DRAWS):
         chance = np.random.default_rng(seed)
         splits = [split_of(name, size, effects, chance) for name, size in (("dev", DEV), ("held_out", HELD_OUT))]
-        found.append(compare_strategies(splits[0], splits[1], list("abc"), can_vote=True).results)
+        found.append(compare_strategies(splits[0], splits[1], list("abc"), can_vote=True))
     return found
 
 
 def test_where_groups_differ_the_cascade_of_the_right_groups_is_recommended() -> None:
-    for results in drawn("apart"):
-        found = recommend(results)
+    for compared in drawn("apart"):
+        found = recommend(compared)
         assert found is not None and found.result.strategy == GroupCascade(
             ("a", "b", "c"), ("math", "physics"), ("art", "law")
         )
 
 
 def test_where_groups_do_not_differ_it_is_not_recommended_over_the_plain_cascade() -> None:
-    chosen = [recommend(results) for results in drawn("same")]
+    chosen = [recommend(compared) for compared in drawn("same")]
     names = [each.result.strategy.name for each in chosen if each is not None]
     assert names.count("group_cascade") == 0
     assert names.count("cascade") >= DRAWS - 1
@@ -96,8 +96,8 @@ def test_where_groups_do_not_differ_it_is_not_recommended_over_the_plain_cascade
 def test_the_gain_is_on_average_no_more_than_the_true_one(kind: str, effects: dict[str, Effect]) -> None:
     errors = [
         (each.gain.points - true_gain(each.strategy, effects), each.expected_gain - true_gain(each.strategy, effects))
-        for results in drawn(kind)
-        for each in results
+        for compared in drawn(kind)
+        for each in compared.results
         if isinstance(each.strategy, GroupCascade)
     ]
     assert bool(errors) == (kind == "apart")

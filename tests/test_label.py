@@ -186,6 +186,16 @@ def test_select_gives_the_gain_that_it_gives_with_all_scores(begun: Place) -> No
     assert (row.measured_gain, row.measured_gain_ci, row.p_no_gain) == (gain.points, gain.interval(), gain.p_no_gain)
 
 
+def test_within_recommends_the_cheapest_strategy_with_labels_too(begun: Place) -> None:
+    fill(begun.folder / "labels.csv")
+    names = [
+        own.strategy
+        for own in (select(begun, *more).advice.recommendation for more in ((), ("--within", "100")))
+        if own is not None
+    ]
+    assert names == ["cascade", "single"]
+
+
 def test_a_table_names_no_model_and_its_order_of_answers_tells_none(begun: Place) -> None:
     table = begun.folder / "labels.csv"
     text = table.read_text(encoding="utf-8")

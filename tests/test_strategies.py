@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from test_pipeline import LENIENT, plan_of, run
 
 from advisor.advice.ceiling import is_bounded
-from advisor.advice.comparison import USUAL_SHARE, StrategyResult, compare_strategies
+from advisor.advice.comparison import USUAL_SHARE, Compared, StrategyResult, compare_strategies
 from advisor.advice.gain import Gain
 from advisor.advice.groups import GroupGain
 from advisor.advice.predict import Prediction
-from advisor.advice.recommendation import recommend
+from advisor.advice.recommendation import Recommendation, recommend
 from advisor.choose.rules import fitting_voters
 from advisor.jobs.result_json import Outcome, result_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
@@ -401,7 +401,7 @@ def test_the_set_that_decodes_together_is_compared_as_the_others_and_comes_last_
     assert (unite.gain.points, unite.takes, unite.calls) == (0, (), 2)
     # Both members compute each of the ten tokens.
     assert (unite.tokens, unite.seconds) == (20, 2)
-    assert recommend(results).result.strategy == Single(("a",))  # type: ignore[union-attr]
+    assert recommended(results).result.strategy == Single(("a",))  # type: ignore[union-attr]
 
 
 def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) -> StrategyResult:
@@ -430,6 +430,11 @@ def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) ->
     )
 
 
+def recommended(results: Sequence[StrategyResult], **limits: Any) -> Recommendation | None:
+    """What is recommended of these strategies."""
+    return recommend(Compared(tuple(results)), Limits(**limits))
+
+
 SINGLE, CASCADE = Single(("a",)), Cascade(("a", "b", "c"))
 ROUTER = QuestionRouter(("a", "b", "c"))
 
@@ -454,7 +459,7 @@ def test_the_largest_gain_after_the_price_of_calls_is_recommended(
         result_of_strategy(CASCADE, cascade, 2.5),
         result_of_strategy(ROUTER, router),
     ]
-    found = recommend(results, min_gain=min_gain)
+    found = recommended(results, min_gain=min_gain)
     assert found is not None
     assert found.result.strategy == wanted
     assert found.min_gain == min_gain
@@ -464,7 +469,7 @@ def test_a_more_expensive_strategy_replaces_the_cascade_only_if_it_gains_a_point
     vote = Vote(("a", "b", "c"))
     for gain, wanted in ((2.9, CASCADE), (3.1, vote)):
         results = [result_of_strategy(vote, gain, 3.0), result_of_strategy(CASCADE, 2.0, 2.5)]
-        found = recommend([*results, result_of_strategy(SINGLE, 0.0)])
+        found = recommended([*results, result_of_strategy(SINGLE, 0.0)])
         assert found is not None and found.result.strategy == wanted
 
 
@@ -481,10 +486,10 @@ def test_a_single_model_stays_unless_the_gain_is_worth_the_calls(
     strategy: Strategy, gain: float, calls: float, wanted: Strategy
 ) -> None:
     results = [result_of_strategy(strategy, gain, calls), result_of_strategy(SINGLE, 0.0)]
-    found = recommend(results)
+    found = recommended(results)
     assert found is not None and found.result.strategy == wanted
     assert ("at least 0.2 points for each call" in found.text) == (wanted == SINGLE)
-    assert recommend(results, min_gain=0.1).result.strategy == strategy  # type: ignore[union-attr]
+    assert recommended(results, min_gain=0.1).result.strategy == strategy  # type: ignore[union-attr]
 
 
 @settings(max_examples=60, deadline=None)
@@ -504,7 +509,7 @@ def test_no_recommended_strategy_has_a_better_and_cheaper_one_beside_it(
     for n, (gain, calls, price) in enumerate(figures):
         own = result_of_strategy(makers[n](("a", "b", "c", "d")[: 3 + n // 3]), gain / 10, calls / 10)
         results.append(dataclasses.replace(own, price=price))
-    found = recommend(results, min_gain=min_gain)
+    found = recommended(results, min_gain=min_gain)
     assert found is not None
     best = found.result
     for each in results:
@@ -525,7 +530,7 @@ def test_no_recommended_strategy_is_dominated_in_its_gain_and_all_known_costs(
     for n, (gain, calls, price, seconds) in enumerate(figures):
         own = result_of_strategy(makers[n](("a", "b", "c", "d")[: 3 + n // 3]), float(gain), 1.0 + calls)
         results.append(dataclasses.replace(own, price=float(price) if has_prices else None, seconds=float(seconds)))
-    found = recommend(results, within=within)
+    found = recommended(results, within=within)
     assert found is not None
     best = found.result
 
@@ -547,7 +552,7 @@ def test_within_so_many_points_of_the_best_the_cheapest_strategy_is_recommended(
     results = [
         dataclasses.replace(result_of_strategy(own, gain, 2.0), price=price) for own, (gain, price) in prices.items()
     ]
-    found = recommend(results, min_gain=0.0, within=within)
+    found = recommended(results, min_gain=0.0, within=within)
     assert found is not None and found.result.strategy == wanted
     assert ("the cheapest strategy at most" in found.text) == (wanted != CASCADE)
 
@@ -556,16 +561,16 @@ def test_a_route_or_a_strategy_with_a_shown_loss_is_not_recommended() -> None:
     router = GroupRouter(("a", "b"), (("law", "b"), ("math", "a")))
     hurt = GroupGain("law", 40, -9.6, 2.0, -7.0, (-11.0, -3.0), "no")
     results = [result_of_strategy(router, 3.0), result_of_strategy(SINGLE, 0.0)]
-    assert recommend(results).result.strategy == router  # type: ignore[union-attr]
+    assert recommended(results).result.strategy == router  # type: ignore[union-attr]
     for changed in ({"groups": (hurt,)}, {"shown": "no"}):
         doubtful = [dataclasses.replace(results[0], **changed), results[1]]
-        assert recommend(doubtful).result.strategy == SINGLE  # type: ignore[union-attr]
+        assert recommended(doubtful).result.strategy == SINGLE  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("measured", "wanted"), [(-0.3, SINGLE), (0.3, CASCADE)])
 def test_a_gain_that_only_the_prediction_expects_is_not_recommended(measured: float, wanted: Strategy) -> None:
     cascade = dataclasses.replace(result_of_strategy(CASCADE, measured, 2.0), updated=Prediction(2.6, 4.0))
-    found = recommend([cascade, result_of_strategy(SINGLE, 0.0)])
+    found = recommended([cascade, result_of_strategy(SINGLE, 0.0)])
     assert found is not None and found.result.strategy == wanted
     assert ("expected to gain 2.6 points, but only by the prediction" in found.text) == (wanted == SINGLE)
 
@@ -573,7 +578,7 @@ def test_a_gain_that_only_the_prediction_expects_is_not_recommended(measured: fl
 def test_the_advice_says_why_the_strategy_with_the_most_points_is_not_recommended() -> None:
     cascade = result_of_strategy(CASCADE, 4.0, 2.0)
     cascade = dataclasses.replace(cascade, profile=profile("cascade", task("held_out"), "12"))
-    found = recommend([cascade, result_of_strategy(ROUTER, 3.0)])
+    found = recommended([cascade, result_of_strategy(ROUTER, 3.0)])
     assert found is not None and found.result.strategy == CASCADE
     assert "has more points on the held-out questions (100.0 against 50.0)" in found.text
     assert "but it is expected to gain less (+3.0 points)" in found.text
@@ -590,14 +595,14 @@ def test_the_advice_says_why_there_is_no_vote(voters: list[str], can_vote: bool,
     answers = {"a": "1112", "b": "2221", "c": "3331"}
     found = compare_strategies(*splits_of(answers, answers), voters, can_vote=can_vote)
     assert found.no_vote == why
-    recommendation = recommend([result_of_strategy(SINGLE, 0.0)], no_vote=found.no_vote)
+    recommendation = recommend(Compared((result_of_strategy(SINGLE, 0.0),), no_vote=found.no_vote))
     assert recommendation is not None
     assert recommendation.text.startswith("Use a alone: there is no other strategy to compare it with, because " + why)
 
 
 def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None:
     held_out = {"a": "112", "b": "121", "c": "211"}
-    recommendation = recommend(compared({"a": "112", "b": "121", "c": "211"}, held_out))
+    recommendation = recommended(compared({"a": "112", "b": "121", "c": "211"}, held_out))
     assert recommendation is not None
     assert recommendation.result.strategy == Cascade(("a", "b", "c"))
     assert recommendation.result.shown == "yes"
@@ -610,7 +615,7 @@ def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None
 def test_what_may_be_chance_is_recommended_and_said_not_to_be_shown() -> None:
     # On the first question b and c are right and a is wrong; where one of them is wrong, the two others are right.
     held_out = {"a": "2" + "1" * 39, "b": "1" * 20 + "33" + "1" * 18, "c": "1" * 30 + "44" + "1" * 8}
-    recommendation = recommend(compared({"a": "1", "b": "1", "c": "1"}, held_out))
+    recommendation = recommended(compared({"a": "1", "b": "1", "c": "1"}, held_out))
     assert recommendation is not None
     assert (recommendation.result.strategy.name, recommendation.result.shown) == ("cascade", "not_yet")
     assert 0 < recommendation.result.expected_gain < 4
@@ -620,11 +625,11 @@ def test_a_router_that_learnt_what_does_not_hold_is_not_recommended() -> None:
     results = compared({"a": "12", "b": "21"}, {"a": "21", "b": "12"})
     router = by_name(results)["router a+b"]
     assert router.profile.accuracy == 0 and router.shown != "yes"
-    assert recommend(results).result.strategy.name == "single"  # type: ignore[union-attr]
+    assert recommended(results).result.strategy.name == "single"  # type: ignore[union-attr]
 
 
 def test_without_strategies_nothing_is_recommended() -> None:
-    assert recommend(()) is None
+    assert recommended(()) is None
 
 
 @pytest.mark.parametrize(
@@ -646,7 +651,7 @@ def test_a_recommendation_says_what_to_do(strategy: Strategy, words: str) -> Non
 def test_one_question_is_not_called_questions() -> None:
     dev, held_out = task("dev"), task("held_out", 1)
     splits = [AnsweredSplit(of, {name: profile(name, of, "1") for name in "ab"}) for of in (dev, held_out)]
-    recommendation = recommend(compare_strategies(splits[0], splits[1], ["a", "b"], can_vote=True).results)
+    recommendation = recommend(compare_strategies(splits[0], splits[1], ["a", "b"], can_vote=True))
     assert recommendation is not None
     assert recommendation.text.endswith("1 question tells little: one question is 100.0 points.")
 
@@ -709,7 +714,7 @@ def test_a_run_compares_strategies_without_decoding_anything_more(place: Place, 
 def test_the_samples_say_whose_response_the_recommended_strategy_takes(place: Place, models: Path) -> None:
     outcome = run_of_three(place, models)
     cascade = next(each for each in outcome.strategies if each.strategy.name == "cascade")
-    recommendation = recommend([cascade])
+    recommendation = recommended([cascade])
     outcome = dataclasses.replace(outcome, advice=dataclasses.replace(outcome.advice, recommendation=recommendation))
     lines = [written(each) for each in samples_of(outcome)]
     assert all(line["recommended"] is None for line in lines if line["split"] == "dev")

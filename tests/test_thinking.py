@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from servers import Raw, as_json, completion, models, raw_server
 from test_pipeline import plan_of_pool
 
+from advisor.advice.comparison import compare_strategies
 from advisor.advice.cut_off import CutOff, completed, enough_tokens, finished_accuracy, with_more_tokens
+from advisor.advice.recommendation import recommend
 from advisor.choose.rules import select
 from advisor.compare.pairs import pairs_of_standings
 from advisor.logs.inspect import _thoughts
@@ -390,6 +392,15 @@ def test_more_tokens_change_the_order_where_the_better_model_was_cut_off() -> No
     assert found is not None
     assert found.changes == ("order", "set")
     assert found.text.startswith("4 of 10 responses of cut to the dev questions were cut off")
+
+
+def test_more_tokens_change_no_recommendation_that_a_limit_decides() -> None:
+    # The vote gains most, and within 60 points of it the single model is cheapest: also if the response had not ended.
+    split = split_of(graded("a", "++-" * 20, "." * 59 + "c"), graded("b", "+-+" * 20), graded("c", "-++" * 20))
+    rules = Limits(within=60)
+    before = recommend(compare_strategies(split, split, "abc", can_vote=True, rules=rules), rules)
+    assert before is not None and before.result.strategy.IS_SINGLE
+    assert with_more_tokens(split, split, before, can_vote=True, rules=rules) is None
 
 
 def test_nothing_is_said_where_nothing_was_cut_off_or_would_change() -> None:

@@ -15,13 +15,12 @@ import numpy as np
 from scipy import special
 
 from advisor.records import FIGURE_ALPHA
+from advisor.runs.schema.samples import RIGHT
 from advisor.statistics import Floats, Interval, Labels, cluster_totals
 from advisor.strategies.strategy import Strategy
 
 FEWEST_QUESTIONS = 30
 """Of a group that gets a ceiling: with fewer, the limit is above ten points even if no question is left."""
-_RIGHT = 0.5
-"""The score from which an answer counts as right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def ceiling_of(scores: Floats, members: Sequence[int], clusters: Labels | None =
     if not np.isin(scores, (0.0, 1.0)).all():
         level /= math.e
     points = 100 * float(room.mean())
-    all_wrong = 100 * float((scores.max(axis=0) < _RIGHT).mean())
+    all_wrong = 100 * float((scores.max(axis=0) < RIGHT).mean())
     return Ceiling(points, _clopper_pearson(room, clusters, level), all_wrong, scores.shape[1])
 
 

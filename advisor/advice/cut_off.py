@@ -87,7 +87,7 @@ def enough_tokens(profile: Profile) -> int | None:
     return int(math.ceil(quantile / step) * step)
 
 
-def with_more_tokens(  # what decided, to decide again
+def with_more_tokens(
     dev: AnsweredSplit,
     held_out: AnsweredSplit,
     recommendation: Recommendation | None,
@@ -131,7 +131,7 @@ def with_more_tokens(  # what decided, to decide again
         compared = compare_strategies(
             then, completed(held_out), voters, can_vote=can_vote, rules=rules, alpha=alpha, seed=seed
         )
-        other = recommend(compared.results, alpha, rules.min_gain, compared.no_vote)
+        other = recommend(compared, rules, alpha)
         if other is not None and other.result.strategy != recommendation.result.strategy:
             changes.append("recommendation")
     if not changes:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.advice.ceiling import Ceiling
-from advisor.advice.comparison import StrategyResult
-from advisor.records import ALPHA, TOLERANCE, signed
+from advisor.advice.comparison import Compared, StrategyResult
+from advisor.records import ALPHA, TOLERANCE, Limits, signed
 from advisor.statistics import Interval
 from advisor.strategies import largest_usual
 from ensemble.common.text import counted, interval_name
@@ -45,32 +44,23 @@ class Recommendation:
     text: str
 
 
-def recommend(
-    results: Sequence[StrategyResult],
-    alpha: float = ALPHA,
-    min_gain: float | None = None,
-    no_vote: str = "",
-    ceiling: Ceiling | None = None,
-    within: float | None = None,
-) -> Recommendation | None:
+def recommend(compared: Compared, rules: Limits = Limits(), alpha: float = ALPHA) -> Recommendation | None:
     """Recommend the strategy with the largest expected gain; None if there is no strategy.
 
     A single model is recommended unless another strategy is expected to gain at least :func:`least_gain`, and not by
     the prediction alone: its measured gain is above 0. A strategy with a shown loss is not recommended, a router also
     if the loss is in one of its groups, and neither is one that costs no less than another one that gains as much. If
     the cascade of all voters is left, another strategy that asks models one by one replaces it only if it gains
-    :data:`SWITCH` points more. A set that decodes together needs no such margin.
+    :data:`SWITCH` points more. A set that decodes together needs no such margin. With ``within`` the cheapest strategy
+    takes its place that is expected to gain at most so many points less: by price, or by calls where a price is not
+    known.
 
     Args:
-        results: The strategies, as :func:`advisor.advice.comparison.compare_strategies` returns them.
+        compared: The strategies.
+        rules: The limits, of which ``min_gain`` and ``within`` count.
         alpha: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
-        min_gain: Points that a strategy must gain if it has more than one model, or takes more than one response for a
-            question; None for the default, which grows with the calls.
-        no_vote: Why there is no vote, as a clause; empty if there is one, or the reason is not known.
-        ceiling: What strategies that take one of the models' answers can gain at most; None if it is not known.
-        within: Recommend the cheapest strategy that is expected to gain at most so many points less than the one that
-            would be recommended otherwise, by price, or by calls where a price is not known; None for that one.
     """
+    results, min_gain = compared.results, rules.min_gain
     if not results:
         return None
     able = [each for each in results if each.strategy.IS_SINGLE or _pays(each, min_gain)] or results
@@ -85,18 +75,18 @@ def recommend(
 
     # The results are in order, and `max` takes the first of several largest values.
     best = max(left, key=worth)
-    if within is not None:
-        least = best.expected_gain - within
+    if rules.within is not None:
+        least = best.expected_gain - rules.within
         cheapest = _cheapest([each for each in results if each.shown != "no" or each is best], least)
         if cheapest is not best:
             text = (
-                f"{cheapest.strategy.describe()}: it is the cheapest strategy at most {within:g} points below "
+                f"{cheapest.strategy.describe()}: it is the cheapest strategy at most {rules.within:g} points below "
                 f"{best.strategy}. The expected gain is {signed(cheapest.expected_gain)} points, against "
                 f"{signed(best.expected_gain)}.{few_questions(len(cheapest.profile.answers))}"
             )
             return Recommendation(cheapest, least, text)
     least = (min_gain or 0.0) if best.strategy.IS_SINGLE else least_gain(best.calls, min_gain)
-    return Recommendation(best, least, _text(best, results, alpha, min_gain, no_vote, ceiling))
+    return Recommendation(best, least, _text(best, compared, min_gain, alpha))
 
 
 def _cheapest(results: Sequence[StrategyResult], least: float) -> StrategyResult:
@@ -137,20 +127,14 @@ def describe_gain(points: float, interval: Interval, alpha: float) -> str:
     return f"{signed(points)} points ({interval_name(1 - 2 * alpha)} {' to '.join(map(signed, interval))})"
 
 
-def _text(  # all that a sentence may name
-    best: StrategyResult,
-    results: Sequence[StrategyResult],
-    alpha: float,
-    min_gain: float | None,
-    no_vote: str,
-    ceiling: Ceiling | None,
-) -> str:
+def _text(best: StrategyResult, compared: Compared, min_gain: float | None, alpha: float) -> str:
+    results, ceiling = compared.results, compared.ceiling
     end = _other_best(best, results, min_gain) + few_questions(len(best.profile.answers))
     # A single model has no gain to speak of: it is the baseline, or worse.
     if best.strategy.IS_SINGLE:
         others = [each for each in results if not each.strategy.IS_SINGLE]
         if not others:
-            why = f", because {no_vote}" if no_vote else ""
+            why = f", because {compared.no_vote}" if compared.no_vote else ""
             return f"{best.strategy.describe()}: there is no other strategy to compare it with{why}.{end}"
         # A router takes one call.
         least = least_gain(1.0, min_gain)

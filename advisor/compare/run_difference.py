@@ -145,6 +145,7 @@ def _answer(sample: Sample, strategy: StrategyFigures) -> dict[str, Any] | None:
         "text": text.shortened(response.text or "", _LONGEST_TEXT) if response is not None else None,
         "extracted": None if scored.extracted is None else scored.extracted[:200],
         "length": None if response is None else response.length,
+        "thinking_tokens": response.tokens if response is not None and response.thought else None,
         "finish_reason": (response.finish_reason or "") if response is not None else "",
         "error": (response.error or "")[:400] if response is not None else "",
     }

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from advisor.advice.comparison import StrategyResult, compare_by_labels
+from advisor.advice.comparison import Compared, StrategyResult, compare_by_labels
 from advisor.advice.labels import (
     Labels,
     OpenQuestion,
@@ -96,7 +96,7 @@ def label_run(options: LabelOptions, command: str, progress: Progress) -> dict[s
             f"others all models give the same answer. Then add the held-out questions: --labels {options.table}"
         )
         return {"table": str(options.table), "choose": len(first), "dev": n, "text": text}
-    table, chosen = _read(of_select, answers, progress)
+    table, chosen = _read(of_select, answers, first, progress)
     if chosen.strategy is None:
         raise InputError(_no_vote(chosen, of_select))
     wanted = chosen.agreed[: options.accuracy]
@@ -135,8 +135,9 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         UniteError: All candidates failed.
     """
     answers = _answers(options, command, progress)
-    table, chosen = _read(options, answers, progress)
-    first, limits = _choosing(answers.dev, options.seed), options.limits
+    first = _choosing(answers.dev, options.seed)
+    table, chosen = _read(options, answers, first, progress)
+    limits = options.limits
     n = len(answers.held_out.task.examples)
     labelled = labelled_first(chosen.verify, table.labels)
     results: tuple[StrategyResult, ...] = ()
@@ -159,7 +160,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     if results and not accuracies:
         notes.append("No accuracy is known: that takes labels of the round `accuracy`, and all of the round `verify`.")
     no_vote = "" if chosen.strategy is not None else _no_vote(chosen, options)
-    recommendation = recommend(results, options.alpha, limits.min_gain, no_vote)
+    recommendation = recommend(Compared(results, no_vote=no_vote), limits, options.alpha)
     dev = _scored(answers.dev, first, table.labels)
     profiles = sorted(dev.profiles.values(), key=lambda each: rank(chosen.dev[each.model]))
     outcome = Outcome(
@@ -190,10 +191,10 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
 
 def with_accuracies(result: Result, accuracies: Mapping[str, tuple[float, Interval]]) -> Result:
     """A result with the accuracies that labels tell: those of other questions stay unknown."""
+    best = next((accuracies[each.title][0] for each in result.strategies if each.is_single and accuracies), None)
     rows = []
     for row in result.strategies:
         accuracy, ends = accuracies.get(row.title, (None, None))
-        best = next((accuracies[each.title][0] for each in result.strategies if each.is_single and accuracies), None)
         rows.append(row.model_copy(update={"accuracy": accuracy, "accuracy_ci": ends, "best_single_accuracy": best}))
     return result.model_copy(update={"strategies": tuple(rows)})
 
@@ -256,11 +257,12 @@ def _choosing(dev: AnsweredSplit, seed: int) -> list[OpenQuestion]:
     return open_questions(dev, list(dev.profiles.values()), "choose", seed)
 
 
-def _read(options: SelectOptions, answers: _Answers, progress: Progress) -> tuple[LabelTable, _Chosen]:
+def _read(
+    options: SelectOptions, answers: _Answers, first: list[OpenQuestion], progress: Progress
+) -> tuple[LabelTable, _Chosen]:
     """The labels of a table, and what those of the dev questions choose."""
     if options.labels is None:
         raise InputError("--labels is missing; give the table that `advisor label` wrote")
-    first = _choosing(answers.dev, options.seed)
     keys = {each.key: each for each in first}
     # The second round depends on the labels of the first one, so those are read alone before.
     table = read_table(options.labels, keys, ("choose",), answers.dev.task, progress)

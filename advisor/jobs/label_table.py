@@ -126,8 +126,8 @@ def read_table(
             if row.round not in rounds:
                 continue
             question = _question(row, place, questions)
-            if question is not None and (label := _label(row, question, place, task)) is not None:
-                labels[row.key], rows[row.key] = label, row
+            if question is not None:
+                labels[row.key], rows[row.key] = _label(row, question, place, task), row
         except InputError as error:
             faults.append(str(error))
     for note in notes:
@@ -173,7 +173,7 @@ def _question(row: LabelRow, place: str, questions: Mapping[str, OpenQuestion]) 
     return question
 
 
-def _label(row: LabelRow, question: OpenQuestion, place: str, task: Task) -> frozenset[int] | None:
+def _label(row: LabelRow, question: OpenQuestion, place: str, task: Task) -> frozenset[int]:
     """The places of the right answers."""
     if row.right is not None and row.reference is not None:
         raise InputError(f"{place}: it has both right and reference; empty one of them")

@@ -339,14 +339,12 @@ def _with_recommendation(
     notes: Sequence[str | None],
     config: RunConfig | LogsConfig,
     splits: tuple[AnsweredSplit, AnsweredSplit],
-    can_vote: bool,  # as above
+    can_vote: bool,
     apart: Collection[str] = (),
     judged: Mapping[str, Any] | None = None,
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
-    recommendation = recommend(
-        compared.results, config.alpha, config.rules.min_gain, compared.no_vote, compared.ceiling, config.rules.within
-    )
+    recommendation = recommend(compared, config.rules, config.alpha)
     if recommendation is not None:
         recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
     groups = group_warnings(recommendation.result.groups, config.alpha) if recommendation else ()
