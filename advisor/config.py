@@ -128,6 +128,11 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
         pool = with_quantization(read_pool(options.pool), options.quantization)
         candidates = entries_named(pool, split_names(options.only or ""), options.pool)
         check_keys(candidates, options)
+        if options.budget is not None and (unpriced := [each.name for each in candidates if each.price is None]):
+            raise InputError(
+                f"--budget {options.budget:g}: {unpriced[0]} has no price; "
+                f"give price_in= and price_out= in {options.pool}"
+            )
         dev = load_split(options, options.split, options.seed, needs_reference=needs_reference)
         dev.check_allowed()
         # A model of the pool that is no candidate may judge.

@@ -25,7 +25,7 @@ Shown = Literal["yes", "not_yet", "no"]
 LengthUnit = Literal["characters", "tokens"]
 
 _MOST_UNKNOWN = 0.1
-"""The share of responses whose tokens may be unknown, for example those of requests that failed at a provider."""
+"""The share of responses whose tokens or dollars may be unknown, for example those of requests that failed."""
 CONFIDENCE = 0.9
 """The two-sided confidence of the intervals of gains by default."""
 ALPHA = 0.05
@@ -60,6 +60,7 @@ class Answer:
         tokens: Tokens that were generated for it, those of the thinking included; 0 if it is not known.
         thinking: What the model thought before its answer; None if it did not, or does not show it.
         thought: Whether it thought, also where that is not shown.
+        dollars: What it cost, if a log has this number.
     """
 
     id: str
@@ -74,6 +75,7 @@ class Answer:
     tokens: int = field(default=0, compare=False)
     thinking: str | None = None
     thought: bool = False
+    dollars: float | None = field(default=None, compare=False)
 
     @property
     def length(self) -> int | None:
@@ -177,6 +179,18 @@ class Profile:
         return _mean(known) if known and len(known) >= (1 - _MOST_UNKNOWN) * len(read) else None
 
     @property
+    def dollars(self) -> tuple[float, ...] | None:
+        """What each response cost by a log, and the mean of the others for those without this number.
+
+        None if more than a tenth of them have none.
+        """
+        known = [answer.dollars for answer in self.answers if answer.dollars is not None]
+        if not known or len(known) < (1 - _MOST_UNKNOWN) * len(self.answers):
+            return None
+        mean = _mean(known)
+        return tuple(mean if answer.dollars is None else answer.dollars for answer in self.answers)
+
+    @property
     def thinks(self) -> bool:
         """Whether the model thinks before it answers: before at least half of the answers."""
         return 0 < len(self.answers) <= 2 * sum(answer.thought for answer in self.answers)
@@ -222,6 +236,7 @@ class Limits:
             for the default, which grows with its calls.
         within: Points below the largest expected gain within which the cheapest strategy is recommended, 0 to 100; None
             to recommend by the gain.
+        budget: Dollars of 1,000 questions that the recommended strategy may cost, above 0; None for any price.
     """
 
     max_gap: float = 10.0
@@ -231,6 +246,7 @@ class Limits:
     max_voters: int = 5
     min_gain: float | None = None
     within: float | None = None
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         # NaN fails each of these comparisons, too.
@@ -245,6 +261,8 @@ class Limits:
             raise InputError(f"--min-gain {self.min_gain:g}: give points from 0 to 100")
         if self.within is not None and not 0 <= self.within <= 100:
             raise InputError(f"--within {self.within:g}: give points from 0 to 100")
+        if self.budget is not None and not (math.isfinite(self.budget) and self.budget > 0):
+            raise InputError(f"--budget {self.budget:g}: give dollars above 0 for 1,000 questions")
         # A set of one is allowed: it asks which model is the best, without an ensemble.
         if self.max_models < 1:
             raise InputError(f"--max-models {self.max_models}: give at least 1")

@@ -111,6 +111,16 @@ def test_the_price_follows_from_tokens_and_the_prices_of_the_pool(place: Place, 
     assert low <= model["price"] <= high
 
 
+def test_a_budget_is_refused_for_a_model_without_a_price(place: Place, models: Path) -> None:
+    place.task()
+    place.pool(f"{models / 'alpha'} price_in=1 price_out=2", str(models / "beta"))
+    ran = place.advisor(*SELECT, "--budget", "5")
+    assert (ran.status, ran.line) == (
+        2,
+        "advisor: --budget 5: beta has no price; give price_in= and price_out= in models.txt",
+    )
+
+
 def test_a_server_is_planned_without_a_request(place: Place) -> None:
     place.task()
     place.pool("openai:http://127.0.0.1:9/v1#big price_in=1 price_out=2")

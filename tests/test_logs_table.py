@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +25,11 @@ from advisor.tables import libraries, rows
 from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
 from tests.excel import replace_in, write_book
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
 
 KINDS = ("csv", "json", "jsonl", "parquet", "xlsx")
 ROWS: list[dict[str, Any]] = [
@@ -149,6 +154,9 @@ def test_all_roles_are_read(tmp_path: Path) -> None:
         "length": 6,
         "group": "sums",
         "tokens": 4.0,
+        "prompt_tokens": 9,
+        "seconds": 1.5,
+        "dollars": 0.25,
         "draw": 2,
         "task": "arithmetic",
         "passage": "p1",
@@ -169,8 +177,39 @@ def test_all_roles_are_read(tmp_path: Path) -> None:
         group="sums",
         cluster="p1",
         tokens=4,
+        prompt_tokens=9,
+        seconds=1.5,
+        dollars=0.25,
         draw=2,
     )
+
+
+def test_the_price_of_strategies_comes_from_the_dollars_of_a_table(place: Place) -> None:
+    lines = [
+        {"id": str(n), "model": model, "score": int(n % 4 > 0) if model == "dear" else n % 2, "cost_usd": dollars}
+        for n in range(80)
+        for model, dollars in (("dear", 0.5), ("cheap", 0.001))
+    ]
+    write(place.folder / "paid.jsonl", lines)
+    for more, wanted in (((), "dear"), (("--budget", "10"), "cheap")):
+        ran = place.advisor("select", "--logs", "paid.jsonl", "--out", "run", "--force", "--json", *more)
+        assert ran.status == 0, ran.err
+        recommendation = json.loads(ran.out)["advice"]["recommendation"]
+        assert recommendation["members"] == [wanted]
+    assert recommendation["price_per_1000"] == pytest.approx(1)
+
+
+def test_what_a_provider_charged_is_the_price(tmp_path: Path) -> None:
+    said = {"choices": [{"message": {"content": "2"}}], "usage": {"cost": 0.004}}
+    (record,) = records(write(tmp_path / "raw.jsonl", [{**ROWS[0], "response": said}]))[0]
+    assert record.dollars == 0.004
+
+
+@pytest.mark.parametrize("cost", [-1, "0.1", True, None, {}])
+def test_a_wrong_charge_costs_no_response(tmp_path: Path, cost: object) -> None:
+    said = {"choices": [{"message": {"content": "2"}}], "usage": {"cost": cost}}
+    (record,) = records(write(tmp_path / "raw.jsonl", [{**ROWS[0], "response": said}]))[0]
+    assert (record.response, record.dollars) == ("2", None)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from advisor.strategies.vote import Vote
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.common.schema import written
-from ensemble.errors import UniteError
+from ensemble.errors import InputError, UniteError
 
 if TYPE_CHECKING:
     from pools import Place
@@ -555,6 +555,60 @@ def test_within_so_many_points_of_the_best_the_cheapest_strategy_is_recommended(
     found = recommended(results, min_gain=0.0, within=within)
     assert found is not None and found.result.strategy == wanted
     assert ("the cheapest strategy at most" in found.text) == (wanted != CASCADE)
+
+
+PRICED = {Single(("b",)): (-4.0, 0.1), SINGLE: (0.0, 1.0), CASCADE: (3.0, 2.5), ROUTER: (-1.0, 0.4)}
+
+
+def priced() -> list[StrategyResult]:
+    """Strategies with a gain and a price of 1,000 questions each."""
+    return [dataclasses.replace(result_of_strategy(own, gain), price=cost) for own, (gain, cost) in PRICED.items()]
+
+
+@pytest.mark.parametrize(
+    ("budget", "wanted"), [(None, CASCADE), (2.5, CASCADE), (2.4, SINGLE), (0.5, ROUTER), (0.1, Single(("b",)))]
+)
+def test_a_budget_leaves_out_what_costs_more(budget: float | None, wanted: Strategy) -> None:
+    found = recommended(priced(), budget=budget)
+    assert found is not None and found.result.strategy == wanted
+
+
+def test_without_a_strategy_within_the_budget_the_cheapest_is_recommended() -> None:
+    found = recommended(priced(), budget=0.01)
+    assert found is not None and found.result.strategy == Single(("b",))
+    assert found.text == (
+        "Use b alone: no strategy costs at most $0.01 for 1,000 questions. This is the cheapest one ($0.10)."
+    )
+
+
+def test_a_budget_needs_prices() -> None:
+    with pytest.raises(InputError, match=r"^--budget: no price is known; give price_in= and price_out= in the pool"):
+        recommended([result_of_strategy(SINGLE, 0.0)], budget=1)
+
+
+@pytest.mark.parametrize(("price", "wanted"), [(2.0, CASCADE), (4.9, CASCADE), (5.1, SINGLE)])
+def test_with_prices_a_gain_must_be_worth_the_price_and_not_the_calls(price: float, wanted: Strategy) -> None:
+    results = [
+        dataclasses.replace(result_of_strategy(CASCADE, 1.0, 9.0), price=price),
+        dataclasses.replace(result_of_strategy(SINGLE, 0.0), price=1.0),
+    ]
+    found = recommended(results)
+    assert found is not None and found.result.strategy == wanted
+    assert ("at least 0.2 points for each multiple of its price" in found.text) == (wanted == SINGLE)
+
+
+def test_single_models_that_cost_less_and_are_better_than_all_cheaper_ones_are_compared() -> None:
+    held_out = {"a": "1", "b": "1112", "c": "12", "d": "2"}
+    dollars = {"a": 4.0, "b": 2.0, "c": 3.0, "d": 1.0}
+    splits = splits_of(held_out, held_out)
+    paid = {
+        name: dataclasses.replace(
+            own, answers=tuple(dataclasses.replace(each, dollars=dollars[name]) for each in own.answers)
+        )
+        for name, own in splits[1].profiles.items()
+    }
+    found = compare_strategies(splits[0], dataclasses.replace(splits[1], profiles=paid), ["a"], can_vote=True).results
+    assert {each.strategy.members[0]: each.price for each in found} == {"a": 4000.0, "b": 2000.0, "d": 1000.0}
 
 
 def test_a_route_or_a_strategy_with_a_shown_loss_is_not_recommended() -> None:

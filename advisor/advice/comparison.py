@@ -8,7 +8,7 @@ the answers come from parts (cross-fitting): each fifth of the questions is answ
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, 
 from advisor.strategies.vote import codes_of
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import InputError, UniteError
+from ensemble.models.spec import Price
 
 _FOLDS = 5
 """Parts of the questions that a strategy learns from, each of which is answered by what the others teach."""
@@ -182,7 +183,8 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         if not strategy.is_trivial
     ]
     # Gains are measured against the model that is the best on all questions, which dev questions may not advise.
-    strategies = dict.fromkeys((*learned, Single((evidence.best,)), *held_out.sets))
+    singles = (Single((name,)) for name in (evidence.best, *evidence.cheaper(held_out)))
+    strategies = dict.fromkeys((*learned, *singles, *held_out.sets))
     answers = []
     for strategy in strategies:
         if strategy.FROM_ALL:
@@ -326,6 +328,22 @@ class _Evidence:
         self._clusters = clusters_of(*self._tasks)
         # The first of equally good ones.
         self.best = self.models[int(self._scores.mean(axis=1).round(9).argmax())]
+
+    def cheaper(self, held_out: AnsweredSplit) -> Iterator[str]:
+        """The models that are better than all that cost less, by their prices; none if the prices are not known."""
+        once = np.ones(len(held_out.task.examples))
+        prices = [spent(held_out.profiles[name], once).price(held_out.prices.get(name)) for name in self.models]
+        accuracies = self._scores.mean(axis=1).round(9)
+        best = -1.0
+        known = [
+            (price, -accuracy, name)
+            for price, accuracy, name in zip(prices, accuracies, self.models, strict=True)
+            if price is not None
+        ]
+        for _, accuracy, name in sorted(known):
+            if -accuracy > best:
+                best = -accuracy
+                yield name
 
     def questions(self, models: Sequence[str]) -> AnsweredSplit:
         """All questions, with the answers of some models."""
@@ -505,16 +523,13 @@ def _result(
     strategy, profile, takes, asked, _ = answered
     n = len(profile.answers)
     differences = scores(profile) - scores(held_out.profiles[best])
-    spent = {name: _spent(held_out.profiles[name], own) for name, own in asked.items() if own.any()}
-    seconds = _mean([each.seconds for each in spent.values()], n)
+    costs = {name: spent(held_out.profiles[name], own) for name, own in asked.items() if own.any()}
+    seconds = _mean([each.seconds for each in costs.values()], n)
     if profile.cost.tokens:
         # Decoded together: all members write all tokens, in the time of the whole set.
-        spent = {name: each._replace(tokens=float(profile.cost.tokens)) for name, each in spent.items()}
+        costs = {name: each._replace(tokens=float(profile.cost.tokens)) for name, each in costs.items()}
         seconds = profile.cost.seconds / n
-    prices = [
-        None if (price := held_out.prices.get(name)) is None else price.of(each.prompt_tokens, each.tokens)
-        for name, each in spent.items()
-    ]
+    prices = [each.price(held_out.prices.get(name)) for name, each in costs.items()]
     known = [price for price in prices if price is not None]
     return StrategyResult(
         strategy=strategy,
@@ -533,27 +548,35 @@ def _result(
         shown=shown,
         groups=groups,
         calls=float(sum(own.sum() for own in asked.values())) / n,
-        tokens=_mean([each.tokens for each in spent.values()], n),
+        tokens=_mean([each.tokens for each in costs.values()], n),
         seconds=seconds,
         price=1000 / n * sum(known) if len(known) == len(prices) else None,
     )
 
 
-class _Spent(NamedTuple):
-    """What the responses of a member take that a strategy asks for; 0 where it is not known."""
+class Spent(NamedTuple):
+    """What responses of a model take: ``dollars`` by a log, or None; the others are 0 where they are not known."""
 
     seconds: float
     tokens: float
     prompt_tokens: float
+    dollars: float | None
+
+    def price(self, price: Price | None) -> float | None:
+        """Dollars, by the log or by the price of the tokens; None if neither is known."""
+        if self.dollars is not None or price is None:
+            return self.dollars
+        return price.of(self.prompt_tokens, self.tokens)
 
 
-def _spent(profile: Profile, asked: Floats) -> _Spent:
+def spent(profile: Profile, asked: Floats) -> Spent:
     """The cost of a model's responses, each as often as it is asked for."""
     cost, share = profile.cost, float(asked.mean())
     own = np.array([answer.tokens for answer in profile.answers], dtype=np.float64)
     # Counted where they are known: a cascade asks more members on hard questions, whose responses are longer.
     tokens = float(asked @ own) if own.any() else share * cost.tokens
-    return _Spent(share * cost.seconds, tokens, share * cost.prompt_tokens)
+    dollars = None if profile.dollars is None else float(asked @ np.array(profile.dollars))
+    return Spent(share * cost.seconds, tokens, share * cost.prompt_tokens, dollars)
 
 
 def _mean(totals: Sequence[float], n: int) -> float | None:

@@ -6,6 +6,7 @@ chance. :mod:`advisor.advice.verdict` says what is shown about the set that deco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ from advisor.advice.comparison import Compared, StrategyResult
 from advisor.records import ALPHA, TOLERANCE, Limits, signed
 from advisor.statistics import Interval
 from advisor.strategies import largest_usual
-from ensemble.common.text import counted, interval_name
+from ensemble.common.text import counted, interval_name, price
+from ensemble.errors import InputError
 
 FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
@@ -25,7 +27,8 @@ voters. The best of several estimates is partly luck, and on real pools this cas
 
 LEAST_PER_CALL = 0.2
 """Points that a strategy must be expected to gain for each call of a question, unless ``--min-gain`` says otherwise: so
-little is not worth what several models cost, and may be luck."""
+little is not worth what several models cost, and may be luck. Where prices are known, it counts how many times the
+price of the single model the strategy costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,7 @@ class Recommendation:
 
     Attributes:
         result: The strategy, with what it gains and costs.
-        min_gain: Points that this strategy had to be expected to gain: see :func:`least_gain`. For a single model those
-            of the option, or 0.
+        min_gain: Points that this strategy had to be expected to gain. For a single model those of the option, or 0.
         text: What to run and what it gains, in sentences.
     """
 
@@ -47,46 +49,66 @@ class Recommendation:
 def recommend(compared: Compared, rules: Limits = Limits(), alpha: float = ALPHA) -> Recommendation | None:
     """Recommend the strategy with the largest expected gain; None if there is no strategy.
 
-    A single model is recommended unless another strategy is expected to gain at least :func:`least_gain`, and not by
-    the prediction alone: its measured gain is above 0. A strategy with a shown loss is not recommended, a router also
-    if the loss is in one of its groups, and neither is one that costs no less than another one that gains as much. If
-    the cascade of all voters is left, another strategy that asks models one by one replaces it only if it gains
-    :data:`SWITCH` points more. A set that decodes together needs no such margin. With ``within`` the cheapest strategy
-    takes its place that is expected to gain at most so many points less: by price, or by calls where a price is not
-    known.
+    The best single model is recommended unless another strategy is expected to gain enough for its cost
+    (:data:`LEAST_PER_CALL`), and not by the prediction alone: its measured gain is above 0. A strategy with a shown
+    loss is not recommended, a router also if the loss is in one of its groups, and neither is one that costs no less
+    than another one that gains as much. If the cascade of all voters is left, another strategy that asks models one by
+    one replaces it only if it gains :data:`SWITCH` points more. A set that decodes together needs no such margin. With
+    ``within`` the cheapest strategy takes its place that is expected to gain at most so many points less: by price, or
+    by calls where a price is not known. With ``budget`` strategies that cost more are left out; if all do, the cheapest
+    is recommended.
 
     Args:
         compared: The strategies.
-        rules: The limits, of which ``min_gain`` and ``within`` count.
+        rules: The limits, of which ``min_gain``, ``within`` and ``budget`` count.
         alpha: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
+
+    Raises:
+        InputError: There is a budget, and no strategy has a known price.
     """
-    results, min_gain = compared.results, rules.min_gain
-    if not results:
+    if not compared.results:
         return None
-    able = [each for each in results if each.strategy.IS_SINGLE or _pays(each, min_gain)] or results
+    results = compared.results if rules.budget is None else _affordable(compared.results, rules.budget)
+    base = max((each for each in results if each.strategy.IS_SINGLE), key=_worth, default=None)
+    able = [each for each in results if each.strategy.IS_SINGLE or _pays(each, base, rules.min_gain)] or results
     left = [each for each in able if not any(_dominates(other, each) for other in able)]
     usual = largest_usual([each.strategy for each in able])
     margin = SWITCH if any(each.strategy == usual for each in left) else 0.0
 
     def worth(each: StrategyResult) -> float:
         is_other = each.strategy.ASKS and not each.strategy.IS_SINGLE and each.strategy != usual
-        # Rounded, so that a rounding error does not break a tie.
-        return round(each.expected_gain - (margin if is_other else 0.0), 9)
+        return _worth(each, margin if is_other else 0.0)
 
     # The results are in order, and `max` takes the first of several largest values.
     best = max(left, key=worth)
     if rules.within is not None:
-        least = best.expected_gain - rules.within
-        cheapest = _cheapest([each for each in results if each.shown != "no" or each is best], least)
+        near = best.expected_gain - rules.within
+        cheapest = _cheapest([each for each in results if each.shown != "no" or each is best], near)
         if cheapest is not best:
             text = (
                 f"{cheapest.strategy.describe()}: it is the cheapest strategy at most {rules.within:g} points below "
                 f"{best.strategy}. The expected gain is {signed(cheapest.expected_gain)} points, against "
                 f"{signed(best.expected_gain)}.{few_questions(len(cheapest.profile.answers))}"
             )
-            return Recommendation(cheapest, least, text)
-    least = (min_gain or 0.0) if best.strategy.IS_SINGLE else least_gain(best.calls, min_gain)
-    return Recommendation(best, least, _text(best, compared, min_gain, alpha))
+            return Recommendation(cheapest, near, text)
+    least = (rules.min_gain or 0.0) if best.strategy.IS_SINGLE else _least_gain(best, base, rules.min_gain)
+    return Recommendation(best, least, _text(best, base, compared, rules, alpha))
+
+
+def _worth(result: StrategyResult, margin: float = 0.0) -> float:
+    # Rounded, so that a rounding error does not break a tie.
+    return round(result.expected_gain - margin, 9)
+
+
+def _affordable(results: Sequence[StrategyResult], budget: float) -> Sequence[StrategyResult]:
+    """The strategies within the budget, or the cheapest one if all cost more."""
+    prices = {n: each.price for n, each in enumerate(results) if each.price is not None}
+    if not prices:
+        raise InputError(
+            "--budget: no price is known; give price_in= and price_out= in the pool file, or logs with dollars"
+        )
+    least = min(prices.values())
+    return [results[n] for n, price in prices.items() if price <= max(budget, least) + TOLERANCE]
 
 
 def _cheapest(results: Sequence[StrategyResult], least: float) -> StrategyResult:
@@ -97,21 +119,30 @@ def _cheapest(results: Sequence[StrategyResult], least: float) -> StrategyResult
     return min(near, key=lambda each: ((each.price or 0.0) if is_priced else 0.0, each.calls, -each.expected_gain))
 
 
-def least_gain(calls: float, min_gain: float | None) -> float:
+def least_gain(cost: float, min_gain: float | None) -> float:
     """Points that a strategy must be expected to gain to take the place of a single model.
 
     Args:
-        calls: Its calls of a question, on average.
+        cost: Its calls of a question, on average, or how many times the price of the single model it costs.
         min_gain: ``--min-gain``, in points; None if it is not given.
     """
-    return LEAST_PER_CALL * calls if min_gain is None else min_gain
+    return LEAST_PER_CALL * cost if min_gain is None else min_gain
 
 
-def _pays(result: StrategyResult, min_gain: float | None) -> bool:
+def _least_gain(result: StrategyResult, base: StrategyResult | None, min_gain: float | None) -> float:
+    if base is None or not base.price or result.price is None:
+        return least_gain(result.calls, min_gain)
+    return least_gain(result.price / base.price, min_gain)
+
+
+def _pays(result: StrategyResult, base: StrategyResult | None, min_gain: float | None) -> bool:
     """Whether a strategy gains something, is expected to gain enough, and has no shown loss in a group it routes."""
+    # Gains are over the best single model. If that one is too expensive, a loss against it may still be the best.
+    expected, measured = (0.0, 0.0) if base is None else (base.expected_gain, base.gain.points)
+    is_loss = result.shown == "no" and expected >= 0
     routes_badly = bool(result.strategy.groups) and any(group.shown == "no" for group in result.groups)
-    is_enough = result.expected_gain >= least_gain(result.calls, min_gain) - TOLERANCE
-    return is_enough and result.gain.points > 0 and result.shown != "no" and not routes_badly
+    is_enough = result.expected_gain - expected >= _least_gain(result, base, min_gain) - TOLERANCE
+    return is_enough and result.gain.points > measured and not is_loss and not routes_badly
 
 
 def _dominates(one: StrategyResult, other: StrategyResult) -> bool:
@@ -127,17 +158,24 @@ def describe_gain(points: float, interval: Interval, alpha: float) -> str:
     return f"{signed(points)} points ({interval_name(1 - 2 * alpha)} {' to '.join(map(signed, interval))})"
 
 
-def _text(best: StrategyResult, compared: Compared, min_gain: float | None, alpha: float) -> str:
-    results, ceiling = compared.results, compared.ceiling
-    end = _other_best(best, results, min_gain) + few_questions(len(best.profile.answers))
+def _text(best: StrategyResult, base: StrategyResult | None, compared: Compared, rules: Limits, alpha: float) -> str:
+    results, ceiling, min_gain = compared.results, compared.ceiling, rules.min_gain
+    end = _other_best(best, base, results, rules) + few_questions(len(best.profile.answers))
+    if rules.budget is not None and best.price is not None and best.price > rules.budget + TOLERANCE:
+        return (
+            f"{best.strategy.describe()}: no strategy costs at most {price(rules.budget)} for 1,000 questions. This is "
+            f"the cheapest one ({price(best.price)}).{few_questions(len(best.profile.answers))}"
+        )
     # A single model has no gain to speak of: it is the baseline, or worse.
     if best.strategy.IS_SINGLE:
-        others = [each for each in results if not each.strategy.IS_SINGLE]
+        within = "" if rules.budget is None else " within the budget"
+        limit = math.inf if rules.budget is None else rules.budget + TOLERANCE
+        others = [each for each in results if not each.strategy.IS_SINGLE and (each.price or 0.0) <= limit]
         if not others:
             why = f", because {compared.no_vote}" if compared.no_vote else ""
-            return f"{best.strategy.describe()}: there is no other strategy to compare it with{why}.{end}"
+            return f"{best.strategy.describe()}: there is no other strategy{within} to compare it with{why}.{end}"
         # A router takes one call.
-        least = least_gain(1.0, min_gain)
+        least = min(_least_gain(each, base, min_gain) for each in (best, *others))
         if ceiling is not None and ceiling.interval[1] < least - TOLERANCE:
             return (
                 f"{best.strategy.describe()}: no vote, cascade or router of these models can gain more than "
@@ -147,14 +185,15 @@ def _text(best: StrategyResult, compared: Compared, min_gain: float | None, alph
         if min_gain:
             enough = f"at least {min_gain:g} points"
         elif min_gain is None and max(each.expected_gain for each in others) > 0:
-            enough = f"at least {LEAST_PER_CALL:g} points for each call of a question (--min-gain)"
+            unit = "call of a question" if best.price is None else "multiple of its price"
+            enough = f"at least {LEAST_PER_CALL:g} points for each {unit} (--min-gain)"
         hopeful = next((each for each in others if each.gain.points <= 0 < each.expected_gain), None)
-        if hopeful is not None and hopeful.expected_gain >= least_gain(hopeful.calls, min_gain) - TOLERANCE:
+        if hopeful is not None and hopeful.expected_gain >= _least_gain(hopeful, base, min_gain) - TOLERANCE:
             return (
                 f"{best.strategy.describe()}: {hopeful.strategy} is expected to gain {hopeful.expected_gain:.1f} "
                 f"points, but only by the prediction; the measured gain is {signed(hopeful.gain.points)}.{end}"
             )
-        return f"{best.strategy.describe()}: no other strategy is expected to gain {enough}.{end}"
+        return f"{best.strategy.describe()}: no other strategy{within} is expected to gain {enough}.{end}"
     # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
     expected = describe_gain(best.expected_gain, best.expected_interval(alpha), alpha)
     return (
@@ -163,19 +202,23 @@ def _text(best: StrategyResult, compared: Compared, min_gain: float | None, alph
     )
 
 
-def _other_best(best: StrategyResult, results: Sequence[StrategyResult], min_gain: float | None) -> str:
+def _other_best(
+    best: StrategyResult, base: StrategyResult | None, results: Sequence[StrategyResult], rules: Limits
+) -> str:
     """A sentence why the strategy with the most points is not recommended, with a space before it; empty if it is."""
     top = max(results, key=lambda each: each.profile.accuracy)
     points, own = f"{top.profile.accuracy:.1f}", f"{best.profile.accuracy:.1f}"
     if points == own:
         return ""
-    if top.strategy.IS_SINGLE or top.gain.points <= 0:
+    if rules.budget is not None and (top.price is None or top.price > rules.budget + TOLERANCE):
+        why = f"its price for 1,000 questions ({price(top.price)}) is not within the budget"
+    elif top.strategy.IS_SINGLE or top.gain.points <= 0:
         why = "on all questions together it gains nothing"
     elif top.expected_gain < best.expected_gain:
         why = f"it is expected to gain less ({signed(top.expected_gain)} points)"
-    elif top.expected_gain < least_gain(top.calls, min_gain) - TOLERANCE:
+    elif top.expected_gain < _least_gain(top, base, rules.min_gain) - TOLERANCE:
         why = f"its expected gain ({signed(top.expected_gain)} points) is too small for its cost"
-    elif not _pays(top, min_gain):
+    elif not _pays(top, base, rules.min_gain):
         why = "it is shown to lose in some of its groups"
     else:
         why = f"its expected gain ({signed(top.expected_gain)} points) is not larger by {SWITCH:g} point or more"

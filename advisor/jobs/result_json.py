@@ -11,8 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+import numpy as np
+
 from advisor.advice.ceiling import Ceiling
-from advisor.advice.comparison import StrategyResult
+from advisor.advice.comparison import StrategyResult, spent
 from advisor.advice.cut_off import enough_tokens, finished_accuracy
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
@@ -349,10 +351,8 @@ def _strategy_figures(result: StrategyResult, outcome: Outcome) -> StrategyFigur
 def _single(profile: Profile, dev: Profile | None, price: Price | None) -> SingleModel:
     """A single model on the held-out questions; seconds and price are null if they are not known."""
     every = profile if dev is None else replace(profile, answers=(*dev.answers, *profile.answers))
-    n, dollars = (
-        len(profile.answers),
-        None if price is None else price.of(profile.cost.prompt_tokens, profile.cost.tokens),
-    )
+    n = len(profile.answers)
+    dollars = spent(profile, np.ones(n)).price(price)
     return SingleModel(
         model=profile.model,
         n=n,

@@ -18,12 +18,12 @@ from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import no_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
 from advisor.logs.values import (
+    amount_of,
     check_name,
     count_of,
     line_of,
     object_at,
     score_of,
-    seconds_of,
     text_of,
     texts_of,
     usable,
@@ -100,7 +100,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         unscored += score is None and not error
         metadata = object_at(line, "metadata")
         performance = object_at(line, "performance")
-        milliseconds = seconds_of(performance.get("latency_ms")) or seconds_of(performance.get("generation_time_ms"))
+        milliseconds = amount_of(performance.get("latency_ms")) or amount_of(performance.get("generation_time_ms"))
         reference = texts_of(given.get("reference")) or ()
         yield LogRecord(
             model=model,

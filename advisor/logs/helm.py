@@ -23,7 +23,7 @@ from typing import Any
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scores import choose_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.values import check_name, count_of, line_of, object_at, score_of, seconds_of, text_of, usable
+from advisor.logs.values import amount_of, check_name, count_of, line_of, object_at, score_of, text_of, usable
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_items, json_object
 from ensemble.errors import InputError
@@ -132,7 +132,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             group=group,
             cluster=text_of(instance.get(options.cluster)) if options.cluster else None,
             tokens=len(tokens) if isinstance(tokens, list) and tokens else None,
-            seconds=seconds_of(result.get("request_time")),
+            seconds=amount_of(result.get("request_time")),
             draw=trial,
             thinking=text_of(object_at(completion, "thinking").get("text")),
             cut=object_at(completion, "finish_reason").get("reason") == "length",

@@ -26,12 +26,12 @@ from advisor.logs.scores import choose_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
 from advisor.logs.values import (
     CUT,
+    amount_of,
     check_name,
     count_of,
     line_of,
     object_at,
     score_of,
-    seconds_of,
     text_of,
     texts_of,
     usable,
@@ -168,7 +168,7 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
             tokens=None if usage is None else count_of(usage.output_tokens),
             thinking=text_of("\n\n".join(thoughts)) if thoughts else None,
             thought=thoughts is not None or (usage is not None and bool(usage.reasoning_tokens)),
-            seconds=seconds_of(sample.total_time),
+            seconds=amount_of(sample.total_time),
             draw=sample.epoch - 1,
             cut=not output.empty and output.stop_reason in CUT,
             # Inspect can score what a model wrote before an error.

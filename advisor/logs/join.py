@@ -154,7 +154,7 @@ class _Model:
 
     def __init__(self) -> None:
         self.answers: dict[int, dict[int, Answer]] = {}
-        self.tokens = self.repeated = 0
+        self.tokens = self.prompt_tokens = self.repeated = 0
         self.seconds = 0.0
         self.first_repeated = ""
 
@@ -263,6 +263,7 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
         # What a response takes counts once, also if a record with its score follows.
         if record.draw not in draws:
             model.tokens += record.tokens or 0
+            model.prompt_tokens += record.prompt_tokens or 0
             model.seconds += record.seconds or 0.0
         draws[record.draw] = _answer(record)
     if other_tasks and not (reading.models or other_models):
@@ -327,6 +328,7 @@ def _answer(record: LogRecord) -> Answer:
         tokens=record.tokens or 0,
         thinking=record.thinking,
         thought=record.thought or bool(record.thinking),
+        dollars=record.dollars,
     )
 
 
@@ -469,7 +471,8 @@ def _profile(name: str, model: _Model, numbers: Sequence[int], draw: int) -> Pro
     # Tokens and seconds are sums over all records of the model; these questions get their share.
     total = sum(map(len, model.answers.values()))
     share = len(taken) / total
-    return Profile(name, taken, Cost(model.seconds * share, round(model.tokens * share)))
+    tokens, prompt_tokens = round(model.tokens * share), round(model.prompt_tokens * share)
+    return Profile(name, taken, Cost(model.seconds * share, tokens, prompt_tokens=prompt_tokens))
 
 
 def _draws(reading: _Reading, kept: Sequence[str], common: Sequence[int]) -> dict[str, tuple[Profile, ...]]:

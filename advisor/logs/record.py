@@ -29,7 +29,9 @@ class LogRecord:
         tokens: Tokens that the model wrote, those of its thinking included.
         thinking: What the model thought before its answer, where the log has it apart.
         thought: Whether it thought, also where the log does not have the text.
+        prompt_tokens: Tokens of the prompt.
         seconds: Time that the model took.
+        dollars: What the response cost.
         draw: The number of the response, from 0, if a model answered a question several times.
         cut: Whether the response was cut off at a token limit.
         error: Why the model gave no response, in one line.
@@ -52,7 +54,9 @@ class LogRecord:
     tokens: int | None = None
     thinking: str | None = None
     thought: bool = False
+    prompt_tokens: int | None = None
     seconds: float | None = None
+    dollars: float | None = None
     draw: int = 0
     cut: bool = False
     error: str | None = None

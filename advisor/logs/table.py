@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.values import CUT, check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.logs.values import CUT, amount_of, check_name, count_of, score_of, text_of, texts_of, usable
 from advisor.records import fits
 from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
 from advisor.tables.streams import Notes
@@ -50,6 +50,9 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "length": ("length", "response_length"),
     "group": ("group", "category", "subject", "topic"),
     "tokens": ("tokens", "output_tokens", "completion_tokens"),
+    "prompt_tokens": ("prompt_tokens", "input_tokens"),
+    "seconds": ("seconds", "latency", "duration"),
+    "dollars": ("dollars", "cost", "cost_usd", "total_cost"),
     "thinking": ("thinking", "reasoning", "reasoning_content"),
     "thinking_length": ("thinking_length", "reasoning_length"),
     "thinking_tokens": ("thinking_tokens", "reasoning_tokens"),
@@ -59,7 +62,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 """The role of a column, and the names by which it is guessed."""
 _THOUGHTS = ("thinking", "thinking_length", "thinking_tokens")
-_PER_MODEL = ("model", "response", "extracted", "score", "length", "tokens", *_THOUGHTS, "finish")
+_COSTS = ("prompt_tokens", "seconds", "dollars")
+_PER_MODEL = ("model", "response", "extracted", "score", "length", "tokens", *_COSTS, *_THOUGHTS, "finish")
 _TRUTH = {
     "true": 1.0,
     "yes": 1.0,
@@ -200,6 +204,7 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
     model = stem if "model" not in columns else _text(value("model"))
     score, said = _score(value("score")), _completion(value("response"))
     response = _text(value("response")) if said is None else said.choices[0].text
+    dollars = amount_of(_number(value("dollars")))
     if isinstance(question, LeftOut):
         return question
     if model is None:
@@ -219,6 +224,9 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
         metric=visible(columns["score"]) if "score" in columns else None,
         length=_count(value("length")),
         tokens=_count(value("tokens")) or (said.usage.completion_tokens if said else None) or None,
+        prompt_tokens=_count(value("prompt_tokens")) or (said.usage.prompt_tokens if said else None) or None,
+        seconds=amount_of(_number(value("seconds"))),
+        dollars=dollars if dollars is not None else said.usage.cost if said else None,
         thinking=_text(value("thinking")) or (said.choices[0].thinking if said else None),
         thought=any(_text(value(role)) not in (None, "", "0", "0.0") for role in _THOUGHTS)
         or bool(said and said.usage.completion_tokens_details.reasoning_tokens),

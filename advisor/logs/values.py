@@ -54,8 +54,8 @@ def count_of(value: object) -> int | None:
     return int(value) if value == int(value) else None
 
 
-def seconds_of(value: object) -> float | None:
-    """A time of at least 0; None for anything else."""
+def amount_of(value: object) -> float | None:
+    """A time or a sum of at least 0; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
         return None
     return float(value)

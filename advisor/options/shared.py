@@ -234,11 +234,14 @@ class LimitsOptions(Options, panel="Limits"):
     min_gain: float | None = option(
         None,
         "Points that a strategy with more than one model or call must gain.",
-        shown_default="0.2 for each call",
+        shown_default="0.2 for each call, or multiple of the price",
         **ANSWERS,
     )
     within: float | None = option(
         None, "Recommend the cheapest strategy at most so many points below the best one.", **ANSWERS
+    )
+    budget: float | None = option(
+        None, "Recommend a strategy that costs at most so many dollars for 1,000 questions.", **ANSWERS
     )
 
     def __post_init__(self) -> None:
@@ -255,6 +258,7 @@ class LimitsOptions(Options, panel="Limits"):
             max_voters=self.max_voters,
             min_gain=self.min_gain,
             within=self.within,
+            budget=self.budget,
             **gaps,
         )
 

@@ -239,7 +239,8 @@ def strategies(result: Result) -> Table:
     title = f"Strategies, {counted(rows[0].n, 'held-out question')}, compared with {rows[0].best_single_model} alone"
     table = _table(title, "strategy", interval=False)
     table.caption_justify = "left"
-    for heading in ("expected", "measured", "shown", "calls"):
+    is_priced = any(row.price_per_1000 is not None for row in rows)
+    for heading in ("expected", "measured", "shown", "calls", *(["$ of 1,000"] if is_priced else [])):
         table.add_column(heading, justify="right", no_wrap=True)
     titles = Counter(row.title for row in rows)
     for row in rows:
@@ -262,6 +263,7 @@ def strategies(result: Result) -> Table:
             _gain(row.measured_gain),
             "–" if row.is_single or row.shown is None else shown(row.shown),
             _number(row.calls_per_question, ".1f"),
+            *([price(row.price_per_1000)] if is_priced else []),
         )
     return table
 

@@ -87,9 +87,12 @@ class RuleLimits(Schema):
     max_voters: Count = 5
     """the most models in a vote or a cascade"""
     min_gain: Number | None = None
-    """points that a strategy with more than one model or call must gain to be recommended; null: 0.2 for each call"""
+    """points that a strategy with more than one model or call must gain to be recommended; null: 0.2 for each call, or
+    where prices are known for each multiple of the price of the single model"""
     within: Number | None = None
     """the cheapest strategy at most so many points below the best one is recommended; null: the best one"""
+    budget: Number | None = None
+    """dollars of 1,000 questions that the recommended strategy may cost; null: any price"""
 
 
 class RaceCost(Schema):
