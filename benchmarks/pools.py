@@ -28,6 +28,7 @@ from itertools import combinations, pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -81,6 +82,8 @@ RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, float("inf"))
 _LARGE = ("single", "rules", "top3", "calls3", "calls4", "default", "calls6", "calls7", "gap15", "all")
 """What is told of large sub-pools."""
 _WIDE = 100.0
+LEAST = (0.0, 0.4, 0.6, 0.8)
+"""Points for each call of a question that a strategy must be expected to gain, beside the default."""
 REGRETS = {"narrow": "at most 0.8", "wide": "at most 0.35"}
 _RESAMPLES = 2000
 _COMMAND = "from advisor.cli import main; main()"
@@ -205,7 +208,8 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
 
     ``never`` vote; vote if a gain is ``shown``; ``always`` vote as by default; always let the set of the paper's
     ``rules`` vote; what the product has ``recommended``; and the largest expected gain, without the ``margin`` that
-    the product gives to the default cascade.
+    the product gives to the default cascade. ``least_NN`` is ``recommended`` with another least gain for each call, in
+    tenths of a point.
     """
     values: Values = defaultdict(list)
     for sub in drawn:
@@ -240,6 +244,11 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
             "recommended": recommended.result.strategy,
             "no_margin": tested[0].strategy,
         }
+        for least in LEAST:
+            with patch("advisor.advice.recommendation.LEAST_PER_CALL", least):
+                other = recommend(compared)
+            if other is not None:
+                choices[f"least_{round(10 * least):02}"] = other.result.strategy
         for name, strategy in choices.items():
             values[f"regret_{name}"].append(best - points[strategy])
             values[f"votes_{name}"].append(float(len(strategy.members) > 1))

@@ -27,8 +27,9 @@ voters. The best of several estimates is partly luck, and on real pools this cas
 
 LEAST_PER_CALL = 0.2
 """Points that a strategy must be expected to gain for each call of a question, unless ``--min-gain`` says otherwise: so
-little is not worth what several models cost, and may be luck. Where prices are known, it counts how many times the
-price of the single model the strategy costs."""
+little is not worth what several models cost, and may be luck. On real pools this costs hardly a point; larger values
+cost more than their fewer calls are worth (`python -m benchmarks.pools`, `regret_least_*`). Where prices are known, it
+counts how many times the price of the single model the strategy costs."""
 
 
 @dataclass(frozen=True, slots=True)
