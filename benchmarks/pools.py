@@ -135,7 +135,7 @@ def pool_figures(folder: Path, quick: bool) -> list[Figure]:
         found = {name: measure(name) for name in NAMES[:2]}
         return [figure for figures in found.values() for figure in figures] + list(_over_pools(found))
     progress(f"benchmarks.pools: {SUB_POOLS} sub-pools of each pool")
-    cases = {name: list(vote_cases(read_pool(name, folder))) for name in NAMES}
+    cases = {name: list(vote_cases(read_pool(name, folder))) for name in ANSWERED}
     # No prediction may come from the pool that judges it.
     others = [{"vote": fit_vote({each: own for each, own in cases.items() if each != name})} for name in NAMES[::-1]]
     with ProcessPoolExecutor(min(len(NAMES), os.cpu_count() or 1), get_context("spawn")) as processes:
