@@ -60,6 +60,7 @@ class Answer:
         tokens: Tokens that were generated for it, those of the thinking included; 0 if it is not known.
         thinking: What the model thought before its answer; None if it did not, or does not show it.
         thought: Whether it thought, also where that is not shown.
+        problem: Why nothing was extracted, see :class:`advisor.tasks.task.Score`.
     """
 
     id: str
@@ -74,6 +75,7 @@ class Answer:
     tokens: int = field(default=0, compare=False)
     thinking: str | None = None
     thought: bool = False
+    problem: str | None = None
 
     @property
     def length(self) -> int | None:

@@ -45,7 +45,7 @@ class ShownResponse:
 
     ``text`` and ``length`` are None if a log lacks them. ``thinking_tokens`` are those of thinking and answer together;
     None for a model that did not think, or if they are not known. ``differs`` has the fields in which a wrong JSON
-    object differs from the reference.
+    object differs from the reference, or why no answer was found.
     """
 
     candidate: int | None
@@ -240,8 +240,14 @@ def _response(response: SampleResponse, candidate: int | None, reference: Sequen
         finish_reason=response.finish_reason or "",
         error=_clipped(response.error or "", 400),
         thinking_tokens=response.tokens if response.thought else None,
-        differs=() if _is_right(response.score) else field_differences(response.extracted, reference),
+        differs=_differences(response, reference),
     )
+
+
+def _differences(response: SampleResponse, reference: Sequence[str]) -> tuple[str, ...]:
+    if response.problem is not None:
+        return (_clipped(response.problem, 200),)
+    return () if _is_right(response.score) else field_differences(response.extracted, reference)
 
 
 def _is_right(score: float | None) -> bool:

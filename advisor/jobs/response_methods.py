@@ -177,7 +177,7 @@ def _record(place: str, prompt: str, question: str, responses: list[str]) -> Rec
 
 
 def _graded(example: Example, text: str, score: Score) -> Answer:
-    return Answer(example.id, text, score.extracted, score.value, "unknown", group=example.group)
+    return Answer(example.id, text, score.extracted, score.value, "unknown", group=example.group, problem=score.problem)
 
 
 def _check_questions(profiles: Sequence[Profile]) -> None:

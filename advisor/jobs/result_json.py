@@ -483,6 +483,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "error": answer.error,
         # Only where it is so, as most models do not think.
         **(thoughts if answer.thought else {}),
+        **({} if answer.problem is None else {"problem": answer.problem}),
     }
 
 

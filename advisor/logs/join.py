@@ -454,7 +454,7 @@ def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], 
                 score = task.score(reading.examples[number], answer.text)
                 graded += not math.isnan(answer.score)
                 changed += abs(score.value - answer.score) > 1e-9
-                draws[draw] = replace(answer, score=score.value, extracted=score.extracted)
+                draws[draw] = replace(answer, score=score.value, extracted=score.extracted, problem=score.problem)
     if changed:
         notes.append(
             f"{scoring.metric} gives another score than the log to {changed:,} of {graded:,} responses; the log's "

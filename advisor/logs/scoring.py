@@ -20,7 +20,7 @@ class Scoring:
 
     Attributes:
         metric: The name of the metric; the options of a choice question are compared by their letters.
-        extract: The regular expression that finds the answer in a response; None for the whole response.
+        extract: See :class:`advisor.tasks.task.Task`.
     """
 
     metric: str

@@ -7,8 +7,8 @@ this project, and the pattern is compiled in a child process first.
 from __future__ import annotations
 
 from advisor.tasks.metrics import get_metric
-from advisor.tasks.task import MAX_RESPONSE, Task
-from advisor.tasks.templates import check_pattern, find_answer
+from advisor.tasks.task import MAX_RESPONSE, Task, read_answer
+from advisor.tasks.templates import check_pattern
 from ensemble.common.limits import limited_process
 from ensemble.errors import InputError
 
@@ -31,7 +31,7 @@ class VoteReader:
 
     Args:
         metric: The name of the task's metric.
-        extract: The task's pattern; None if the metric reads the whole response.
+        extract: The task's ``extract``; None if the metric reads the whole response.
         place: The file and its object, for messages.
 
     Raises:
@@ -55,13 +55,16 @@ class VoteReader:
                 raise InputError(f"{place}: extract cannot be used ({problem}); run `advisor select` again")
         self.metric, self.extract = metric, extract
 
+    def problem(self, text: str) -> str | None:
+        """Why a response has no answer, where JSON was looked for."""
+        return read_answer(self.metric, self.extract, text[:MAX_RESPONSE])[1]
+
     def read(self, text: str) -> str | None:
         """The answer in a response, in one spelling; None if it has none.
 
         For the metric ``choice`` it is the letter that the response names.
         """
-        text = text[:MAX_RESPONSE]
-        answer = text if self.extract is None else find_answer(self.extract, text)
+        answer, _ = read_answer(self.metric, self.extract, text[:MAX_RESPONSE])
         if answer is None:
             return None
         _, extracted = get_metric(self.metric).score(answer, (), _OPTIONS if self.metric == "choice" else ())

@@ -148,7 +148,7 @@ class Form(Schema):
     stop: StopTexts = ()
     """Texts that end a response."""
     extract: Text | None = None
-    """A regular expression on the response."""
+    """What picks the answer out of a response: `json`, `tool_call`, or a regular expression."""
     judge: JudgeSettings | None = None
     """How a judge grades, with ``metric: judge``."""
 

@@ -45,6 +45,6 @@ class ServedTask(Schema, extra="forbid"):
     metric: Exact
     """the name of its metric"""
     extract: Exact | None = None
-    """the pattern that finds the answer in a response; null if the metric reads the whole response"""
+    """what finds the answer in a response: `json`, `tool_call`, or a regular expression; null for the whole response"""
     template: PromptTemplate | None = None
     """how its prompts are made; null where prompts are sent as they are"""

@@ -66,7 +66,7 @@ class TaskInfo(Schema):
     max_new_tokens: Positive | None = None
     """the token limit of a response; null for responses of logs"""
     extract: Exact | None = None
-    """the regular expression that finds the answer in a response"""
+    """what finds the answer in a response: `json`, `tool_call`, or a regular expression"""
     template: PromptTemplate | None = None
     """how a question becomes a prompt; null for logs and for tasks of lm-eval"""
     notes: tuple[Line, ...] = ()
@@ -497,7 +497,7 @@ class ScoringSource(Schema):
     metric: Line | None = None
     """the metric"""
     extract: Exact | None = None
-    """the regular expression that finds the answer"""
+    """what finds the answer in a response: `json`, `tool_call`, or a regular expression"""
 
 
 class Loads(Schema):

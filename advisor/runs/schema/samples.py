@@ -71,6 +71,8 @@ class SampleResponse(SparseSchema):
     """the response without its thinking; null if a log has only answers"""
     extracted: Line | None = None
     """the answer in it; null if none was found"""
+    problem: Line | None = None
+    """why no answer was found, with the place in the text, where JSON was looked for; else absent"""
     score: Share | None = None
     """between 0 and 1"""
     length: Count | None = None

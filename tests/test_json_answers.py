@@ -1,0 +1,53 @@
+"""Answers that are JSON, from logs to the report: why there is none, and votes per field."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+FIELDS = ("name", "age", "city")
+BROKEN = '{"name": "n",\n "age": }'
+
+
+def write_log(path: Path, questions: int = 60) -> None:
+    """Three models, each of which is often wrong in one field, and rarely in two; some responses are no JSON."""
+    chance = random.Random(1)
+    lines = []
+    for number in range(questions):
+        right = {"name": f"n{number}", "age": number, "city": "Rome"}
+        for place, model in enumerate("abc"):
+            given = {**right, **({FIELDS[place]: f"wrong {model}"} if chance.random() < 0.5 else {})}
+            text = BROKEN if number % 20 == place else f"So: {json.dumps(given)}"
+            line = {"id": number, "question": f"q{number}", "reference": json.dumps(right), "model": model}
+            lines.append(json.dumps({**line, "response": text}) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def samples_of(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(folder, "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+def log(place: Place) -> Place:
+    write_log(Path("log.jsonl"))
+    return place
+
+
+def test_samples_and_report_say_where_a_response_is_no_json(log: Place) -> None:
+    assert log.advisor("select", "--logs", "log.jsonl", "--metric", "json", "--out", "run").status == 0
+    responses = [each for sample in samples_of("run") for each in sample["responses"].values()]
+    problem = "Expecting value: line 2 column 9 (char 22)"
+    assert {each.get("problem") for each in responses if each["text"] == BROKEN} == {problem}
+    assert all("problem" not in each for each in responses if each["text"] != BROKEN)
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert f"no answer found: <bdi>{problem}</bdi>" in page
+    assert "is &#34;wrong a&#34;, not" in page
