@@ -99,8 +99,8 @@ class EnsembleResponse(SampleResponse):
 class RecommendedAnswer(Schema):
     """What the recommended strategy answers, where it takes one of several responses."""
 
-    model: Line
-    """whose response it takes"""
+    model: Line | None
+    """whose response it takes; null for an answer that joins the fields of several"""
     draw: Count = 0
     """which of the responses of one model"""
     extracted: Line | None = None
