@@ -226,6 +226,16 @@ def test_a_run_of_models_votes_per_field_and_so_do_its_commands(people: Place) -
     assert people.advisor("run", "saved", "--raw", "q127", *trusted).out == f"{joined}\n"
 
 
+def test_json_that_a_client_asks_for_is_compared_as_json() -> None:
+    # The metric of the run, exact_match, ignores the brackets and sees three texts alike.
+    with serving("vote", three('{"a": [1]}', '{"a": 1}', '{"a":1.0}')) as (_, client):
+        made = client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "x"}], response_format={"type": "json_object"}
+        )
+    assert made.choices[0].message.content == '{"a": 1}'
+    assert usage(made)["agreement"] == [2 / 3]
+
+
 PERSON = {"type": "object", "properties": {name: {} for name in FIELDS}, "required": list(FIELDS)}
 
 

@@ -19,6 +19,8 @@ from advisor.running.plan import StrategyPlan
 from advisor.servers.tool_chat import AskedPrompt, ToolChat, in_one_form
 from advisor.strategies.ballot import Ballot, Taken
 from advisor.strategies.vote_reader import VoteReader
+from advisor.tasks.metrics import READERS
+from advisor.tasks.task import read_answer
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.models.spec import Sourced
@@ -144,7 +146,12 @@ class PromptCalls:
         """The answer in a reply."""
         if self._reader is None:
             return None
-        return in_one_form(reply.calls) if self._has_tools else self._reader.read(reply.text)
+        if self._has_tools:
+            return in_one_form(reply.calls)
+        # Texts that a client wants as JSON are compared as JSON, whatever the answers of the run were.
+        if self.settings.grammar is not None and self._reader.metric not in READERS:
+            return read_answer("json", None, reply.text)[0]
+        return self._reader.read(reply.text)
 
     def ballot(self) -> Ballot:
         """The votes so far."""
