@@ -61,6 +61,7 @@ class Answer:
         thinking: What the model thought before its answer; None if it did not, or does not show it.
         thought: Whether it thought, also where that is not shown.
         dollars: What it cost, if a log has this number.
+        problem: Why nothing was extracted, see :class:`advisor.tasks.task.Score`.
     """
 
     id: str
@@ -76,6 +77,7 @@ class Answer:
     thinking: str | None = None
     thought: bool = False
     dollars: float | None = field(default=None, compare=False)
+    problem: str | None = None
 
     @property
     def length(self) -> int | None:

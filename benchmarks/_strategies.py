@@ -25,9 +25,11 @@ from advisor.statistics import Floats
 from advisor.strategies.cascade import Cascade
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
+from advisor.strategies.vote import codes_of
 from advisor.tasks.task import Example, Signature, Task
 from benchmarks._outcomes import Outcomes
 from benchmarks.prediction import fit_decode, promises_and_gains
+from ensemble.methods._votes import vote
 
 Places = Sequence[int]
 METHOD = "unite"
@@ -141,7 +143,8 @@ def grounds(outcomes: Outcomes, count: int, seed: int = 0) -> Iterator[Ground]:
 def cascade(profiles: Mapping[str, Profile], models: Sequence[str]) -> Profile:
     """The answers of a vote, and of a cascade, which gives the same."""
     members = [profiles[model] for model in models]
-    return Cascade(tuple(models)).apply(members, ())
+    picks = vote(codes_of(members))
+    return Profile(Cascade.KIND, tuple(members[pick].answers[n] for n, pick in enumerate(picks)))
 
 
 def best_single(ground: Ground) -> Way:

@@ -271,7 +271,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
 
 def _points(strategy: Strategy, split: AnsweredSplit) -> float:
     """The accuracy of a strategy on other questions than those that it was learned and compared on, in points."""
-    return strategy.apply([split.profiles[name] for name in strategy.members], split.task.examples).accuracy
+    return strategy.apply([split.profiles[name] for name in strategy.members], split.task).accuracy
 
 
 def _predictions(

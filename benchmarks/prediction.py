@@ -257,8 +257,7 @@ def route_cases(pool: RealPool, quick: bool = False) -> Iterator[tuple[float, fl
         models = [pool.models[row] for row in rows]
         learned = dev_scores(pool.logs.task("dev", dev.tolist(), 0), [pool.profile(model, dev) for model in models])
         judge = rest[:JUDGED]
-        examples = pool.logs.task("held_out", judge.tolist(), 0).examples
-        picks = QuestionRouter(tuple(models), learned).picks([], examples)
+        picks = QuestionRouter(tuple(models), learned).picks([], pool.logs.task("held_out", judge.tolist(), 0))
         right = pool.right[rows]
         differences = right[picks, judge] - right[right.mean(axis=1).argmax(), judge]
         yield 100 * float(differences.mean()), 100 * float(differences.std()) / len(judge) ** 0.5

@@ -229,7 +229,7 @@ def rows_of(answers: TaskAnswers) -> dict[str, Any]:
     for size in (3, 4):
         for members in combinations(answers.alone, size) if can_vote(answers.task) else ():
             voters = [answers.alone[name] for name in members]
-            vote = Cascade(members).apply(voters, answers.task.examples)
+            vote = Cascade(members).apply(voters, answers.task)
             calls = float(cascade_calls(codes_of(voters)).mean())
             votes.append({"strategy": "vote", "cascade_calls": calls, **_set_row(members, vote, answers)})
     seconds = [profile.cost.seconds for profile in (*answers.dev.values(), *answers.alone.values())]

@@ -45,7 +45,7 @@ class ShownResponse:
 
     ``text`` and ``length`` are None if a log lacks them. ``thinking_tokens`` are those of thinking and answer together;
     None for a model that did not think, or if they are not known. ``differs`` has the fields in which a wrong JSON
-    object differs from the reference.
+    object differs from the reference, or why no answer was found.
     """
 
     candidate: int | None
@@ -93,8 +93,9 @@ class StepTrace:
 class ShownExample:
     """A question with the candidates' responses, best candidate first, and the ensemble's if it has one.
 
-    ``taken`` is the index of the candidate whose response the recommended strategy takes, if it takes one. ``changed``
-    is whether this strategy is right, or else the ensemble; None if neither answered.
+    ``taken`` is the index of the candidate whose response the recommended strategy takes, if it takes one; ``joined``
+    is its answer if that joins the fields of several responses. ``changed`` is whether this strategy is right, or else
+    the ensemble; None if neither answered.
     """
 
     id: str
@@ -104,6 +105,7 @@ class ShownExample:
     responses: tuple[ShownResponse, ...]
     ensemble: ShownResponse | None
     taken: int | None
+    joined: ShownResponse | None
     changed: bool | None
     tags: tuple[str, ...]
     trace: StepTrace | None
@@ -124,7 +126,7 @@ class ShownExample:
     @property
     def weight(self) -> int:
         """About how many bytes the example adds to the page."""
-        responses = self.all_responses
+        responses = [*self.all_responses, *([] if self.joined is None else [self.joined])]
         written = (text or "" for each in responses for text in (each.text, each.extracted, each.error, *each.differs))
         texts = [self.prompt, *self.reference, *written]
         return OVERHEAD * (2 + len(responses)) + sum(map(written_bytes, texts))
@@ -189,7 +191,8 @@ def _example(sample: Sample, indices: dict[str, int], best_index: int | None) ->
     responses = [_response(sample.responses[name], index, sample.reference) for index, name in known]
     ensemble = None if sample.ensemble is None else _response(sample.ensemble, None, sample.reference)
     trace = None if sample.ensemble is None or sample.ensemble.trace is None else _trace(sample.ensemble.trace)
-    changed = _changed(sample.recommended, ensemble)
+    taken = sample.recommended
+    changed = _changed(taken, ensemble)
     return ShownExample(
         id=sample.id,
         split=sample.split,
@@ -197,7 +200,8 @@ def _example(sample: Sample, indices: dict[str, int], best_index: int | None) ->
         reference=sample.reference,
         responses=tuple(responses),
         ensemble=ensemble,
-        taken=None if sample.recommended is None or sample.recommended.draw else indices.get(sample.recommended.model),
+        taken=None if taken is None or taken.draw or taken.model is None else indices.get(taken.model),
+        joined=_joined(taken, sample.reference),
         changed=changed,
         tags=_tags(responses, ensemble, changed, best_index, traced=trace is not None),
         trace=trace,
@@ -240,7 +244,22 @@ def _response(response: SampleResponse, candidate: int | None, reference: Sequen
         finish_reason=response.finish_reason or "",
         error=_clipped(response.error or "", 400),
         thinking_tokens=response.tokens if response.thought else None,
-        differs=() if _is_right(response.score) else field_differences(response.extracted, reference),
+        differs=_differences(response, reference),
+    )
+
+
+def _differences(response: SampleResponse, reference: Sequence[str]) -> tuple[str, ...]:
+    if response.problem is not None:
+        return (_clipped(response.problem, 200),)
+    return () if _is_right(response.score) else field_differences(response.extracted, reference)
+
+
+def _joined(taken: RecommendedAnswer | None, reference: Sequence[str]) -> ShownResponse | None:
+    """The answer of the recommended strategy, if it joins the fields of several responses."""
+    if taken is None or taken.model is not None or taken.extracted is None:
+        return None
+    return _response(
+        SampleResponse(text=taken.extracted, extracted=taken.extracted, score=taken.score), None, reference
     )
 
 

@@ -154,7 +154,7 @@ def test_a_check_takes_the_answers_that_the_comparison_took(place: Place) -> Non
         if strategy.READS_DEV:
             strategy = strategy.with_dev(dev_scores(dev.task, [dev.profiles[name] for name in strategy.members]))
         members = [held_out.profiles[name] for name in strategy.members]
-        found = strategy.apply(members, held_out.task.examples)
+        found = strategy.apply(members, held_out.task)
         assert found.answers == each.profile.answers, each.strategy.name
 
 

@@ -110,11 +110,11 @@ def test_it_answers_as_the_vote_in_its_groups_and_as_the_first_member_elsewhere(
     strategy = GroupCascade(("a", "b", "c"), ("math",), ("art", "law", "physics"))
     responses = [split.profiles[name] for name in strategy.members]
     is_in = [example.group == "math" for example in split.task.examples]
-    wanted = [pick if own else 0 for pick, own in zip(winners(responses), is_in, strict=True)]
-    picks = strategy.picks(responses, split.task.examples)
+    wanted = [pick if own else 0 for pick, own in zip(winners(responses, split.task), is_in, strict=True)]
+    picks = strategy.picks(responses, split.task)
     assert picks == wanted
     asked = np.where(is_in, cascade_calls(codes_of(responses)), 1)
-    calls = strategy.calls(responses, split.task.examples, picks)
+    calls = strategy.calls(responses, split.task, picks)
     assert calls.tolist() == [(asked > member).tolist() for member in range(3)]
 
 

@@ -157,7 +157,7 @@ def test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_d
         if len(voters) < FEWEST_VOTERS:
             continue
         strategy, single = usual(voters), held_out.profiles[voters[0]]
-        voted = strategy.apply([held_out.profiles[each] for each in voters], held_out.task.examples)
+        voted = strategy.apply([held_out.profiles[each] for each in voters], held_out.task)
         verify = open_questions(held_out, [voted, single], "verify", 0)
         found = labels_of(verify, held_out)
         known = replace(
@@ -181,7 +181,7 @@ def test_select_gives_the_gain_that_it_gives_with_all_scores(begun: Place) -> No
     logs = join_logs([str(write_log(begun.folder, scored=True))])
     numbers = logs.split(0, QUESTIONS // 2)[1]
     held_out = {name: own.part(numbers) for name, own in logs.profiles.items()}
-    voted = row.key.apply([held_out[name] for name in row.members], [logs.examples[number] for number in numbers])
+    voted = row.key.apply([held_out[name] for name in row.members], logs.task("held_out", numbers, 0))
     gain = paired_gain(scores(voted), scores(held_out[row.best_single_model or ""]))
     assert (row.measured_gain, row.measured_gain_ci, row.p_no_gain) == (gain.points, gain.interval(), gain.p_no_gain)
 

@@ -70,6 +70,11 @@ def test_the_calls_that_most_models_make_are_returned(strategy: str) -> None:
     assert usage(made)["agreement"] == [2 / 3]
 
 
+def test_a_message_of_calls_is_no_empty_text(caplog: pytest.LogCaptureFixture) -> None:
+    ask("vote", ROME, ROME, ROME)
+    assert "a text is empty" not in caplog.text
+
+
 def test_a_text_is_the_answer_where_most_models_make_no_call() -> None:
     made, _ = ask("vote", ROME, "It is warm.", "Warm.")
     assert made.choices[0].message.content == "It is warm."
@@ -129,6 +134,45 @@ def test_openais_client_parses_the_arguments() -> None:
     calls = made.choices[0].message.tool_calls
     assert calls is not None
     assert calls[0].function.parsed_arguments == weather(city="Rome")
+
+
+def test_openais_client_collects_the_calls_of_a_stream() -> None:
+    with servers(ROME, ROME, PARIS) as (models, _), serving("vote", models) as (_, client):
+        tools = [openai.pydantic_function_tool(weather)]
+        usage_wanted: Any = {"include_usage": True}
+        with client.chat.completions.stream(
+            model="tiny", messages=MESSAGES, tools=tools, stream_options=usage_wanted
+        ) as stream:
+            done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
+            made = stream.get_final_completion()
+    # This event needs a chunk behind that of the call.
+    assert [each.parsed_arguments for each in done] == [weather(city="Rome")]
+    assert made.choices[0].finish_reason == "tool_calls"
+    assert usage(made)["agreement"] == [2 / 3]
+
+
+def test_a_loop_of_turns_ends_with_the_answer_to_the_results() -> None:
+    with servers(ROME, ROME, PARIS) as (models, raws), serving("vote", models) as (_, client):
+        for raw, says in zip(raws, ("It is 21 degrees.", "21 degrees", "Warm."), strict=True):
+            # A call in the first turn, a text when there is a result.
+            raw.answer = lambda path, body, first=raw.answer, says=says: (
+                as_json(answer(says)) if body["messages"][-1]["role"] == "tool" else first(path, body)
+            )
+        messages = [*MESSAGES]
+        while (message := turn(client, messages)).tool_calls:
+            messages.append(message.model_dump(exclude_none=True))
+            messages += [
+                {"role": "tool", "tool_call_id": call.id, "content": f"21 degrees: {call.function.arguments}"}
+                for call in message.tool_calls
+            ]
+    assert message.content == "It is 21 degrees."
+    for raw in raws:
+        # All models read the result of the call that won, also the one that made another.
+        assert raw.asked[-1][2]["messages"][-1]["content"] == f"21 degrees: {ROME[0][1]}"
+
+
+def turn(client: openai.OpenAI, messages: list[Any]) -> Any:
+    return client.chat.completions.create(model="tiny", messages=messages, tools=[TOOL]).choices[0].message
 
 
 def test_models_of_this_process_refuse_tools(tmp_path: Path) -> None:

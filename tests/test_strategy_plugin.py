@@ -55,8 +55,8 @@ class Nth(Strategy):
         if len(given.voters) > 1:
             yield cls(given.voters, 1)
 
-    def picks(self, responses, examples):
-        return [self.place] * len(examples)
+    def picks(self, responses, task):
+        return [self.place] * len(task.examples)
 
     async def ask(self, calls):
         return await calls.until_answered([self.place])

@@ -14,7 +14,7 @@ import yaml
 
 from advisor.tasks import Task, list_tasks, load_task, templates
 from advisor.tasks.schema import TaskFile
-from advisor.tasks.task import clusters_of
+from advisor.tasks.task import Score, clusters_of
 from ensemble.common.schema import json_schema
 from ensemble.errors import InputError
 
@@ -68,6 +68,24 @@ def test_a_reference_that_is_a_list_gives_all_accepted_texts(folder: Path) -> No
     task = load(folder, metric="exact_match")
     assert task.examples[0].reference == task.examples[0].accepted == ("a b", "c")
     assert load(folder, metric="exact_match", reference=["{{answer[0]}}", "x"]).examples[0].reference == ("a b", "x")
+
+
+def test_extract_names_what_reads_json_or_calls(folder: Path) -> None:
+    task = load(folder, extract="json", metric="json", reference='{"a": 1}')
+    assert task.score(task.examples[0], 'Here: {"a": 1.0}') == Score(1.0, '{"a":1}')
+    problem = "Expecting value: line 1 column 13 (char 12)"
+    assert task.score(task.examples[0], 'Here: {"a": }') == Score(0.0, None, problem)
+    # The metric `tool_call` takes calls in any order; `json` compares them in theirs.
+    calls = '[["f", {}], ["g", {}]]'
+    for metric, right in (("tool_call", 1), ("json", 0)):
+        task = load(folder, extract="tool_call", metric=metric, reference=calls)
+        assert task.score(task.examples[0], '<tool_call>{"name": "g"}</tool_call><tool_call>{"f": {}}').value == right
+
+
+def test_a_metric_of_json_says_why_there_is_no_answer_without_extract_too(folder: Path) -> None:
+    for metric in ("json", "json_fields", "tool_call"):
+        task = load(folder, metric=metric, reference="[]")
+        assert task.score(task.examples[0], "[1").problem == "Expecting ',' delimiter: line 1 column 3 (char 2)"
 
 
 def test_extract_is_applied_before_the_metric_and_no_match_is_wrong(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import lzma
+import re
 import time
 import unicodedata
 from collections.abc import Callable
@@ -12,14 +13,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pydantic_core
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from advisor.tasks import templates
-from advisor.tasks.metrics import get_metric, metric_names, runs_code
+from advisor.tasks.metrics import get_metric, metric_names, read_with, runs_code
 from advisor.tasks.metrics._corpus import corpus_score
+from advisor.tasks.metrics._json import canonical, find_json
 from advisor.tasks.task import Example, Signature, Task
 
 ANY_TEXT = st.text(st.characters()) | st.text("0123456789.,-−$ ()ABab:\n")  # the second one hits the patterns
@@ -392,6 +395,45 @@ def test_two_json_values_are_equal_as_a_validator_of_schemas_says(value: Any, ot
 )
 def test_the_json_value_of_a_response_has_one_spelling(text: str, answer: str | None) -> None:
     assert read("json", text) == answer
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "reason"),
+    [
+        ("json", "nothing", "Expecting value: line 1 column 1 (char 0)"),
+        ("json", '{"a": 1,\n "b": }', "Expecting value: line 2 column 7 (char 15)"),
+        ("json", "Sure:\n```json\n[1,\n 2,]\n```", "Expecting value: line 4 column 4 (char 21)"),
+        ("json", 'It is {"a": 1, b} now', "Expecting property name enclosed in double quotes: line 1 column 16"),
+        ("json", '["NaN", NaN]', "NaN is not valid JSON: line 1 column 9 (char 8)"),
+        ("json", '{"a":\n1e999}', "1e999 is too large: line 2 column 1 (char 6)"),
+        ("json", '["x", "\\ud800"]', "Half a surrogate pair: line 1 column 7 (char 6)"),
+        ("json", "x\n" + "[" * 101 + "]" * 101, "More than 100 objects and lists inside each other: line 2 column 101"),
+        ("tool_call", "Now:\n<tool_call>{1: 1}", "Expecting property name enclosed in double quotes: line 2 column 13"),
+        ("tool_call", '["f", {"a": 1', "Expecting ',' delimiter: line 1 column 14 (char 13)"),
+        ("tool_call", '{"name": "f", "arguments": "{"}', "the arguments of 'f': Expecting property name"),
+        ("tool_call", "3", "3 has no name and arguments of a call"),
+    ],
+)
+def test_what_is_no_json_has_a_reason_with_its_place(reader: str, text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(reason)}"):
+        read_with(reader, text)
+
+
+@given(ANY_JSON, st.randoms())
+def test_the_place_of_a_broken_text_is_where_jsons_own_parser_stops(value: Any, random: Random) -> None:
+    text = json.dumps({"value": value}, indent=1)
+    cut = text[: random.randrange(len('{ "v'), len(text))]
+    with pytest.raises(ValueError) as own:
+        json.loads(cut)
+    with pytest.raises(ValueError) as told:
+        read_with("json", f"See {cut}")
+    assert told.value.pos - len("See ") == own.value.pos  # type: ignore[attr-defined]
+
+
+@given(ANY_JSON)
+def test_pydantic_reads_the_same_value(value: Any) -> None:
+    text = json.dumps(value)
+    assert canonical(find_json(text)) == canonical(find_json(json.dumps(pydantic_core.from_json(text))))
 
 
 def test_a_field_that_is_missing_or_additional_is_wrong_in_the_share_of_fields() -> None:

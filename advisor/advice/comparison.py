@@ -44,7 +44,7 @@ USUAL_SHARE = 0.9
 """The share of alpha for the usual strategy: nearly all, because it is the best one most often. The rest is enough for
 another strategy whose gain is beyond doubt."""
 
-Take = tuple[str, int]
+Take = tuple[str, int] | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class StrategyResult:
         strategy: The strategy.
         profile: Its answers to the held-out questions.
         takes: For each question the model whose response it takes, and the number of the response among the model's
-            draws; empty for a set that decodes together.
+            draws, or the answer that joins the fields of several responses; empty for a set that decodes together.
         accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
         gain: Its gain over the best single model, from all questions.
         predicted: What the answers of single models to all questions predict its gain to be; None without a prediction.
@@ -120,7 +120,8 @@ class Compared:
         moved: Points by which the models are better on the held-out questions than on dev, if that is more than chance;
             then the gains come from the held-out questions alone. None if the two splits agree.
         no_vote: Why there is no vote, as a clause; empty if there is one, or only one model.
-        ceiling: What strategies of all models can gain at most, on all questions; None with fewer than two models.
+        ceiling: What strategies of all models can gain at most, on all questions; None with fewer than two models, or
+            where votes join the fields of several answers.
         group_ceilings: The same for each group with enough questions, in the order of the questions.
     """
 
@@ -202,19 +203,24 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     better = _adjusted(answers, [corrected(min(1.0, gain.p_no_gain * n)) for gain, n in factors], has_usual=True)
     worse = _adjusted(answers, [corrected(min(1.0, gain.p_no_loss * n)) for gain, n in factors], has_usual=False)
     results = []
+    # An answer that joins the right fields of several models may be right where none of them is.
+    joins = held_out.task.compare == "fields"
     for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
         if p_no_gain is not None and p_no_loss is not None:
             shown = "yes" if p_no_gain <= alpha else "no" if p_no_loss <= alpha else "not_yet"
         groups = evidence.groups(each, alpha)
         predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy)
-        ceiling = evidence.ceiling(each.strategy.members) if is_bounded(each.strategy) else None
+        is_taken = is_bounded(each.strategy) and not (joins and each.strategy.COUNTS)
+        ceiling = evidence.ceiling(each.strategy.members) if is_taken else None
         updated = evidence.updated(each, gain, predicted, ceiling)
         result = _result(each, gain, p_no_gain, shown, groups, held_out, evidence.best, seed)
         results.append(replace(result, predicted=predicted, updated=updated, ceiling=ceiling))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
     no_vote = "" if len(evidence.models) < 2 else _no_vote(len(voters), rules, can_vote=can_vote)
+    if joins:
+        return Compared(tuple(results), evidence.moved, no_vote)
     return Compared(
         tuple(results), evidence.moved, no_vote, evidence.ceiling(evidence.models), evidence.group_ceilings()
     )
@@ -670,15 +676,14 @@ def _applied(strategy: Strategy, split: AnsweredSplit) -> _Answered | None:
     responses = split.responses(strategy)
     if responses is None:
         return None
-    examples = split.task.examples
     try:
-        picks = strategy.picks(responses, examples)
+        picks = strategy.picks(responses, split.task)
     except InputError:
         return None
     draws = strategy.responses_per_member
     return _Answered(
         strategy,
-        picked_answers(strategy.name, responses, picks),
-        tuple((strategy.members[pick // draws], pick % draws) for pick in picks),
-        dict(zip(strategy.members, strategy.calls(responses, examples, picks), strict=True)),
+        picked_answers(strategy.name, responses, picks, split.task),
+        tuple(each if isinstance(each, str) else (strategy.members[each // draws], each % draws) for each in picks),
+        dict(zip(strategy.members, strategy.calls(responses, split.task, picks), strict=True)),
     )

@@ -88,8 +88,10 @@ def _print_text(text: str, reader: VoteReader | None, progress: Progress) -> Non
         progress.say(EMPTY)
     shown = text if reader is None else reader.read(text)
     if shown is None:
+        problem = reader.problem(text) if reader is not None else None
+        reason = f" ({problem})" if problem else ""
         raise UniteError(
-            f"no answer can be read in the text {text[:200]!r}; without --answer the whole text is printed"
+            f"no answer can be read in the text {text[:200]!r}{reason}; without --answer the whole text is printed"
         )
     print(for_output(shown))
 
@@ -109,7 +111,8 @@ def _answered(
         for name, answer in answered.answers:
             what = "answered" if plan.reader is None else "gave no answer" if answer is None else f"answered {answer!r}"
             progress.say(f"{name} {what}")
-        progress.say(f"the response is that of {answered.model}, after {answered.calls} calls")
+        source = "joins the fields of several" if answered.model is None else f"is that of {answered.model}"
+        progress.say(f"the response {source}, after {answered.calls} calls")
     return answered.response.text
 
 

@@ -134,7 +134,7 @@ def _answer(sample: Sample, strategy: StrategyFigures) -> dict[str, Any] | None:
     else:
         scored = taken
         # Of several responses of one model the file has only the first.
-        response = None if taken is None or taken.draw else sample.responses.get(taken.model)
+        response = None if taken is None or taken.draw else sample.responses.get(taken.model or "")
     if scored is None or scored.score is None:
         return None
     return {

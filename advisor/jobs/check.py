@@ -49,7 +49,7 @@ from advisor.statistics import Interval, accuracy_interval, cluster_interval, sc
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import can_vote
-from advisor.tasks.task import Example, Task, clusters_of, sha256
+from advisor.tasks.task import FIELD_METRICS, Example, Task, clusters_of, sha256
 from ensemble.common.files import default_cache_dir
 from ensemble.common.text import counted
 from ensemble.errors import InputError, MemberError
@@ -322,6 +322,8 @@ def _from_logs(
         )
     numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs", "another log")
     asked = logs.task("logs", numbers, config.seed)
+    if asked.metric in FIELD_METRICS:
+        asked = replace(asked, compare=run.result.task.compare)
     alone = {name: each.part(numbers) for name, each in logs.profiles.items()}
     draws = {name: [each.part(numbers) for each in own] for name, own in logs.draws.items()}
     answers = _answers(strategy, AnsweredSplit(asked, alone, draws=draws))
@@ -347,7 +349,7 @@ def _answers(strategy: Strategy, split: AnsweredSplit) -> Profile:
             f"--logs: {', '.join(strategy.members)} has {counted(max(fewest, 1), 'response')} to each question, and "
             f"the strategy needs {strategy.responses_per_member}; give a log with more"
         )
-    return strategy.apply(responses, split.task.examples)
+    return strategy.apply(responses, split.task)
 
 
 def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, seed: int) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from advisor.running.models_to_run import candidates_of_run, check_servers, dete
 from advisor.runs.run import Run
 from advisor.runs.schema.evaluation import Evaluation
 from ensemble.common.files import default_cache_dir
+from ensemble.common.text import counted
 from ensemble.errors import InputError
 from ensemble.methods import list_methods, make_options, plugins
 
@@ -64,6 +65,10 @@ def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> 
         say_judging(config, progress, {} if config.held_out is None else {config.held_out.split: len(methods)})
         evaluator = Evaluator(config, methods, method_options, cache, progress)
         profiles, results = evaluator.run()
+        for profile in profiles:
+            if unread := [answer for answer in profile.answers if answer.problem is not None]:
+                number, first = counted(len(unread), "response"), unread[0]
+                progress.say(f"{profile.model}: no answer in {number}; {first.id}, for example: {first.problem}")
     judge = evaluator.judge
     task = judge.sign(evaluator.task) if judge else evaluator.task
     judges = judge.identities if judge else {}

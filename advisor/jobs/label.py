@@ -215,6 +215,8 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
         )
         return _without_copies(dev, held_out, task_info(dev.task, None), {}, provenance.of_logs(config, logs))
     run = with_devices(RunConfig.from_options(options, command, needs_reference=False), progress)
+    if run.dev.compare == "fields":
+        raise InputError(f"{run.dev.name}: labels are for whole answers; leave out `compare: fields`")
     if not can_vote(run.dev) or run.held_out is None:
         raise InputError(
             f"{run.dev.name}: labels are for answers that can be compared; give a task whose metric is "
@@ -284,7 +286,7 @@ def _choose(answers: _Answers, first: list[OpenQuestion], labels: Labels, option
     if len(voters) < FEWEST_VOTERS:
         return _Chosen(dev, voters[0], None, [], [])
     strategy, held_out = usual(voters), answers.held_out
-    voted = strategy.apply([held_out.profiles[name] for name in voters], held_out.task.examples)
+    voted = strategy.apply([held_out.profiles[name] for name in voters], held_out.task)
     both = [voted, held_out.profiles[voters[0]]]
     verify = open_questions(held_out, both, "verify", options.seed)
     agreed = open_questions(held_out, both, "accuracy", options.seed, agreed=True)

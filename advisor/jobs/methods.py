@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from advisor.config import RunConfig
 from advisor.jobs.response_methods import (
+    FieldVoting,
     StoredChoices,
     answered,
     check_aggregation,
@@ -232,6 +233,8 @@ class Evaluator:
         try:
             options = make_options(name, self._settings.get(name, {}))
             made: ResponseMethod | Aggregation = get_module(name).make(prompts, scores, options)
+            if name == "voting" and self.task.compare == "fields":
+                return FieldVoting()
             if isinstance(made, Aggregation):
                 check_aggregation(name, made, self.task, self._names)
                 return made

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from advisor.records import Answer, Profile
+from advisor.records import Profile
 from advisor.response_cache import ResponseCache, key_of
 from advisor.statistics import check_same_questions
+from advisor.strategies.ballot import Ballot
+from advisor.strategies.strategy import written_answer
 from advisor.tasks.data_files import Record
-from advisor.tasks.task import Example, Score, Task, fingerprint
+from advisor.tasks.task import Task, fingerprint
 from advisor.tasks.templates import Template
 from ensemble.common.files import remembered_sha256
 from ensemble.common.limits import limited_process
@@ -46,6 +48,14 @@ class StoredChoices:
             stored = self._method.choose(prompt, texts, answers)
             self._cache.keep(key, stored)
         return stored
+
+
+class FieldVoting:
+    """The method ``voting``, field by field: for a task with ``compare: fields``."""
+
+    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int | str:  # noqa: ARG002
+        """See :class:`ensemble.methods._response.ResponseMethod`."""
+        return Ballot(answers, by_field=True).taken()
 
 
 def models_key(places: Sequence[str], device: str) -> dict[str, Any]:
@@ -104,7 +114,7 @@ def chosen(
             )
     # All at once: a task whose answers are programs runs them in parallel.
     scores = iter(task.score_all([(task.examples[n], text) for n, text in written.items()]))
-    graded = {n: _graded(task.examples[n], text, next(scores)) for n, text in written.items()}
+    graded = {n: written_answer(task.examples[n], text, next(scores)) for n, text in written.items()}
     answers = [graded[n] if pick is None else profiles[pick].answers[n] for n, pick in enumerate(picks)]
     return Profile(name, tuple(answers)), picks
 
@@ -174,10 +184,6 @@ def _template(aggregation: Aggregation) -> Template:
 
 def _record(place: str, prompt: str, question: str, responses: list[str]) -> Record:
     return Record({"prompt": prompt, "question": question, "responses": responses}, place)
-
-
-def _graded(example: Example, text: str, score: Score) -> Answer:
-    return Answer(example.id, text, score.extracted, score.value, "unknown", group=example.group)
 
 
 def _check_questions(profiles: Sequence[Profile]) -> None:

@@ -128,6 +128,7 @@ def task_info(task: Task, max_new_tokens: int | None) -> TaskInfo:
         stop=task.stop,
         max_new_tokens=max_new_tokens,
         extract=task.extract,
+        compare=task.compare,
         template=task.template,
         notes=task.notes,
     )
@@ -468,7 +469,8 @@ def _recommended(outcome: Outcome) -> StrategyResult | None:
 
 def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
     """Whose response a strategy takes to a question; for one model with several responses, which of them."""
-    answer, (model, draw) = result.profile.answers[n], result.takes[n]
+    answer, take = result.profile.answers[n], result.takes[n]
+    model, draw = (None, 0) if isinstance(take, str) else take
     return RecommendedAnswer(model=model, draw=draw, extracted=answer.extracted, score=_score(answer))
 
 
@@ -483,6 +485,7 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "error": answer.error,
         # Only where it is so, as most models do not think.
         **(thoughts if answer.thought else {}),
+        **({} if answer.problem is None else {"problem": answer.problem}),
     }
 
 

@@ -89,7 +89,9 @@ class JoinedLogs:
             long += counts.total()
             alike += sum(count for count in counts.values() if count > 1)
         is_short = long <= _MOST_LONG * known
-        return 2 * known > sum(map(len, answers)) and (is_short or alike >= _FEWEST_ALIKE * long)
+        # Long objects that all differ may have equal fields.
+        is_counted = is_short or alike >= _FEWEST_ALIKE * long or (self.scoring is not None and self.scoring.compare)
+        return 2 * known > sum(map(len, answers)) and bool(is_counted)
 
     def split(self, seed: int, size: int | None = None) -> tuple[list[int], list[int]]:
         """Draw the dev questions; all others are held out. The questions of a cluster stay together.
@@ -143,6 +145,7 @@ class JoinedLogs:
             shots=0,
             seed=seed,
             extract=extract,
+            compare=self.scoring.compare if self.scoring else None,
             notes=self.notes if split == "dev" else (),
             fingerprint=digest,
             signature=Signature(self.name, self.metric, split, len(examples), 0, seed, digest[:12], ()),
@@ -456,7 +459,7 @@ def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], 
                 score = task.score(reading.examples[number], answer.text)
                 graded += not math.isnan(answer.score)
                 changed += abs(score.value - answer.score) > 1e-9
-                draws[draw] = replace(answer, score=score.value, extracted=score.extracted)
+                draws[draw] = replace(answer, score=score.value, extracted=score.extracted, problem=score.problem)
     if changed:
         notes.append(
             f"{scoring.metric} gives another score than the log to {changed:,} of {graded:,} responses; the log's "

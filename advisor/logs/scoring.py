@@ -7,7 +7,7 @@ from pathlib import Path
 
 from advisor.tasks.catalogue import find_task
 from advisor.tasks.metrics import metric_names, plugins, runs_code
-from advisor.tasks.task import JUDGE
+from advisor.tasks.task import JUDGE, Compare
 from advisor.tasks.task_file import read_definition
 from advisor.tasks.templates import check_pattern
 from ensemble.common.limits import LimitedProcess, limited_process
@@ -20,11 +20,13 @@ class Scoring:
 
     Attributes:
         metric: The name of the metric; the options of a choice question are compared by their letters.
-        extract: The regular expression that finds the answer in a response; None for the whole response.
+        extract: See :class:`advisor.tasks.task.Task`.
+        compare: See :data:`advisor.tasks.task.Compare`.
     """
 
     metric: str
     extract: str | None = None
+    compare: Compare | None = None
 
     def __post_init__(self) -> None:
         plugins().check(self.metric)
@@ -50,7 +52,7 @@ class Scoring:
             raise InputError(
                 f"{path}: its metric {definition.metric} {what}, and does not score logs; give another task"
             )
-        return cls(definition.metric, definition.extract)
+        return cls(definition.metric, definition.extract, definition.compare)
 
 
 def _needs_more(metric: str) -> bool:

@@ -169,7 +169,10 @@ class LogsOptions(Options, panel="Logs"):
     )
     metric: str | None = option(None, "Score the responses of logs again with this metric.", **LOGS)
     extract: str | None = option(
-        None, "With --metric: a regular expression that finds the answer.", needs=("metric", ()), **LOGS
+        None,
+        "With --metric: a regular expression that finds the answer, json or tool_call.",
+        needs=("metric", ()),
+        **LOGS,
     )
     column: tuple[str, ...] = option(
         (), "A column of a table, for example question=prompt.", metavar="ROLE=NAME", **LOGS

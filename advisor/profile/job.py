@@ -189,4 +189,5 @@ def _answer(example: Example, response: Response, score: Score | None) -> Answer
         tokens=response.tokens,
         thinking=response.thinking,
         thought=bool(response.thinking or response.thinking_tokens),
+        problem=score.problem,
     )

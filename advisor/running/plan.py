@@ -50,7 +50,9 @@ def answer_reader(chosen: EnsembleSpec | StrategyPlan) -> VoteReader | None:
     if isinstance(chosen, StrategyPlan) and chosen.reader is not None:
         return chosen.reader
     task = chosen.task
-    return VoteReader(task.metric, task.extract, "task") if task is not None and task.metric in VOTE_METRICS else None
+    if task is None or task.metric not in VOTE_METRICS:
+        return None
+    return VoteReader(task.metric, task.extract, "task", task.compare)
 
 
 def plan_json(plan: StrategyPlan, folder: Path) -> str:
@@ -97,7 +99,8 @@ def read_plan(folder: Path, *, trust_remote_code: bool = False, check_files: boo
     check_members(local, str(path), trust_remote_code=trust_remote_code, check_files=check_files)
     reader = None
     if kind.COUNTS:
-        metric, extract = (None, None) if file.task is None else (file.task.metric, file.task.extract)
-        reader = VoteReader(metric, extract, f"{path}: task")
+        task = file.task
+        metric, extract, compare = (None, None, None) if task is None else (task.metric, task.extract, task.compare)
+        reader = VoteReader(metric, extract, f"{path}: task", compare)
     generation = file.generation
     return StrategyPlan(strategy, members, generation.max_new_tokens, generation.stop or (), file.task, reader)

@@ -159,7 +159,7 @@ def _reader(result: Result, place: str) -> VoteReader:
             f"{place}: its answers come from logs, and only the tool that wrote them knows how to read an answer; "
             "run `advisor select --logs ... --metric NAME --extract PATTERN` again, then votes can run"
         )
-    return VoteReader(result.task.metric, result.task.extract, f"{place}: task")
+    return VoteReader(result.task.metric, result.task.extract, f"{place}: task", result.task.compare)
 
 
 def with_dev_of(run: Run, strategy: Strategy) -> Strategy:

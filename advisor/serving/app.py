@@ -240,7 +240,7 @@ class Endpoints:
 
     def _check_texts(self, response: ResponseFormat) -> None:
         """Say so if a text of a response is empty, which is most often the fault of its prompt."""
-        if any(not response.texts[index].strip() for index in response.request.ended):
+        if any(not (response.texts[index].strip() or last.calls) for index, last in response.request.ended.items()):
             self._say_once(
                 "a text is empty; are the prompts like the questions of the task that the models were chosen for?"
             )

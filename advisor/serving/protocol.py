@@ -216,26 +216,11 @@ class Function(BaseModel):
 
 
 class Tool(BaseModel):
-    """A function, as the API gives it."""
+    """A function, as the API gives it; for a choice of one its name is enough."""
 
     model_config = ConfigDict(strict=True)
     type: Literal["function"]
     function: Function
-
-
-class FunctionName(BaseModel):
-    """The name of a function."""
-
-    model_config = ConfigDict(strict=True)
-    name: str
-
-
-class ToolChoice(BaseModel):
-    """The function that a model must call."""
-
-    model_config = ConfigDict(strict=True)
-    type: Literal["function"]
-    function: FunctionName
 
 
 class JsonSchema(BaseModel):
@@ -248,18 +233,11 @@ class JsonSchema(BaseModel):
     strict: bool | None = None
 
 
-class TextFormat(BaseModel):
-    """Any text."""
+class AnyFormat(BaseModel):
+    """Any text, or any JSON object."""
 
     model_config = ConfigDict(strict=True)
-    type: Literal["text"]
-
-
-class JsonObjectFormat(BaseModel):
-    """Any JSON object."""
-
-    model_config = ConfigDict(strict=True)
-    type: Literal["json_object"]
+    type: Literal["text", "json_object"]
 
 
 class JsonSchemaFormat(BaseModel):
@@ -275,9 +253,9 @@ class ChatRequest(RequestBody):
 
     messages: list[Message] = Field(min_length=1)
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool | None = None
-    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = Field(None, discriminator="type")
+    response_format: AnyFormat | JsonSchemaFormat | None = Field(None, discriminator="type")
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=_MAX_ALTERNATIVES)
@@ -351,9 +329,9 @@ def _tool_chat(body: ChatRequest, filled: Prompt) -> ToolChat:
     return ToolChat(given, body.model_dump(include=names, exclude_none=True))
 
 
-def _grammar(wanted: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> Grammar | None:
+def _grammar(wanted: AnyFormat | JsonSchemaFormat | None) -> Grammar | None:
     """What a text must be."""
-    if wanted is None or isinstance(wanted, TextFormat):
+    if wanted is None or wanted.type == "text":
         return None
     schema = wanted.json_schema.schema_ if isinstance(wanted, JsonSchemaFormat) else {"type": "object"}
     try:

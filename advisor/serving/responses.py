@@ -165,7 +165,12 @@ class ResponseFormat(ABC):
         try:
             async for piece in self.request.pieces():
                 new_tokens += piece.new_tokens
-                yield _event(self._envelope(self.chunk_kind, [self._choice(piece, whole=False)], **no_usage))
+                choice = self._choice(piece, whole=False)
+                if piece.calls:
+                    # OpenAI's client takes a call for complete when something follows: the end is a chunk of its own.
+                    yield _event(self._envelope(self.chunk_kind, [{**choice, "finish_reason": None}], **no_usage))
+                    choice["delta"] = {}
+                yield _event(self._envelope(self.chunk_kind, [choice], **no_usage))
         except RequestError as error:
             # The status has been sent already, so the error can only be an event.
             yield _event(error.body)

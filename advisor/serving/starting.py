@@ -109,7 +109,7 @@ def _decoding(chosen: EnsembleSpec | StrategyPlan) -> list[object]:
     if isinstance(chosen, EnsembleSpec):
         return [chosen.method, chosen.k]
     strategy, reader = chosen.strategy, chosen.reader
-    read = [] if reader is None else [reader.metric, reader.extract]
+    read = [] if reader is None else [reader.metric, reader.extract, reader.compare]
     return [file_json(strategy, models=()), read]
 
 

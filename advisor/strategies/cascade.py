@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.records import Profile
+from advisor.strategies.ballot import Ballot, Taken
 from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
-from advisor.strategies.vote import Vote, codes_of, winners
-from advisor.tasks.task import Example
+from advisor.strategies.vote import Vote, by_question, codes_of, winners
+from advisor.tasks.task import Task
 from ensemble.methods._votes import NONE, Codes, count_votes
 
 if TYPE_CHECKING:
@@ -43,26 +44,29 @@ class Cascade(Strategy):
         for size in vote_sizes(given):
             yield cls(given.voters[:size])
 
-    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
         """See :meth:`Strategy.picks`."""
-        return winners(responses)
+        return winners(responses, task)
 
     def calls(
         self,
         responses: Sequence[Profile],
-        examples: Sequence[Example],  # noqa: ARG002
-        picks: Sequence[int],  # noqa: ARG002
+        task: Task,
+        picks: Sequence[Taken],  # noqa: ARG002
     ) -> Floats:
         """See :meth:`Strategy.calls`."""
-        codes = codes_of(responses)
-        return (np.arange(len(codes))[:, None] < cascade_calls(codes)).astype(np.float64)
+        if task.compare == "fields":
+            asked = np.array([_field_calls(answers) for answers in by_question(responses)], dtype=np.intp)
+        else:
+            asked = cascade_calls(codes_of(responses))
+        return (np.arange(len(responses))[:, None] < asked).astype(np.float64)
 
-    async def ask(self, calls: PromptCalls) -> int:
+    async def ask(self, calls: PromptCalls) -> Taken:
         """See :meth:`Strategy.ask`."""
         for member in range(len(self.members)):
             await calls.one(member, calls.settings)
             # The function of the evaluation, so that a cascade stops where it stopped there.
-            if is_decided(calls.codes(), len(self.members) - member - 1)[0]:
+            if is_settled(calls.ballot(), len(self.members) - member - 1):
                 break
         return calls.winner()
 
@@ -103,6 +107,18 @@ def is_decided(codes: Codes, left: int) -> NDArray[np.bool_]:
     # An answer that no model gave so far wins only with more votes than the winner has.
     decided: NDArray[np.bool_] = ~beats.any(axis=0) & (left <= np.where(np.isfinite(most), most, 0))
     return decided
+
+
+def is_settled(ballot: Ballot, left: int) -> bool:
+    """Whether the rest of the models cannot change what a ballot takes; with fields, none of them."""
+    decided = is_decided(ballot.codes, left)
+    return bool(decided[0] and (decided.all() or not ballot.is_object))
+
+
+def _field_calls(answers: Sequence[str | None]) -> int:
+    """The number of models that a cascade asks where each field is voted on."""
+    models = len(answers)
+    return next((n for n in range(1, models) if is_settled(Ballot(answers[:n], by_field=True), models - n)), models)
 
 
 def cascade_calls(codes: Codes) -> NDArray[np.intp]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from advisor.records import Profile
 from advisor.strategies.strategy import Strategy, TrainingData
-from advisor.tasks.task import Example
+from advisor.tasks.task import Task
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Decoded(Strategy):
         """No set: :mod:`advisor.jobs.held_out` chooses and runs it."""
         yield from ()
 
-    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
         """A set takes no response of a member.
 
         Raises:

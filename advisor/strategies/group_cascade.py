@@ -17,11 +17,12 @@ from pydantic import Field
 from advisor.pooling import pooled_groups
 from advisor.records import Profile, join
 from advisor.statistics import Floats, scores
+from advisor.strategies.ballot import Taken
 from advisor.strategies.cascade import Cascade
 from advisor.strategies.group_router import GroupNames, listed_groups
 from advisor.strategies.router import first_of
-from advisor.strategies.strategy import Strategy, TrainingData, picked_answers, vote_sizes
-from advisor.tasks.task import Example, clusters_of
+from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
+from advisor.tasks.task import Example, Task, clusters_of
 from ensemble.common.text import counted
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class GroupCascade(Strategy):
         best = min(given.voters, key=lambda name: -round(given.dev.profiles[name].accuracy, 9))
         members = (best, *(name for name in given.voters if name != best))
         responses = given.profiles(members)
-        voted = picked_answers(cls.KIND, responses, Cascade(members).picks(responses, examples))
+        voted = Cascade(members).apply(responses, given.dev.task)
         differences = scores(voted) - scores(responses[0])
         groups = pooled_groups(differences, [each.group for each in examples], clusters_of(given.dev.task), _DOUBT)
         if groups is None:
@@ -86,18 +87,18 @@ class GroupCascade(Strategy):
         """See :meth:`Strategy.share_voted`."""
         return float(np.mean([self._asks_all(each.group) for each in examples]))
 
-    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
         """See :meth:`Strategy.picks`."""
-        voted = self._cascade.picks(responses, examples)
-        return [pick if self._asks_all(each.group) else 0 for pick, each in zip(voted, examples, strict=True)]
+        voted = self._cascade.picks(responses, task)
+        return [pick if self._asks_all(each.group) else 0 for pick, each in zip(voted, task.examples, strict=True)]
 
-    def calls(self, responses: Sequence[Profile], examples: Sequence[Example], picks: Sequence[int]) -> Floats:
+    def calls(self, responses: Sequence[Profile], task: Task, picks: Sequence[Taken]) -> Floats:
         """See :meth:`Strategy.calls`."""
-        asked = self._cascade.calls(responses, examples, picks)
-        asked[1:, [not self._asks_all(each.group) for each in examples]] = 0
+        asked = self._cascade.calls(responses, task, picks)
+        asked[1:, [not self._asks_all(each.group) for each in task.examples]] = 0
         return asked
 
-    async def ask(self, calls: PromptCalls) -> int:
+    async def ask(self, calls: PromptCalls) -> Taken:
         """Ask the cascade in its groups, else the first member; the others then only if it fails."""
         if self._asks_all(calls.group):
             return await self._cascade.ask(calls)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from advisor.records import Profile, join
+from advisor.strategies.ballot import Taken
 from advisor.strategies.router import dev_scores, first_of, picked
 from advisor.strategies.strategy import Strategy, TrainingData
-from advisor.tasks.task import Example
+from advisor.tasks.task import Task
 from ensemble.common.schema import Exact, wrong
 from ensemble.common.text import shortened
 
@@ -104,15 +105,15 @@ class GroupRouter(Strategy):
         is_known = all(name in self.members for _, name in self.routes)
         return None if is_known else ("routes", _EXPECTED)
 
-    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
-        return [self._member_of(example.group) for example in examples]
+        return [self._member_of(example.group) for example in task.examples]
 
     def calls(
         self,
         responses: Sequence[Profile],  # noqa: ARG002
-        examples: Sequence[Example],  # noqa: ARG002
-        picks: Sequence[int],
+        task: Task,  # noqa: ARG002
+        picks: Sequence[Taken],
     ) -> Floats:
         """See :meth:`Strategy.calls`."""
         return picked(picks, len(self.members))

@@ -12,8 +12,9 @@ from pydantic import Field
 
 from advisor.records import Profile
 from advisor.statistics import Floats, check_same_questions
+from advisor.strategies.ballot import Taken
 from advisor.strategies.strategy import DevScores, Strategy, TrainingData
-from advisor.tasks.task import Example, Task
+from advisor.tasks.task import Task
 from ensemble.errors import InputError
 from ensemble.methods import get_module, make_options
 
@@ -63,9 +64,9 @@ class QuestionRouter(Strategy):
         """See :meth:`Strategy.check_ready`."""
         _ = self._nearest
 
-    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
-        prompts = [example.prompt for example in examples]
+        prompts = [example.prompt for example in task.examples]
         # Logs may lack the questions.
         if not all(prompt.strip() for prompt in (*self.dev.prompts, *prompts)):
             raise InputError(
@@ -76,8 +77,8 @@ class QuestionRouter(Strategy):
     def calls(
         self,
         responses: Sequence[Profile],  # noqa: ARG002
-        examples: Sequence[Example],  # noqa: ARG002
-        picks: Sequence[int],
+        task: Task,  # noqa: ARG002
+        picks: Sequence[Taken],
     ) -> Floats:
         """See :meth:`Strategy.calls`."""
         return picked(picks, len(self.members))
@@ -126,7 +127,7 @@ def dev_scores(task: Task, profiles: Sequence[Profile]) -> DevScores:
     return DevScores.model_construct(prompts=prompts, scores=rows)
 
 
-def picked(picks: Sequence[int], members: int) -> Floats:
+def picked(picks: Sequence[Taken], members: int) -> Floats:
     """Which questions go to each member: 1 or 0, members by questions."""
     asked: Floats = (np.array(picks) == np.arange(members)[:, None]).astype(np.float64)
     return asked

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from advisor.records import Profile
+from advisor.strategies.ballot import Taken
 from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
 from advisor.strategies.vote import winners
-from advisor.tasks.task import Example
+from advisor.tasks.task import Task
 from ensemble.common.text import counted, in_words
 
 if TYPE_CHECKING:
@@ -54,11 +55,11 @@ class SelfConsistency(Strategy):
         if given.can_vote and draws >= FEWEST_VOTERS:
             yield cls((given.best,), draws)
 
-    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
         """See :meth:`Strategy.picks`."""
-        return winners(responses)
+        return winners(responses, task)
 
-    async def ask(self, calls: PromptCalls) -> int:
+    async def ask(self, calls: PromptCalls) -> Taken:
         """Draw with the temperature of the evaluation, if that of the request is 0."""
         temperature = calls.settings.temperature or TEMPERATURE
         # With one seed all draws would be the same text.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from advisor.records import Profile
 from advisor.strategies.strategy import Strategy, TrainingData
-from advisor.tasks.task import Example
+from advisor.tasks.task import Task
 
 if TYPE_CHECKING:
     from advisor.running.asking import PromptCalls
@@ -29,7 +29,7 @@ class Single(Strategy):
         """See :meth:`Strategy.learn`."""
         yield cls((given.best,))
 
-    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
         return [0] * len(responses[0].answers)
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 import numpy as np
 from pydantic import Field
 
-from advisor.records import Profile, join
-from advisor.tasks.task import Example, Task
+from advisor.records import Answer, Profile, join
+from advisor.strategies.ballot import Taken
+from advisor.tasks.task import Example, Score, Task
 from ensemble.common.schema import Exact, Schema, Share, must
 from ensemble.common.text import counted, in_words
 from ensemble.models.spec import Price
@@ -135,12 +136,12 @@ class Strategy(ABC):
     # Apply to stored answers
 
     @abstractmethod
-    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:
-        """For each question, the place in `responses` of the one that it takes.
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
+        """For each question, the place in `responses` of the one that it takes, or the answer that it joins of several.
 
         Args:
             responses: The answers of each member; with several draws, those of each draw.
-            examples: The questions.
+            task: The questions.
 
         Raises:
             InputError: It cannot be applied to these questions.
@@ -149,14 +150,14 @@ class Strategy(ABC):
     def calls(
         self,
         responses: Sequence[Profile],  # noqa: ARG002
-        examples: Sequence[Example],  # noqa: ARG002
-        picks: Sequence[int],
+        task: Task,  # noqa: ARG002
+        picks: Sequence[Taken],
     ) -> Floats:
         """How often each question asks each member.
 
         Args:
             responses: As in :meth:`picks`.
-            examples: As in :meth:`picks`.
+            task: As in :meth:`picks`.
             picks: The result of :meth:`picks`.
 
         Returns:
@@ -164,15 +165,15 @@ class Strategy(ABC):
         """
         return np.full((len(self.members), len(picks)), float(self.responses_per_member))
 
-    def apply(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Profile:
+    def apply(self, responses: Sequence[Profile], task: Task) -> Profile:
         """Its answers; see :meth:`picks`."""
-        return picked_answers(self.name, responses, self.picks(responses, examples))
+        return picked_answers(self.name, responses, self.picks(responses, task), task)
 
     # Ask models
 
     @abstractmethod
-    async def ask(self, calls: PromptCalls) -> int:
-        """Ask the members a prompt; the number of the call whose response is taken.
+    async def ask(self, calls: PromptCalls) -> Taken:
+        """Ask the members a prompt; the number of the call whose response is taken, or an answer joined of several.
 
         If that call failed, the first one that did not is taken in its place.
         """
@@ -264,15 +265,27 @@ class TrainingData:
         return [self.dev.profiles[name] for name in names]
 
 
-def picked_answers(name: str, responses: Sequence[Profile], picks: Sequence[int]) -> Profile:
-    """The answers of a strategy that takes one response to each question.
+def picked_answers(name: str, responses: Sequence[Profile], picks: Sequence[Taken], task: Task) -> Profile:
+    """The answers of a strategy.
 
     Args:
         name: The name of the strategy.
         responses: The responses: those of its members, or of each draw.
-        picks: For each question, the place in `responses` of the one that is taken.
+        picks: For each question, the place in `responses` of the one that is taken, or an answer, which is scored.
+        task: The questions.
     """
-    return Profile(name, tuple(responses[pick].answers[n] for n, pick in enumerate(picks)))
+    answers = (
+        written_answer(task.examples[n], pick, task.score(task.examples[n], pick))
+        if isinstance(pick, str)
+        else responses[pick].answers[n]
+        for n, pick in enumerate(picks)
+    )
+    return Profile(name, tuple(answers))
+
+
+def written_answer(example: Example, text: str, score: Score) -> Answer:
+    """The answer to a question that a strategy or a method wrote itself."""
+    return Answer(example.id, text, score.extracted, score.value, "unknown", group=example.group, problem=score.problem)
 
 
 def vote_sizes(given: TrainingData) -> list[int]:

@@ -6,9 +6,12 @@ this project, and the pattern is compiled in a child process first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from advisor.strategies.ballot import Ballot
 from advisor.tasks.metrics import get_metric
-from advisor.tasks.task import MAX_RESPONSE, Task
-from advisor.tasks.templates import check_pattern, find_answer
+from advisor.tasks.task import FIELD_METRICS, MAX_RESPONSE, Compare, Task, read_answer
+from advisor.tasks.templates import check_pattern
 from ensemble.common.limits import limited_process
 from ensemble.errors import InputError
 
@@ -31,14 +34,15 @@ class VoteReader:
 
     Args:
         metric: The name of the task's metric.
-        extract: The task's pattern; None if the metric reads the whole response.
+        extract: The task's ``extract``; None if the metric reads the whole response.
         place: The file and its object, for messages.
+        compare: The task's ``compare``.
 
     Raises:
         InputError: The metric cannot read an answer without a reference, or the pattern cannot be used.
     """
 
-    def __init__(self, metric: object, extract: object, place: str) -> None:
+    def __init__(self, metric: object, extract: object, place: str, compare: Compare | None = None) -> None:
         if not isinstance(metric, str) or metric not in VOTE_METRICS:
             shown = f"{metric[:60]!r}" if isinstance(metric, str) else "not a name"
             raise InputError(
@@ -53,15 +57,26 @@ class VoteReader:
                 )
             if (problem := check_pattern(extract, limited_process())) is not None:
                 raise InputError(f"{place}: extract cannot be used ({problem}); run `advisor select` again")
-        self.metric, self.extract = metric, extract
+        if compare is not None and metric not in FIELD_METRICS:
+            raise InputError(
+                f"{place}: compare goes with metric {' or '.join(FIELD_METRICS)}; run `advisor select` again"
+            )
+        self.metric, self.extract, self.compare = metric, extract, compare
+
+    def ballot(self, answers: Sequence[str | None]) -> Ballot:
+        """The votes that answers are."""
+        return Ballot(answers, by_field=self.compare == "fields")
+
+    def problem(self, text: str) -> str | None:
+        """Why a response has no answer, where JSON was looked for."""
+        return read_answer(self.metric, self.extract, text[:MAX_RESPONSE])[1]
 
     def read(self, text: str) -> str | None:
         """The answer in a response, in one spelling; None if it has none.
 
         For the metric ``choice`` it is the letter that the response names.
         """
-        text = text[:MAX_RESPONSE]
-        answer = text if self.extract is None else find_answer(self.extract, text)
+        answer, _ = read_answer(self.metric, self.extract, text[:MAX_RESPONSE])
         if answer is None:
             return None
         _, extracted = get_metric(self.metric).score(answer, (), _OPTIONS if self.metric == "choice" else ())

@@ -11,9 +11,10 @@ from pydantic import Field
 
 from advisor.records import Profile
 from advisor.statistics import scores
+from advisor.strategies.ballot import Taken
 from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
 from advisor.strategies.vote import codes_of, winners
-from advisor.tasks.task import Example
+from advisor.tasks.task import Task
 from ensemble.methods._votes import NONE
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ class WeightedVote(Strategy):
         count = len(self.members)
         return None if len(self.weights) == count else ("weights", f"{count} numbers from 0 to {_LARGEST:g}")
 
-    def picks(self, responses: Sequence[Profile], examples: Sequence[Example]) -> Sequence[int]:  # noqa: ARG002
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
         """See :meth:`Strategy.picks`."""
-        return winners(responses, self.weights)
+        return winners(responses, task, self.weights)
 
-    async def ask(self, calls: PromptCalls) -> int:
+    async def ask(self, calls: PromptCalls) -> Taken:
         """See :meth:`Strategy.ask`."""
         await calls.together([(member, calls.settings) for member in range(len(self.members))])
         return calls.winner(self.weights)

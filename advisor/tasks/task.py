@@ -17,7 +17,7 @@ import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from advisor.tasks import metrics
@@ -36,6 +36,11 @@ Scoring = Literal["texts", "letters", "normalised"]
 way for MMLU), or of their texts for each character (lm-eval's ``acc_norm``)."""
 SCORINGS: tuple[str, ...] = get_args(Scoring)
 
+
+Compare = Literal["fields"]
+"""What votes compare, if not whole answers: each field of answers that are JSON objects."""
+FIELD_METRICS = ("json", "json_fields")
+"""The metrics whose answers have fields."""
 
 JUDGE = "judge"
 """The metric of tasks whose responses another model grades or compares."""
@@ -142,10 +147,12 @@ class Score:
     Attributes:
         value: 0 (wrong) to 1 (right).
         extracted: The answer that the metric read, in one spelling ("1,234.0" is "1234"); None if it found no answer.
+        problem: Why there is no answer, where JSON was looked for: with the line and the column at which it is broken.
     """
 
     value: float
     extracted: str | None
+    problem: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +207,9 @@ class Task:
         max_new_tokens: A response ends after this number of tokens.
         shots: Demonstrations before each question.
         seed: Seed of every draw.
-        extract: Regular expression that picks the answer out of a response; None gives the metric the whole response.
+        extract: What picks the answer out of a response: ``json``, ``tool_call`` or a regular expression; None gives
+            the metric the whole response.
+        compare: See :data:`Compare`; None for whole answers.
         notes: What was left out of the data and why, one sentence each.
         fingerprint: SHA-256 of the definition, the split and every id, prompt, choice and reference.
         signature: How numbers on this task are made.
@@ -230,6 +239,7 @@ class Task:
     allow_code_execution: bool = False
     rubric: Rubric | None = None
     template: PromptTemplate | None = None
+    compare: Compare | None = None
 
     def continuations(self, example: Example) -> list[str]:
         """The texts after a question of a choice task whose log-probabilities decide, one for each option."""
@@ -285,13 +295,11 @@ class Task:
         if self.scorer is not None:
             return self.scorer(example, text)
         self.check_allowed()
-        # A pattern that finds no answer is wrong, and not the whole response as the answer.
-        answer = text if self.extract is None else find_answer(self.extract, text)
-        if answer is None:
-            return Score(0.0, None)
         metric = metrics.get_metric(self.metric, allow_code_execution=self.allow_code_execution)
-        value, extracted = metric.score(answer, example.accepted, example.choices)
-        return Score(value, extracted)
+        answer, problem = read_answer(self.metric, self.extract, text)
+        if answer is None:
+            return Score(0.0, None, problem)
+        return Score(*metric.score(answer, example.accepted, example.choices))
 
     def corpus_score(self, texts: Mapping[str, str | None]) -> tuple[float, tuple[float, float]] | None:
         """The score of all responses together, for metrics that have one: BLEU and chrF.
@@ -324,6 +332,29 @@ class Task:
         # Threads are enough: each program has a separate process, and its thread only waits.
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # `map` keeps the order
             return list(pool.map(lambda pair: self.score(*pair), responses))
+
+
+def read_answer(metric: str, extract: str | None, text: str) -> tuple[str | None, str | None]:
+    """What a metric reads of a response.
+
+    Args:
+        metric: The name of the metric.
+        extract: See :class:`Task`.
+        text: The response.
+
+    Returns:
+        The text, or None if there is no answer; and the reason for None, if JSON was expected. Where a pattern does not
+        match there is no answer: the whole response does not take its place.
+    """
+    known = metrics.READERS.values()
+    answer = text if extract is None or extract in known else find_answer(extract, text)
+    reader = extract if extract in known else metrics.READERS.get(metric)
+    if answer is None or reader is None:
+        return answer, None
+    try:
+        return metrics.read_with(reader, answer), None
+    except ValueError as error:
+        return None, str(error)
 
 
 def clusters_of(*tasks: Task) -> tuple[str, ...] | None:

@@ -20,7 +20,7 @@ from ensemble.common.grammar import Grammar, GrammarTokens
 from ensemble.errors import MemberError
 from ensemble.runtime.logits import Logits
 from ensemble.step.distribution import Distribution
-from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary, entries
+from ensemble.vocabulary.joint import NONE, JointVocabulary, entries
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ class GrammarState:
     """
 
     def __init__(self, grammar: Grammar, vocabularies: Sequence[Vocabulary]) -> None:
-        from llguidance import LLMatcher
-
-        self._matcher: LLMatcher = LLMatcher(_tokenizer(tuple(vocabularies)), grammar.source, log_level=0)
+        self._matcher = _matcher(grammar, tuple(vocabularies)).deep_copy()
         self._check()
 
     @property
@@ -63,12 +61,10 @@ class GrammarState:
         places = [self._mask()]
         valid = self._matcher.validate_tokens([*draft]) if draft else 0
         taken = 0
-        for entry in draft[:valid]:
+        for taken, entry in enumerate(draft[:valid], start=1):  # noqa: B007  # read below
             # The last token may complete the text.
             if not self._matcher.consume_token(entry) or self._matcher.is_stopped():
-                taken += 1
                 break
-            taken += 1
             places.append(self._mask())
         if taken:
             self._matcher.rollback(taken)
@@ -101,6 +97,14 @@ def _tokenizer(vocabularies: tuple[Vocabulary, ...]) -> LLTokenizer:
     return LLTokenizer(TokenizerWrapper(GrammarTokens([b"", *entries(vocabularies)])))
 
 
+@lru_cache(maxsize=64)  # to read a grammar takes 1 to 16 ms, and a copy a hundredth of that
+def _matcher(grammar: Grammar, vocabularies: tuple[Vocabulary, ...]) -> LLMatcher:
+    """What follows a grammar from the beginning of a text, to be copied for each."""
+    from llguidance import LLMatcher
+
+    return LLMatcher(_tokenizer(vocabularies), grammar.source, log_level=0)
+
+
 class Allowed:
     """Which entries the rows of a step may choose, for the members' logits and for the outcome.
 
@@ -125,9 +129,7 @@ class Allowed:
             logits: [rows, V].
             rows: The rows of the step that they belong to.
         """
-        tables = self._joint.members[member]
-        entry_of = tables.entry_of.index_fill(0, tables.eos_ids, EOS)
-        allowed = (self._entries if len(rows) == len(self._entries) else self._entries[[*rows]])[:, entry_of]
+        allowed = self._of(rows)[:, self._joint.entries[member]]
         # A member that can write nothing of what is allowed keeps its own candidates, of which none can win.
         allowed |= ~allowed.any(dim=1, keepdim=True)
         if isinstance(logits, Tensor):
@@ -144,6 +146,9 @@ class Allowed:
         size = len(tables.entry_of)
         own = tables.entry_of[step.ids.clamp(0, size - 1)]
         entry = torch.where(step.ids < size, own, step.ids - size)
-        allowed = self._entries if len(rows) == len(self._entries) else self._entries[[*rows]]
-        can_win = allowed.gather(1, torch.where(entry == NONE, self._joint.size, entry))
+        can_win = self._of(rows).gather(1, torch.where(entry == NONE, self._joint.size, entry))
         return replace(step, ids=step.ids.masked_fill(~can_win, NONE))
+
+    def _of(self, rows: Sequence[int]) -> Tensor:
+        """Which entries some of the rows may choose."""
+        return self._entries if len(rows) == len(self._entries) else self._entries[[*rows]]

@@ -66,12 +66,14 @@ class JointVocabulary:
         members: Each member's tables.
         places: [members + 1, entries + 1] each member's ``place_of``, and last the primary's ``id_of``. So one look-up
             gives them all. The last column is for what is no entry.
+        entries: Each member's ``entry_of``, in which all ids of EOS have its entry.
         penalties: [members, entries + 1] is added to the logit found there: minus infinity for NONE, else 0.
     """
 
     size: int
     members: tuple[MemberTables, ...]
     places: Tensor = field(init=False)
+    entries: tuple[Tensor, ...] = field(init=False)
     penalties: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,7 +82,9 @@ class JointVocabulary:
         missing = places[:-1] == NONE
         places[:-1].masked_fill_(missing, 0)
         penalties = torch.zeros(missing.shape, device=missing.device).masked_fill_(missing, -torch.inf)
+        own = tuple(member.entry_of.index_fill(0, member.eos_ids, EOS) for member in self.members)
         object.__setattr__(self, "places", places)
+        object.__setattr__(self, "entries", own)
         object.__setattr__(self, "penalties", penalties)
 
     def to(self, device: torch.device) -> JointVocabulary:

@@ -49,10 +49,10 @@
     return box;
   }
 
-  function answer(response, base, taken) {
+  function answer(response, base, taken, title = nameOf(response)) {
     const right = Boolean(response.right);
     const verdict = response.score === undefined || response.score === null ? (right ? "right" : "wrong") : `score ${response.score.toFixed(2)}`;
-    const name = make("span", "who", make("bdi", "", nameOf(response)), taken ? " " : null, taken ? make("span", "tag", "taken") : null);
+    const name = make("span", "who", make("bdi", "", title), taken ? " " : null, taken ? make("span", "tag", "taken") : null);
     const head = make("header", "", name, make("span", "how", glyph(right), verdict));
     const meta = make("p", "meta");
     if (response.error) meta.append(`Failed: ${response.error}`);
@@ -74,6 +74,7 @@
     const joint = example.responses.find((response) => response.by === null);
     const base = joint || example.responses[0];
     const answers = make("div", "answers", ...example.responses.map((response) => answer(response, base, response.by !== null && response.by === example.taken)));
+    if (example.joined) answers.append(answer(example.joined, base, true, "Fields of several models"));
     const link = Object.assign(make("a", "", "Link to this example"), { href: `#example=${encodeURIComponent(example.id)}` });
     const texts = example.responses.filter((response) => response.text !== undefined);
     const note = texts.length > 1 && base.text !== undefined ? `Marked: the differences from ${joint ? "the ensemble’s" : "the first"} response.` : "";

@@ -66,7 +66,9 @@ class TaskInfo(Schema):
     max_new_tokens: Positive | None = None
     """the token limit of a response; null for responses of logs"""
     extract: Exact | None = None
-    """the regular expression that finds the answer in a response"""
+    """what finds the answer in a response: `json`, `tool_call`, or a regular expression"""
+    compare: Literal["fields"] | None = None
+    """`fields` if votes are for each field of JSON objects; null for whole answers"""
     template: PromptTemplate | None = None
     """how a question becomes a prompt; null for logs and for tasks of lm-eval"""
     notes: tuple[Line, ...] = ()
@@ -500,7 +502,9 @@ class ScoringSource(Schema):
     metric: Line | None = None
     """the metric"""
     extract: Exact | None = None
-    """the regular expression that finds the answer"""
+    """what finds the answer in a response: `json`, `tool_call`, or a regular expression"""
+    compare: Literal["fields"] | None = None
+    """`fields` if votes are for each field of JSON objects; null for whole answers"""
 
 
 class Loads(Schema):

@@ -71,6 +71,8 @@ class SampleResponse(SparseSchema):
     """the response without its thinking; null if a log has only answers"""
     extracted: Line | None = None
     """the answer in it; null if none was found"""
+    problem: Line | None = None
+    """why no answer was found, with the place in the text, where JSON was looked for; else absent"""
     score: Share | None = None
     """between 0 and 1"""
     length: Count | None = None
@@ -97,8 +99,8 @@ class EnsembleResponse(SampleResponse):
 class RecommendedAnswer(Schema):
     """What the recommended strategy answers, where it takes one of several responses."""
 
-    model: Line
-    """whose response it takes"""
+    model: Line | None
+    """whose response it takes; null for an answer that joins the fields of several"""
     draw: Count = 0
     """which of the responses of one model"""
     extracted: Line | None = None

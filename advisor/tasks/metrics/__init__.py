@@ -6,6 +6,9 @@ To add a metric, add one file here; no other code changes. The file's name is th
 - a module docstring that says when a response is right, with an example of ``METRIC.score`` and its result, and what
   the metric does not cover.
 
+A metric that reads JSON also has ``read(text)``, which gives the canonical form of an answer, or raises a ValueError
+that says where a text is broken. Its name is then in READERS, and ``extract`` in a task file may name it, too.
+
 A metric that runs code which a model wrote also needs ``EXECUTING``, an object with the same members: it is used if the
 user allows code to run, and ``METRIC.score`` raises InputError. `exact_match.py` is a short example; `_normal.py` is
 shared by metrics that compare texts (a name with an underscore is not a metric). Other packages add metrics by entry
@@ -27,6 +30,9 @@ from ensemble.plugins import Plugins
 
 OF_CORPORA = frozenset({"bleu", "chrf"})
 """The metrics that also score all responses together."""
+
+READERS = {"json": "json", "json_fields": "json", "tool_call": "tool_call"}
+"""The metrics that read JSON, and what reads it: a name for ``extract`` in a task file."""
 
 
 class Metric(Protocol):
@@ -69,6 +75,20 @@ def get_metric(name: str, *, allow_code_execution: bool = False) -> Metric:
     """
     module = _module(name)
     return cast(Metric, module.EXECUTING if allow_code_execution and runs_code(name) else module.METRIC)
+
+
+def read_with(reader: str, text: str) -> str:
+    """The canonical form of the JSON in a text, on one line.
+
+    Args:
+        reader: ``json`` or ``tool_call``, the values of READERS.
+        text: Any text.
+
+    Raises:
+        ValueError: The text has none. It says why, and at which line and column it is broken.
+    """
+    canonical: str = _module(reader).read(text)
+    return canonical
 
 
 @cache

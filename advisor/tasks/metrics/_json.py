@@ -25,11 +25,12 @@ T = TypeVar("T")
 
 DEEPEST = 100
 """Objects and lists inside each other, at most: Python's own limit would depend on the place of the call."""
-_TOO_DEEP = f"more than {DEEPEST} objects and lists inside each other"
 # Where a value can start: an object with a key or its end, a list with a value or its end.
 _START = re.compile(r'\{\s*["}]|\[\s*["\[\]{\d\-tfn]')
 _BETWEEN = re.compile(r"[\s;,]*")
 _FENCED = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
+# Each of these may be something that Python's parser accepts and RFC 8259 does not.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?Infinity|NaN|-?\d[\d.eE+-]*|[\[\]{}]', re.DOTALL)
 
 
 def find_json(text: str) -> Any:
@@ -38,45 +39,49 @@ def find_json(text: str) -> Any:
     Whole floats are integers, and characters are in NFC.
 
     Raises:
-        ValueError: The text has none; a JSONDecodeError says at which line and column the whole text is no JSON.
+        JSONDecodeError: The text has none. It says at which line and column of the text the last fenced block is
+            broken, else the last object or list, else the text.
     """
     try:
-        return _value(text.strip())
-    except ValueError as error:
+        return _value(text.rstrip(), len(text) - len(text.lstrip()))
+    except json.JSONDecodeError as error:
         problem = error
-    for block in reversed(_FENCED.findall(text)):
+    blocks = list(_FENCED.finditer(text))
+    for block in reversed(blocks):
         try:
-            return _value(block.strip())
-        except ValueError:
-            continue
+            return _value(text, block.start(1), block.end(1))
+        except json.JSONDecodeError as error:
+            problem = error if block is blocks[-1] else problem
     found, at = [], 0
     while (start := _START.search(text, at)) is not None:
         try:
             value, at = _DECODER.raw_decode(text, start.start())
-            found = [value]
+            found = [(value, start.start())]
         except json.JSONDecodeError as error:
+            problem = problem if blocks else error
             # On from where it fails: a part of a value that was cut off is not the answer.
             at = max(start.end(), error.pos)
             if text[error.pos : error.pos + 1] == '"':  # often a string that was cut off
                 break
-        except RecursionError:
-            raise ValueError(_TOO_DEEP) from None
+        except (ValueError, RecursionError):
+            raise _problem(text, start.start()) from None
     if not found:
         raise problem
-    return _clean(found[0])
+    return _clean(text, *found[0])
 
 
 def find_all(text: str) -> list[Any]:
     """The JSON values of a text of nothing but values and spaces, `;` or `,` between them, else that of `find_json`.
 
     Raises:
-        ValueError: As for :func:`find_json`.
+        JSONDecodeError: As for :func:`find_json`.
     """
     values, at = [], _BETWEEN.match(text).end()  # type: ignore[union-attr]  # the pattern also matches nothing
     try:
         while at < len(text):
+            start = at
             value, at = _DECODER.raw_decode(text, at)
-            values.append(_clean(value))
+            values.append(_clean(text, value, start))
             at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
     except (ValueError, RecursionError):
         values = []
@@ -100,24 +105,53 @@ def canonical(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-def _value(text: str) -> Any:
+def _value(text: str, start: int = 0, end: int | None = None) -> Any:
+    """The JSON value that a part of a text is."""
+    part = text[start:end]
     try:
-        return _clean(_DECODER.decode(text))
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        value = _DECODER.decode(part)
+    except json.JSONDecodeError as error:
+        raise json.JSONDecodeError(error.msg, text, start + error.pos) from None
+    except (ValueError, RecursionError):
+        raise _problem(text, start) from None
+    return _clean(text, value, start)
 
 
-def _clean(value: Any, depth: int = 0) -> Any:
+def _clean(text: str, value: Any, start: int) -> Any:
+    """A value of a part of a text, with all texts in NFC."""
+    try:
+        return _normal(value)
+    except ValueError:
+        raise _problem(text, start) from None
+
+
+def _normal(value: Any, depth: int = 0) -> Any:
     if depth == DEEPEST and isinstance(value, (dict, list)):
-        raise ValueError(_TOO_DEEP)
+        raise ValueError
     if isinstance(value, dict):
-        return {_clean(key): _clean(each, depth + 1) for key, each in value.items()}
+        return {_normal(key): _normal(each, depth + 1) for key, each in value.items()}
     if isinstance(value, list):
-        return [_clean(each, depth + 1) for each in value]
+        return [_normal(each, depth + 1) for each in value]
     if isinstance(value, str):
         value.encode()  # a UnicodeEncodeError, which is a ValueError, for half a surrogate pair
         return unicodedata.normalize("NFC", value)
     return value
+
+
+def _problem(text: str, start: int) -> json.JSONDecodeError:
+    """Why Python's parser accepts a part of a text that is invalid JSON, and where that begins."""
+    depth = 0
+    for token in _TOKEN.finditer(text, start):
+        found = token[0]
+        depth += (found in "[{") - (found in "]}")
+        if depth > DEEPEST:
+            return json.JSONDecodeError(f"More than {DEEPEST} objects and lists inside each other", text, token.start())
+        try:
+            _normal(_DECODER.decode(found) if found not in "[]{}" else None)
+        except ValueError as error:
+            reason = "Half a surrogate pair" if isinstance(error, UnicodeError) else str(error)
+            return json.JSONDecodeError(reason, text, token.start())
+    return json.JSONDecodeError("Not JSON", text, start)
 
 
 def _float(text: str) -> float | int:
@@ -128,7 +162,7 @@ def _float(text: str) -> float | int:
 
 
 def _constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 _DECODER = json.JSONDecoder(parse_float=_float, parse_constant=_constant)

@@ -15,6 +15,11 @@ from typing import Any
 from advisor.tasks.metrics._json import canonical, find_json, readable
 
 
+def read(text: str) -> str:
+    """The canonical form of the JSON value of a response, on one line; see :func:`find_json` for errors."""
+    return canonical(find_json(text))
+
+
 class Json:
     """1 if the JSON value of the response equals an accepted one, else 0."""
 

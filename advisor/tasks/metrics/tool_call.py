@@ -37,6 +37,15 @@ _NUMBERED = re.compile(r"[_ ]\d+$")
 Call = tuple[str, dict[str, Any]]
 
 
+def read(text: str) -> str:
+    """The canonical form of the calls of a response, in their order, on one line; ``[]`` without a call.
+
+    Raises:
+        ValueError: What should be a call is no JSON, and where it is broken; or it is no call.
+    """
+    return canonical(_calls(text))
+
+
 class ToolCall:
     """1 if the calls of the response are those of an accepted reference, in any order, else 0."""
 
@@ -89,9 +98,9 @@ def _calls(text: str) -> list[Call]:
     Raises:
         ValueError: What should be a call is broken, or is something else.
     """
-    tagged = _TAGGED.findall(text)
+    tagged = list(_TAGGED.finditer(text))
     if tagged:
-        return [call for block in tagged for call in _of(find_json(block))]
+        return [call for block in tagged for call in _of(_tagged_value(text, block))]
     try:
         values = find_all(text)
     except ValueError:
@@ -99,6 +108,13 @@ def _calls(text: str) -> list[Call]:
             raise
         return []
     return [call for value in values for call in _of(value)]
+
+
+def _tagged_value(text: str, block: re.Match[str]) -> Any:
+    try:
+        return find_json(block[1])
+    except json.JSONDecodeError as error:
+        raise json.JSONDecodeError(error.msg, text, block.start(1) + error.pos) from None
 
 
 def _of(value: Any) -> list[Call]:
@@ -115,12 +131,20 @@ def _of(value: Any) -> list[Call]:
         case {"name": str(name)}:
             given: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
             if isinstance(given, str):
-                given = find_json(given or "{}")
+                given = _arguments(name, given)
             if isinstance(given, dict):
                 return [(_name(name), given)]
         case dict() if value and all(isinstance(each, dict) for each in value.values()):
             return [(_name(name), each) for name, each in value.items()]
     raise ValueError(f"{json.dumps(value)[:60]} has no name and arguments of a call")
+
+
+def _arguments(name: str, text: str) -> Any:
+    """Arguments that are JSON in a text."""
+    try:
+        return find_json(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"the arguments of {name[:60]!r}: {error}") from None
 
 
 def _accepted(text: str) -> list[_Accepted] | list[_Exact]:
