@@ -19,6 +19,7 @@ from advisor.options.shared import (
     CheckJudgeOptions,
     ConfidenceOptions,
     DecodingOptions,
+    FusionOptions,
     InferenceOptions,
     JudgeOptions,
     KeyOptions,
@@ -32,15 +33,20 @@ from advisor.pool.pool_file import entries_named, read_line, read_pool
 from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import check_weights
 from advisor.records import Limits
+from advisor.strategies.fusion import Fusion
 from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
 from ensemble.methods import check_greedy, list_methods, plugins
+from ensemble.methods._response import read_prompt
 from ensemble.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
+
+BEST = "best"
+"""The writer of a fusion who is the most accurate model on dev."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +78,7 @@ class InferenceConfig(InferenceOptions, SeedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOptions):
+class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceOptions, SeedOptions):
     """What a run does: these options, and what is loaded for it.
 
     Attributes:
@@ -105,6 +111,16 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
         check_greedy(self.method, "use --method gac, which has the same mean; advisor run and advisor serve can draw")
         check_weights(self.weights, len(self.candidates), self.dev)
         _check_judges(self)
+        _check_fusion(self)
+
+    @property
+    def writer_prompt(self) -> str:
+        """The template of the writer of a fusion.
+
+        Raises:
+            InputError: The file cannot be read.
+        """
+        return read_prompt(None if self.fusion_prompt is None else str(self.fusion_prompt))[0]
 
     @classmethod
     def from_options(cls, options: SelectOptions, command: str, *, needs_reference: bool = True) -> RunConfig:
@@ -146,7 +162,7 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
             # A held-out split never has a question of the dev split, but it may have those of another split.
             if dev.split != "dev":
                 check_disjoint(dev, held_out, "the held-out ones that the set is verified on", "add --no-verify")
-        groups = (DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOptions)
+        groups = (DecodingOptions, FusionOptions, VerificationOptions, ConfidenceOptions, SeedOptions)
         names = {field.name for group in groups for field in fields(group)}
         return cls(
             candidates=candidates,
@@ -328,6 +344,20 @@ def _check_judges(config: RunConfig) -> None:
             "--race asks some candidates only some questions, but `mode: pairwise` compares the responses of all; "
             "leave out --race, or judge with `mode: single`"
         )
+
+
+def _check_fusion(config: RunConfig) -> None:
+    """Raise InputError if the fusion that the options name cannot be asked."""
+    if config.fusion is None:
+        return
+    if config.dev.metric == "choice":
+        raise InputError("--fusion: a writer writes a text, and this task chooses options by their likelihood")
+    names = [entry.name for entry in config.candidates]
+    for name in (*(() if config.fusion == BEST else (config.fusion,)), *split_names(config.panel or "")):
+        if name not in names:
+            raise InputError(f"--fusion, --panel: {name!r} is no candidate; name some of {', '.join(names)}")
+    if problem := Fusion.of(names, names[0], config.drafts, config.rounds, config.writer_prompt).problem():
+        raise InputError(f"--fusion: {problem[0]} should be {problem[1]}")
 
 
 def check_disjoint(task: Task, other: Task, other_questions: str, way_out: str) -> None:

@@ -32,3 +32,11 @@ def report_data(run: Run) -> ReportData:
         InputError: A file is broken, or an older version wrote it.
     """
     return ReportData(run.result, shown_samples(run), run.evaluation)
+
+
+def joint_name(result: Result) -> str:
+    """What writes the joint response that examples show: a recommended fusion, or else the set; empty if neither."""
+    recommended = result.recommended
+    if recommended is not None and recommended.key.WRITES and not recommended.is_decoded:
+        return recommended.title
+    return f"{result.ensemble.name} ensemble" if result.ensemble else ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reports.question_rows import KINDS, QuestionRow, model_columns
-from reports.report_data import ReportData
+from reports.report_data import ReportData, joint_name
 from reports.shown_samples import TAGS, ShownExample, ShownResponse, StepTrace
 
 # U+2028 and U+2029 end a line in older JavaScript.
@@ -35,7 +35,7 @@ def script_data(report: ReportData) -> str:
             }
             for candidate in result.candidates
         ],
-        "method": result.ensemble.name if result.ensemble else "",
+        "joint": joint_name(result),
         "tags": TAGS,
         "opening": samples.opening if samples else "",
         "examples": [_example(example) for example in samples.examples] if samples else [],

@@ -91,7 +91,7 @@ class StepTrace:
 
 @dataclass(frozen=True, slots=True)
 class ShownExample:
-    """A question with the candidates' responses, best candidate first, and the ensemble's if it has one.
+    """A question with the candidates' responses, best candidate first, and a joint one: the ensemble's, or a fusion's.
 
     ``taken`` is the index of the candidate whose response the recommended strategy takes, if it takes one; ``joined``
     is its answer if that joins the fields of several responses. ``changed`` is whether this strategy is right, or else
@@ -189,10 +189,19 @@ def _example(sample: Sample, indices: dict[str, int], best_index: int | None) ->
     # Responses of models that result.json does not list are ignored.
     known = sorted((indices[name], name) for name in sample.responses if name in indices)
     responses = [_response(sample.responses[name], index, sample.reference) for index, name in known]
-    ensemble = None if sample.ensemble is None else _response(sample.ensemble, None, sample.reference)
-    trace = None if sample.ensemble is None or sample.ensemble.trace is None else _trace(sample.ensemble.trace)
-    taken = sample.recommended
-    changed = _changed(taken, ensemble)
+    own, recommended = sample.ensemble, sample.recommended
+    trace = None if own is None or own.trace is None else _trace(own.trace)
+    written: SampleResponse | None = own
+    if recommended is not None and recommended.text is not None:
+        # The text that runs, in place of that of a set which is not recommended.
+        written, trace = SampleResponse(**recommended.model_dump(include={"text", "extracted", "score"})), None
+    ensemble = None if written is None else _response(written, None, sample.reference)
+    taken = (
+        None
+        if recommended is None or recommended.draw or recommended.model is None or written is not own
+        else indices.get(recommended.model)
+    )
+    changed = _changed(sample.recommended, ensemble)
     return ShownExample(
         id=sample.id,
         split=sample.split,
@@ -200,8 +209,8 @@ def _example(sample: Sample, indices: dict[str, int], best_index: int | None) ->
         reference=sample.reference,
         responses=tuple(responses),
         ensemble=ensemble,
-        taken=None if taken is None or taken.draw or taken.model is None else indices.get(taken.model),
-        joined=_joined(taken, sample.reference),
+        taken=taken,
+        joined=_joined(recommended, sample.reference),
         changed=changed,
         tags=_tags(responses, ensemble, changed, best_index, traced=trace is not None),
         trace=trace,

@@ -14,8 +14,8 @@ from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from advisor.jobs.evaluate import evaluation_config
+from advisor.jobs.fused import answered, reading_task
 from advisor.jobs.methods import Evaluator, MethodResult
-from advisor.jobs.response_methods import answered, with_responses
 from advisor.options.evaluate import EvaluateOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
@@ -25,7 +25,6 @@ from advisor.runs.run import Run
 from advisor.tasks import load_task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_module, make_options
-from ensemble.methods._response import Aggregation
 
 if TYPE_CHECKING:
     from pools import Place, Prepare
@@ -167,7 +166,7 @@ def test_the_projects_prompt_has_the_responses_and_ends_as_the_task_wants_it(pla
         for name, text in says.items()
     ]
     (own,) = {get_module(name).make((), (), make_options(name, {})).template for name in ("moa", "self-moa")}
-    derived = with_responses(task, Aggregation(own, "its file"), profiles)
+    derived = reading_task(task, own, profiles, keeps_order=True)
     assert derived.fingerprint != task.fingerprint
     for before, after in zip(task.examples, derived.examples, strict=True):
         parts = [f"[Response {n}]\n{text.strip()}\n" for n, text in enumerate(says.values(), start=1)]
@@ -185,9 +184,8 @@ def test_a_response_that_failed_is_not_read_and_one_that_is_not_written_keeps_an
         answers[failed] = Answer(answers[failed].id, "", None, 0.0, "error", "too long")
         return Profile(text, tuple(answers))
 
-    read = with_responses(
-        task, Aggregation("{{ responses | join('|') }}{{ prompt }}", "f"), [profile("a", 0), profile("b", 1)]
-    )
+    template = "{{ responses | join('|') }}{{ prompt }}"
+    read = reading_task(task, template, [profile("a", 0), profile("b", 1)], keeps_order=True)
     assert [one.prompt.partition("What")[0] for one in read.examples[:3]] == ["b", "a", "a|b"]
     assert texts(answered(profile("c", 1), profile("a", 0)))[:3] == ["c", "a", "c"]
 

@@ -91,7 +91,7 @@ def compared(dev: dict[str, str], held_out: dict[str, str], **options: object) -
     """Compare models with these answers to the dev and the held-out questions, the best on dev first."""
     splits = splits_of(dev, held_out, str(options.pop("groups", "")))
     if together := options.pop("together", None):
-        splits[1].sets.update(together)  # type: ignore[attr-defined]
+        splits[1].written.update(together)  # type: ignore[attr-defined]
     splits[1].draws.update(options.pop("draws", {}))  # type: ignore[attr-defined]
     options = {"can_vote": True, **options}
     return compare_strategies(*splits, list(dev), **options).results  # type: ignore[arg-type]
@@ -332,14 +332,18 @@ def test_a_loss_is_shown_although_the_cascade_gains() -> None:
 def test_sets_that_decode_together_are_corrected_by_themselves_and_for_a_search() -> None:
     dev, held_out = splits_of({"a": "112", "b": "121"}, {"a": "112", "b": "121"})
     sets = {Decoded(names, "unite"): profile("unite", held_out.task, "1") for names in (("a", "b"), ("b", "a"))}
-    judged = dataclasses.replace(held_out, sets=sets)
+    judged = dataclasses.replace(held_out, written=sets)
     found = compare_strategies(dev, judged, ["a", "b"], can_vote=True).results
     own = [each for each in found if each.strategy in sets]
     assert [each.p_adjusted for each in own] == holm([each.gain.p_no_gain for each in own])
     one = dict([next(iter(sets.items()))])
     learned = {strategy: profile("unite", dev.task, "1112") for strategy in one}
     searched = compare_strategies(
-        dataclasses.replace(dev, sets=learned), dataclasses.replace(held_out, sets=one), ["a"], can_vote=True, tries=4
+        dataclasses.replace(dev, written=learned),
+        dataclasses.replace(held_out, written=one),
+        ["a"],
+        can_vote=True,
+        tries=4,
     )
     (unite,) = (each for each in searched.results if each.strategy in one)
     assert unite.gain.answered == 2 * N

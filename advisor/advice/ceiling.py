@@ -1,8 +1,8 @@
 """The ceiling: how much any strategy that takes one of the models' answers can gain over the best single model.
 
 A vote, a cascade or a router is right only where one of its models is. So it gains at most on the questions on which
-the best single model is wrong and another one is right. Draws of one model, and sets that decode together, may write
-answers that no model gave: they are not bounded.
+the best single model is wrong and another one is right. Draws of one model, sets that decode together and fusions may
+write answers that no model gave: they are not bounded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Ceiling:
 
 def is_bounded(strategy: Strategy) -> bool:
     """Whether a strategy takes one of the answers that its models gave alone."""
-    return strategy.ASKS and strategy.responses_per_member == 1
+    return not strategy.WRITES and strategy.responses_per_member == 1
 
 
 def ceiling_of(scores: Floats, members: Sequence[int], clusters: Labels | None = None) -> Ceiling:

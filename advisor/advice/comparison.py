@@ -1,8 +1,8 @@
 """Strategies, compared on the same held-out questions.
 
-All but the sets that decode together need only the answers that the models gave alone. A vote learns nothing, so its
-answers to the dev questions count as those to the held-out ones. Weights and routers are learned from questions: there
-the answers come from parts (cross-fitting): each fifth of the questions is answered by what the others teach.
+All but sets that decode together and fusions need only the answers that the models gave alone. A vote learns nothing,
+so its answers to the dev questions count as those to the held-out ones. Weights and routers are learned from questions:
+there the answers come from parts (cross-fitting): each fifth of the questions is answered by what the others teach.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from advisor.advice.labels import gain_by_labels
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
 from advisor.choose.rules import rank
-from advisor.records import ALPHA, TOLERANCE, Limits, Profile, Shown, within
+from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
 from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
 from advisor.strategies import kinds, largest_usual
 from advisor.strategies.single import Single
@@ -147,7 +147,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
 ) -> Compared:
     """Compare all strategies that fit the task with the best single model.
 
-    Two families of tests have alpha each. *Sets that decode together*: Holm's correction. *All others*: the usual
+    Two families of tests have alpha each. *Strategies that write new texts*: Holm's correction. *All others*: the usual
     strategy with all voters (:data:`advisor.strategies.USUAL`) has :data:`USUAL_SHARE` of alpha, all others together
     have the rest with Holm's correction. What is shown passes its alpha on (a closed test with weights: Bretz et al.
     2009, Statistics in Medicine 28(4)). Without a vote, and for losses, all have Holm's correction.
@@ -185,7 +185,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     ]
     # Gains are measured against the model that is the best on all questions, which dev questions may not advise.
     singles = (Single((name,)) for name in (evidence.best, *evidence.cheaper(held_out)))
-    strategies = dict.fromkeys((*learned, *singles, *held_out.sets))
+    strategies = dict.fromkeys((*learned, *singles, *held_out.written))
     answers = []
     for strategy in strategies:
         if strategy.FROM_ALL:
@@ -195,7 +195,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         if found is not None:
             answers.append(found)
     gains = [evidence.gain(each) for each in answers]
-    uses_tries = [tries if each.strategy in dev.sets else 1 for each in answers]
+    uses_tries = [tries if each.strategy in dev.written else 1 for each in answers]
     corrected = float if look is None else look.corrected
     if look is not None:
         gains = [replace(gain, stretch=look.stretch(alpha, gain.freedom)) for gain in gains]
@@ -247,7 +247,7 @@ def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSpli
     Raises:
         UniteError: The models answered different questions, or the set's answers are not there.
     """
-    answered = _answered_together(strategy, dev, held_out)
+    answered = _answered_anew(strategy, dev, held_out)
     if answered is None:
         raise UniteError(f"{strategy}: its answers to the held-out questions are not known")
     evidence = _Evidence(dev, held_out, rules)
@@ -494,15 +494,15 @@ def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float], *, has_us
     `has_usual` says whether the usual strategy has a larger share of alpha.
     """
     adjusted: list[float | None] = [None] * len(answers)
-    sets = [n for n, each in enumerate(answers) if not each.strategy.ASKS]
-    others = [n for n, each in enumerate(answers) if each.strategy.ASKS and not each.strategy.IS_SINGLE]
+    anew = [n for n, each in enumerate(answers) if each.strategy.WRITES]
+    others = [n for n, each in enumerate(answers) if not each.strategy.WRITES and not each.strategy.IS_SINGLE]
     usual = largest_usual([each.strategy for each in answers]) if has_usual else None
     # Vote and cascade of the same models give the same answers, so they are one hypothesis.
     first = [n for n in others if usual is not None and answers[n].strategy.hypothesis == usual.hypothesis]
     rest = [n for n in others if n not in first]
     distinct = {answers[n].takes: n for n in rest}
     family = dict(zip(distinct, holm([p_values[n] for n in distinct.values()]), strict=True))
-    for n, value in zip(sets, holm([p_values[n] for n in sets]), strict=True):
+    for n, value in zip(anew, holm([p_values[n] for n in anew]), strict=True):
         adjusted[n] = value
     # The largest p of all intersections of hypotheses: with the usual one, each part has its share of alpha.
     own = p_values[first[0]] if first else 1.0
@@ -529,9 +529,13 @@ def _result(
     strategy, profile, takes, asked, _ = answered
     n = len(profile.answers)
     differences = scores(profile) - scores(held_out.profiles[best])
-    costs = {name: spent(held_out.profiles[name], own) for name, own in asked.items() if own.any()}
+    costs = (
+        {name: Spent.of(cost) for name, cost in held_out.spent[strategy].items()}
+        if strategy in held_out.spent
+        else {name: spent(held_out.profiles[name], own) for name, own in asked.items() if own.any()}
+    )
     seconds = _mean([each.seconds for each in costs.values()], n)
-    if profile.cost.tokens:
+    if profile.cost.tokens and not strategy.ASKS:
         # Decoded together: all members write all tokens, in the time of the whole set.
         costs = {name: each._replace(tokens=float(profile.cost.tokens)) for name, each in costs.items()}
         seconds = profile.cost.seconds / n
@@ -568,6 +572,11 @@ class Spent(NamedTuple):
     prompt_tokens: float
     dollars: float | None
 
+    @classmethod
+    def of(cls, cost: Cost) -> Spent:
+        """The whole cost of some responses."""
+        return cls(cost.seconds, float(cost.tokens), float(cost.prompt_tokens), None)
+
     def price(self, price: Price | None) -> float | None:
         """Dollars, by the log or by the price of the tokens; None if neither is known."""
         if self.dollars is not None or price is None:
@@ -593,8 +602,8 @@ def _mean(totals: Sequence[float], n: int) -> float | None:
 
 def _answered(strategy: Strategy, given: TrainingData, held_out: AnsweredSplit) -> _Answered | None:
     """A strategy's answers; None if it cannot be applied, for example because a log lacks the questions' texts."""
-    if not strategy.ASKS:
-        return _answered_together(strategy, given.dev, held_out)
+    if strategy.WRITES:
+        return _answered_anew(strategy, given.dev, held_out)
     found = _applied(strategy, held_out)
     # A router that sends all questions to one model is this model.
     if found is None or (strategy.LEARNS and not strategy.COUNTS and len(set(found.takes)) < 2):
@@ -608,11 +617,11 @@ def _answered(strategy: Strategy, given: TrainingData, held_out: AnsweredSplit) 
     return found if on_dev is None else found._replace(dev=on_dev.profile)
 
 
-def _answered_together(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answered | None:
-    """The answers of a set that decodes together; None if it was not decoded on the held-out questions."""
-    own = held_out.sets.get(strategy)
-    together = dict.fromkeys(strategy.members, np.ones(len(held_out.task.examples)))
-    return None if own is None else _Answered(strategy, own, (), together, dev.sets.get(strategy))
+def _answered_anew(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answered | None:
+    """The answers of a strategy that writes new texts; None if it was not asked the held-out questions."""
+    own, task = held_out.written.get(strategy), held_out.task
+    asked = dict(zip(strategy.members, strategy.calls((), task, range(len(task.examples))), strict=True))
+    return None if own is None else _Answered(strategy, own, (), asked, dev.written.get(strategy))
 
 
 def _answered_by_parts(

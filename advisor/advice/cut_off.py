@@ -144,12 +144,12 @@ def with_more_tokens(
 def completed(split: AnsweredSplit) -> AnsweredSplit:
     """A split in which the cut-off responses are right as often as the model's others."""
     profiles = list(split.profiles.values())
-    if not any(each.truncated for each in (*profiles, *split.sets.values())):
+    if not any(each.truncated for each in (*profiles, *split.written.values())):
         return split
     easy = np.mean([[answer.score for answer in each.answers] for each in profiles], axis=0)
     right = [_right_answer(n, example, profiles) for n, example in enumerate(split.task.examples)]
-    sets: Mapping[Strategy, Profile] = {name: _completed(each, easy, right) for name, each in split.sets.items()}
-    return replace(split, profiles={each.model: _completed(each, easy, right) for each in profiles}, sets=sets)
+    written: Mapping[Strategy, Profile] = {name: _completed(each, easy, right) for name, each in split.written.items()}
+    return replace(split, profiles={each.model: _completed(each, easy, right) for each in profiles}, written=written)
 
 
 def _completed(profile: Profile, easy: Floats, right: Sequence[str | None]) -> Profile:

@@ -24,6 +24,7 @@ from advisor.config import (
     RunConfig,
     load_split,
 )
+from advisor.jobs.fused import fuse
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session
 from advisor.jobs.task_of_run import with_task_of
@@ -46,6 +47,7 @@ from advisor.runs.run import Run
 from advisor.runs.schema.result import EnsembleResult
 from advisor.runs.schema.samples import Sample
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
+from advisor.strategies.fusion import Fusion
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import can_vote
@@ -271,6 +273,8 @@ def _from_models(
             raise MemberError(reason, of=name)
         if decodes:
             answers = profiler.together(strategy.members, task)
+        elif isinstance(strategy, Fusion):
+            answers = profiler.graded(fuse(profiler, strategy, task, alone, seed).profile, strategy.members, task)
         else:
             drawn: dict[str, list[Profile]] = {}
             if strategy.responses_per_member > 1:
@@ -306,10 +310,10 @@ def _from_logs(
 ) -> _Fresh:
     """Take the answers to fresh questions from logs."""
     strategy = promise.strategy
-    if not strategy.ASKS:
+    if strategy.WRITES:
         raise InputError(
-            f"--logs: {', '.join(strategy.members)} decode together ({strategy.name}), and logs have the answers of "
-            "models alone; leave out --logs, or name another strategy with --strategy"
+            f"--logs: {', '.join(strategy.members)} write a new text together ({strategy.name}), and logs have the "
+            "answers of models alone; leave out --logs, or name another strategy with --strategy"
         )
     if options.metric is None and options.task is None:
         options = replace(options, **_scoring_of_run(run))

@@ -19,12 +19,15 @@ from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
 from advisor.advice.search import By, best_of, sentence, with_chosen_set
 from advisor.choose.race import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters
-from advisor.config import RunConfig
+from advisor.config import BEST, RunConfig
+from advisor.jobs.fused import Fused, fuse
+from advisor.options.shared import split_names
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Limits, Profile, Selection
+from advisor.records import Cost, Limits, Profile, Selection
 from advisor.statistics import Difference, Interval, accuracy_interval, compare
 from advisor.strategies.decoded import Decoded
+from advisor.strategies.fusion import Fusion
 from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Task
@@ -89,6 +92,7 @@ class ChosenSet:
         alone: The answers of single models to the held-out questions, by name: the sets' members, and other models that
             the sets are compared with.
         voters: The models of votes, cascades and routers; empty if they were not asked the held-out questions.
+        fused: The answers of fusions to the held-out questions.
         trouble: Why a set could not be run on the held-out questions.
         sets: All sets that could be decoded, the most promising first.
         tried: Those that a search decoded on dev.
@@ -100,6 +104,7 @@ class ChosenSet:
     verified: tuple[Verified, ...] = ()
     alone: Mapping[str, Profile] = field(default_factory=dict)
     voters: tuple[str, ...] = ()
+    fused: Mapping[Fusion, Fused] = field(default_factory=dict)
     trouble: str | None = None
     sets: tuple[PredictedSet, ...] = ()
     tried: tuple[PredictedSet, ...] = ()
@@ -109,11 +114,12 @@ class ChosenSet:
         """The dev and the held-out questions, with all answers to them."""
         sets: dict[Strategy, Verified] = {each.strategy: each for each in self.verified}
         on_dev = {strategy: each.dev for strategy, each in sets.items() if each.dev is not None}
+        written: dict[Strategy, Profile] = {strategy: each.ensemble for strategy, each in sets.items()}
+        written |= {fusion: each.profile for fusion, each in self.fused.items()}
+        spent: dict[Strategy, dict[str, Cost]] = {fusion: each.spent for fusion, each in self.fused.items()}
         return (
             AnsweredSplit(config.dev, self.pool.complete, on_dev),
-            AnsweredSplit(
-                held_out, self.alone, {strategy: each.ensemble for strategy, each in sets.items()}, prices_of(config)
-            ),
+            AnsweredSplit(held_out, self.alone, written, spent, prices_of(config)),
         )
 
     def as_dict(self, set_by: str, results: Sequence[StrategyResult], alpha: float) -> dict[str, Any] | None:
@@ -158,14 +164,19 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         members = [model for each in queue for model in each.models]
         # The set has to be better than the best candidate, even if it does not contain it, or a server runs it.
         best = (pool.select(config.rules).selected[0], pool.best)
-        compared = tuple(dict.fromkeys([*models, *members, *best, *voters]))
+        fusion = _fusion(pool, voters, config)
+        readers = () if fusion is None else fusion.members
+        compared = tuple(dict.fromkeys([*models, *members, *best, *voters, *readers]))
         alone = profiler.alone(compared, config.held_out)
         # Also one that is not compared: responses may be judged by comparison with its own.
         if profiler.failures.keys().isdisjoint(pool.complete):
             break
         # Another primary may follow from it, and so another set.
         pool = without_failed(pool, config, profiler, progress)
-    chosen = replace(chosen, alone=alone, voters=voters)
+    if config.fusion is not None and fusion is None:
+        progress.say("--fusion: its writer, or all of its panel, failed on the questions, so there is no fusion")
+    fused = {} if fusion is None else _fused(fusion, alone, config.held_out, config, profiler, progress)
+    chosen = replace(chosen, alone=alone, voters=voters, fused=fused)
     verified: list[Verified] = []
     for predicted in queue:
         # The largest expected gain so far; the best single model gains 0.
@@ -196,6 +207,40 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
 def prices_of(config: RunConfig) -> dict[str, Price]:
     """What the tokens of the candidates cost, by name, where it is known."""
     return {entry.name: entry.price for entry in config.candidates if entry.price is not None}
+
+
+def _fusion(pool: ProfiledPool, voters: Sequence[str], config: RunConfig) -> Fusion | None:
+    """The fusion that the options name, of the candidates that answered the dev questions; None without one."""
+    if config.fusion is None:
+        return None
+    wanted = split_names(config.panel or "") or voters
+    panel = [name for name in wanted if name in pool.complete]
+    writer = pool.best if config.fusion == BEST else config.fusion
+    if not panel or writer not in pool.complete:
+        return None
+    return Fusion.of(panel, writer, config.drafts, config.rounds, config.writer_prompt)
+
+
+def _fused(
+    fusion: Fusion,
+    alone: Mapping[str, Profile],
+    task: Task,
+    config: RunConfig,
+    profiler: Profiler,
+    progress: Progress,
+) -> dict[Fusion, Fused]:
+    """The answers of a fusion to the held-out questions; none if a model failed."""
+    try:
+        made = fuse(profiler, fusion, task, alone, config.seed)
+    except MemberError as error:
+        progress.say(str(error))
+        return {}
+    if made.unread:
+        progress.say(
+            f"{fusion}: {len(made.unread):,} of {made.readings:,} prompts with drafts could not be answered; an "
+            f"earlier draft counts there; the first: {made.unread[0]}"
+        )
+    return {fusion: made._replace(profile=profiler.graded(made.profile, fusion.members, task))}
 
 
 def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]:

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.recommendation import Recommendation
-from advisor.jobs.held_out import Verified
 from advisor.judge.judge import Judge
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
 from advisor.judge.verdicts import Grade, Match, name_of_set
 from advisor.records import FIGURE_CONFIDENCE, Profile
 from advisor.strategies.schema import strategy_json
+from advisor.strategies.strategy import Strategy
 from advisor.tasks.task import Task, clusters_of
 from ensemble.common.text import counted, interval_name
 
@@ -69,9 +69,9 @@ def judge_section(
     }
 
 
-def names_of_sets(sets: Sequence[Verified]) -> dict[str, Profile]:
-    """The responses of sets that decoded together, by the names that the verdicts have."""
-    return {name_of_set(each.ensemble.model, each.models): each.ensemble for each in sets}
+def names_of_sets(written: Mapping[Strategy, Profile]) -> dict[str, Profile]:
+    """The responses of strategies that write new texts, by the names that the verdicts have."""
+    return {name_of_set(each.model, strategy.members): each for strategy, each in written.items()}
 
 
 def warnings_on_judge(section: Mapping[str, Any] | None) -> list[str]:
@@ -102,9 +102,9 @@ def _without(failed: Collection[str], verdicts: Sequence[Match | Grade]) -> list
 def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str, str]) -> dict[str, Any] | None:
     """A strategy against the best single model; None if the judge compared none of its responses with that model's."""
     strategy = result.strategy
-    if strategy.responses_per_member > 1:
+    if strategy.responses_per_member > 1 and not strategy.WRITES:
         return None  # responses of one model, which verdicts do not tell apart
-    # A set that decodes together has responses of its members' making, so the judge compared them under its name.
+    # New texts are of no member's making, so the judge compared them under the strategy's name.
     together = name_of_set(result.profile.model, strategy.members)
     names = ["" if isinstance(take, str) else take[0] for take in result.takes] or [together] * len(
         result.profile.answers

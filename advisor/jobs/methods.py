@@ -12,20 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from advisor.config import RunConfig
-from advisor.jobs.response_methods import (
-    FieldVoting,
-    StoredChoices,
-    answered,
-    check_aggregation,
-    chosen,
-    models_key,
-    with_responses,
-)
+from advisor.jobs.fused import fuse
+from advisor.jobs.response_methods import FieldVoting, StoredChoices, check_aggregation, chosen, models_key
 from advisor.judge.judged_profiler import open_profiler
 from advisor.progress import Progress
 from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache
 from advisor.statistics import Difference, compare, holm
+from advisor.strategies.fusion import Fusion
 from advisor.strategies.router import dev_scores
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.strategy import DevScores
@@ -204,28 +198,27 @@ class Evaluator:
 
     def _aggregate(self, name: str, aggregation: Aggregation, alone: Sequence[Profile]) -> MethodResult:
         """Let a member read responses and write the answers."""
-        own, aggregator = aggregation.own_draws, aggregation.aggregator
-        aggregator = aggregator or (_best(alone).model if own else self._names[0])
-        read = self._draws(aggregator) if own else list(alone)
-        ran = [*read]
-        for layer in range(2, aggregation.layers + 1):
-            task = with_responses(self.task, aggregation, read)
-            written = [self._profiler.reading(each, task, f"{name}, layer {layer}: {each}") for each in self._names]
-            read, ran = [answered(*pair) for pair in zip(written, read, strict=True)], [*ran, *written]
-        task = with_responses(self.task, aggregation, read)
-        ran.append(self._profiler.reading(aggregator, task, f"{name}: {aggregator}"))
+        writer = aggregation.aggregator or (_best(alone).model if aggregation.own_draws else self._names[0])
+        panel, draws = (self._names, 1) if not aggregation.own_draws else ([writer], len(self._names))
+        made = fuse(
+            self._profiler,
+            Fusion.of(panel, writer, draws, aggregation.layers, aggregation.template),
+            self.task,
+            dict(zip(self._names, alone, strict=True)),
+            self._config.seed,
+            name,
+            keeps_order=True,
+        )
         # Everything that was written counts, since the answer was made from it.
-        cost = Cost(sum(each.cost.seconds for each in ran), sum(each.cost.tokens for each in ran))
+        ran = [reply for _, reply in made.calls]
         speeds = [_speed(each.cost) for each in ran]
         speed = sum(speed[0] for speed in speeds), sum(speed[1] for speed in speeds)
-        # The primary or the first draw is the best guess where the aggregator fails.
-        written_last = Profile(name, answered(ran[-1], read[0]).answers, cost)
-        profile = self._profiler.graded(written_last, self._names, self.task)
+        profile = self._profiler.graded(made.profile, self._names, self.task)
         result = self._result(name, "response", profile, alone, speed, None)
-        reading = [answer.error for each in ran[len(self._names) :] for answer in each.answers]
-        errors = [error for error in reading if error is not None]
-        note = f"{len(errors)} of {len(reading)} answers {_KEPT}; the first: {errors[0]}" if errors else None
-        return replace(result, note=note, peak_memory=_largest(ran))
+        if made.unread:
+            note = f"{len(made.unread)} of {made.readings} answers {_KEPT}; the first: {made.unread[0]}"
+            result = replace(result, note=note)
+        return replace(result, peak_memory=_largest(ran))
 
     def _responder(
         self, name: str, prompts: Sequence[str] = (), scores: Sequence[Sequence[float]] = ()

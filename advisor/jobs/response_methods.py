@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from advisor.records import Profile
 from advisor.response_cache import ResponseCache, key_of
 from advisor.statistics import check_same_questions
 from advisor.strategies.ballot import Ballot
+from advisor.strategies.fusion import check_prompt
 from advisor.strategies.strategy import written_answer
-from advisor.tasks.data_files import Record
-from advisor.tasks.task import Task, fingerprint
-from advisor.tasks.templates import Template
+from advisor.tasks.task import Task
 from ensemble.common.files import remembered_sha256
-from ensemble.common.limits import limited_process
 from ensemble.errors import InputError
 from ensemble.methods import plugins
 from ensemble.methods._response import Aggregation, ResponseMethod
@@ -137,53 +134,7 @@ def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: 
         raise InputError(
             f"method {name}: {aggregation.aggregator!r} is not a member of the set; name one of {', '.join(members)}"
         )
-    template = _template(aggregation)
-    if "responses" not in template.named or not template.named & {"prompt", "question"}:
-        raise InputError(
-            f"{aggregation.file}: the template must use responses, and prompt or question; add what is missing"
-        )
-    # A field that no question has would only be found after all members have answered.
-    template.text(_record("a question", "", "", [""] * len(members)))
-
-
-def with_responses(task: Task, aggregation: Aggregation, profiles: Sequence[Profile]) -> Task:
-    """The questions of a task with responses in their prompts, for a member that reads them.
-
-    A response that failed is left out. Encoder-decoder models read the whole prompt, since a source has no responses.
-
-    Args:
-        task: The task.
-        aggregation: Has the template.
-        profiles: The responses: one of each profile to each question.
-
-    Raises:
-        InputError: The template fails on a question.
-        UniteError: Two profiles are of different questions.
-    """
-    _check_questions(profiles)
-    template, examples = _template(aggregation), []
-    for n, example in enumerate(task.examples):
-        texts = [profile.answers[n].text or "" for profile in profiles if profile.answers[n].error is None]
-        record = _record(f"question {example.id}", example.prompt, example.question, texts)
-        examples.append(replace(example, prompt=template.text(record), source=None))
-    split = f"{task.split} with responses"
-    return replace(
-        task, split=split, examples=tuple(examples), fingerprint=fingerprint(task.fingerprint, split, examples)
-    )
-
-
-def answered(written: Profile, earlier: Profile) -> Profile:
-    """The answers of a profile; where one failed, that of an earlier profile."""
-    pairs = zip(written.answers, earlier.answers, strict=True)
-    return replace(written, answers=tuple(old if answer.error is not None else answer for answer, old in pairs))
-
-
-def _template(aggregation: Aggregation) -> Template:
-    return Template(aggregation.template, file=aggregation.file, key="", child=limited_process())
-
-
-def _record(place: str, prompt: str, question: str, responses: list[str]) -> Record:
-    return Record({"prompt": prompt, "question": question, "responses": responses}, place)
+    check_prompt(aggregation.template, aggregation.file, ("prompt", "question"))
 
 
 def _check_questions(profiles: Sequence[Profile]) -> None:

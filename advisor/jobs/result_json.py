@@ -49,6 +49,7 @@ from advisor.runs.schema.result import (
 )
 from advisor.runs.schema.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
 from advisor.statistics import Interval, accuracy_interval
+from advisor.strategies.fusion import Fusion
 from advisor.strategies.schema import strategy_json
 from advisor.tasks.task import Task
 from ensemble.models.spec import Price
@@ -460,18 +461,23 @@ def _trace(trace: Mapping[str, Any] | None) -> ResponseTrace | None:
 
 
 def _recommended(outcome: Outcome) -> StrategyResult | None:
-    """The recommended strategy if it takes the response of one of several members, or one of several responses."""
+    """The recommended strategy if it takes one of several responses, or writes one from them."""
     recommendation = outcome.advice.recommendation
-    if recommendation is None or recommendation.result.strategy.IS_SINGLE or not recommendation.result.takes:
+    if recommendation is None or recommendation.result.strategy.IS_SINGLE or not recommendation.result.strategy.ASKS:
         return None
     return recommendation.result
 
 
 def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
     """Whose response a strategy takes to a question; for one model with several responses, which of them."""
-    answer, take = result.profile.answers[n], result.takes[n]
-    model, draw = (None, 0) if isinstance(take, str) else take
-    return RecommendedAnswer(model=model, draw=draw, extracted=answer.extracted, score=_score(answer))
+    answer = result.profile.answers[n]
+    model: str | None
+    if isinstance(result.strategy, Fusion):
+        model, draw, own = result.strategy.writer, 0, {"text": answer.text}
+    else:
+        take, own = result.takes[n], {}
+        model, draw = (None, 0) if isinstance(take, str) else take
+    return RecommendedAnswer(model=model, draw=draw, extracted=answer.extracted, score=_score(answer), **own)
 
 
 def _answer(answer: Answer) -> dict[str, Any]:

@@ -292,7 +292,8 @@ def _judged(
     """The figures of the judge's verdicts on the dev and the held-out questions."""
     responses = [(config.dev, profiles)]
     if config.held_out is not None and chosen.alone:
-        responses.append((config.held_out, {**chosen.alone, **names_of_sets(chosen.verified)}))
+        written = chosen.splits(config, config.held_out)[1].written
+        responses.append((config.held_out, {**chosen.alone, **names_of_sets(written)}))
     return judge_section(judge, responses, list(profiles), compared.results, failed, config.seed)
 
 

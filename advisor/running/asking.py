@@ -121,13 +121,43 @@ class PromptCalls:
         messages = self._prompt.messages if isinstance(self._prompt, ToolChat) else self._prompt
         return "\n".join(message["content"] or "" for message in messages)
 
+    @property
+    def question(self) -> str:
+        """What a text is wanted for: the prompt, or the last message of a conversation.
+
+        Raises:
+            InputError: The models may call functions, or the conversation has no message.
+        """
+        if isinstance(self._prompt, ToolChat):
+            raise InputError("the strategy writes a new text, and no calls of functions; leave out tools")
+        if isinstance(self._prompt, str | Sourced):
+            return self.text
+        if not self._prompt:
+            raise InputError("the conversation has no message; give one")
+        return self._prompt[-1]["content"] or ""
+
+    def with_question(self, text: str) -> Prompt:
+        """The prompt with another text in the place of :attr:`question`."""
+        if isinstance(self._prompt, str | Sourced | ToolChat):
+            return text
+        return [*self._prompt[:-1], {**self._prompt[-1], "content": text}]
+
+    def text_of(self, number: int) -> str | None:
+        """The text of a call's reply; None if it failed."""
+        _, reply = self.made[number]
+        return None if isinstance(reply, UniteError) else reply.text
+
     async def one(self, member: int, settings: Settings) -> None:
         """Ask one member, and wait for its reply."""
-        self.made.append((member, await self._ask(member, settings)))
+        self.made.append((member, await self._ask(member, settings, self._prompt)))
 
-    async def together(self, calls: Sequence[tuple[int, Settings]]) -> None:
-        """Make several calls at the same time: members by their numbers, and how each writes."""
-        replies = await asyncio.gather(*(self._ask(*call) for call in calls))
+    async def together(self, calls: Sequence[tuple[int, Settings]], prompt: Prompt | None = None) -> None:
+        """Make several calls at the same time: members by their numbers, and how each writes.
+
+        `prompt` is what they read instead of the prompt; None for that one.
+        """
+        read = self._prompt if prompt is None else prompt
+        replies = await asyncio.gather(*(self._ask(*call, read) for call in calls))
         self.made.extend((member, reply) for (member, _), reply in zip(calls, replies, strict=True))
 
     async def until_answered(self, order: Sequence[int]) -> int:
@@ -162,12 +192,12 @@ class PromptCalls:
         """The number of the call whose response wins the vote, or an answer that joins the fields of several."""
         return self.ballot().taken(weights, joins=_is_by_field(self.settings.grammar))
 
-    async def _ask(self, member: int, settings: Settings) -> Response | UniteError:
+    async def _ask(self, member: int, settings: Settings, prompt: AskedPrompt) -> Response | UniteError:
         start, model = time.monotonic(), self._models[member]
         result: Response | UniteError
         try:
             left = None if self._deadline is None else max(0.0, self._deadline - start)
-            result = await asyncio.wait_for(model.ask(self._prompt, settings), left)
+            result = await asyncio.wait_for(model.ask(prompt, settings), left)
         except UniteError as error:
             result = error
         except asyncio.TimeoutError:

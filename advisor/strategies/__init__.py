@@ -5,7 +5,8 @@ To add a strategy, add one file here; no other code changes. It needs a subclass
 dev answers), ``picks`` (from stored answers, and ``calls``, what that costs), ``ask`` (models, for ``advisor run`` and
 ``serve``), and its words: ``title``, ``describe``, ``headline``. Its fields are its keys in files. A strategy that
 reads answers, not only texts, sets ``COUNTS``; otherwise ``calls.answers()`` has only None. `single.py` is a short
-example. Files without such a class have what several strategies share.
+example. A strategy that writes a text which no member gave alone sets ``WRITES``: its answers take new calls, which
+:mod:`advisor.jobs` makes (`fusion.py`). Files without such a class have what several strategies share.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ class Decoded(Strategy):
     method: str
 
     ASKS: ClassVar[bool] = False
+    WRITES: ClassVar[bool] = True
     ROLE: ClassVar[str] = "member of the set"
 
     @property

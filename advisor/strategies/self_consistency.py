@@ -20,11 +20,13 @@ from ensemble.common.text import counted, in_words
 
 if TYPE_CHECKING:
     from advisor.running.asking import PromptCalls
+    from ensemble.decode.settings import Settings
 
 TEMPERATURE = 0.7
 """The temperature of the draws, as in that paper."""
 Draws = Annotated[
-    int, Field(strict=True, ge=1, le=100, description="of self-consistency: how many responses the model writes")
+    int,
+    Field(strict=True, ge=1, le=100, description="of self-consistency and fusion: how many responses a model writes"),
 ]
 
 
@@ -61,14 +63,7 @@ class SelfConsistency(Strategy):
 
     async def ask(self, calls: PromptCalls) -> Taken:
         """Draw with the temperature of the evaluation, if that of the request is 0."""
-        temperature = calls.settings.temperature or TEMPERATURE
-        # With one seed all draws would be the same text.
-        await calls.together(
-            [
-                (0, replace(calls.settings, temperature=temperature, seed=calls.settings.seed + number))
-                for number in range(self.draws)
-            ]
-        )
+        await calls.together([(0, drawn(calls.settings, number)) for number in range(self.draws)])
         return calls.winner()
 
     def title(self, members: Sequence[str]) -> str:
@@ -82,3 +77,9 @@ class SelfConsistency(Strategy):
     def headline(self) -> str:
         """See :meth:`Strategy.headline`."""
         return f"Take the majority of {in_words(self.draws)} responses of {self.members[0]}."
+
+
+def drawn(settings: Settings, number: int) -> Settings:
+    """How one of several responses of a model is drawn: at :data:`TEMPERATURE`, unless the settings draw already."""
+    # With one seed all draws would be the same text.
+    return replace(settings, temperature=settings.temperature or TEMPERATURE, seed=settings.seed + number)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 import numpy as np
 from pydantic import Field
 
-from advisor.records import Answer, Profile, join
+from advisor.records import Answer, Cost, Profile, join
 from advisor.strategies.ballot import Taken
 from advisor.tasks.task import Example, Score, Task
 from ensemble.common.schema import Exact, Schema, Share, must
@@ -49,6 +49,8 @@ class Strategy(ABC):
         SIMPLICITY: Its place from the simplest to the most complex: of equally good strategies the first is
             recommended.
         ASKS: Whether it asks models one by one. Otherwise they decode together.
+        WRITES: Whether it writes a text that no member gave alone. Its answers take new calls, so they are in
+            :attr:`AnsweredSplit.written`, and :meth:`picks` refuses.
         COUNTS: Whether it counts answers, so that it needs a task with short, fixed ones.
         LEARNS: Whether it learns from questions; ``learn`` then gives at most one strategy. Its own answers to these
             questions prove nothing.
@@ -64,6 +66,7 @@ class Strategy(ABC):
     KIND: ClassVar[str] = ""
     SIMPLICITY: ClassVar[int] = 100
     ASKS: ClassVar[bool] = True
+    WRITES: ClassVar[bool] = False
     COUNTS: ClassVar[bool] = False
     LEARNS: ClassVar[bool] = False
     FROM_ALL: ClassVar[bool] = False
@@ -216,14 +219,16 @@ class AnsweredSplit:
     Attributes:
         task: The questions.
         profiles: The models' answers, by name.
-        sets: The answers of the sets that decode together. On dev they are optional.
+        written: The answers of the strategies that write new texts (:attr:`Strategy.WRITES`). On dev they are optional.
+        spent: What all calls of such a strategy took, by the name of the member; none for sets that decode together.
         prices: What the models' tokens cost, if it is known, by name.
         draws: Several responses of a model to each question, by name.
     """
 
     task: Task
     profiles: Mapping[str, Profile]
-    sets: Mapping[Strategy, Profile] = field(default_factory=dict)
+    written: Mapping[Strategy, Profile] = field(default_factory=dict)
+    spent: Mapping[Strategy, Mapping[str, Cost]] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
     draws: Mapping[str, Sequence[Profile]] = field(default_factory=dict)
 

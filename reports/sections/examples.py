@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.report_data import ReportData
+from reports.report_data import ReportData, joint_name
 from reports.sections.questions import compared_strategy
 from reports.shown_samples import TAGS, ShownExample, ShownSamples
 
@@ -21,6 +21,7 @@ def values(report: ReportData) -> dict[str, Any]:
         "samples": samples,
         "telling": _telling(samples) if samples else [],
         "tags": TAGS,
+        "joint": joint_name(result),
         "changes": compared_strategy(report) if result.best_single else "",
         "traced": sum(example.trace is not None for example in samples.examples) if samples else 0,
     }

@@ -2,7 +2,7 @@
 (() => {
   const root = document.getElementById("explorer");
   if (!root) return;
-  const { examples, candidates, tags, opening, method } = JSON.parse(document.getElementById("data").textContent);
+  const { examples, candidates, tags, opening, joint } = JSON.parse(document.getElementById("data").textContent);
   const PAGE = 20;
   let room = PAGE;
 
@@ -18,7 +18,7 @@
     return svg;
   }
 
-  const nameOf = (response) => (response.by === null ? `${method} ensemble` : candidates[response.by].name);
+  const nameOf = (response) => (response.by === null ? joint : candidates[response.by].name);
   const prose = (text) => Object.assign(make("pre", "text", text), { dir: "auto" });
 
   // The words of a text that are not in the longest common subsequence with another text.

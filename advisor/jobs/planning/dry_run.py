@@ -5,15 +5,16 @@ Only tokenizers are loaded. Nothing is written, and no request goes to a server 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoTokenizer
 
-from advisor.config import InferenceConfig, RunConfig
-from advisor.jobs.planning.judging import UNKNOWN, decoded_sets, judge_prompts, verdicts
+from advisor.config import BEST, InferenceConfig, RunConfig
+from advisor.jobs.fused import reading_task
+from advisor.jobs.planning.judging import UNKNOWN, decoded_sets, judge_prompts, verdicts, written_anew
 from advisor.jobs.planning.plan import (
     expected_seconds,
     plan_loads,
@@ -23,9 +24,11 @@ from advisor.jobs.planning.plan import (
     tokens_written,
 )
 from advisor.judge.judge import judging
+from advisor.options.shared import split_names
 from advisor.pool.fit import weights_here
 from advisor.profile.stored import Said, splits_of, stored_responses, unanswered
 from advisor.profile.turns import continued
+from advisor.records import Answer, Profile
 from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check_tokenizer
@@ -72,8 +75,9 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
 
     Returns:
         ``models``: the plan of each candidate (see :func:`advisor.jobs.planning.plan.plan_model`) with its prompts, its
-        token counts, the generations that the cache lacks, seconds and dollars at most; ``judges``: the same for the
-        judges; ``together`` and ``loading``, see :mod:`advisor.jobs.planning.plan`; ``problems``; and ``total``.
+        token counts, the generations that the cache lacks, seconds and dollars at most; ``readers``: the same for the
+        new calls of a fusion; ``judges``: for the judges; ``together`` and ``loading``, see
+        :mod:`advisor.jobs.planning.plan`; ``problems``; and ``total``.
 
     Raises:
         InputError: The template of a judge fails on a question.
@@ -96,8 +100,9 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         shown = _Prompts(task.examples, responses, inference.limit(config.dev), tokens_written(task, judge_inference))
         for judge in config.judges:
             problem = problem_of(judge, judge_inference)
-            judges.append(_plan(judge, judge_inference, shown, verdicts(config, sets), problem, task))
-    every = [*models, *judges]
+            judges.append(_plan(judge, judge_inference, shown, verdicts(config, written_anew(config)), problem, task))
+    readers = _readers(config, problems)
+    every = [*models, *readers, *judges]
     together = plan_together(models, config.rules.max_models) if config.held_out is not None else None
     seconds = [plan["seconds"] for plan in every if plan["seconds"] is not None]
     prices = [plan["price"] for plan in every if plan["price"] is not None]
@@ -106,6 +111,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         "dev": len(config.dev.examples),
         "held_out": None if config.held_out is None else len(config.held_out.examples),
         "models": models,
+        "readers": readers,
         "judges": judges,
         "together": together,
         "loading": _loading(config, every),
@@ -114,12 +120,40 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
             "profiling": sum(model["profiling"] for model in models),
             "alone": sum(model["alone"] for model in models),
             "together": sum(sets.get(task.split, 0) * len(task.examples) for task in splits_of(config)),
+            "reading": sum(reader["questions"] for reader in readers),
             "judging": sum(judge["questions"] for judge in judges),
             "seconds": sum(seconds) if seconds else None,
-            "without": [plan["model"] for plan in every if plan["seconds"] is None],
+            "without": list(dict.fromkeys(plan["model"] for plan in every if plan["seconds"] is None)),
             "price": sum(prices) if prices else None,
         },
     }
+
+
+def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    """The plans of a fusion's new calls: drafts that are drawn, and prompts with drafts; empty without one.
+
+    The dev questions choose a panel or a writer that the options do not name. Then the dearest models count.
+    """
+    task, inference = config.held_out, config.inference
+    if config.fusion is None or task is None:
+        return []
+
+    def dearest(entry: ModelSpec) -> float:
+        return 0.0 if entry.price is None else entry.price.price_in + entry.price.price_out
+
+    by_name = {entry.name: entry for entry in sorted(config.candidates, key=dearest, reverse=True)}
+    panel = split_names(config.panel or "") or tuple(by_name)[: config.rules.max_voters]
+    writer = next(iter(by_name)) if config.fusion == BEST else config.fusion
+    # Later turns of conversations have the writer's own texts before them, which are as long as drafts.
+    drafts, n = len(panel) * config.drafts, len(task.examples)
+    unknown = Profile("", tuple(Answer(each.id, UNKNOWN, None, 0.0, "unknown") for each in task.examples))
+    asked = reading_task(task, config.writer_prompt, [unknown] * drafts)
+    reading = _Prompts(asked.examples, [drafts] * n, inference.limit(task), tokens_written(task, inference))
+    drawing = _Prompts(task.examples, [0] * n, inference.limit(task), tokens_written(task, inference))
+    parts = [(writer, reading, n)]
+    parts += [(name, reading, n * (config.rounds - 1)) for name in panel if config.rounds > 1]
+    parts += [(name, drawing, n * config.drafts) for name in panel if config.drafts > 1]
+    return [_plan(by_name[name], inference, prompts, count, problems[name], task) for name, prompts, count in parts]
 
 
 def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

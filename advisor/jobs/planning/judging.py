@@ -16,6 +16,14 @@ UNKNOWN = "[response]"
 """A response that is not written yet, in a prompt that is shown."""
 
 
+def written_anew(config: RunConfig) -> dict[str, int]:
+    """How many strategies write new texts at most on each split of a run: sets that decode, and a fusion."""
+    sets = decoded_sets(config)
+    if config.held_out is not None and config.fusion is not None:
+        sets[config.held_out.split] = sets.get(config.held_out.split, 0) + 1
+    return sets
+
+
 def decoded_sets(config: RunConfig) -> dict[str, int]:
     """How many sets a run decodes at most on each of its splits."""
     if config.held_out is None or len(config.candidates) < 2:
@@ -31,7 +39,7 @@ def verdicts(config: RunConfig, sets: dict[str, int]) -> int:
 
     Args:
         config: The run.
-        sets: How many sets give responses on each split; see :func:`decoded_sets`.
+        sets: How many strategies write new texts on each split; see :func:`written_anew`.
     """
     models, count = len(config.candidates), 0
     # By its name: `evaluate` has the same questions twice if it learns from none.
@@ -67,13 +75,13 @@ def say_judging(config: RunConfig, progress: Progress, sets: dict[str, int] | No
     Args:
         config: The run.
         progress: Shows the messages.
-        sets: As for :func:`verdicts`; None for what the run decodes by its options.
+        sets: As for :func:`verdicts`; None for what the run writes by its options.
 
     Raises:
         InputError: The judge's template fails on a question.
     """
     rubric, inference = config.dev.rubric, config.inference
-    count = verdicts(config, decoded_sets(config) if sets is None else sets)
+    count = verdicts(config, written_anew(config) if sets is None else sets)
     if rubric is None or not count or progress.quiet:
         return
     task, responses = judge_prompts(config.dev, rubric)

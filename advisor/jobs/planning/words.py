@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from advisor.records import join
 from ensemble.common.text import counted, visible
 
 
@@ -100,6 +101,7 @@ def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
 def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """A dry run for a terminal. Prompts come from files, so control characters are shown as their numbers."""
     asked = [("", "questions", model) for model in plan["models"]]
+    asked += [("fusion, ", "calls", reader) for reader in plan["readers"]]
     asked += [("judge ", "verdicts", judge) for judge in plan["judges"]]
     for role, _, model in asked:
         for line in _prompt_lines(f"{role}{model['model']}", model["prompts"]):
@@ -120,6 +122,8 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     yield f"profiling    {counted(total['profiling'], 'generation')}; what the cache has is subtracted"
     if plan["held_out"] is not None:
         yield f"verifying    at most {total['alone']:,} of single models, and {total['together']:,} of sets"
+    if plan["readers"]:
+        yield f"fusing       at most {counted(total['reading'], 'call')}; those that are stored are not asked again"
     if plan["judges"]:
         yield f"judging      at most {counted(total['judging'], 'verdict')}; those that are stored are not asked again"
     yield visible(f"time         {_time(total, [model for *_, model in asked])}")
@@ -155,7 +159,8 @@ def _time(total: Mapping[str, Any], models: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _whose(total: Mapping[str, Any]) -> str:
-    return "single models and judges" if total["judging"] else "single models"
+    parts = ["single models", *(["the fusion"] if total["reading"] else []), *(["judges"] if total["judging"] else [])]
+    return join(parts)
 
 
 def _prompt_lines(name: str, shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:

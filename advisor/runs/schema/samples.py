@@ -96,11 +96,13 @@ class EnsembleResponse(SampleResponse):
     """its steps, for a few questions"""
 
 
-class RecommendedAnswer(Schema):
-    """What the recommended strategy answers, where it takes one of several responses."""
+class RecommendedAnswer(SparseSchema):
+    """What the recommended strategy answers, where it takes one of several responses or writes one from them."""
 
     model: Line | None
-    """whose response it takes; null for an answer that joins the fields of several"""
+    """whose response it takes, or who writes it; null for an answer that joins the fields of several"""
+    text: Prose | None = None
+    """the response of a fusion; absent where it is one of `responses`"""
     draw: Count = 0
     """which of the responses of one model"""
     extracted: Line | None = None
@@ -127,7 +129,7 @@ class Sample(SparseSchema):
     ensemble: EnsembleResponse | None = None
     """null on questions that no set answered together"""
     recommended: RecommendedAnswer | None = None
-    """null unless the recommended strategy takes one of several responses"""
+    """null unless the recommended strategy takes one of several responses, or writes one from them"""
 
     @field_serializer("reference")
     def _write_reference(self, reference: tuple[str, ...]) -> Any:

@@ -1,0 +1,227 @@
+"""Fusion: the models of a panel write drafts, and a writer reads these and writes the answer.
+
+With one draft of each model it is Mixture-of-Agents (Wang et al., *Mixture-of-Agents Enhances Large Language Model
+Capabilities*, 2024); with several drafts of the writer alone, Self-MoA (Li et al., 2025). :mod:`ensemble.methods.moa`
+has the formulas.
+
+The writer reads no names of models. The order of the drafts follows from the question's text, so that a draft's place
+says nothing of who wrote it, and a question has the same order in ``select``, ``check``, ``run`` and ``serve``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from advisor.records import Profile, join
+from advisor.strategies.ballot import Taken
+from advisor.strategies.self_consistency import Draws, drawn
+from advisor.strategies.strategy import MOST_MEMBERS, Strategy, TrainingData
+from advisor.tasks.data_files import Record
+from advisor.tasks.task import Task, sha256
+from advisor.tasks.templates import Template
+from ensemble.common.limits import limited_process
+from ensemble.common.schema import Exact
+from ensemble.common.text import counted, in_words
+from ensemble.errors import InputError
+from ensemble.methods._response import read_prompt
+
+if TYPE_CHECKING:
+    from advisor.running.asking import PromptCalls
+    from advisor.statistics import Floats
+    from ensemble.models.member import Prompt
+
+OWN_PROMPT, _ = read_prompt(None)
+"""The writer's prompt of this project, which ``moa`` and ``self-moa`` have, too."""
+Panel = Annotated[
+    tuple[Exact, ...],
+    Field(min_length=1, max_length=MOST_MEMBERS, description="of fusion: the models that write drafts"),
+]
+Writer = Annotated[Exact, Field(description="of fusion: the model that reads the drafts and writes the answer")]
+Rounds = Annotated[
+    int,
+    Field(
+        strict=True,
+        ge=1,
+        le=10,
+        description="of fusion: how often the panel writes; from the second time on it reads the drafts before",
+    ),
+]
+WriterPrompt = Annotated[
+    Exact,
+    Field(max_length=100_000, description="of fusion: the writer's prompt, a Jinja2 template over prompt, responses"),
+]
+
+
+@dataclass(frozen=True)
+class Fusion(Strategy):
+    """A text that one model writes after it reads the drafts of several.
+
+    Attributes:
+        panel: The models that write drafts, the most accurate first.
+        writer: The model that writes the answer; it may be one of the panel.
+        draws: How many drafts each model of the panel writes; with several, they are drawn at random.
+        rounds: How often the panel writes. From the second time on each model reads the drafts of the time before.
+        prompt: The prompt of those who read drafts: a Jinja2 template over ``prompt`` and the list ``responses``.
+    """
+
+    panel: Panel
+    writer: Writer
+    draws: Draws = 1
+    rounds: Rounds = 1
+    prompt: WriterPrompt = OWN_PROMPT
+
+    KIND: ClassVar[str] = "fusion"
+    SIMPLICITY: ClassVar[int] = 80
+    WRITES: ClassVar[bool] = True
+    MEMBERS: ClassVar[tuple[int, int]] = (1, MOST_MEMBERS)
+
+    @classmethod
+    def of(cls, panel: Sequence[str], writer: str, draws: int, rounds: int, prompt: str) -> Fusion:
+        """The fusion of a panel's drafts by a writer; its members are the panel, then a writer outside of it."""
+        return cls(tuple(dict.fromkeys((*panel, writer))), tuple(panel), writer, draws, rounds, prompt)
+
+    @property
+    def responses_per_member(self) -> int:
+        """See :attr:`Strategy.responses_per_member`."""
+        return self.draws
+
+    @classmethod
+    def learn(cls, given: TrainingData) -> Iterator[Fusion]:  # noqa: ARG003
+        """No fusion: its answers take new calls, which a user asks for. :mod:`advisor.jobs.fused` makes them."""
+        yield from ()
+
+    def problem(self) -> tuple[str, str] | None:
+        """See :meth:`Strategy.problem`."""
+        if self.members != tuple(dict.fromkeys((*self.panel, self.writer))):
+            return "members", "the models of panel, and then the writer if it is not one of them"
+        if self.draws > 1 and self.rounds > 1:
+            return "rounds", "1 where each model writes several drafts (draws)"
+        try:
+            # Only the whole prompt is known of a question in production.
+            if self.prompt != OWN_PROMPT:
+                check_prompt(self.prompt, "the writer's prompt", ("prompt",))
+        except InputError as error:
+            return "prompt", f"a template over prompt and responses ({error})"
+        return None
+
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
+        """It takes no response of a member.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(f"{self.writer} writes a new text from the drafts of {self._panel} (fusion)")
+
+    def calls(
+        self,
+        responses: Sequence[Profile],  # noqa: ARG002
+        task: Task,
+        picks: Sequence[Taken],  # noqa: ARG002
+    ) -> Floats:
+        """See :meth:`Strategy.calls`; the same for each question."""
+        each = [self.draws * self.rounds * (name in self.panel) + (name == self.writer) for name in self.members]
+        return np.repeat(np.array(each, dtype=np.float64)[:, None], len(task.examples), axis=1)
+
+    async def ask(self, calls: PromptCalls) -> int:
+        """Ask the panel, then the writer; where the writer fails, the first draft of the last round is taken."""
+        question = calls.question
+        places = [self.members.index(name) for name in self.panel]
+        draws = [drawn(calls.settings, n) for n in range(self.draws)] if self.draws > 1 else [calls.settings]
+        await calls.together([(place, settings) for place in places for settings in draws])
+        latest = list(range(len(calls.made)))
+        for _ in range(1, self.rounds):
+            start = len(calls.made)
+            await calls.together([(place, calls.settings) for place in places], self._reading(calls, question, latest))
+            # An earlier draft takes the place of one that failed, as in :mod:`advisor.jobs.fused`.
+            latest = [start + n if calls.text_of(start + n) is not None else old for n, old in enumerate(latest)]
+        writer = self.members.index(self.writer)
+        await calls.together([(writer, calls.settings)], self._reading(calls, question, latest))
+        order = [len(calls.made) - 1, *latest]
+        return next((number for number in order if calls.text_of(number) is not None), order[0])
+
+    def _reading(self, calls: PromptCalls, question: str, drafts: Sequence[int]) -> Prompt:
+        """The prompt of those who read the drafts of these calls."""
+        template, texts = prompt_template(self.prompt), [calls.text_of(number) for number in drafts]
+        return calls.with_question(with_drafts(template, question, question, texts, "the prompt"))
+
+    def title(self, members: Sequence[str]) -> str:
+        """See :meth:`Strategy.title`."""
+        writer = members[self.members.index(self.writer)]
+        if len(self.panel) == 1:
+            own = "its own" if self.panel == (self.writer,) else members[0]
+            return f"Fusion by {writer} of {counted(self.draws, 'draft')}, {own}"
+        return f"Fusion by {writer}, {counted(len(self.panel), 'model')}"
+
+    def describe(self) -> str:
+        """See :meth:`Strategy.describe`."""
+        times = "" if self.rounds == 1 else f" in {in_words(self.rounds)} rounds"
+        drafts = "a draft" if self.draws == 1 else f"{self.draws} drafts"
+        each = " each" if len(self.panel) > 1 else ""
+        return (
+            f"Ask {self._panel} for {drafts}{each}{times}, and let {self.writer} read the drafts and write the answer "
+            "(fusion)"
+        )
+
+    def headline(self) -> str:
+        """See :meth:`Strategy.headline`."""
+        count = len(self.panel) * self.draws
+        return f"Let {self.writer} write the answer from {in_words(count)} {'draft' if count == 1 else 'drafts'}."
+
+    @property
+    def _panel(self) -> str:
+        return join(self.panel)
+
+
+def prompt_template(source: str, file: str = "the writer's prompt") -> Template:
+    """The template of a writer's prompt; `file` is its file, for messages."""
+    return Template(source, file=file, key="", child=limited_process())
+
+
+def check_prompt(source: str, file: str, question: Sequence[str]) -> None:
+    """Check that a writer's prompt can be used.
+
+    Args:
+        source: The template.
+        file: Its file, for messages.
+        question: The fields that a question has, beside ``responses``; the template needs one of them.
+
+    Raises:
+        InputError: The template is broken, lacks a field, or names one that no question has.
+    """
+    template = prompt_template(source, file)
+    if "responses" not in template.named or not template.named & set(question):
+        raise InputError(f"{file}: the template must use responses, and {' or '.join(question)}; add what is missing")
+    # A field that no question has would only be found after all drafts are written.
+    template.text(Record({**dict.fromkeys(question, ""), "responses": [""]}, "a question"))
+
+
+def with_drafts(
+    template: Template,
+    prompt: str,
+    question: str,
+    drafts: Sequence[str | None],
+    place: str,
+    *,
+    keeps_order: bool = False,
+) -> str:
+    """What a model reads that writes an answer from drafts.
+
+    Args:
+        template: See :func:`prompt_template`.
+        prompt: All that the panel read of the question.
+        question: The same without instructions and demonstrations.
+        drafts: In the order of the panel; None for one that failed, which is left out.
+        place: The question, for messages.
+        keeps_order: Whether drafts stay in this order. Otherwise their order follows from the prompt.
+
+    Raises:
+        InputError: The template fails on the question.
+    """
+    order = range(len(drafts)) if keeps_order else sorted(range(len(drafts)), key=lambda n: sha256(prompt, n))
+    responses = [draft for n in order if (draft := drafts[n]) is not None]
+    return template.text(Record({"prompt": prompt, "question": question, "responses": responses}, place))

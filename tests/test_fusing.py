@@ -1,0 +1,404 @@
+"""The strategy fusion: what the writer reads, what runs is what was measured, what it costs, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from servers import Answer, Raw, as_json, models, raw_server
+from test_serving_strategies import Says, plan_of, serving, usage
+from test_strategies import by_name, profile, splits_of
+
+from advisor.advice.ceiling import is_bounded
+from advisor.advice.comparison import compare_strategies
+from advisor.records import Cost
+from advisor.response_cache import Response
+from advisor.running.asking import Answered, Answerer
+from advisor.strategies.fusion import OWN_PROMPT, Fusion, prompt_template, with_drafts
+from advisor.strategies.schema import strategy_json, strategy_of
+from advisor.strategies.self_consistency import TEMPERATURE
+from ensemble.decode.settings import Settings
+from ensemble.errors import InputError, MemberError
+from ensemble.models.spec import Price
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+TEMPLATE = "{% for r in responses %}<{{ r }}>{% endfor %} {{ prompt }}"
+PLAIN = prompt_template("{{ responses | join('|') }}")
+N = 40
+"""Questions of each split."""
+
+
+def fusion(panel: Sequence[str], writer: str, draws: int = 1, rounds: int = 1) -> Fusion:
+    return Fusion.of(panel, writer, draws, rounds, TEMPLATE)
+
+
+def answered(
+    models: Sequence[Any], strategy: Fusion, prompt: Any = "Why?", settings: Settings = Settings()
+) -> Answered:
+    fields = {
+        each.name: getattr(strategy, each.name) for each in dataclasses.fields(strategy) if each.name != "members"
+    }
+    return asyncio.run(Answerer(plan_of("fusion", models, **fields), models).answer(prompt, settings))
+
+
+def members(*texts: str | Exception) -> list[Says]:
+    return [Says("abc"[number], text) for number, text in enumerate(texts)]
+
+
+# --- What the writer reads ---
+
+
+@given(st.text(max_size=20), st.lists(st.none() | st.text("xyz", min_size=1, max_size=3), max_size=5))
+def test_the_writer_reads_each_draft_once_and_none_that_failed(prompt: str, drafts: list[str | None]) -> None:
+    read = with_drafts(PLAIN, prompt, "", drafts, "x").split("|")
+    assert Counter(read) == Counter([draft for draft in drafts if draft is not None] or [""])
+
+
+def test_a_place_says_nothing_of_who_wrote_the_draft() -> None:
+    firsts = Counter(with_drafts(PLAIN, f"question {n}", "", "abc", "x")[0] for n in range(600))
+    # Each is first on 200 questions; six standard deviations are 69.
+    assert all(abs(count - 200) < 69 for count in firsts.values()), firsts
+    assert len({with_drafts(PLAIN, "one question", "", "abc", "x") for _ in range(5)}) == 1
+
+
+def test_the_writer_reads_the_last_message_with_the_drafts_and_no_names() -> None:
+    asked = members("one", "two", "three")
+    chat = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Why?"}]
+    made = answered(asked, fusion("ab", "c"), chat)
+    assert (made.response.text, made.model, made.calls) == ("three", "c", 3)
+    ((read, _),) = asked[2].asked
+    assert read[0] == chat[0]
+    assert read[1]["role"] == "user"
+    assert sorted(re.findall("<(.*?)>", read[1]["content"])) == ["one", "two"]
+    assert read[1]["content"].endswith(" Why?")
+
+
+def test_a_writer_of_the_panel_answers_and_then_writes() -> None:
+    asked = members("one", "two")
+    answered(asked, fusion("ab", "a"))
+    (first, _), (second, _) = asked[0].asked
+    assert first == "Why?"
+    assert sorted(re.findall("<(.*?)>", second)) == ["one", "two"]
+
+
+def test_several_drafts_of_one_model_are_drawn_with_seeds() -> None:
+    asked = members("one")
+    made = answered(asked, fusion("a", "a", draws=3), settings=Settings(9, seed=4))
+    ways = [(settings.temperature, settings.seed) for _, settings in asked[0].asked]
+    assert ways == [(TEMPERATURE, 4), (TEMPERATURE, 5), (TEMPERATURE, 6), (0.0, 4)]
+    assert made.calls == 4
+
+
+class Counts(Says):
+    """A member that says how often it was asked, and fails one time."""
+
+    def __init__(self, name: str, fails: int | None = None) -> None:
+        super().__init__(name, "")
+        self._fails = fails
+
+    async def ask(self, prompt: Any, settings: Settings) -> Response:
+        self.says = f"{self.name}{len(self.asked)}" if len(self.asked) != self._fails else MemberError("gone")
+        return await super().ask(prompt, settings)
+
+
+def test_in_a_second_round_the_panel_reads_the_drafts_and_an_earlier_one_replaces_one_that_failed() -> None:
+    asked = [Counts("a"), Counts("b", fails=1), Counts("c")]
+    answered(asked, fusion("ab", "c", rounds=2))
+    second = [sorted(re.findall("<(.*?)>", each.asked[1][0])) for each in asked[:2]]
+    assert second == [["a0", "b0"]] * 2
+    assert sorted(re.findall("<(.*?)>", asked[2].asked[0][0])) == ["a1", "b0"]
+
+
+# --- Failures ---
+
+
+def test_a_draft_that_failed_is_left_out_and_without_a_writer_the_first_draft_counts() -> None:
+    asked = members(MemberError("gone"), "two", "three")
+    assert answered(asked, fusion("ab", "c")).response.text == "three"
+    assert re.findall("<(.*?)>", asked[2].asked[0][0]) == ["two"]
+    made = answered(members("one", "two", MemberError("gone")), fusion("ab", "c"))
+    assert (made.response.text, [name for name, _ in made.failures]) == ("one", ["c"])
+    made = answered(members(MemberError("gone"), "two", MemberError("gone")), fusion("ab", "c"))
+    assert made.response.text == "two"
+    with pytest.raises(MemberError, match="no model answered"):
+        answered(members(*[MemberError("gone")] * 3), fusion("ab", "c"))
+
+
+def test_calls_of_functions_are_refused_before_a_model_is_asked() -> None:
+    asked = members("one", "two")
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    with (
+        serving("fusion", asked, panel=("a", "b"), writer="b") as (_, client),
+        pytest.raises(openai.BadRequestError, match="leave out tools"),
+    ):
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Why?"}], tools=tools)  # type: ignore[arg-type]
+    assert not any(each.asked for each in asked)
+
+
+# --- Served ---
+
+
+def test_a_stream_has_the_text_of_the_writer_in_pieces() -> None:
+    text = "word " * 30
+    with serving("fusion", members("one", "two", text), panel=("a", "b"), writer="c") as (_, client):
+        chunks = list(client.completions.create(model="tiny", prompt="Why?", stream=True))
+        whole = client.completions.create(model="tiny", prompt="Why?")
+    pieces = [choice.text for chunk in chunks for choice in chunk.choices]
+    assert "".join(pieces) == text
+    assert len(pieces) > 1
+    assert usage(whole)["calls"] == 3
+    assert usage(whole)["members"] == ["c"]
+
+
+# --- In files ---
+
+
+def test_a_fusion_is_written_and_read() -> None:
+    for strategy in (fusion("ab", "c"), fusion("abc", "a", rounds=2), fusion("a", "a", draws=3)):
+        assert strategy_of(strategy_json(strategy), "x", "y") == strategy
+        assert strategy.title(strategy.members).startswith("Fusion by ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"members": ["b", "a", "c"]}, "members should be the models of panel, and then the writer"),
+        ({"writer": "d"}, "members should be the models of panel, and then the writer"),
+        ({"panel": []}, "panel should"),
+        ({"draws": 2, "rounds": 2}, "rounds should be 1 where each model writes several drafts"),
+        ({"rounds": 0}, "rounds should"),
+        ({"prompt": "{{ responses }"}, "prompt should be a template over prompt and responses"),
+        ({"prompt": "{{ prompt }}"}, "prompt should be a template over prompt and responses"),
+        ({"prompt": "{{ responses }}{{ question }}{{ prompt }}"}, "names the field 'question'"),
+    ],
+)
+def test_a_fusion_that_cannot_run_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        strategy_of({**strategy_json(fusion("ab", "c")), **changes}, "result.json", "run it again")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- Compared ---
+
+
+def test_a_fusion_has_its_own_answers_and_the_price_of_all_its_calls() -> None:
+    rights = {"a": "11121", "b": "12311", "c": "31141"}
+    dev, held_out = splits_of(rights, rights)
+    both = fusion("ab", "c"), fusion("abc", "a")
+    written = {each: profile("fusion", held_out.task, "1") for each in both}
+    # 40 questions: dollars follow from these tokens alone.
+    spent = {both[0]: {name: Cost(4.0, 400, prompt_tokens=4000) for name in "abc"}}
+    prices = {name: Price(1.0, 10.0) for name in "abc"}
+    judged = dataclasses.replace(held_out, written=written, spent=spent, prices=prices)
+    found = by_name(compare_strategies(dev, judged, list("abc"), can_vote=True).results)
+    one = found["fusion a+b+c"]
+    assert {each.strategy for each in found.values()} >= {both[1]}
+    one = next(
+        each for each in compare_strategies(dev, judged, list("abc"), can_vote=True).results if each.strategy == both[0]
+    )
+    assert (one.calls, one.tokens, one.seconds) == (3.0, 30.0, 0.3)
+    assert one.price == pytest.approx(1000 / N * 3 * (4000 * 1.0 + 400 * 10.0) / 1e6)
+    assert one.profile.accuracy == 100
+    assert one.gain.points > 0
+    assert one.ceiling is None
+    assert not is_bounded(both[0])
+
+
+def test_a_fusion_is_tested_with_the_sets_that_write_and_leaves_the_votes_alone() -> None:
+    rights = {"a": "11122", "b": "12311", "c": "31141"}
+    dev, held_out = splits_of(rights, rights)
+    strategies = [fusion("ab", "c"), fusion("abc", "a")]
+    results = []
+    for count in range(3):
+        written = {each: profile("fusion", held_out.task, "1112") for each in strategies[:count]}
+        judged = dataclasses.replace(held_out, written=written)
+        results.append(
+            {each.strategy: each for each in compare_strategies(dev, judged, list("abc"), can_vote=True).results}
+        )
+    none, one, two = results
+    for strategy, own in none.items():
+        assert two[strategy].p_adjusted == own.p_adjusted
+    alone, first = one[strategies[0]].p_adjusted, two[strategies[0]].p_adjusted
+    assert alone is not None
+    # Holm: two equal p-values are doubled.
+    assert first == pytest.approx(min(1.0, 2 * alone))
+    calls = strategies[0].calls((), held_out.task, ())
+    assert calls.tolist() == [[1] * len(held_out.task.examples)] * 3
+
+
+# --- A run on servers with prices ---
+
+
+class Sums:
+    """A server of three models, which add wrongly on some questions; a model that reads drafts adds rightly."""
+
+    SKIPS: ClassVar[dict[str, int]] = {"ada": 5, "bob": 7, "cyd": 9}
+
+    def __init__(self) -> None:
+        self.read: list[tuple[str, str]] = []
+
+    def __call__(self, path: str, body: dict[str, Any]) -> Answer:
+        if path.endswith("/models"):
+            return models(*self.SKIPS)
+        name, prompt = body["model"], body["prompt"]
+        numbers = re.findall(r"(\d+) \+ (\d+)", prompt)
+        if not numbers:
+            return as_json({"choices": [{"text": "Hello", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}})
+        self.read.append((name, prompt))
+        total = sum(map(int, numbers[-1]))
+        is_right = "before it come" in prompt.lower() or total % self.SKIPS[name]
+        tokens = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 4}
+        text = f" It is {total if is_right else total + 1}."
+        return as_json({"choices": [{"text": text, "finish_reason": "stop"}], "usage": tokens})
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[Raw, Sums]]:
+    with raw_server() as raw:
+        raw.answer = sums = Sums()
+        yield raw, sums
+
+
+def prepare(place: Place, raw: Raw) -> tuple[str, ...]:
+    place.task(
+        [{"question": f"What is {n} + {n + 1}?", "answer": str(2 * n + 1)} for n in range(2 * N)],
+        metric="number",
+        extract=r"is (\d+)",
+        name="sums",
+    )
+    place.pool(
+        *(
+            f"openai:{raw.url}/v1#{name} name={name} chat_template=never price_in=1 price_out={n}"
+            for n, name in enumerate(Sums.SKIPS, start=2)
+        )
+    )
+    return ("select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run")
+
+
+def fusion_of(place: Place) -> dict[str, Any]:
+    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = next(each for each in result["strategies"] if each["strategy"] == "fusion")
+    return found
+
+
+def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: tuple[Raw, Sums]) -> None:
+    raw, sums = server
+    command = prepare(place, raw)
+    planned = place.advisor(*command, "--fusion", "cyd", "--panel", "ada,bob", "--dry-run")
+    assert f"fusing       at most {N} calls" in planned.out
+    assert " for single models and the fusion\n" in planned.out
+    planned = place.advisor(*command, "--fusion", "cyd", "--panel", "ada,bob", "--dry-run", "--json")
+    (reader,) = json.loads(planned.out)["readers"]
+    ran = place.advisor(*command, "--fusion", "cyd", "--panel", "ada,bob", "--quiet")
+    assert ran.status == 0, ran.err
+    found = fusion_of(place)
+    own = {key: found[key] for key in ("members", "panel", "writer", "draws", "rounds", "prompt")}
+    assert own == {
+        "members": ["ada", "bob", "cyd"],
+        "panel": ["ada", "bob"],
+        "writer": "cyd",
+        "draws": 1,
+        "rounds": 1,
+        "prompt": OWN_PROMPT,
+    }
+    assert (found["accuracy"], found["calls_per_question"], found["shown"]) == (100, 3, "yes")
+    readings = [prompt for name, prompt in sums.read if "before it come" in prompt.lower()]
+    assert len(readings) == N
+    assert not any(name in prompt for prompt in readings for name in ("ada", "bob", "cyd"))
+    # The panel reads the held-out prompts, the writer the readings.
+    plain = [f"What is {n} + {n + 1}?\nAnswer:" for n in range(N, 2 * N)]
+    drafts = sum(len(prompt) // 4 + 4 * price for price in (2, 3) for prompt in plain)
+    written = sum(len(prompt) // 4 + 4 * 4 for prompt in readings)
+    assert found["price_per_1000"] == pytest.approx(1000 / N * (drafts + written) / 1e6)
+    assert (reader["model"], reader["questions"]) == ("cyd", N)
+    assert written <= 1e6 * reader["price"] < 2 * written
+    # The second time no model is asked.
+    before = len(sums.read)
+    assert place.advisor(*command, "--fusion", "cyd", "--panel", "ada,bob", "--quiet").status == 0
+    assert len(sums.read) == before
+    # The prompts of the evaluation, byte for byte.
+    sums.read.clear()
+    ran = place.advisor("run", "run", f"What is {N} + {N + 1}?", "--allow-server", raw.url, "--strategy", "fusion")
+    assert (ran.status, ran.out) == (0, f" It is {2 * N + 1}.\n")
+    assert sums.read[-1] in [("cyd", prompt) for prompt in readings]
+    assert {name for name, _ in sums.read[:-1]} == {"ada", "bob"}
+    # The recommended one is a fusion, so the run has its texts, and the report shows them.
+    samples = [json.loads(line) for line in (place.folder / "run" / "samples.jsonl").read_text().splitlines()]
+    taken = [each["recommended"] for each in samples if each["split"] == "held_out"]
+    assert {each["model"] for each in taken} == {"cyd"}
+    assert taken[0]["text"] == f" It is {2 * int(samples[N]['prompt'].split()[2]) + 1}."
+    assert "E for <bdi>Fusion by cyd, 2 models</bdi>" in (place.folder / "run" / "report.html").read_text()
+
+
+def test_it_is_checked_and_exported(place: Place, server: tuple[Raw, Sums]) -> None:
+    raw, _ = server
+    command = prepare(place, raw)
+    assert place.advisor(*command, "--fusion", "best", "--quiet").status == 0
+    fresh = [{"question": f"What is {n} + {n + 1}?", "answer": str(2 * n + 1)} for n in range(500, 740)]
+    place.task(fresh, metric="number", extract=r"is (\d+)", name="sums")
+    named = ("--strategy", "fusion", "--quiet")
+    ran = place.advisor("check", "run", "--task", "task.yaml", "--allow-server", raw.url, "--json", *named)
+    found = json.loads(ran.out)
+    assert (ran.status, found["strategy"], found["accuracy"], found["verdict"]) == (0, "fusion", 100, "better")
+    assert place.advisor("export", "run", "folder", "--strategy", "fusion").status == 0
+    ran = place.advisor("run", "folder", "What is 3 + 4?", "--allow-server", raw.url)
+    assert ran.out == " It is 7.\n"
+    refused = place.advisor("check", "run", "--logs", "run", *named)
+    assert "write a new text together (fusion), and logs have the answers of models alone" in refused.line
+
+
+def test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say(place: Place, server: tuple[Raw, Sums]) -> None:
+    raw, sums = server
+    command = prepare(place, raw)
+    place.write("writer.j2", f"before it come {TEMPLATE}\n")
+    ran = place.advisor(*command, "--fusion", "ada", "--rounds", "2", "--fusion-prompt", "writer.j2", "--quiet")
+    assert ran.status == 0, ran.err
+    readings = Counter(name for name, prompt in sums.read if prompt.startswith("before it come <"))
+    # Where the panel writes the same again, the last prompt is stored already.
+    assert readings["bob"] == readings["cyd"] == N < readings["ada"] < 2 * N
+    assert fusion_of(place)["calls_per_question"] == 7
+    sums.read.clear()
+    own = ("--fusion", "ada", "--panel", "ada", "--drafts", "3")
+    ran = place.advisor(*command[:-1], "own", *own, "--quiet")
+    assert ran.status == 0, ran.err
+    assert Counter(name for name, _ in sums.read) == {"ada": 4 * N}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--fusion", "four"), "--fusion, --panel: 'four' is no candidate; name some of ada, bob, cyd"),
+        (("--fusion", "ada", "--panel", "ada,four"), "--fusion, --panel: 'four' is no candidate"),
+        (("--panel", "ada"), "--panel ada has no effect without --fusion"),
+        (("--fusion", "ada", "--drafts", "0"), "--drafts 0: give"),
+        (("--fusion", "ada", "--drafts", "2", "--rounds", "2"), "--fusion: rounds should be 1 where"),
+        (("--fusion", "ada", "--fusion-prompt", "gone.j2"), "prompt gone.j2: it cannot be read"),
+        (("--fusion", "ada", "--fusion-prompt", "task.yaml"), "--fusion: prompt should be a template over"),
+        (("--fusion", "ada", "--no-verify"), "--fusion has no effect with --no-verify"),
+    ],
+)
+def test_options_that_name_no_fusion_are_refused_in_one_line(
+    place: Place, server: tuple[Raw, Sums], options: tuple[str, ...], message: str
+) -> None:
+    assert message in place.refused(*prepare(place, server[0]), *options)
+
+
+def test_options_of_a_choice_are_not_written(place: Place, server: tuple[Raw, Sums]) -> None:
+    command = prepare(place, server[0])
+    records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
+    place.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
+    assert "this task chooses options by their likelihood" in place.refused(*command, "--fusion", "ada")
