@@ -397,6 +397,20 @@ def cluster_totals(values: Floats, clusters: Labels) -> tuple[Floats, Floats]:
     return totals, sizes
 
 
+def folds_of(clusters: Labels | None, n: int, folds: int) -> NDArray[np.intp]:
+    """The fold of each question, 0 to `folds` - 1, drawn at random; questions of a cluster have the same one.
+
+    Args:
+        clusters: The cluster of each question; None if each is its own.
+        n: The number of questions.
+        folds: The number of folds. With fewer clusters, some have no question.
+    """
+    numbers = np.arange(n) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
+    order = np.random.default_rng(0).permutation(int(numbers.max()) + 1)
+    own: NDArray[np.intp] = order[numbers] % folds
+    return own
+
+
 def flipped_sums(totals: Floats, seed: int = 0) -> Floats:
     """Sums of the rows, each with a random sign.
 

@@ -26,7 +26,7 @@ ODD_PHRASES = re.compile(
 """Phrases that readers with English as a second language stumble over; code and prose are searched."""
 
 STRATEGIES = frozenset(
-    {"vote", "weighted_vote", "cascade", "router", "group_router", "group_cascade", "self_consistency"}
+    {"vote", "weighted_vote", "learned_vote", "cascade", "router", "group_router", "group_cascade", "self_consistency"}
 )
 """Strategies whose name is no other word; ``single`` counts where the code beside it says that a strategy is meant."""
 CONCEPTS = {

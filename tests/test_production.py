@@ -457,6 +457,17 @@ def test_an_exported_strategy_takes_the_same_responses(place: Place, run: Path, 
     assert [(each.model, each.response.text) for each in answered_by(place.folder / "out", samples)] == expected
 
 
+def test_an_exported_learned_vote_takes_the_responses_of_the_run(place: Place, run: Path) -> None:
+    recommend(run, strategy="learned_vote", weights=[3.0, 1.25, 0.5])
+    assert place.advisor("export", "run", "out").status == 0
+    saved = json.loads((place.folder / "out" / "strategy.json").read_text(encoding="utf-8"))
+    assert (saved["strategy"], saved["weights"]) == ("learned_vote", [3.0, 1.25, 0.5])
+    samples = held_out(run)[:3]
+    taken, calls = zip(*((each.response.text, each.calls) for each in answered_by(run, samples)), strict=True)
+    assert tuple(each.response.text for each in answered_by(place.folder / "out", samples)) == taken
+    assert min(calls) < 3  # the first one alone, where it has an answer
+
+
 def answered_by(folder: Path, samples: list[dict[str, Any]]) -> list[Answered]:
     plan = plan_by_options(ServeOptions(run=str(folder)), lambda _: None)
     if isinstance(plan, EnsembleSpec):

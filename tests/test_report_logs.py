@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
-SKILLS = {"large": 0.75, "medium": 0.72, "small": 0.7, "weak": 0.2}
+SKILLS = {"large": 0.75, "medium": 0.72, "small": 0.7, "weak": 0.02}
 
 
 def write_pool(path: Path, *, lengths: bool, questions: int = 120) -> None:

@@ -215,6 +215,14 @@ def test_weights_decide() -> None:
         assert client.completions.create(model="tiny", prompt="x").choices[0].text == "no"
 
 
+def test_a_learned_vote_stops_when_the_rest_has_too_little_weight() -> None:
+    models = three("no", "yes", "yes")
+    with serving("learned_vote", models, weights=(3.0, 1.0, 1.0)) as (_, client):
+        made = client.completions.create(model="tiny", prompt="x")
+    assert (made.choices[0].text, usage(made)["calls"]) == ("no", 1)
+    assert models[1].asked == models[2].asked == []
+
+
 def test_a_cascade_asks_no_more_models_than_it_needs() -> None:
     models = three("yes", "yes", "no")
     with serving("cascade", models) as (_, client):

@@ -110,13 +110,14 @@ BY_TOPIC = {"a": "12", "b": "31", "c": "41"}
 # --- Which are compared ---
 
 
-def test_three_models_have_a_vote_a_cascade_a_weighted_vote_and_a_router() -> None:
+def test_three_models_have_votes_with_and_without_weights_a_cascade_and_a_router() -> None:
     found = by_name(compared(BY_TOPIC, BY_TOPIC))
     assert set(found) == {
         "single a",
         "vote a+b+c",
         "cascade a+b+c",
         "weighted_vote a+b+c",
+        "learned_vote a+b+c",
         "router a+b+c",
     }
 

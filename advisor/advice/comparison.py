@@ -25,7 +25,16 @@ from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
 from advisor.choose.rules import rank
 from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
-from advisor.statistics import Floats, Interval, accuracy_interval, check_same_questions, cluster_totals, holm, scores
+from advisor.statistics import (
+    Floats,
+    Interval,
+    accuracy_interval,
+    check_same_questions,
+    cluster_totals,
+    folds_of,
+    holm,
+    scores,
+)
 from advisor.strategies import kinds, largest_usual
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData, picked_answers
@@ -123,6 +132,7 @@ class Compared:
         ceiling: What strategies of all models can gain at most, on all questions; None with fewer than two models, or
             where votes join the fields of several answers.
         group_ceilings: The same for each group with enough questions, in the order of the questions.
+        left_out: Strategies that learned to do what a simpler one does.
     """
 
     results: tuple[StrategyResult, ...] = ()
@@ -130,6 +140,7 @@ class Compared:
     no_vote: str = ""
     ceiling: Ceiling | None = None
     group_ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
+    left_out: tuple[Strategy, ...] = ()
 
 
 def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must be corrected for
@@ -176,13 +187,9 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     first = min((dev.profiles[name] for name in evidence.models), key=rank).model
     draws = {name: len(own) for name, own in held_out.draws.items()}
     given = TrainingData(dev, first, tuple(voters), can_vote, draws)
-    everything = replace(given, dev=evidence.questions(given.voters))
-    learned = [
-        strategy
-        for kind in kinds().values()
-        for strategy in kind.learn(everything if kind.FROM_ALL else given)
-        if not strategy.is_trivial
-    ]
+    everything = replace(given, dev=evidence.questions())
+    every = [each for kind in kinds().values() for each in kind.learn(everything if kind.FROM_ALL else given)]
+    learned = [strategy for strategy in every if strategy.same_as is None]
     # Gains are measured against the model that is the best on all questions, which dev questions may not advise.
     singles = (Single((name,)) for name in (evidence.best, *evidence.cheaper(held_out)))
     strategies = dict.fromkeys((*learned, *singles, *held_out.written))
@@ -210,7 +217,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         if p_no_gain is not None and p_no_loss is not None:
             shown = "yes" if p_no_gain <= alpha else "no" if p_no_loss <= alpha else "not_yet"
         groups = evidence.groups(each, alpha)
-        predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy)
+        predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy, voters)
         is_taken = is_bounded(each.strategy) and not (joins and each.strategy.COUNTS)
         ceiling = evidence.ceiling(each.strategy.members) if is_taken else None
         updated = evidence.updated(each, gain, predicted, ceiling)
@@ -222,7 +229,12 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     if joins:
         return Compared(tuple(results), evidence.moved, no_vote)
     return Compared(
-        tuple(results), evidence.moved, no_vote, evidence.ceiling(evidence.models), evidence.group_ceilings()
+        tuple(results),
+        evidence.moved,
+        no_vote,
+        evidence.ceiling(evidence.models),
+        evidence.group_ceilings(),
+        tuple(strategy for strategy in every if strategy.same_as is not None),
     )
 
 
@@ -351,10 +363,10 @@ class _Evidence:
                 best = -accuracy
                 yield name
 
-    def questions(self, models: Sequence[str]) -> AnsweredSplit:
-        """All questions, with the answers of some models."""
+    def questions(self) -> AnsweredSplit:
+        """All questions, with the answers of all models."""
         examples = tuple(example for task in self._tasks for example in task.examples)
-        known = {profile.model: profile for profile in self._whole if profile.model in models}
+        known = {profile.model: profile for profile in self._whole}
         return AnsweredSplit(replace(self._tasks[-1], examples=examples), known)
 
     def gain(self, answered: _Answered) -> Gain:
@@ -426,13 +438,15 @@ class _Evidence:
             alpha,
         )
 
-    def predicted(self, strategy: Strategy) -> Prediction | None:
+    def predicted(self, strategy: Strategy, voters: Sequence[str] = ()) -> Prediction | None:
         """The gain that all answers of single models predict; None for strategies without a prediction."""
         if not strategy.ASKS:
             return self._predictor.decoded(strategy.members)
-        if strategy.COUNTS and FEWEST_VOTERS <= len(strategy.members) <= MOST_MEMBERS:
+        # Only a learned vote asks other models than the voters; without evidence it gains what their vote gains.
+        members = strategy.members if set(strategy.members) <= set(voters) else voters
+        if strategy.COUNTS and FEWEST_VOTERS <= len(members) <= MOST_MEMBERS:
             # By the gaps alone: the estimate has the vote's own answers.
-            found = self._predictor.vote_before(strategy.members)
+            found = self._predictor.vote_before(members)
             share = strategy.share_voted([example for task in self._tasks for example in task.examples])
             return replace(found, points=share * found.points)
         return self._predictor.routed(strategy.members) if strategy.LEARNS and not strategy.COUNTS else None
@@ -642,12 +656,10 @@ def _by_parts(strategy: Strategy, given: TrainingData, splits: Sequence[Answered
         given: The questions to learn from.
         splits: The same questions, for each of which there is a result.
     """
-    labels = clusters_of(given.dev.task) or range(len(given.dev.task.examples))
-    numbers = np.unique(np.asarray(labels), return_inverse=True)[1]
-    order = np.random.default_rng(0).permutation(int(numbers.max()) + 1)
-    if len(order) < 2 * _FOLDS:
+    clusters, n = clusters_of(given.dev.task), len(given.dev.task.examples)
+    if (n if clusters is None else len(set(clusters))) < 2 * _FOLDS:
         return None
-    folds = order[numbers] % _FOLDS
+    folds = folds_of(clusters, n, _FOLDS)
     ends = np.cumsum([len(split.task.examples) for split in splits])[:-1]
     found: list[list[tuple[list[int], _Answered]]] = [[] for _ in splits]
     for fold in range(_FOLDS):

@@ -34,6 +34,7 @@ from advisor.records import (
     within,
 )
 from advisor.statistics import Interval, paired_intervals
+from advisor.strategies.strategy import Strategy
 from ensemble.common.text import LARGE_RATIO, counted, p_value, percent
 
 SAME_TEXT = 0.95
@@ -63,6 +64,7 @@ class Advice:
         ceiling: What strategies that take one of the models' answers can gain at most; None if that is not known.
         group_ceilings: The same in groups of the questions.
         cut_off: What would change if the models had more tokens; None if nothing would.
+        left_out: Strategies that learned to do what a simpler one does, so that they were not compared.
     """
 
     verdict: Verdict
@@ -73,6 +75,7 @@ class Advice:
     ceiling: Ceiling | None = None
     group_ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
     cut_off: CutOff | None = None
+    left_out: tuple[Strategy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

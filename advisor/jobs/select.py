@@ -367,6 +367,7 @@ def _with_recommendation(
         cut_off=cut_off,
         ceiling=compared.ceiling,
         group_ceilings=compared.group_ceilings,
+        left_out=compared.left_out,
     )
 
 

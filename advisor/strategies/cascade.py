@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from advisor.running.asking import PromptCalls
     from advisor.statistics import Floats
 
+_SLACK = 1e-6
+"""By how much more votes a weighted vote must be decided."""
+
 
 @dataclass(frozen=True)
 class Cascade(Strategy):
@@ -55,20 +58,14 @@ class Cascade(Strategy):
         picks: Sequence[Taken],  # noqa: ARG002
     ) -> Floats:
         """See :meth:`Strategy.calls`."""
-        if task.compare == "fields":
-            asked = np.array([_field_calls(answers) for answers in by_question(responses)], dtype=np.intp)
-        else:
-            asked = cascade_calls(codes_of(responses))
+        if task.compare != "fields":
+            return asked_members(codes_of(responses))
+        asked = np.array([_field_calls(answers) for answers in by_question(responses)], dtype=np.intp)
         return (np.arange(len(responses))[:, None] < asked).astype(np.float64)
 
     async def ask(self, calls: PromptCalls) -> Taken:
         """See :meth:`Strategy.ask`."""
-        for member in range(len(self.members)):
-            await calls.one(member, calls.settings)
-            # The function of the evaluation, so that a cascade stops where it stopped there.
-            if is_settled(calls.ballot(), len(self.members) - member - 1):
-                break
-        return calls.winner()
+        return await ask_until_decided(calls, len(self.members))
 
     def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
         """See :meth:`Strategy.title`."""
@@ -90,28 +87,51 @@ class Cascade(Strategy):
         return ", then ".join(names)
 
 
-def is_decided(codes: Codes, left: int) -> NDArray[np.bool_]:
+async def ask_until_decided(calls: PromptCalls, members: int, weights: Sequence[float] | None = None) -> Taken:
+    """Ask members in their order until the rest cannot change the vote; what wins, see :meth:`Strategy.ask`.
+
+    Args:
+        calls: Asks the members.
+        members: How many there are.
+        weights: The weight of each member's vote; None for 1 each.
+    """
+    asked = 0
+    while asked < members:
+        await calls.one(asked, calls.settings)
+        asked += 1
+        # The function of the evaluation, so that a cascade stops where it stopped there.
+        if is_settled(calls.ballot(), members - asked, weights):
+            break
+    return calls.winner(None if weights is None else weights[:asked])
+
+
+def is_decided(codes: Codes, left: int, weights: Sequence[float] | None = None) -> NDArray[np.bool_]:
     """Whether a vote is decided, for each question, before the rest of the models is asked.
 
     Args:
         codes: The answers so far, models by questions.
         left: Models that were not asked yet, at least 0.
+        weights: The weight of each model's vote, also of those that were not asked yet, at least 0; None for 1 each.
     """
-    votes = count_votes(codes)
+    asked = len(codes)
+    votes = count_votes(codes, None if weights is None else weights[:asked])
+    more = float(left if weights is None else sum(weights[asked:]))
+    # Sums of weights have rounding errors, so what is nearly a tie is not decided.
+    slack = 0.0 if weights is None else _SLACK
     winner = votes.argmax(axis=0)
     most = votes.max(axis=0)
-    first = np.arange(len(codes))[:, None]
+    first = np.arange(asked)[:, None]
     # A rival that ties with the winner wins if a more accurate model gave it first.
     rival = (codes != np.take_along_axis(codes, winner[None], axis=0)) & (codes != NONE)
-    beats = rival & ((votes + left > most) | ((votes + left == most) & (first < winner)))
+    beats = rival & ((votes + more > most - slack) | ((votes + more == most) & (first < winner)))
     # An answer that no model gave so far wins only with more votes than the winner has.
-    decided: NDArray[np.bool_] = ~beats.any(axis=0) & (left <= np.where(np.isfinite(most), most, 0))
+    decided: NDArray[np.bool_] = ~beats.any(axis=0) & (more <= np.where(np.isfinite(most), most - slack, 0))
     return decided
 
 
-def is_settled(ballot: Ballot, left: int) -> bool:
+def is_settled(ballot: Ballot, left: int, weights: Sequence[float] | None = None) -> bool:
     """Whether the rest of the models cannot change what a ballot takes; with fields, none of them."""
-    decided = is_decided(ballot.codes, left)
+    decided = is_decided(ballot.codes, left, weights)
     return bool(decided[0] and (decided.all() or not ballot.is_object))
 
 
@@ -121,14 +141,20 @@ def _field_calls(answers: Sequence[str | None]) -> int:
     return next((n for n in range(1, models) if is_settled(Ballot(answers[:n], by_field=True), models - n)), models)
 
 
-def cascade_calls(codes: Codes) -> NDArray[np.intp]:
-    """The number of models that a cascade asks, for each question."""
+def cascade_calls(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.intp]:
+    """The number of models that a cascade asks, for each question; see :func:`is_decided` for the arguments."""
     models, questions = codes.shape
     calls = np.full(questions, models)
     # Decided questions are not looked at again, which saves most of the time.
     open_questions = np.arange(questions)
     for asked in range(1, models):
-        decided = is_decided(codes[:asked, open_questions], models - asked)
+        decided = is_decided(codes[:asked, open_questions], models - asked, weights)
         calls[open_questions[decided]] = asked
         open_questions = open_questions[~decided]
     return calls
+
+
+def asked_members(codes: Codes, weights: Sequence[float] | None = None) -> Floats:
+    """Whether a cascade asks each model, 1 or 0, models by questions; see :func:`is_decided` for the arguments."""
+    asked: Floats = (np.arange(len(codes))[:, None] < cascade_calls(codes, weights)).astype(np.float64)
+    return asked

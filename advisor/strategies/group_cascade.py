@@ -74,9 +74,9 @@ class GroupCascade(Strategy):
         )
 
     @property
-    def is_trivial(self) -> bool:
-        """See :meth:`Strategy.is_trivial`."""
-        return not self.in_groups or not self.alone_in
+    def same_as(self) -> str | None:
+        """See :attr:`Strategy.same_as`."""
+        return "single" if not self.in_groups else None if self.alone_in else "cascade"
 
     @property
     def groups(self) -> tuple[str, ...]:

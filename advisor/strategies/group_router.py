@@ -91,9 +91,9 @@ class GroupRouter(Strategy):
             yield cls(tuple(name for name in given.voters if name in used), routes)
 
     @property
-    def is_trivial(self) -> bool:
-        """See :meth:`Strategy.is_trivial`."""
-        return len({name for _, name in self.routes}) < 2
+    def same_as(self) -> str | None:
+        """See :attr:`Strategy.same_as`."""
+        return "single" if len({name for _, name in self.routes}) < 2 else None
 
     @property
     def groups(self) -> tuple[str, ...]:

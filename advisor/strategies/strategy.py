@@ -25,6 +25,7 @@ S = TypeVar("S", bound="Strategy")
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
 MOST_MEMBERS = 100
+_MOST_NAMES = 12  # in a sentence
 
 
 class DevScores(Schema):
@@ -96,9 +97,9 @@ class Strategy(ABC):
         return ()
 
     @property
-    def is_trivial(self) -> bool:
-        """Whether a simpler strategy gives the same answers, so that it is not offered."""
-        return False
+    def same_as(self) -> str | None:
+        """The simpler strategy, by its name, that gives the same answers, so that this one is left out; else None."""
+        return None
 
     def share_voted(self, examples: Sequence[Example]) -> float:  # noqa: ARG002
         """The share of the questions at which it counts answers, 0 to 1."""
@@ -201,7 +202,8 @@ class Strategy(ABC):
 
     @property
     def _names(self) -> str:
-        return join(self.members)
+        more = len(self.members) - _MOST_NAMES
+        return join(self.members if more < 2 else (*self.members[:_MOST_NAMES], f"{more} others"))
 
     @property
     def _models(self) -> str:

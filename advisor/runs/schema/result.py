@@ -390,6 +390,15 @@ class CutOffFigures(Schema):
     """all of this in sentences, which `warnings` has, too"""
 
 
+class LeftOutStrategy(Schema):
+    """A strategy that learned to do what a simpler one does, so that it was not compared."""
+
+    strategy: Line
+    """its name"""
+    same_as: Line
+    """the name of the simpler one: `vote` for a learned vote that is not better than the plain one on the labels"""
+
+
 class AdviceSection(Schema):
     """What is proven about the set that decodes together, and what to run."""
 
@@ -413,6 +422,8 @@ class AdviceSection(Schema):
     """what would change if the models had more tokens; null if nothing would"""
     doubts: tuple[Literal["follows_length"], ...] = ()
     """why the figures of all candidates may mislead: `follows_length` if models with longer responses score higher"""
+    left_out: tuple[LeftOutStrategy, ...] = ()
+    """strategies that were not compared, because they learned to do what a simpler one does"""
     confidence: Annotated[Number, Field(gt=0, lt=1)] = 0.9
     """of the intervals of gains: 0.9 by default"""
 

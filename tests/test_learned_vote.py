@@ -1,0 +1,311 @@
+"""The learned vote: what it learns, where the plain vote stays, and that it stops early without another answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_strategies import task
+from test_votes import Told, slow_vote
+
+from advisor.records import Answer, Profile
+from advisor.running.asking import Answerer
+from advisor.running.plan import StrategyPlan
+from advisor.statistics import folds_of
+from advisor.strategies.cascade import cascade_calls
+from advisor.strategies.learned_vote import LearnedVote, _choices_of, _fit, _loss_of
+from advisor.strategies.schema import strategy_json, strategy_of
+from advisor.strategies.strategy import AnsweredSplit, TrainingData
+from advisor.strategies.vote_reader import VoteReader
+from ensemble.decode.settings import Settings
+from ensemble.errors import InputError
+from ensemble.methods._votes import answer_codes, vote
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+ANSWER = st.one_of(st.none(), st.sampled_from("abc"))
+WEIGHT = st.one_of(st.sampled_from([0.1, 0.2, 0.3, 1.0]), st.floats(0, 1000, exclude_min=True))
+
+
+def answered(right: np.ndarray, wrong: np.ndarray | None = None, clusters: Sequence[str] = ()) -> AnsweredSplit:
+    """Models that are right (1), wrong (0) or without an answer (-1), models by questions; wrong answers by number."""
+    models, n = right.shape
+    questions = task("dev", n)
+    if clusters:
+        examples = tuple(replace(e, cluster=c) for e, c in zip(questions.examples, clusters, strict=True))
+        questions = replace(questions, examples=examples)
+    given = np.zeros((models, n), int) if wrong is None else wrong
+    texts = np.where(right == 1, "1", given.astype(str))
+    profiles = {}
+    for row in range(models):
+        own = [None if r < 0 else str(text) for r, text in zip(right[row], texts[row], strict=True)]
+        answers = tuple(
+            Answer(e.id, "text", text, float(r == 1), "eos")
+            for e, text, r in zip(questions.examples, own, right[row], strict=True)
+        )
+        profiles[f"m{row}"] = Profile(f"m{row}", answers)
+    return AnsweredSplit(questions, profiles)
+
+
+def learned(split: AnsweredSplit, voters: Sequence[str] = ("m0", "m1", "m2")) -> LearnedVote:
+    return next(LearnedVote.learn(TrainingData(split, voters[0], tuple(voters), can_vote=True)))
+
+
+def drawn(accuracies: Sequence[float], n: int, seed: int = 0, options: int = 4) -> AnsweredSplit:
+    """Independent models with these accuracies; wrong answers are spread over the other options."""
+    chance = np.random.default_rng(seed)
+    right = (chance.random((len(accuracies), n)) < np.array(accuracies)[:, None]).astype(int)
+    return answered(right, chance.integers(2, options + 1, right.shape))
+
+
+# --- What it learns ---
+
+
+def test_its_likelihood_is_that_of_a_slow_count() -> None:
+    codes = answer_codes([["a", "a", None, "c"], ["b", "a", "b", "c"], ["b", "b", "a", None]])
+    graded = np.array([[1, 0, 0, 0], [0, 0, 0.5, 0], [0, 1, 1, 0]], dtype=float)
+    weights = np.array([0.7, 0.2, 1.1])
+    total = 0.0
+    for own, scored in zip(codes.T, graded.T, strict=True):
+        utilities = {code: sum(w for w, c in zip(weights, own, strict=True) if c == code) for code in set(own) - {-1}}
+        score = {code: np.mean([s for s, c in zip(scored, own, strict=True) if c == code]) for code in utilities}
+        if max(score.values()) > min(score.values()):
+            odds = {code: np.exp(value) for code, value in utilities.items()}
+            total -= np.log(sum(odds[code] * score[code] for code in odds) / sum(odds.values()))
+    loss = _loss_of(_choices_of(codes, graded))
+    value, slopes = loss(weights)
+    assert value == pytest.approx(total)
+    steps = 1e-6 * np.eye(3)
+    assert slopes == pytest.approx([(loss(weights + s)[0] - loss(weights - s)[0]) / 2e-6 for s in steps], abs=1e-5)
+
+
+def test_no_other_weights_have_a_larger_penalized_likelihood() -> None:
+    chance = np.random.default_rng(0)
+    codes = chance.integers(-1, 3, (5, 60)).astype(np.int32)
+    choices, ridge = _choices_of(codes, (codes == 1).astype(float)), np.eye(5)
+    found, loss = _fit(choices, ridge, np.full(5, 0.5)), _loss_of(choices, ridge + 0.05 * np.eye(5))
+    for _ in range(50):
+        assert loss(found)[0] <= loss(np.maximum(found + chance.normal(0, 0.05, 5), 0))[0] + 1e-4
+
+
+def test_the_weights_are_in_the_order_of_what_independent_models_know() -> None:
+    found = learned(drawn([0.5, 0.85, 0.6, 0.4], 1500))
+    assert found.members[:3] == ("m1", "m2", "m0")
+    # The weight of an independent model is the logarithm of its odds against one of three wrong options.
+    wanted = {"m1": 0.85 / 0.05, "m2": 0.6 / (0.4 / 3), "m0": 0.5 / (0.5 / 3)}
+    for name, odds in wanted.items():
+        assert found.weights[found.members.index(name)] == pytest.approx(np.log(odds), abs=0.35)
+
+
+def test_a_model_that_knows_nothing_is_no_member() -> None:
+    chance = np.random.default_rng(1)
+    right = (chance.random((4, 600)) < np.array([[0.7], [0.65], [0.6], [0.1]])).astype(int)
+    # The last one is wrong as the first one is, so that its answer is evidence against itself.
+    wrong = chance.integers(2, 4, right.shape)
+    wrong[3] = wrong[0]
+    assert "m3" not in learned(answered(right, wrong)).members
+
+
+def test_a_model_that_repeats_others_counts_less_than_an_independent_one() -> None:
+    chance = np.random.default_rng(2)
+    right = (chance.random((5, 800)) < 0.6).astype(int)
+    wrong = chance.integers(2, 4, right.shape)
+    right[1:3], wrong[1:3] = right[0], wrong[0]
+    found = learned(answered(right, wrong))
+    own = dict(zip(found.members, found.weights, strict=True))
+    copies = sum(own.get(name, 0.0) for name in ("m0", "m1", "m2"))
+    assert found.same_as is None
+    assert copies == pytest.approx(own["m3"], rel=0.35)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_few_labels_of_many_models_are_enough_and_give_the_same_weights_again(seed: int) -> None:
+    split = drawn(np.linspace(0.75, 0.35, 40).tolist(), 50, seed)
+    found = learned(split)
+    assert found == learned(split)
+    assert len(found.members) <= 40
+    assert all(0 < weight < 100 for weight in found.weights)
+
+
+def test_of_more_than_fifty_models_the_voters_and_the_most_accurate_are_asked() -> None:
+    found = learned(drawn(np.linspace(0.3, 0.8, 60).tolist(), 100), ("m0", "m1", "m2"))
+    assert 3 <= len(found.members) <= 50
+
+
+# --- Where the plain vote stays ---
+
+
+@pytest.mark.parametrize("kind", ["equal", "all right", "none right", "no answers", "one question"])
+def test_where_labels_tell_nothing_the_plain_vote_stays(kind: str) -> None:
+    right = np.random.default_rng(0).integers(0, 2, (5, 60))
+    right = {"equal": np.repeat(right[:1], 5, axis=0), "all right": right * 0 + 1, "none right": right * 0}.get(
+        kind, right * 0 - 1
+    )
+    if kind == "one question":
+        right[:2, 3] = 0, 1
+    found = learned(answered(right))
+    assert (found.members, set(found.weights), found.same_as) == (("m0", "m1", "m2"), {1.0}, "vote")
+    assert learned(answered(right), ("m0", "m1")).same_as == "single"
+
+
+def test_where_the_plain_vote_is_the_best_vote_learning_costs_at_most_one_point() -> None:
+    """Equal, independent models: no weights are better than equal ones."""
+    costs = []
+    for seed in range(20):
+        found, new = (
+            learned(drawn([0.6] * 5, 100, seed), [f"m{n}" for n in range(5)]),
+            drawn([0.6] * 5, 2000, 100 + seed),
+        )
+        plain = LearnedVote(tuple(new.profiles), (1.0,) * 5)
+        own, others = (each.apply(new.responses(each) or (), new.task).accuracy for each in (found, plain))
+        costs.append(others - own)
+    assert 0 <= np.mean(costs) <= 1
+
+
+def write_log(path: Path, split: AnsweredSplit) -> None:
+    """A log in the form of a pool."""
+    lines = [
+        json.dumps(
+            {
+                "id": example.id,
+                "question": f"{example.id}?",
+                "reference": "1",
+                "models": {
+                    name: [profile.answers[n].extracted, int(profile.answers[n].score), 9]
+                    for name, profile in split.profiles.items()
+                },
+            }
+        )
+        for n, example in enumerate(split.task.examples)
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def test_a_plain_vote_that_stays_is_told_by_a_code_and_in_the_report(place: Place) -> None:
+    right = np.random.default_rng(0).integers(0, 2, (1, 120)).repeat(4, axis=0)
+    right[0, :6], right[1, 6:12], right[2, 12:18], right[3, 18:24] = 1, 1, 1, 1
+    write_log(Path("log.jsonl"), answered(right, np.arange(2, 6)[:, None] + np.zeros_like(right)))
+    assert place.advisor("select", "--logs", "log.jsonl", "--out", "run").status == 0
+    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    assert {"strategy": "learned_vote", "same_as": "vote"} in result["advice"]["left_out"]
+    assert "learned_vote" not in [each["strategy"] for each in result["strategies"]]
+    assert "A <bdi>learned vote</bdi> was not compared" in Path("run/report.html").read_text(encoding="utf-8")
+
+
+def test_it_is_compared_reported_and_checked(place: Place) -> None:
+    split = drawn([0.75, 0.7, 0.65, 0.65, 0.5, 0.45, 0.4], 400)
+    write_log(Path("log.jsonl"), split)
+    assert place.advisor("select", "--logs", "log.jsonl", "--out", "run").status == 0
+    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    [row] = [each for each in result["strategies"] if each["strategy"] == "learned_vote"]
+    assert len(row["members"]) == len(row["weights"]) > 5
+    assert row["calls_per_question"] < len(row["members"])
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert f"Learned vote, {len(row['members'])} models" in page and f"m0 ({row['weights'][0]:.1f}), then" in page
+    new = [replace(each, id=f"new {each.id}") for each in split.task.examples]
+    write_log(Path("new.jsonl"), replace(split, task=replace(split.task, examples=tuple(new))))
+    ran = place.advisor("check", "run", "--logs", "new.jsonl", "--strategy", "learned_vote", "--json")
+    assert (ran.status, json.loads(ran.out)["strategy"]) == (0, "learned_vote")
+
+
+def test_questions_of_a_cluster_are_in_one_fold() -> None:
+    clusters = [f"text {n // 3}" for n in range(60)]
+    folds = folds_of(clusters, 60, 5)
+    assert all(len(set(folds[n : n + 3])) == 1 for n in range(0, 60, 3))
+    assert sorted(np.bincount(folds)) == [12] * 5
+
+
+def test_clusters_of_one_question_each_teach_what_none_teach() -> None:
+    split = drawn([0.5, 0.8, 0.6], 100)
+    clusters = [f"{n:03}" for n in range(100)]
+    examples = tuple(replace(e, cluster=c) for e, c in zip(split.task.examples, clusters, strict=True))
+    assert learned(replace(split, task=replace(split.task, examples=examples))) == learned(split)
+
+
+# --- It stops early ---
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.tuples(ANSWER, WEIGHT), min_size=1, max_size=8))
+def test_it_gives_the_answer_of_all_models_and_asks_no_more_of_them(pairs: list[tuple[str | None, float]]) -> None:
+    answers, weights = [a for a, _ in pairs], [w for _, w in pairs]
+    codes = answer_codes([[each] for each in answers])
+    calls = int(cascade_calls(codes, weights)[0])
+    full = vote(codes, weights)[0]
+    assert full == slow_vote(answers, weights)
+    assert answers[vote(codes[:calls], weights[:calls])[0]] == answers[full]
+    # Whatever the models that are not asked would have said.
+    for other in (None, "a", "b", "c", "new"):
+        changed = [*answers[:calls], *[other] * (len(answers) - calls)]
+        assert changed[slow_vote(changed, weights)] == answers[full]
+    names = tuple(str(n) for n in range(len(pairs)))
+    plan = StrategyPlan(LearnedVote(names, tuple(weights)), (), reader=VoteReader("exact_match", "([a-c])", "test"))
+    asked = asyncio.run(
+        Answerer(plan, [Told(*each) for each in zip(names, answers, strict=True)]).answer("?", Settings())
+    )
+    assert asked.calls == calls
+    assert answers[int(asked.model)] == answers[full]
+
+
+def test_it_stops_as_soon_as_the_rest_has_less_weight() -> None:
+    codes = answer_codes([["a", "a", None], ["b", "a", "b"], ["b", "c", "b"]])
+    assert cascade_calls(codes, [3.0, 1.0, 1.0]).tolist() == [1, 1, 3]
+    assert cascade_calls(codes, [2.0, 1.5, 1.0]).tolist() == [3, 2, 2]
+
+
+def test_the_calls_of_its_evaluation_are_those_that_it_makes() -> None:
+    split = drawn([0.8, 0.7, 0.6, 0.5], 80)
+    strategy = LearnedVote(tuple(split.profiles), (1.5, 1.0, 0.7, 0.4))
+    responses = list(split.profiles.values())
+    picks = strategy.picks(responses, split.task)
+    calls = strategy.calls(responses, split.task, picks)
+    codes = answer_codes([[each.extracted for each in profile.answers] for profile in responses])
+    assert calls.sum(axis=0).tolist() == cascade_calls(codes, strategy.weights).tolist()
+    assert calls.sum() < calls.size
+
+
+def test_answers_that_were_not_there_when_it_learned_are_votes_like_others() -> None:
+    strategy = LearnedVote(("a", "b", "c"), (1.0, 0.7, 0.6))
+    new = [Profile(name, (Answer("1", "t", text, 0.0, "eos"),)) for name, text in zip("abc", "xyy", strict=True)]
+    assert strategy.picks(new, task("dev", 1)) == [1]
+    none = [Profile(name, (Answer("1", None, None, 0.0, "error", "no"),)) for name in "abc"]
+    assert strategy.picks(none, task("dev", 1)) == [0]
+
+
+# --- In files ---
+
+
+def test_its_json_is_read_back() -> None:
+    strategy = LearnedVote(("a", "b", "c"), (1.25, 0.5, 0.1))
+    assert strategy_json(strategy) == {
+        "strategy": "learned_vote",
+        "members": ["a", "b", "c"],
+        "weights": [1.25, 0.5, 0.1],
+    }
+    assert strategy_of(strategy_json(strategy), "x.json", "write it again") == strategy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"weights": value} for value in ([1, 2], [1, 2, 0], [1, 2, 1001], [1, 2, float("nan")], [1, 2, "3"], None)),
+        {"members": [f"m{n}" for n in range(51)], "weights": [1.0] * 51},
+        {"members": ["a", "a", "b"]},
+    ],
+    ids=repr,
+)
+def test_an_odd_file_is_refused_in_one_line(change: dict[str, object]) -> None:
+    values = {"strategy": "learned_vote", "members": ["a", "b", "c"], "weights": [1.0, 1.0, 1.0], **change}
+    with pytest.raises(InputError, match=r"^x\.json: (weights|members).*; write it again$"):
+        strategy_of(values, "x.json", "write it again")
