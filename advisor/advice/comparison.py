@@ -508,8 +508,11 @@ def _result(
     spent = {name: _spent(held_out.profiles[name], own) for name, own in asked.items() if own.any()}
     seconds = _mean([each.seconds for each in spent.values()], n)
     if profile.cost.tokens:
-        # Decoded together: all members write all tokens, in the time of the whole set.
-        spent = {name: each._replace(tokens=float(profile.cost.tokens)) for name, each in spent.items()}
+        # Decoded together: all members write all tokens, in the time of the whole set. But of thinking, each writes its
+        # own, which is only counted in all.
+        thinking = profile.cost.thinking_tokens
+        tokens = profile.cost.tokens - thinking + thinking / len(spent)
+        spent = {name: each._replace(tokens=tokens) for name, each in spent.items()}
         seconds = profile.cost.seconds / n
     prices = [
         None if (price := held_out.prices.get(name)) is None else price.of(each.prompt_tokens, each.tokens)

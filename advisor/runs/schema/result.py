@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from advisor.records import Doubt, LengthUnit, ReasonCode, Shown, Status, Verdict
+from advisor.records import Doubt, LengthUnit, ReasonCode, Shown, Status, Think, Verdict
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import Accuracy, GroupAccuracy, Measured, OfMethod, OfModel
 from advisor.runs.schema.strategy import StrategyKey
@@ -90,6 +90,8 @@ class RuleLimits(Schema):
     """points that a strategy with more than one model or call must gain to be recommended; null: 0.2 for each call"""
     within: Number | None = None
     """the cheapest strategy at most so many points below the best one is recommended; null: the best one"""
+    think: Think | None = None
+    """`apart` if members of a set think alone, so that lengths are those of the answers"""
 
 
 class RaceCost(Schema):
@@ -250,6 +252,8 @@ class EnsembleResult(GainFigures, Measured, OfMethod):
     """candidates that each member brings to the union"""
     weights: Weights | Literal["perplexity"] | None = None
     """the members' weights, `perplexity`, or null for equal ones"""
+    think: Think | None = None
+    """`apart` if each member thought alone before they answered together"""
     n: Count = 0
     """number of held-out questions"""
     split: Line = ""
@@ -474,6 +478,8 @@ class ModelSource(SparseSchema):
     """how its weights were rounded"""
     thinking: Raw | None = None
     """the tags of its thinking, `OPENING...CLOSING`, where its line in the pool file names them"""
+    thinking_budget: Count | None = None
+    """the most tokens that it thinks, where its line in the pool file limits them; a server's is in `remote`"""
     day: Json = None
     """of a server: the day on which it answered"""
     says: Json = None
