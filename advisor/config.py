@@ -38,9 +38,9 @@ from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
-from ensemble.methods import check_greedy, list_methods, plugins
+from ensemble.methods import check_greedy, list_methods, make_options, plugins
 from ensemble.methods._response import read_prompt
-from ensemble.models.spec import ModelSpec
+from ensemble.models.spec import THINK, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
@@ -110,6 +110,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
         # Candidates are compared by greedy decoding, and so is their set.
         check_greedy(self.method, "use --method gac, which has the same mean; advisor run and advisor serve can draw")
         check_weights(self.weights, len(self.candidates), self.dev)
+        _check_think(self)
         _check_judges(self)
         _check_fusion(self)
 
@@ -168,7 +169,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
             candidates=candidates,
             dev=dev,
             held_out=held_out,
-            rules=options.limits,
+            rules=replace(options.limits, think=options.think),
             inference=InferenceConfig.from_options(options),
             cache_dir=options.cache_dir or default_cache_dir(),
             command=command,
@@ -333,6 +334,17 @@ def _read_judge(option: str, line: str, candidates: Sequence[ModelSpec]) -> Mode
             "a pool file"
         )
     return read_line(line, option)
+
+
+def _check_think(config: RunConfig) -> None:
+    """Raise InputError if ``--think`` has no effect: the method has no such option, or no text is written."""
+    if config.think is None:
+        return
+    make_options(config.method, {THINK: config.think})
+    if config.dev.metric == "choice":
+        raise InputError(
+            f"--think {config.think}: {config.dev.name} has options, which are chosen by their likelihood; leave it out"
+        )
 
 
 def _check_judges(config: RunConfig) -> None:

@@ -21,8 +21,9 @@ Doubt = Literal["never_right", "unread", "same_text"]
 all responses are the same text."""
 Verdict = Literal["better", "worse", "equal", "unclear"]
 Shown = Literal["yes", "not_yet", "no"]
-
 LengthUnit = Literal["characters", "tokens"]
+Think = Literal["apart"]
+"""How the members of a set think that decode together; see :mod:`ensemble.decode.thinking`."""
 
 _MOST_UNKNOWN = 0.1
 """The share of responses whose tokens or dollars may be unknown, for example those of requests that failed."""
@@ -99,6 +100,7 @@ class Cost:
         combined: Steps in which several members took part.
         handled: Vocabulary entries whose probabilities were read, summed over all steps.
         prompt_tokens: Tokens of the prompts; 0 if they are not known.
+        thinking_tokens: Those of ``tokens`` that were thinking, where they are counted apart.
         peak_memory: Bytes, see :func:`advisor.profile.generate.peak_memory`; None if it is not known.
     """
 
@@ -108,6 +110,7 @@ class Cost:
     combined: int = 0
     handled: int = 0
     prompt_tokens: int = 0
+    thinking_tokens: int = 0
     peak_memory: int | None = None
 
 
@@ -150,8 +153,9 @@ class Profile:
     def part(self, numbers: Sequence[int]) -> Profile:
         """The answers to some of the questions, by their numbers, with a proportional share of the cost."""
         share = len(numbers) / len(self.answers) if self.answers else 0.0
-        seconds, tokens = self.cost.seconds * share, round(self.cost.tokens * share)
-        cost = replace(self.cost, seconds=seconds, tokens=tokens, prompt_tokens=round(self.cost.prompt_tokens * share))
+        names = ("tokens", "prompt_tokens", "thinking_tokens")
+        counts = {name: round(getattr(self.cost, name) * share) for name in names}
+        cost = replace(self.cost, seconds=self.cost.seconds * share, **counts)
         return Profile(self.model, tuple(self.answers[number] for number in numbers), cost)
 
     @property
@@ -239,6 +243,8 @@ class Limits:
         within: Points below the largest expected gain within which the cheapest strategy is recommended, 0 to 100; None
             to recommend by the gain.
         budget: Dollars of 1,000 questions that the recommended strategy may cost, above 0; None for any price.
+        think: ``apart`` if the members think before they answer together, so that only their answers must be alike in
+            length.
     """
 
     max_gap: float = 10.0
@@ -249,6 +255,7 @@ class Limits:
     min_gain: float | None = None
     within: float | None = None
     budget: float | None = None
+    think: Think | None = None
 
     def __post_init__(self) -> None:
         # NaN fails each of these comparisons, too.
@@ -304,13 +311,16 @@ def gap(a: float, b: float) -> float:
     return abs(a - b)
 
 
-def compared_lengths(a: Standing | Profile, b: Standing | Profile) -> tuple[float | None, float | None, LengthUnit]:
+def compared_lengths(
+    a: Standing | Profile, b: Standing | Profile, limits: Limits = Limits()
+) -> tuple[float | None, float | None, LengthUnit]:
     """The mean lengths of two models in the unit in which they are compared.
 
     Characters, as in the paper: tokens of different tokenizers differ in size. But if one of the two thinks, what a
-    reader sees is not what it wrote, and thinking may be hidden; then tokens, if they are known of both.
+    reader sees is not what it wrote, and thinking may be hidden; then tokens, if they are known of both. Where the
+    members of a set think apart, they write only the answers together.
     """
-    if (a.thinks or b.thinks) and a.mean_tokens is not None and b.mean_tokens is not None:
+    if limits.think is None and (a.thinks or b.thinks) and a.mean_tokens is not None and b.mean_tokens is not None:
         return a.mean_tokens, b.mean_tokens, "tokens"
     return a.mean_length, b.mean_length, "characters"
 

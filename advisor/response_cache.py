@@ -38,7 +38,7 @@ class Response:
 
     Attributes:
         text: Untrusted text: as the model wrote it, and after :func:`apart` its answer alone.
-        tokens: Generated tokens of the primary, those of its thinking included.
+        tokens: Generated tokens of the primary, those of the thinking included: of all members' if they think apart.
         finish_reason: Why generation ended.
         seconds: The response's share of its batch's time.
         error: The reason in one line, if the question failed.
@@ -48,9 +48,9 @@ class Response:
         combined: Steps in which several members took part.
         handled: Vocabulary entries whose probabilities were read, summed over all steps.
         prompt_tokens: Tokens of the prompt, for the primary; 0 if it is not known.
-        thinking: What a server gave apart as the model's thinking, and after :func:`apart` all of it; None if there is
-            none, or it is not shown.
-        thinking_tokens: Tokens of the thinking, as a server counts them; 0 if it does not say it.
+        thinking: What a server or the decoder gave apart as the thinking, and after :func:`apart` all of it; None
+            without thinking, and if it is not shown.
+        thinking_tokens: Tokens of the thinking, as a server or the decoder counts them; 0 if it does not say it.
         calls: Functions that the model calls, each by its name and its arguments. Such a response is never stored.
     """
 

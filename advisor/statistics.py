@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from advisor.records import FIGURE_ALPHA, TOLERANCE, LengthUnit, Profile, compared_lengths
+from advisor.records import FIGURE_ALPHA, TOLERANCE, LengthUnit, Limits, Profile, compared_lengths
 from ensemble.errors import UniteError
 
 Floats = NDArray[np.float64]
@@ -186,7 +186,11 @@ def wilson(values: Floats, alpha: float = FIGURE_ALPHA) -> Interval:
 
 
 def paired_intervals(
-    primary: Profile, others: Sequence[Profile], alpha: float = FIGURE_ALPHA, seed: int = 0
+    primary: Profile,
+    others: Sequence[Profile],
+    alpha: float = FIGURE_ALPHA,
+    seed: int = 0,
+    limits: Limits = Limits(),
 ) -> list[tuple[Interval, Interval]]:
     """Paired bootstrap of the gap and of the length ratio to the primary, for all candidates in one matrix product.
 
@@ -195,6 +199,7 @@ def paired_intervals(
         others: The other candidates' answers to the same questions.
         alpha: The probability beyond one end, between 0 and 0.5.
         seed: Of the bootstrap.
+        limits: Whether lengths are those of the answers.
 
     Returns:
         For each candidate, the interval of the primary's accuracy minus its own, in points, and the interval of the
@@ -207,7 +212,7 @@ def paired_intervals(
     for other in others:
         check_same_questions(primary, other)
     profiles = (primary, *others)
-    units: list[LengthUnit] = [compared_lengths(primary, other)[2] for other in others]
+    units: list[LengthUnit] = [compared_lengths(primary, other, limits)[2] for other in others]
     measured = [scores(profile) for profile in profiles]
     lengths = {unit: [_lengths(profile, unit) for profile in profiles] for unit in dict.fromkeys(units)}
     for own in lengths.values():
@@ -225,7 +230,7 @@ def paired_intervals(
         length = means[unit]
         # The longer one of the sample stays the numerator in all resamples. Otherwise the ratio is never below 1, and
         # the interval of two models with equally long answers misses their ratio.
-        mean, of_primary, _ = compared_lengths(other, primary)
+        mean, of_primary, _ = compared_lengths(other, primary, limits)
         is_longer = (mean or 0.0) > (of_primary or 0.0)
         longer, shorter = (column, 0) if is_longer else (0, column)
         ratios = _ratios(length[:, longer], length[:, shorter])

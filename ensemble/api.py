@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, cast
 
@@ -18,13 +18,15 @@ from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
+from ensemble.decode.thinking import Thinker, ThinkingDecoder
 from ensemble.distributed.engine import Backend, check_engine, check_models, load_members
 from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
-from ensemble.methods import get_method, get_module, make_options, plugins
+from ensemble.methods import DEFAULT, get_method, get_module, make_options, plugins
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.spec import (
+    THINK,
     ChatTemplate,
     Checkpoint,
     Dialogue,
@@ -59,7 +61,9 @@ class Ensemble:
             ``perplexity`` weights them prompt by prompt; see :mod:`ensemble.score.perplexity`. Then prompts are decoded
             one by one.
         cache_dir: The folder that keeps the joint vocabulary's tables; the user's cache folder if None.
-        options: The method's settings; see ``Options`` in its module.
+        options: The method's settings; see ``Options`` in its module. Of every token-level method,
+            ``think="apart"`` lets each member think alone, and then all members answer together; see
+            :mod:`ensemble.decode.thinking`.
 
     Raises:
         InputError: An argument is out of its range, or the method needs what the members lack.
@@ -87,9 +91,15 @@ class Ensemble:
         self.weights = normalised(weights, len(members))
         self._weights_of_prompt = weights == "perplexity" and len(members) > 1
         self.options = with_consistency(weights, options)
+        self._cache_dir = cache_dir
         self._joint = load_or_build(
             [member.vocabulary for member in members], cache_dir or default_cache_dir() / "tables"
         ).to(step_device(members))
+        # A budget limits what a member writes alone.
+        spec = members[0].spec if len(members) == 1 else None
+        self._thinks_apart = self.options.get(THINK) is not None or (
+            spec is not None and spec.thinking_budget is not None
+        )
         self._drafters: dict[Batch, Drafter] = {}
         self._made = self._make(self.weights)
         if self._weights_of_prompt:
@@ -269,7 +279,26 @@ class Ensemble:
         # Kept, because it has learned how long these members take, and how often they agree.
         if batch not in self._drafters:
             self._drafters[batch] = make_drafter(self.members, self._joint, batch)
-        return Decoder(self.members, self._joint, rule, batch, self._drafters[batch])
+        parts = (self.members, self._joint, rule, batch, self._drafters[batch])
+        if not self._thinks_apart:
+            return Decoder(*parts)
+        alone, untraced = (
+            [(each.members, each._joint, each._rule()) for each in self._alone],
+            replace(batch, trace=False),
+        )
+        return ThinkingDecoder(*parts, [Thinker(*each, untraced) for each in alone])
+
+    @cached_property
+    def _alone(self) -> Sequence[Ensemble]:
+        """Each member alone."""
+        if len(self.members) == 1:
+            return [self]
+        # As a single model is asked: a draw is from all its tokens, if they are here.
+        methods = ["average" if member.is_here else DEFAULT for member in self.members]
+        return [
+            Ensemble([member], method=method, k=self.k, cache_dir=self._cache_dir)
+            for member, method in zip(self.members, methods, strict=True)
+        ]
 
     def stream(  # noqa: PLR0913  # as for generate
         self,
@@ -462,7 +491,7 @@ def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
 
         address, line = read_server_line(words, "models")
         name = address.name if line.name is None else line.name
-        return ModelSpec(address, name, chat_template=line.chat_template or "never")
+        return ModelSpec(address, name, chat_template=line.chat_template or "never", thinking=line.thinking)
     checkpoint = model if isinstance(model, Checkpoint | ServerAddress) else Checkpoint(str(model))
     return ModelSpec(checkpoint, checkpoint.name, chat_template="never")
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -21,6 +21,7 @@ from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member
 from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.models.thinking import ThinkingTags
 from ensemble.runtime.draft import Drafter, DraftMode
 
 PROMPTS = ["The cat sat on", "James and Anna went to the shop", "Café", "3 pears and", "What is the capital"]
@@ -115,6 +116,19 @@ def test_methods_that_need_the_top_candidates_write_what_they_write_in_one_proce
     here, apart = far.ensembles(**options)
     settings, batch = Settings(max_new_tokens=12), Batch(4)
     assert generate(apart, PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_members_that_think_apart_write_what_they_write_in_one_process(far: Far, size: int) -> None:
+    tags = (ThinkingTags("is", "q"), ThinkingTags("is", "s"))  # letters that these random models write
+    settings, batch, made = Settings(max_new_tokens=40), Batch(size), []
+    for members in (far.here.members, far.members, (far.members[0], far.here.members[1])):
+        specs = [replace(cast("ModelSpec", each.spec), thinking=own) for each, own in zip(members, tags, strict=True)]
+        ready = [replace(each, spec=spec) for each, spec in zip(members, specs, strict=True)]
+        made.append(generate(Ensemble(ready, k=5, think="apart"), [f"{each} is" for each in PROMPTS], settings, batch))
+    assert made[0] == made[1] == made[2]
+    assert {thought and thought.finish_reason for each in made[0] for thought in each.thinking} >= {"stop"}
+    assert any(each.text for each in made[0])
 
 
 def test_draws_are_those_of_one_process(far: Far) -> None:

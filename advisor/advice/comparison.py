@@ -550,8 +550,11 @@ def _result(
     )
     seconds = _mean([each.seconds for each in costs.values()], n)
     if profile.cost.tokens and not strategy.ASKS:
-        # Decoded together: all members write all tokens, in the time of the whole set.
-        costs = {name: each._replace(tokens=float(profile.cost.tokens)) for name, each in costs.items()}
+        # Decoded together: all members write all tokens, in the time of the whole set. But of thinking, each writes its
+        # own, which is only counted in all.
+        thinking = profile.cost.thinking_tokens
+        tokens = profile.cost.tokens - thinking + thinking / len(costs)
+        costs = {name: each._replace(tokens=tokens) for name, each in costs.items()}
         seconds = profile.cost.seconds / n
     prices = [each.price(held_out.prices.get(name)) for name, each in costs.items()]
     known = [price for price in prices if price is not None]

@@ -217,7 +217,7 @@ def predicted_sets(profiles: Sequence[Profile], rules: Limits) -> tuple[Predicte
     predictor = Predictor(profiles)
     standings = {profile.model: profile.standing for profile in sorted(profiles, key=rank)}
     greedy = select(list(standings.values()), rules).selected
-    lengths = Limits(max_gap=100, max_length_ratio=rules.max_length_ratio, max_models=len(profiles))
+    lengths = Limits(max_gap=100, max_length_ratio=rules.max_length_ratio, max_models=len(profiles), think=rules.think)
 
     def fits(models: tuple[str, ...]) -> bool:
         return len(select([standings[model] for model in models], lengths).selected) == len(models)

@@ -277,7 +277,7 @@ def close_calls(
     """
     first = next(profile for profile in profiles if profile.model == primary)
     others = [profile for profile in profiles if profile.model != primary]
-    intervals = paired_intervals(first, others, alpha, seed)
+    intervals = paired_intervals(first, others, alpha, seed, rules)
     return tuple(_margin(first, other, pair, rules, alpha) for other, pair in zip(others, intervals, strict=True))
 
 
@@ -301,7 +301,7 @@ def _margin(
     (low, high), (shortest, longest) = intervals
     limit = rules.max_length_ratio
     close = within(gap(primary.accuracy, candidate.accuracy), rules.max_gap)
-    ratio = length_ratio(*compared_lengths(primary, candidate)[:2])
+    ratio = length_ratio(*compared_lengths(primary, candidate, rules)[:2])
     # An unknown length rejects nothing.
     alike = ratio is None or within(ratio, limit)
     order_flips = low < 0

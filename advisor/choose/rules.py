@@ -103,14 +103,15 @@ def _broken_rules(candidate: Standing, primary: Standing, rules: Limits) -> dict
     if not within(distance, rules.max_gap):
         figure = _figure(distance, rules.max_gap)
         broken["gap"] = f"its gap to the primary is {figure} points, over the limit of {rules.max_gap:g}"
-    ratio = length_ratio(*compared_lengths(candidate, primary)[:2])
+    ratio = length_ratio(*compared_lengths(candidate, primary, rules)[:2])
     if ratio is not None and not within(ratio, rules.max_length_ratio):
-        broken["length"] = _why_length(candidate, primary, ratio, rules.max_length_ratio)
+        broken["length"] = _why_length(candidate, primary, ratio, rules)
     return broken
 
 
-def _why_length(candidate: Standing, primary: Standing, ratio: float, limit: float) -> str:
-    length, of_primary, unit = compared_lengths(candidate, primary)
+def _why_length(candidate: Standing, primary: Standing, ratio: float, rules: Limits) -> str:
+    length, of_primary, unit = compared_lengths(candidate, primary, rules)
+    limit = rules.max_length_ratio
     own, other = f"{length:.1f}", f"{of_primary:.1f}"
     if math.isinf(ratio):
         return f"its mean length is {own} {unit} against {other} of the primary: one of the two gives no responses"
@@ -124,7 +125,7 @@ def _why_length(candidate: Standing, primary: Standing, ratio: float, limit: flo
 def _why_selected(candidate: Standing, primary: Standing, rules: Limits) -> str:
     distance = _figure(gap(candidate.accuracy, primary.accuracy), rules.max_gap)
     behind = f"its gap to the primary is {distance} points, within the limit of {rules.max_gap:g}"
-    length, of_primary, unit = compared_lengths(candidate, primary)
+    length, of_primary, unit = compared_lengths(candidate, primary, rules)
     ratio = length_ratio(length, of_primary)
     if ratio is None:
         whose = "its" if candidate.mean_length is None else "the primary's"

@@ -39,7 +39,7 @@ from advisor.profile.generate import free_memory
 from advisor.profile.profiler import Profiler
 from advisor.profile.turns import continued, responses
 from advisor.progress import Progress
-from advisor.records import LengthUnit, Profile, Standing, compared_lengths, gap, length_ratio
+from advisor.records import LengthUnit, Limits, Profile, Standing, compared_lengths, gap, length_ratio
 from advisor.response_cache import ResponseCache, key_of
 from advisor.statistics import Floats, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError, first_line
@@ -135,6 +135,7 @@ def all_pairs(
     profiles: Sequence[Profile],
     tokenizations: Mapping[str, Tokenization] = MappingProxyType({}),
     token_agreements: Mapping[tuple[str, str], TokenAgreement] = MappingProxyType({}),
+    limits: Limits = Limits(),
 ) -> tuple[Pair, ...]:
     """Measure every pair of the first 100 candidates.
 
@@ -143,6 +144,7 @@ def all_pairs(
             accurate first.
         tokenizations: The tokenizations of the same words, by name; candidates may be missing.
         token_agreements: How well one candidate predicts another's responses, by reader and writer.
+        limits: Whether lengths are those of the answers.
 
     Raises:
         UniteError: Two candidates answered different questions; names both.
@@ -162,6 +164,7 @@ def all_pairs(
         _pair(
             a,
             b,
+            limits,
             **{name: None if math.isnan(table[i, j]) else float(table[i, j]) for name, table in tables.items()},
         )
         for (i, a), (j, b) in itertools.combinations(enumerate(standings), 2)
@@ -170,11 +173,11 @@ def all_pairs(
 
 def pairs_of_standings(standings: Sequence[Standing]) -> tuple[Pair, ...]:
     """The gap and the length ratio of every pair of the first 100, the measures that need no responses."""
-    return tuple(_pair(a, b) for a, b in itertools.combinations(standings[:MOST_COMPARED], 2))
+    return tuple(_pair(a, b, Limits()) for a, b in itertools.combinations(standings[:MOST_COMPARED], 2))
 
 
-def _pair(a: Standing, b: Standing, **measures: Any) -> Pair:
-    own, other, unit = compared_lengths(a, b)
+def _pair(a: Standing, b: Standing, limits: Limits, **measures: Any) -> Pair:
+    own, other, unit = compared_lengths(a, b, limits)
     ratio = length_ratio(own, other)
     return Pair(a.model, b.model, gap(a.accuracy, b.accuracy), ratio, length_unit=unit, **measures)
 

@@ -261,6 +261,7 @@ def _from_models(
         method=strategy.name if decodes else DEFAULT,
         k=(measured.k if measured else None) or 10,
         weights=_weights(measured, strategy, entries) if decodes else EQUAL,
+        think=run.result.rules.think if decodes else None,
         judges=judges,
     )
     with open_session(config, progress) as (cache, _):

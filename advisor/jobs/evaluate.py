@@ -130,6 +130,7 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
         command=command,
         k=options.k,
         weights=weights,
+        think=options.think,
         judges=judges,
     )
 

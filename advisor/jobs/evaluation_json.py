@@ -36,6 +36,7 @@ def evaluation_of(
         signature=str(task.signature),
         k=config.k,
         weights=config.weights,
+        think=config.think,
         best_single_model=best.model,
         members=tuple(_member(member, task, config.seed) for member in members),
         methods=tuple(_method(result, task, config.seed) for result in methods),

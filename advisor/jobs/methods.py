@@ -2,7 +2,8 @@
 
 Token-level and span-level methods decode; response-level ones read the members' stored responses. Each method is
 compared with the best single member on these questions. The control is that member's majority over as many sampled
-responses as there are members: the result of the same cost without an ensemble.
+responses as there are members: the result of the same cost without an ensemble. If the members think apart, it has as
+many responses as take the tokens that the set took, all thinking included.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from ensemble.methods._response import Aggregation, ResponseMethod
 
 CONTROL = "self-consistency"
 """The control's name: the majority of several responses of one model (Wang et al., 2023)."""
+_MOST_DRAWS = 32
+"""Responses of the control at equal tokens; a model that answers at once would have to write a hundred."""
 _NO_GATE = "its gate plays no part, because options are scored by all members at every token"
 _KEPT = "are earlier responses, because a model could not answer with the responses in its prompt"
 _NO_VOTE = "votes are counted only for short, fixed answers, which this task's metric does not read"
@@ -131,7 +134,7 @@ class Evaluator:
                 results.append(self._choose(name, alone))
             else:
                 results.append(self._decode(name, level, alone))
-        results.append(self._control(alone))
+        results.append(self._control(alone, results))
         return alone, _adjusted(results)
 
     def _check(self) -> dict[str, str]:
@@ -251,24 +254,37 @@ class Evaluator:
             raise MemberError(reason, of=name)
         return dev_scores(self._config.dev, [profiles[name] for name in self._names])
 
-    def _draws(self, model: str) -> list[Profile]:
-        """As many samples of a model as the set has members."""
-        # Each sample has a seed, so that a repeated command finds it in the cache.
-        seeds = [self._config.seed + n for n in range(len(self._names))]
-        return [self._profiler.drawn(model, self.task, TEMPERATURE, seed) for seed in seeds]
+    def _draws(self, model: str, tokens: int | None = None) -> list[Profile]:
+        """As many samples of a model as the set has members, or as take so many tokens."""
+        samples: list[Profile] = []
+        while len(samples) < (len(self._names) if tokens is None else _MOST_DRAWS):
+            # Each sample has a seed, so that a repeated command finds it in the cache.
+            seed = self._config.seed + len(samples)
+            samples.append(self._profiler.drawn(model, self.task, TEMPERATURE, seed))
+            if tokens is not None and sum(sample.cost.tokens for sample in samples) >= tokens:
+                break
+        return samples
 
-    def _control(self, alone: Sequence[Profile]) -> MethodResult:
+    def _control(self, alone: Sequence[Profile], results: Sequence[MethodResult]) -> MethodResult:
         if self.task.metric == "choice":
             reason = "options are chosen by their likelihood, so there are no samples"
             return MethodResult(CONTROL, "control", left_out=reason)
         if not can_vote(self.task):
             return MethodResult(CONTROL, "control", left_out=_NO_VOTE)
-        samples = self._draws(_best(alone).model)
+        # The thinking is the same for all methods, and the answers are nearly as long.
+        spent = [each.profile.cost.tokens for each in results if each.level == "token" and each.profile is not None]
+        tokens = max(spent, default=None) if self._config.think else None
+        samples = self._draws(_best(alone).model, tokens)
         profile, _ = chosen(CONTROL, cast("ResponseMethod", self._responder("voting")), self.task, samples)
         ms_per_token, seconds = zip(*(_speed(sample.cost) for sample in samples), strict=True)
         # All samples are needed for one answer, so their times add up.
         speed = sum(ms_per_token), sum(seconds)
-        return self._result(CONTROL, "control", profile, alone, speed, samples[0].cost)
+        result = self._result(CONTROL, "control", profile, alone, speed, samples[0].cost)
+        if tokens is None:
+            return result
+        drawn, n = sum(sample.cost.tokens for sample in samples), len(self.task.examples)
+        note = f"{len(samples)} responses a question with {drawn / n:.1f} tokens, and a set took {tokens / n:.1f}"
+        return replace(result, note=note)
 
     def _result(
         self,

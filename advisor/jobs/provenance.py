@@ -104,7 +104,9 @@ def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:
 
 
 def _model(entry: ModelSpec, model_id: Fingerprint | ServerIdentity, inference: InferenceConfig) -> dict[str, Any]:
-    thinking = {} if entry.thinking is None else {"thinking": entry.thinking.option}
+    thinking: dict[str, Any] = {} if entry.thinking is None else {"thinking": entry.thinking.option}
+    if entry.thinking_budget is not None:
+        thinking["thinking_budget"] = entry.thinking_budget
     if isinstance(model_id, ServerIdentity):
         # A server has no files: its address and what it says of itself are all that is known.
         return {**model_id.as_dict(), **thinking}

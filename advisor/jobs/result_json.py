@@ -294,6 +294,7 @@ def _ensemble(verified: Verified, outcome: Outcome) -> EnsembleResult:
         method=verified.method,
         k=verified.k,
         weights=verified.weights,
+        think=outcome.rules.think,
         n=difference.n,
         split=verified.task.split,
         signature=str(verified.task.signature),

@@ -182,7 +182,7 @@ def run(
         standings=standings,
         selection=selection,
         failures=profiler.failures,
-        pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements),
+        pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements, rules),
         advice=_advise(config, chosen, compared, looks, doubts, judged),
         judge=judged,
         task=config.dev,
@@ -250,7 +250,8 @@ def _verify(
             )
         return found.gain
 
-    how = strategy.name if config.weights == EQUAL else f"{strategy.name}, weights {config.weights}"
+    weights = "" if config.weights == EQUAL else f", weights {config.weights}"
+    how = f"{strategy.name}{weights}" + (f", think {config.think}" if config.think else "")
     blank = Look(questions_id(whole), strategy.members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
     looks = look_until_sure(verify, blank, earlier, config.alpha)
     part, chosen, _ = asked[max(asked)]

@@ -14,7 +14,7 @@ from advisor.pool.checks import check_set
 from advisor.running.models_to_run import chosen_by_folder, chosen_by_hand
 from ensemble.errors import InputError
 from ensemble.methods import make_options, option_fields
-from ensemble.models.spec import ChatTemplate, EnsembleSpec, ModelSpec
+from ensemble.models.spec import THINK, ChatTemplate, EnsembleSpec, ModelSpec
 
 NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_template", "max_gen_toks", "seed")
 """The model's own arguments; the method's settings come in addition."""
@@ -99,7 +99,7 @@ def _decoding(found: EnsembleSpec, members: tuple[ModelSpec, ...], given: Decodi
         raise InputError(f"--model_args k={k}: must be a number of candidates")
     check_decodes(method)
     WeightOptions(k=k)  # checks the range
-    known = [field.name for field in option_fields(method)]
+    known = [*(field.name for field in option_fields(method)), THINK]
     for unknown in given.settings.keys() - set(known):
         of_method = f"; method={method} also has {', '.join(known)}" if known else ""
         raise InputError(f"--model_args: unknown argument '{unknown}'; use one of {', '.join(NAMES)}{of_method}")

@@ -14,6 +14,7 @@ from advisor.options.shared import (
     StrategyOptions,
     WeightOptions,
 )
+from advisor.records import Think
 from ensemble.errors import InputError
 
 
@@ -50,6 +51,11 @@ class TextOptions(Options, panel="Decoding"):
         "k",
         default=None,
         help="Candidate tokens of each member in a step. Default: as in the run.",
+    )
+    think: Think | None = changed(
+        WeightOptions,
+        "think",
+        help="apart: each member thinks alone, and then they answer together. Default: as in the run.",
     )
     max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")
     stop: tuple[str, ...] = option((), "A string that ends the text; can be given several times.")

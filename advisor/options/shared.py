@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from advisor.options.option import Options, Range, option
-from advisor.records import CONFIDENCE, MOST_QUESTIONS, TRIES, Limits, alpha_of
+from advisor.records import CONFIDENCE, MOST_QUESTIONS, TRIES, Limits, Think, alpha_of
 from ensemble.errors import InputError
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, QUANTIZATIONS, ChatTemplate
 
@@ -254,7 +254,7 @@ class LimitsOptions(Options, panel="Limits"):
     @property
     def limits(self) -> Limits:
         """These limits; ``max_gap`` holds for votes, too."""
-        gaps = {} if self.max_gap is None else {"max_gap": self.max_gap, "vote_gap": self.max_gap}
+        gaps: dict[str, Any] = {} if self.max_gap is None else {"max_gap": self.max_gap, "vote_gap": self.max_gap}
         return Limits(
             max_length_ratio=self.max_length_ratio,
             max_models=self.max_models,
@@ -275,6 +275,13 @@ class WeightOptions(Options, panel="Decoding"):
         "equal",
         "The members' weights: equal, accuracy or ece (from the dev questions), perplexity (of each prompt), or "
         "a number for each model of the pool or the set: 2,1,1.",
+        **VERIFIED,
+    )
+    think: Think | None = option(
+        None,
+        "apart: each member of a set thinks alone, and then they answer together. Default: they write all together.",
+        shown_default="",
+        one_of=get_args(Think),
         **VERIFIED,
     )
 

@@ -35,6 +35,8 @@ class Fingerprint:
         sides: The languages of an encoder-decoder model; None for a causal model.
         gguf_file: The GGUF file of a hub model, if the model is in this format.
         quantization: How its weights are rounded, one of QUANTIZATIONS; None for weights as they are stored.
+        thinking: The most tokens that it thinks, and the tags between which it thinks where a user names them; None
+            for no limit.
     """
 
     hub_id: str | None
@@ -46,14 +48,15 @@ class Fingerprint:
     gguf_file: str | None = None
     device: str = "cpu"
     quantization: str | None = None
+    thinking: tuple[int, str | None] | None = None
 
     @property
     def weights(self) -> tuple[object, ...]:
-        """What identifies the weights, and how prompts reach them; equal for copies of a model, in any numeric type."""
+        """What identifies the weights, and how they are asked; equal for copies of a model, in any numeric type."""
         hashes = sorted(digest for name, digest in self.files if name.endswith(WEIGHTS))
         # Without a known name of weights, the model is compared by all its files.
         files = tuple(hashes) if hashes else self.files
-        return self.hub_id, self.revision, self.gguf_file, files, self.chat_template, self.sides
+        return self.hub_id, self.revision, self.gguf_file, files, self.chat_template, self.sides, self.thinking
 
     def key(self) -> dict[str, Any]:
         """The model's part of the cache key of a response."""
@@ -63,6 +66,7 @@ class Fingerprint:
         # Devices add up in another order, so their responses may differ in a token.
         device = {} if self.device == "cpu" else {"device": self.device}
         rounded = {} if self.quantization is None else {"quantization": self.quantization}
+        budget = {} if self.thinking is None else dict(zip(("thinking_budget", "thinking"), self.thinking, strict=True))
         return {
             "hub_id": self.hub_id,
             "revision": self.revision,
@@ -73,6 +77,7 @@ class Fingerprint:
             **file,
             **device,
             **rounded,
+            **budget,
         }
 
 
@@ -110,10 +115,17 @@ def identify(
         need = None if checkpoint.gguf is not None else need_of_model(entry, dtype, device)
         dtype = stored_dtype(config) if need is None else need.dtype
     sides, rounded = checkpoint.sides if is_encoder_decoder(config) else None, kind_of(entry.quantization)
+    thinking = None
+    if entry.thinking_budget is not None:
+        # Without a budget the tags only part the responses that are stored.
+        thinking = entry.thinking_budget, None if entry.thinking is None else entry.thinking.option
+    found = Fingerprint(None, None, files, dtype, template, sides, None, kind, rounded, thinking)
     if commit is None:
-        return Fingerprint(None, None, files, dtype, template, sides, device=kind, quantization=rounded)
+        return found
     # The commit decides the files of a hub model, so the key does not need their hashes.
-    return Fingerprint(checkpoint.path_or_id, commit, (), dtype, template, sides, checkpoint.gguf, kind, rounded)
+    return dataclasses.replace(
+        found, hub_id=checkpoint.path_or_id, revision=commit, files=(), gguf_file=checkpoint.gguf
+    )
 
 
 def _tokenizer_files(identity: ServerIdentity, keep_hashes: bool) -> dict[str, str]:

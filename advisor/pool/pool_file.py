@@ -145,6 +145,7 @@ def _entry(words: list[str], place: str, folder: Path) -> ModelSpec:
         device=line.device,
         quantization=None if line.quantization is None else quantization_config(line.quantization),
         resources=Resources(line.num_cpus, line.num_gpus),
+        thinking_budget=line.thinking_budget,
     )
 
 

@@ -71,8 +71,15 @@ class LocalModel:
         ensemble = self._models.ensemble(EnsembleSpec((self._spec,), ALONE))
         encoded = ensemble.encode(prompt)
         ((_, made),) = ensemble.generate_each([encoded], settings)
-        seconds = made.counts.seconds
-        response = Response(made.text, len(made.tokens), made.finish_reason, seconds, prompt_tokens=len(encoded[0]))
+        response = Response(
+            made.text,
+            made.new_tokens,
+            made.finish_reason,
+            made.counts.seconds,
+            prompt_tokens=len(encoded[0]),
+            thinking=made.thought,
+            thinking_tokens=made.thinking_tokens,
+        )
         return apart([response], self._spec.thinking)[0]
 
 

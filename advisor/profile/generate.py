@@ -219,13 +219,15 @@ def _generate_texts(
             numbers[place],
             Response(
                 generation.text,
-                len(generation.tokens),
+                generation.new_tokens,
                 generation.finish_reason,
                 counts.seconds,
                 steps=counts.steps,
                 combined=counts.combined,
                 handled=counts.handled,
                 prompt_tokens=len(encoded[numbers[place]][0]),
+                thinking=generation.thought,
+                thinking_tokens=generation.thinking_tokens,
             ),
         )
 

@@ -136,6 +136,7 @@ class Job:
             steps=sum(response.steps for response in responses),
             combined=sum(response.combined for response in responses),
             handled=sum(response.handled for response in responses),
+            thinking_tokens=sum(response.thinking_tokens for response in responses),
             prompt_tokens=_all_known([response.prompt_tokens for response in responses if response.error is None]),
             peak_memory=self._cache.value(key, lambda value: type(value) is int and value > 0),
         )

@@ -30,7 +30,7 @@ from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_method, plugins
-from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec
 from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.client import ServerClient
 
@@ -280,7 +280,10 @@ class Profiler:
     ) -> EnsembleSpec:
         """How a set decodes, without its members; see :meth:`together` for the arguments."""
         config = self._config
-        return EnsembleSpec((), method or config.method, config.k, self.weights(names), options or {})
+        method, options = method or config.method, dict(options or {})
+        if config.think is not None and get_method(method).level == "token":
+            options.setdefault(THINK, config.think)
+        return EnsembleSpec((), method, config.k, self.weights(names), options)
 
     def _single(self, name: str, task: Task) -> EnsembleSpec | None:
         """How a candidate decodes alone."""

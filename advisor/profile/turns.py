@@ -118,5 +118,6 @@ def _total(costs: Sequence[Cost]) -> Cost:
         handled=sum(cost.handled for cost in costs),
         # 0 is a number that is not known.
         prompt_tokens=sum(prompts) if all(prompts) else 0,
+        thinking_tokens=sum(cost.thinking_tokens for cost in costs),
         peak_memory=max((cost.peak_memory for cost in costs if cost.peak_memory is not None), default=None),
     )

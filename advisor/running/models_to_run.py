@@ -28,7 +28,7 @@ from ensemble.distributed.engine import check_engine
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, list_methods
 from ensemble.models.served_task import ServedTask
-from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
+from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
 from ensemble.models.thinking import ThinkingTags
 from ensemble.saved import folder as savedfolder
 from ensemble.servers.address import PREFIX, why_not_decodable
@@ -64,6 +64,7 @@ def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None
     spec = spec.with_decoding(
         method=options.method,
         k=options.k,
+        options=None if options.think is None else {THINK: options.think},
         max_new_tokens=options.max_new_tokens,
         stop=options.stop or None,
     )
@@ -166,7 +167,7 @@ def chosen_by_run(
         if not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
         members.append(entry)
-    measured = run.result.ensemble
+    measured, think = run.result.ensemble, run.result.rules.think
     max_new_tokens, stop = limits_of_run(run)
     if measured is not None and measured.k is None:
         raise InputError(f"{run.place}: ensemble.k should be a whole number of at least 1; {RUN_AGAIN}")
@@ -186,8 +187,9 @@ def chosen_by_run(
         decodes,
         (measured.k if measured else None) or 10,
         weights,
-        max_new_tokens=max_new_tokens,
-        stop=stop,
+        {THINK: think} if think is not None and list_methods()[decodes].level == "token" else {},
+        max_new_tokens,
+        stop,
         task=task_of_run(run),
     )
 
@@ -340,6 +342,7 @@ def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
         source.chat_template,
         quantization,
         thinking=thinking,
+        thinking_budget=source.thinking_budget,
         place=place,
     )
 

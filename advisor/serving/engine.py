@@ -421,7 +421,7 @@ class SharedDecoder:
                 events.append((text.request, model_error(result)))
                 continue
             self._observe_first_token(text, start)
-            self._metrics.new_tokens.inc(len(result.tokens))
+            self._metrics.new_tokens.inc(result.new_tokens)
             events.append((text.request, text.last_piece(result)))
         for number, data in running.items():
             text = self._texts[number]

@@ -73,7 +73,7 @@ class RunningText:
         ends = [data.find(stop.encode()) for stop in self.request.settings.stop]
         steps = self.next_steps(generation.likelihoods, min((end for end in ends if end >= 0), default=len(data)))
         text = self.pieces.finish(generation.text)
-        return Piece(self.index, text, steps, generation.finish_reason, len(generation.tokens))
+        return Piece(self.index, text, steps, generation.finish_reason, generation.new_tokens)
 
 
 @dataclass(frozen=True, slots=True)

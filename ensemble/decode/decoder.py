@@ -88,7 +88,11 @@ class Decoder(PromptDecoder):
                 raise PromptTooLongError(
                     f"a prompt of {len(ids)} tokens does not fit its context of {member.context}", of=member.name
                 )
-        self._waiting.append(RunningSequence(number, prompt, settings, self._members, draw))
+        self._waiting.append(self._sequence(number, prompt, settings, draw))
+
+    def _sequence(self, number: int, prompt: Sequence[list[int]], settings: Settings, draw: int) -> RunningSequence:
+        """The sequence of a prompt that is added."""
+        return RunningSequence(number, prompt, settings, self._members, draw)
 
     def check(self, settings: Settings) -> None:
         """Make sure that the method can decode with these settings.

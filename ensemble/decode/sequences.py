@@ -57,6 +57,9 @@ class Generation:
         trace: What happened at each step; empty unless requested.
         likelihoods: The log-probabilities at each step, that of EOS included; empty unless requested.
         counts: What it took. It plays no part when generations are compared.
+        thinking: Where the members think apart: what each of them thought before ``text``, the primary first; None for
+            one that did not. Its ``tokens``, the end marker included, follow the prompt in the member's context; its
+            ``finish_reason`` is ``length`` if it was closed at its limit. Empty if they do not think apart.
     """
 
     text: str
@@ -65,6 +68,22 @@ class Generation:
     trace: tuple[Step, ...] = ()
     likelihoods: tuple[StepLogprobs, ...] = ()
     counts: Counts = field(default_factory=Counts, compare=False)
+    thinking: tuple[Generation | None, ...] = ()
+
+    @property
+    def thought(self) -> str | None:
+        """What all members thought; None if none did."""
+        return "\n\n".join(each.text for each in self.thinking if each is not None and each.text) or None
+
+    @property
+    def thinking_tokens(self) -> int:
+        """Tokens of the thinking of all members, each in its own."""
+        return sum(len(each.tokens) for each in self.thinking if each is not None)
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that were written: those of the text by the primary, and those of all thinking."""
+        return len(self.tokens) + self.thinking_tokens
 
 
 class RunningSequence:

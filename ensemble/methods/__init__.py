@@ -27,6 +27,7 @@ from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ensemble.errors import InputError, first_line
+from ensemble.models.spec import THINK
 from ensemble.plugins import Plugins
 
 Level = Literal["token", "byte", "span", "response"]
@@ -157,6 +158,9 @@ def make_options(name: str, given: Mapping[str, object]) -> Any:
     Raises:
         InputError: The method does not have one of the options, or its value is out of range or of the wrong kind.
     """
+    given = dict(given)
+    if get_method(name).level == "token" and (think := given.pop(THINK, None)) not in (None, "apart"):
+        raise InputError(f"method {name}: {THINK} {think!r}: not one of apart")
     known = [field.name for field in option_fields(name)]
     for unknown in [key for key in given if key not in known]:
         raise InputError(f"method {name} has no option {unknown}; it has {', '.join(known) or 'no options'}")

@@ -103,6 +103,7 @@ Variable = Annotated[
     ),
 ]
 Label = Annotated[str, must(lambda text: bool(text.strip()), "a label for the version of the model")]
+Budget = Annotated[int, _whole(0, 10_000_000), WithJsonSchema({"type": "integer"})]
 
 
 class AnyLine(Schema):
@@ -158,6 +159,8 @@ class LoadedLine(AnyLine):
     """cores of a node of a cluster, and threads that the model computes with"""
     num_gpus: Gpus | None = None
     """GPUs of a node of a cluster; several models can share one"""
+    thinking_budget: Budget | None = None
+    """the most tokens that the model thinks"""
 
 
 class ServerLine(AnyLine):
@@ -175,8 +178,8 @@ class ServerLine(AnyLine):
     """of a model behind a server: requests at a time, 1 to 1000; 64 by default"""
     requests_per_minute: AboveZero | None = None
     """of a model behind a server: requests that start in a minute; no limit by default"""
-    thinking_budget: Annotated[int, _whole(0, 10_000_000), WithJsonSchema({"type": "integer"})] | None = None
-    """of a model behind a server: the most tokens that it thinks"""
+    thinking_budget: Budget | None = None
+    """the most tokens that the model thinks"""
     reasoning_effort: Annotated[str, must(_is_word, "a word such as low, medium or high")] | None = None
     """of a model behind a server: how much it thinks, in the server's words; instead of `thinking_budget`"""
 

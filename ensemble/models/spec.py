@@ -28,6 +28,8 @@ QUANTIZATIONS = ("4bit", "8bit")
 Reads = Literal["source", "prompt"]
 """What an encoder reads: the bare source of a prompt, or the same prompt that the other members continue."""
 READS = ("source", "prompt")
+THINK = "think"
+"""The option that all token-level methods have: ``apart`` lets each member think alone before they answer together."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -220,6 +222,8 @@ class ModelSpec:
         resources: What it requests from a node of a cluster.
         price: What its tokens cost; None if that is not known.
         thinking: How it marks its thinking; None for the known forms.
+        thinking_budget: The most tokens that it thinks, at least 0, if it is no server's; None for no limit but that of
+            the text.
         place: The file and line that names it, for messages; may be empty.
     """
 
@@ -234,6 +238,7 @@ class ModelSpec:
     resources: Resources = Resources()
     price: Price | None = None
     thinking: ThinkingTags | None = None
+    thinking_budget: int | None = None
     # Two lines may name the same model.
     place: str = field(default="", compare=False)
 
@@ -339,8 +344,8 @@ class EnsembleSpec:
         stop: Sequence[str] | None = None,
     ) -> EnsembleSpec:
         """The same models with another way to decode; None keeps the present value."""
-        # Options belong to one method: those of another one do not fit.
-        kept = dict(self.options) if method in (None, self.method) else {}
+        # Options belong to one method, except for one that all token-level methods have.
+        kept = {name: self.options[name] for name in self.options if method in (None, self.method) or name == THINK}
         new = dict(options or {})
         if weights is not None:
             # Numbers and ``consistency`` are two ways to weigh the members; the one that is given replaces the other.

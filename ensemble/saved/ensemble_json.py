@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ensemble.errors import InputError
 from ensemble.methods import get_method
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, absolute
+from ensemble.models.thinking import ThinkingTags
 
 if TYPE_CHECKING:
     from ensemble.saved.schema import SavedMember
@@ -68,11 +69,12 @@ def to_json(spec: EnsembleSpec, folder: Path) -> str:
 
 def member_to_json(member: ModelSpec, folder: Path) -> dict[str, Any]:
     """A member as an entry of ``members``, in a file that is in a folder."""
+    tags = {} if member.thinking is None else {"thinking": member.thinking.option}
     if member.checkpoint.is_remote:
         address = {key: value for key, value in member.checkpoint.as_dict().items() if value is not None}
         if member.checkpoint.tokenizer is not None and Checkpoint(member.checkpoint.tokenizer).is_local:
             address["tokenizer"] = _path_from(folder, member.checkpoint.tokenizer)
-        return {"name": member.name, "server": address, "chat_template": member.chat_template or "auto"}
+        return {"name": member.name, "server": address, "chat_template": member.chat_template or "auto", **tags}
     checkpoint, quantization = member.checkpoint, member.quantization
     if checkpoint.is_local:
         place: dict[str, Any] = {"path": _path_from(folder, checkpoint.path_or_id), "files": dict(member.files)}
@@ -89,6 +91,8 @@ def member_to_json(member: ModelSpec, folder: Path) -> dict[str, Any]:
         "chat_template": member.chat_template or "auto",
         **checkpoint.sides.key(),
         **({} if quantization is None else {"quantization": quantization}),
+        **tags,
+        **({} if member.thinking_budget is None else {"thinking_budget": member.thinking_budget}),
     }
 
 
@@ -161,6 +165,7 @@ def member_from_json(values: Mapping[str, Any], source: str, folder: Path | None
 
 
 def _spec(member: SavedMember, source: str, folder: Path | None) -> ModelSpec:
+    thinking = None if member.thinking is None else ThinkingTags.of_option(member.thinking)
     if member.server is not None:
         from ensemble.models.pool_line import saved_address
 
@@ -168,7 +173,7 @@ def _spec(member: SavedMember, source: str, folder: Path | None) -> ModelSpec:
         # An ensemble on the hub has no folder, so its tokenizers are on the hub, too.
         if address.tokenizer is not None and folder is not None and (folder / address.tokenizer).is_dir():
             address = replace(address, tokenizer=str(absolute(folder / address.tokenizer)))
-        return ModelSpec(address, member.name, chat_template=member.chat_template, place=source)
+        return ModelSpec(address, member.name, chat_template=member.chat_template, thinking=thinking, place=source)
     sides = Sides(member.source, member.target, member.reads)
     trust, file = member.trust_remote_code, member.gguf_file
     if member.path is not None:
@@ -192,5 +197,7 @@ def _spec(member: SavedMember, source: str, folder: Path | None) -> ModelSpec:
         chat_template=member.chat_template,
         quantization=member.quantization,
         files=member.files,
+        thinking=thinking,
+        thinking_budget=member.thinking_budget,
         place=source,
     )

@@ -13,6 +13,7 @@ from ensemble.common.schema import Count, Exact, Flag, Name, Number, Positive, S
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.served_task import ServedTask
 from ensemble.models.spec import COMMIT, HUB_ID, ChatTemplate, Reads
+from ensemble.models.thinking import ThinkingTags
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LARGEST_WEIGHT = 1e300  # JSON has no infinity, but Python reads a number with many digits as one
@@ -59,6 +60,9 @@ Sha256 = Annotated[Exact, must(lambda value: bool(_SHA256.fullmatch(value)), "a 
 HubId = Annotated[Exact, must(lambda value: bool(HUB_ID.fullmatch(value)), "an id like org/name")]
 # A branch or tag can move to other weights after the ensemble was measured.
 Commit = Annotated[Exact, must(lambda value: bool(COMMIT.fullmatch(value)), "a commit with all 40 digits")]
+Tags = Annotated[
+    Exact, must(lambda value: ThinkingTags.of_option(value) is not None, "two different tags, OPENING...CLOSING")
+]
 GgufFile = Annotated[Exact, must(_is_inside, f"the name of a file of the model that ends in {SUFFIX}")]
 
 
@@ -91,7 +95,7 @@ class SavedMember(Schema, extra="forbid"):
     name: Name
     """its name, different from those of the other members"""
     server: SavedServer | None = None
-    """its server; such a member has no other keys than ``name`` and ``chat_template``"""
+    """its server; such a member has no other keys than ``name``, ``chat_template`` and ``thinking``"""
     id: HubId | None = None
     """its id on the hub"""
     revision: Commit | None = None
@@ -116,13 +120,17 @@ class SavedMember(Schema, extra="forbid"):
     """what an encoder reads"""
     quantization: Object | None = None
     """its quantization configuration, as transformers writes it"""
+    thinking: Tags | None = None
+    """the tags of its thinking, ``OPENING...CLOSING``; null for the known ones"""
+    thinking_budget: Count | None = None
+    """the most tokens that it thinks; null for no limit"""
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> SavedMember:
         if sum(each is not None for each in (self.server, self.id, self.path)) != 1:
             raise wrong("a member with one of id, path and server")
-        if self.server is not None and not self.model_fields_set <= {"name", "server", "chat_template"}:
-            raise wrong("a member behind a server, with name, server and chat_template alone")
+        if self.server is not None and not self.model_fields_set <= {"name", "server", "chat_template", "thinking"}:
+            raise wrong("a member behind a server, with name, server, chat_template and thinking alone")
         if self.id is not None and self.revision is None:
             raise wrong("a hub member with its commit as revision")
         if self.path is not None and self.revision is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from advisor.records import Think
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import OfMethod, OfModel, Scored
 from advisor.runs.schema.result import Provenance, Weights
@@ -27,7 +28,8 @@ class EvaluatedMethod(Scored, OfMethod):
     """A method that joins the members, or the control."""
 
     level: Literal["token", "byte", "span", "response", "control"]
-    """what it joins; `control` draws as many responses of the best single model"""
+    """what it joins; `control` draws responses of the best single model: as many as there are members, or, if these
+    think apart, as many as take the tokens of the set"""
     left_out: Line | None = None
     """why it was not run"""
     note: Line | None = None
@@ -82,6 +84,8 @@ class Evaluation(Schema):
     """candidates that each member brings to the union"""
     weights: Weights | Line | None = None
     """the option `--weights`"""
+    think: Think | None = None
+    """the option `--think`"""
     best_single_model: Line = ""
     """the most accurate member"""
     members: tuple[EvaluatedModel, ...] = ()

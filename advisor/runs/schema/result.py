@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from advisor.records import Doubt, LengthUnit, ReasonCode, Shown, Status, Verdict
+from advisor.records import Doubt, LengthUnit, ReasonCode, Shown, Status, Think, Verdict
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import Accuracy, GroupAccuracy, Measured, OfMethod, OfModel
 from advisor.runs.schema.strategy import StrategyKey
@@ -95,6 +95,8 @@ class RuleLimits(Schema):
     """the cheapest strategy at most so many points below the best one is recommended; null: the best one"""
     budget: Number | None = None
     """dollars of 1,000 questions that the recommended strategy may cost; null: any price"""
+    think: Think | None = None
+    """`apart` if members of a set think alone, so that lengths are those of the answers"""
 
 
 class RaceCost(Schema):
@@ -255,6 +257,8 @@ class EnsembleResult(GainFigures, Measured, OfMethod):
     """candidates that each member brings to the union"""
     weights: Weights | Literal["perplexity"] | None = None
     """the members' weights, `perplexity`, or null for equal ones"""
+    think: Think | None = None
+    """`apart` if each member thought alone before they answered together"""
     n: Count = 0
     """number of held-out questions"""
     split: Line = ""
@@ -490,6 +494,8 @@ class ModelSource(SparseSchema):
     """how its weights were rounded"""
     thinking: Raw | None = None
     """the tags of its thinking, `OPENING...CLOSING`, where its line in the pool file names them"""
+    thinking_budget: Count | None = None
+    """the most tokens that it thinks, where its line in the pool file limits them; a server's is in `remote`"""
     day: Json = None
     """of a server: the day on which it answered"""
     says: Json = None
