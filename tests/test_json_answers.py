@@ -224,6 +224,8 @@ def test_a_run_of_models_votes_per_field_and_so_do_its_commands(people: Place) -
     assert json.loads(checked.out)["accuracy"] > 90
     assert people.advisor("export", "run", "saved", "--pool", "models.txt").status == 0
     assert people.advisor("run", "saved", "--raw", "q127", *trusted).out == f"{joined}\n"
+    refused = people.advisor("label", "--pool", "models.txt", "--task", "task.yaml", "--out", "labels.csv")
+    assert "people: labels are for whole answers; leave out `compare: fields`" in refused.err
 
 
 def test_json_that_a_client_asks_for_is_compared_as_json() -> None:

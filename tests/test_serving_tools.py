@@ -160,7 +160,7 @@ def test_a_loop_of_turns_ends_with_the_answer_to_the_results() -> None:
             )
         messages = [*MESSAGES]
         while (message := turn(client, messages)).tool_calls:
-            messages.append(message.model_dump(exclude_none=True))
+            messages.append(message)
             messages += [
                 {"role": "tool", "tool_call_id": call.id, "content": f"21 degrees: {call.function.arguments}"}
                 for call in message.tool_calls

@@ -89,7 +89,7 @@ class JoinedLogs:
             long += counts.total()
             alike += sum(count for count in counts.values() if count > 1)
         is_short = long <= _MOST_LONG * known
-        # Long objects that all differ may have equal fields.
+        # Long objects that all differ may still have fields alike.
         is_counted = is_short or alike >= _FEWEST_ALIKE * long or (self.scoring is not None and self.scoring.compare)
         return 2 * known > sum(map(len, answers)) and bool(is_counted)
 

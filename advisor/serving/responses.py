@@ -167,7 +167,7 @@ class ResponseFormat(ABC):
                 new_tokens += piece.new_tokens
                 choice = self._choice(piece, whole=False)
                 if piece.calls:
-                    # OpenAI's client takes a call for complete when something follows: the end is another chunk.
+                    # OpenAI's client takes a call for complete when something follows, so the end is another chunk.
                     yield _event(self._envelope(self.chunk_kind, [{**choice, "finish_reason": None}], **no_usage))
                     choice["delta"] = {}
                 yield _event(self._envelope(self.chunk_kind, [choice], **no_usage))

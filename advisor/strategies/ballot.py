@@ -77,7 +77,7 @@ class Ballot:
         return equal / (len(names) * len(self._answers))
 
 
-@lru_cache(maxsize=10_000)  # each strategy of a run reads the same answers
+@lru_cache(maxsize=1000)  # a cascade reads the answers again after each call; one may have 100,000 characters
 def _fields(answer: str | None) -> Mapping[str, str] | None:
     """The canonical forms of the values of an answer's fields; None if it is no object."""
     if answer is None or not answer.startswith("{"):
