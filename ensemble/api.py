@@ -95,11 +95,10 @@ class Ensemble:
         self._joint = load_or_build(
             [member.vocabulary for member in members], cache_dir or default_cache_dir() / "tables"
         ).to(step_device(members))
-        # A budget limits what a member writes alone.
+        # A budget limits what a model thinks, also where it answers alone.
         spec = members[0].spec if len(members) == 1 else None
-        self._thinks_apart = self.options.get(THINK) is not None or (
-            spec is not None and spec.thinking_budget is not None
-        )
+        has_budget = spec is not None and spec.thinking_budget is not None
+        self._thinks_apart = has_budget or self.options.get(THINK) is not None
         self._drafters: dict[Batch, Drafter] = {}
         self._made = self._make(self.weights)
         if self._weights_of_prompt:
@@ -282,11 +281,9 @@ class Ensemble:
         parts = (self.members, self._joint, rule, batch, self._drafters[batch])
         if not self._thinks_apart:
             return Decoder(*parts)
-        alone, untraced = (
-            [(each.members, each._joint, each._rule()) for each in self._alone],
-            replace(batch, trace=False),
-        )
-        return ThinkingDecoder(*parts, [Thinker(*each, untraced) for each in alone])
+        untraced = replace(batch, trace=False)
+        thinkers = [Thinker(each.members, each._joint, each._rule(), untraced) for each in self._alone]
+        return ThinkingDecoder(*parts, thinkers)
 
     @cached_property
     def _alone(self) -> Sequence[Ensemble]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -70,8 +71,8 @@ def enough_tokens(profile: Profile) -> int | None:
         None if the tokens of a response are not known, or too few responses ended.
     """
     read = [answer for answer in profile.answers if answer.error is None and answer.tokens]
-    ended = np.array([answer.tokens for answer in read if answer.finish_reason != "length"], dtype=np.float64)
-    cut = np.array([answer.tokens for answer in read if answer.finish_reason == "length"], dtype=np.float64)
+    ended = tuple(answer.tokens for answer in read if answer.finish_reason != "length")
+    cut = tuple(answer.tokens for answer in read if answer.finish_reason == "length")
     if len(ended) < _FEWEST_ENDED or profile.mean_tokens is None:
         return None
     if len(cut) <= (1 - ENOUGH) * len(read):
@@ -79,12 +80,19 @@ def enough_tokens(profile: Profile) -> int | None:
     elif len(set(ended)) == 1:
         return None
     else:
-        # In units of the longest one: the fit starts near 1.
-        unit = float(max(*ended, *cut))
-        shape, start, scale = stats.weibull_min.fit(stats.CensoredData(ended / unit, right=cut / unit), floc=0)
-        quantile = min(unit * float(stats.weibull_min.ppf(ENOUGH, shape, start, scale)), _MOST_TOKENS)
+        quantile = _weibull_quantile(ended, cut)
     step = 10 ** max(math.floor(math.log10(quantile)) - 1, 0)
     return int(math.ceil(quantile / step) * step)
+
+
+@cache  # a fit takes long, and the advice and the candidates' figures need the same ones
+def _weibull_quantile(ended: tuple[int, ...], cut: tuple[int, ...]) -> float:
+    """The tokens of ENOUGH of the responses, from those of the ones that ended and the limits of the others."""
+    # In units of the longest one: the fit starts near 1.
+    unit = float(max(*ended, *cut))
+    known, limits = (np.array(lengths, dtype=np.float64) / unit for lengths in (ended, cut))
+    shape, start, scale = stats.weibull_min.fit(stats.CensoredData(known, right=limits), floc=0)
+    return min(unit * float(stats.weibull_min.ppf(ENOUGH, shape, start, scale)), _MOST_TOKENS)
 
 
 def with_more_tokens(

@@ -33,7 +33,7 @@ SPLITS = {"dev": 300, "held_out": 500, "test": 1000}
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question, the steps to its answer, and the answer in two styles."""
+    """A question, the steps to its answer, and the answer in three styles."""
 
     question: str
     steps: tuple[str, ...]
@@ -48,6 +48,11 @@ class Problem:
     def verbose(self) -> str:
         """Every step, then the same sentence."""
         return " ".join((*self.steps, self.terse))
+
+    @property
+    def thinking(self) -> str:
+        """The steps as thinking, then the same sentence."""
+        return f"<think>{' '.join(self.steps)}</think> {self.terse}"
 
 
 def make_problem(rng: random.Random) -> Problem:

@@ -14,7 +14,7 @@ import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -46,6 +46,10 @@ PROMPT_WEIGHT = 0.1
 """Weight of the question's tokens in the loss: a small weight teaches the numbers sooner than none."""
 
 
+Style = Literal["terse", "verbose", "thinking"]
+"""How a model answers: at once, step by step, or with the steps as thinking before the answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingRecipe:
     """A model, and the length of its training.
@@ -59,7 +63,7 @@ class TrainingRecipe:
     architecture: str
     tokenizer: str
     vocabulary: int
-    style: Literal["terse", "verbose"]
+    style: Style
     steps: int
     seed: int
     learning_rate: float = 2e-3
@@ -74,12 +78,14 @@ RECIPES = (
     TrainingRecipe("stepwise-llama", "llama", "sentencepiece_bpe", 400, "verbose", 575, 5, enough=0.58),
     TrainingRecipe("novice-llama", "llama", "unigram", 110, "terse", 800, 6),
 )
+THINKING = TrainingRecipe("thinking-llama", "llama", "byte_level", 440, "thinking", 750, 7, enough=0.58)
+"""The model that thinks, of the pool ``demo-thinking``."""
 
 
-def recipes_of(seed: int) -> list[TrainingRecipe]:
+def recipes_of(seed: int, recipes: Sequence[TrainingRecipe] = RECIPES) -> list[TrainingRecipe]:
     """The recipes of the demo's models for a seed of the whole training; seed 1 made the models in this folder."""
     # Far apart, so that no two models of any seeds begin alike or see the same problems.
-    return [replace(recipe, seed=recipe.seed + 100 * (seed - 1)) for recipe in RECIPES]
+    return [replace(recipe, seed=recipe.seed + 100 * (seed - 1)) for recipe in recipes]
 
 
 def prompt_of(problem: Problem) -> str:
@@ -87,9 +93,9 @@ def prompt_of(problem: Problem) -> str:
     return f"Question: {problem.question}\nAnswer:"
 
 
-def response_of(problem: Problem, style: str) -> str:
+def response_of(problem: Problem, style: Style) -> str:
     """The response that a model of this style learns."""
-    return " " + (problem.terse if style == "terse" else problem.verbose)
+    return f" {getattr(problem, style)}"
 
 
 def build_model(recipe: TrainingRecipe, vocabulary: int, eos: int) -> PreTrainedModel:
@@ -181,7 +187,9 @@ def make_model(recipe: TrainingRecipe, folder: Path) -> None:
     # At this size a second thread mostly waits for the first; `main` trains two models at a time instead.
     torch.set_num_threads(1)
     problems = training_stream(recipe.seed, set())
-    texts = [f"{prompt_of(p)}{response_of(p, 'verbose')}" for p in (next(problems) for _ in range(3000))]
+    # All terse models have the same words in their vocabularies as the one that writes the steps.
+    style: Style = "thinking" if recipe.style == "thinking" else "verbose"
+    texts = [f"{prompt_of(p)}{response_of(p, style)}" for p in (next(problems) for _ in range(3000))]
     tokenizer = KINDS[recipe.tokenizer](texts, recipe.vocabulary)
     start = time.perf_counter()
     model, steps = train(recipe, tokenizer)
@@ -230,7 +238,8 @@ def main(
     if seed != 1 and out == HERE:
         raise typer.BadParameter("another seed than 1 would replace the demo's models; give --out", param_hint="--seed")
     write_data(out / "data")
-    chosen = [recipe for recipe in recipes_of(seed) if not only or recipe.name in only]
+    recipes = recipes_of(seed, (*RECIPES, THINKING))
+    chosen = [recipe for recipe in recipes if not only or recipe.name in only]
     # Spawned and not forked: torch's threads do not survive a fork.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         tasks = [pool.submit(make_model, recipe, out / "models" / recipe.name) for recipe in chosen]

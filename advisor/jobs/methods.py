@@ -279,10 +279,11 @@ class Evaluator:
         ms_per_token, seconds = zip(*(_speed(sample.cost) for sample in samples), strict=True)
         # All samples are needed for one answer, so their times add up.
         speed = sum(ms_per_token), sum(seconds)
+        drawn, n = sum(sample.cost.tokens for sample in samples), len(self.task.examples)
+        profile = replace(profile, cost=Cost(speed[1], drawn))
         result = self._result(CONTROL, "control", profile, alone, speed, samples[0].cost)
         if tokens is None:
             return result
-        drawn, n = sum(sample.cost.tokens for sample in samples), len(self.task.examples)
         note = f"{len(samples)} responses a question with {drawn / n:.1f} tokens, and a set took {tokens / n:.1f}"
         return replace(result, note=note)
 

@@ -32,17 +32,18 @@ if TYPE_CHECKING:
     from ensemble.models.pool_line import AnyLine
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
+_BUNDLED = {"demo": DEMO, "demo-thinking": DEMO.with_name("thinking.txt")}
 _DATA = {".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"}
 _TASKS = {".yaml", ".yml"}
 
 
 def read_pool(pool: str) -> tuple[ModelSpec, ...]:
-    """Read a pool file, or the bundled pool if ``pool`` is ``demo`` and no file has this name.
+    """Read a pool file, or a bundled pool if ``pool`` is ``demo`` or ``demo-thinking`` and no file has this name.
 
     Raises:
         InputError: The file does not exist, is empty, or a line cannot be used; the message names file and line.
     """
-    path = DEMO if pool == "demo" and not Path(pool).is_file() else Path(pool)
+    path = _BUNDLED[pool] if pool in _BUNDLED and not Path(pool).is_file() else Path(pool)
     # Its first line as a model would have a message about a model.
     if {suffix.lower() for suffix in path.suffixes} & _DATA and path.is_file():
         raise InputError(

@@ -335,6 +335,10 @@ class Profiler:
         version = get_method(decoding.method).version
         changed = {} if version == 1 else {"version": version}
         key |= {"method": decoding.method, "k": decoding.k, **changed, **weights, **decoding.options}
+        # Alone, a model's tags only part the responses that are stored. Together, the answer begins after them.
+        tags = [self._candidates[member].thinking for member in members]
+        if THINK in decoding.options and any(tags):
+            key["tags"] = [each and each.option for each in tags]
         # A newer version of a plug-in may decode differently. Keys of the methods of this project stay as they were.
         if package := plugins().package(decoding.method):
             key["package"] = package

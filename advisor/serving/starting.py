@@ -98,7 +98,8 @@ def served_id(chosen: EnsembleSpec | StrategyPlan, prompt: TaskPrompt | None = N
     for model in chosen.members:
         checkpoint = model.checkpoint
         place = checkpoint.path_or_id if checkpoint.is_remote else checkpoint.location
-        models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template])
+        budget = [] if model.thinking_budget is None else [model.thinking_budget]
+        models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template, *budget])
     # The version counts too: a new release may decode differently.
     template = None if prompt is None else prompt.template.model_dump(mode="json")
     parts = [metadata.version("unite-advisor"), *_decoding(chosen), models, template]
@@ -107,7 +108,7 @@ def served_id(chosen: EnsembleSpec | StrategyPlan, prompt: TaskPrompt | None = N
 
 def _decoding(chosen: EnsembleSpec | StrategyPlan) -> list[object]:
     if isinstance(chosen, EnsembleSpec):
-        return [chosen.method, chosen.k]
+        return [chosen.method, chosen.k, *([dict(chosen.options)] if chosen.options else [])]
     strategy, reader = chosen.strategy, chosen.reader
     read = [] if reader is None else [reader.metric, reader.extract, reader.compare]
     return [file_json(strategy, models=()), read]

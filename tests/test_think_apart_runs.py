@@ -1,0 +1,172 @@
+"""Runs whose members think: budgets as candidates, ``--think apart`` from ``select`` to ``evaluate`` and ``serve``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2 as httpx
+import pytest
+from running_server import serving
+
+import advisor.demo
+from advisor.pool.pool_file import read_pool
+from advisor.running.models_to_run import chosen_by_folder
+from ensemble import Ensemble
+from ensemble.models.load import load_member
+from ensemble.saved.folder import read
+
+if TYPE_CHECKING:
+    from pools import Place, Prepare
+
+pytest_plugins = ["pools"]
+
+DEMO = Path(os.fspath(advisor.demo.__path__[0])) / "models"
+THINKS = f"{DEMO}/thinking-llama dtype=float32"
+POOL = (THINKS, f"{DEMO}/terse-neox dtype=float32", f"{DEMO}/terse-llama dtype=float32")
+SELECT = ("select", "--pool", "models.txt", "--task", "word_problems", "--limit", "24", "--quiet")
+
+
+def select(place: Place, *options: str, out: str = "run") -> dict[str, Any]:
+    ran = place.advisor(*SELECT, "--out", out, *options)
+    assert (ran.status, ran.err) == (0, "")
+    result: dict[str, Any] = json.loads((place.folder / out / "result.json").read_text(encoding="utf-8"))
+    return result
+
+
+def samples(place: Place, out: str = "run") -> list[dict[str, Any]]:
+    lines = (place.folder / out / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def run(place: Place, prepare: Prepare) -> Place:
+    """A place with the run folder of a set that thinks apart."""
+
+    def make() -> None:
+        place.pool(*POOL)
+        select(place, "--think", "apart", "--max-gap", "100")
+
+    prepare("think apart", place, make)
+    return place
+
+
+def test_one_model_at_two_budgets_is_two_candidates(place: Place) -> None:
+    place.pool(f"{THINKS} name=long", f"{THINKS} name=short thinking_budget=5")
+    result = select(place, "--no-verify")
+    figures = {each["model"]: each for each in result["candidates"]}
+    assert {each["reason_code"] for each in figures.values()}.isdisjoint({"copy", "failed"})
+    assert figures["short"]["accuracy"] != figures["long"]["accuracy"]
+    assert result["provenance"]["models"]["short"]["thinking_budget"] == 5
+    for line in samples(place):
+        whole, cut = (line["responses"][name]["thinking"] for name in ("long", "short"))
+        # Three of the five tokens are the opening tag.
+        assert 0 < len(cut) <= 8 < len(whole)
+        assert whole.startswith(cut)
+
+
+def test_a_budget_that_is_never_reached_changes_no_answer(place: Place) -> None:
+    place.pool(f"{THINKS} name=free", f"{THINKS} name=ample thinking_budget=60")
+    select(place, "--no-verify")
+    for line in samples(place):
+        free, ample = (line["responses"][name] for name in ("free", "ample"))
+        assert ample["text"].strip() == free["text"]
+        assert (ample["thinking"], ample["tokens"], ample["score"]) == (free["thinking"], free["tokens"], free["score"])
+
+
+def test_a_set_that_thinks_apart_writes_what_the_class_writes(run: Place) -> None:
+    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    assert result["ensemble"]["think"] == result["rules"]["think"] == "apart"
+    assert "thinking-llama" in result["selected"]
+    spec = chosen_by_folder(run.folder / "run")
+    ensemble = Ensemble([load_member(each) for each in spec.members], k=spec.k, **spec.options)
+    decoded = [line for line in samples(run) if line["ensemble"] is not None]
+    made = ensemble.generate([line["prompt"] for line in decoded], max_new_tokens=64, stop=["\n"])
+    assert [line["ensemble"]["text"] for line in decoded] == [each.text for each in made]
+    assert [line["ensemble"]["thinking"] for line in decoded] == [each.thought for each in made]
+    assert [line["ensemble"]["tokens"] for line in decoded] == [each.new_tokens for each in made]
+    assert len(decoded) == 24
+    assert all(each.thought and "=" in each.thought and "answer" not in each.thought for each in made)
+
+
+def test_the_length_rule_compares_the_answers_alone(run: Place) -> None:
+    pairs = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))["pairs"]
+    assert {pair["length_unit"] for pair in pairs} == {"characters"}
+    together = select(run, "--max-gap", "100", "--no-verify", out="together")
+    assert "tokens" in {pair["length_unit"] for pair in together["pairs"]}
+    assert len(together["selected"]) < 3
+
+
+def test_tokens_of_a_set_are_those_of_the_answer_by_each_member_and_of_all_thinking(run: Place) -> None:
+    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    (decoded,) = (each for each in result["strategies"] if each["strategy"] == "unite")
+    answered = [line["ensemble"] for line in samples(run) if line["ensemble"] is not None]
+    spec = chosen_by_folder(run.folder / "run")
+    ensemble = Ensemble([load_member(each) for each in spec.members], k=spec.k, **spec.options)
+    prompts = [line["prompt"] for line in samples(run) if line["ensemble"] is not None]
+    made = ensemble.generate(prompts, max_new_tokens=64, stop=["\n"])
+    tokens = sum(len(spec.members) * len(each.tokens) + each.thinking_tokens for each in made)
+    assert decoded["tokens_per_question"] == pytest.approx(tokens / len(answered))
+
+
+def test_other_tags_are_other_responses_of_a_set(run: Place) -> None:
+    run.pool(f"{THINKS} thinking=<plan>...</plan>", *POOL[1:])
+    select(run, "--think", "apart", "--max-gap", "100", "--max-length-ratio", "9", out="other")
+    assert all("thinking" in line["ensemble"] for line in samples(run) if line["ensemble"])
+    assert not any("thinking" in line["ensemble"] for line in samples(run, "other") if line["ensemble"])
+
+
+def test_the_control_takes_the_tokens_that_the_set_took(run: Place) -> None:
+    ran = run.advisor("evaluate", "run", "--methods", "unite,voting", "--think", "apart", "--limit", "24", "--json")
+    assert ran.status == 0
+    found = json.loads(ran.out)
+    by_name = {each["method"]: each for each in found["methods"]}
+    assert found["think"] == "apart"
+    control = by_name["self-consistency"]
+    words = control["note"].split()
+    responses, drawn, spent = int(words[0]), float(words[5]), float(words[-1])
+    assert spent == pytest.approx(by_name["unite"]["tokens_per_question"], abs=0.05)
+    assert control["tokens_per_question"] == pytest.approx(drawn, abs=0.05)
+    # The fewest responses that reach it.
+    assert drawn >= spent > drawn * (responses - 1) / responses - 3
+
+
+def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> None:
+    line = next(line for line in samples(run) if line["ensemble"] is not None)
+    ran = run.advisor("run", "run", line["prompt"], "--raw", "--method", "unite")
+    assert ran.status == 0
+    assert ran.out.strip() == line["ensemble"]["text"].strip()
+    spec = chosen_by_folder(run.folder / "run")
+    members = [load_member(each) for each in spec.members]
+    ensemble = Ensemble(members, k=spec.k, **spec.options)
+    ensemble.save_pretrained(run.folder / "saved")
+    again = read(run.folder / "saved")
+    assert again.options == {"think": "apart"}
+    assert [each.thinking for each in again.members] == [each.thinking for each in spec.members]
+    with serving(ensemble) as server:
+        body = {"model": "tiny", "prompt": line["prompt"], "max_tokens": 64, "stop": ["\n"], "temperature": 0}
+        whole = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
+        assert whole["choices"][0]["text"] == line["ensemble"]["text"]
+        assert whole["usage"]["completion_tokens"] == line["ensemble"]["tokens"]
+        answer = httpx.post(f"{server.url}/v1/completions", json={**body, "stream": True}, timeout=60)
+        events = [each[6:] for each in answer.text.splitlines() if each.startswith("data: {")]
+        pieces = [json.loads(each)["choices"][0]["text"] for each in events]
+        assert "".join(pieces) == line["ensemble"]["text"]
+
+
+def test_the_bundled_pool_has_the_model_that_thinks_at_two_budgets() -> None:
+    pool = {entry.name: entry for entry in read_pool("demo-thinking")}
+    assert [pool[name].thinking_budget for name in ("thinking-llama", "thinking-brief")] == [None, 16]
+    assert pool["thinking-llama"].checkpoint == pool["thinking-brief"].checkpoint
+
+
+def test_it_is_refused_where_it_has_no_effect(place: Place, models: Path) -> None:
+    place.task()
+    place.pool(*(str(models / name) for name in ("alpha", "beta")))
+    own = ("select", "--pool", "models.txt", "--task", "task.yaml", "--think", "apart")
+    assert "method sweetspan has no option think" in place.refused(*own, "--method", "sweetspan")
+    assert "--think together: not one of apart" in place.refused(*own[:-1], "together")
+    place.task(choices=["a", "b"], metric="choice", reference="a")
+    assert "has options, which are chosen by their likelihood" in place.refused(*own)
