@@ -78,32 +78,39 @@ class Outcomes:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has them."""
+        digits = dict(zip(self.models, answer_digits([self.profiles[name] for name in self.models]), strict=True))
         return {
             "signature": self.signature,
             "questions": self.questions,
-            "models": {name: _packed_model(self.profiles[name], digits) for name, digits in self._digits().items()},
+            "models": {name: _packed_model(self.profiles[name], each) for name, each in digits.items()},
             "sets": {" ".join(models): np.packbits(right).tobytes().hex() for models, right in self.sets.items()},
         }
 
-    def _digits(self) -> dict[str, str]:
-        """Each model's answers as digits: wrong ones are numbered question by question as they are met."""
-        known: dict[tuple[int, str], int] = {}
-        met = [0] * self.questions
 
-        def digit(question: int, answer: Answer) -> int:
-            if answer.score == 1:
-                return 0
-            if answer.extracted is None:
-                return _NONE
-            if (question, answer.extracted) not in known:
-                met[question] += 1
-                known[question, answer.extracted] = met[question]
-            return known[question, answer.extracted]
+def answer_digits(profiles: Sequence[Profile]) -> list[str]:
+    """The answers of models to the same questions as digits, a text for each model.
 
-        return {
-            name: "".join(f"{digit(n, answer):x}" for n, answer in enumerate(self.profiles[name].answers))
-            for name in self.models
-        }
+    Wrong answers are numbered question by question as they are met.
+    """
+    known: dict[tuple[int, str], int] = {}
+    met = [0] * len(profiles[0].answers)
+
+    def digit(question: int, answer: Answer) -> int:
+        if answer.score == 1:
+            return 0
+        if answer.extracted is None:
+            return _NONE
+        if (question, answer.extracted) not in known:
+            met[question] += 1
+            known[question, answer.extracted] = met[question]
+        return known[question, answer.extracted]
+
+    return ["".join(f"{digit(n, answer):x}" for n, answer in enumerate(profile.answers)) for profile in profiles]
+
+
+def answer_of(digit: str) -> str | None:
+    """What stands for the answer that a digit tells; None for none."""
+    return None if int(digit, 16) == _NONE else digit
 
 
 def read(path: Path = KEPT) -> Outcomes:
@@ -165,8 +172,7 @@ def _by_accuracy(profiles: Sequence[Profile]) -> tuple[str, ...]:
 
 
 def _answer(id_: str, digit: int, length: int) -> Answer:
-    extracted = None if digit == _NONE else f"{digit:x}"
-    return Answer(id_, "x" * length, extracted, float(digit == 0), "eos")
+    return Answer(id_, "x" * length, answer_of(f"{digit:x}"), float(digit == 0), "eos")
 
 
 def _packed_model(profile: Profile, digits: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Write the measured part of docs/real-models.md from benchmarks/results: ``python -m benchmarks._real_page``.
+"""Write the measured parts of two pages on real models from benchmarks/results: ``python -m benchmarks._real_page``.
 
-It stands between two comments of the page. What is above and below stays as it is.
+They stand between two comments of docs/real-models.md and docs/real-models-rules.md. What is above and below stays.
 """
 
 from __future__ import annotations
@@ -8,17 +8,19 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _llama_cpp
 from benchmarks._measure import RESULTS, ROOT
 from benchmarks._methods_page import markdown_table
 from benchmarks._real_models import MODELS
-from benchmarks.real import GAPS, METHODS, RATIOS, SLOW, plain_sets, sets_of
+from benchmarks.real import GAPS, KS, METHODS, RATIOS, SLOW, plain_sets, sets_of
 
-PAGE = ROOT / "docs" / "real-models.md"
+ANSWERS = ROOT / "docs" / "real-models.md"
+RULES = ROOT / "docs" / "real-models-rules.md"
 BEGIN = "<!-- measured: python -m benchmarks._real_page -->"
 END = "<!-- end of what is measured -->"
 TITLES = {
@@ -34,25 +36,28 @@ _WHAT = {
 
 
 def main() -> int:
-    """Write the page again."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), RESULTS / "real.json"), encoding="utf-8")
+    """Write the pages again."""
+    for page in (ANSWERS, RULES):
+        page.write_text(filled(page), encoding="utf-8")
     return 0
 
 
-def filled(page: str, results: Path) -> str:
-    """The page with what was measured."""
-    kept = json.loads(results.read_text(encoding="utf-8"))
-    before, _, rest = page.partition(BEGIN)
+def filled(page: Path) -> str:
+    """The page with what was measured, as Markdown."""
+    kept = json.loads((RESULTS / "real.json").read_text(encoding="utf-8"))
+    if page == ANSWERS:
+        parts = [*_answer(kept), *_models(kept["table"])]
+        for name, task in kept["table"].items():
+            parts += _task(name, task)
+    else:
+        predicted = json.loads((RESULTS / "prediction.json").read_text(encoding="utf-8"))["figures"]
+        parts = [*_rules(kept["figures"]), *_limits(predicted), *_predictions(predicted), *_ways(kept), *_llama(kept)]
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{measured(kept)}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{_wrapped(parts)}\n\n{END}{after}"
 
 
-def measured(kept: Mapping[str, Any]) -> str:
-    """The measured part of the page, as Markdown."""
-    parts = [*_answer(kept), *_models(kept["table"])]
-    for name, task in kept["table"].items():
-        parts += _task(name, task)
-    parts += [*_rules(kept["figures"]), *_ways(kept)]
+def _wrapped(parts: Sequence[str]) -> str:
     lines = textwrap.TextWrapper(width=155, break_long_words=False, break_on_hyphens=False)
     return "\n\n".join(part if part.startswith(("|", "#")) else lines.fill(part) for part in parts)
 
@@ -145,6 +150,8 @@ def _task(name: str, task: Mapping[str, Any]) -> Iterator[str]:
         own = sorted((row for row in ks if row["members"] == pair), key=lambda row: row["k"])
         yield f"Other k, on {', '.join(f'`{member}`' for member in pair)}:"
         yield markdown_table(["k", *_HEADS], [[str(row["k"]), *_cells(row)] for row in own])
+        if left := [str(k) for k in KS if k not in [row["k"] for row in own]]:
+            yield f"Not decoded, for lack of time: k of {' and '.join(left)}."
     else:
         yield "Other k were not decoded, for lack of time."
     if task["votes"]:
@@ -202,6 +209,47 @@ def _rules(by: Mapping[str, Any]) -> Iterator[str]:
                 else "decides."
             )
         )
+    alike, apart = (by.get(f"ratio_{key}_gain") for key in ("1_15", "2_100"))
+    if alike and apart:
+        decides = "decides, too." if apart["value"] < alike["value"] else "does not decide here."
+        yield (
+            f"Sets with a length ratio of at most 1.5 come to {alike['value']:+.1f}, those with one of over 2 to "
+            f"{apart['value']:+.1f}: the ratio {decides}"
+        )
+
+
+def _limits(by: Mapping[str, Any]) -> Iterator[str]:
+    """What other limits of the rules would have come to."""
+    yield "### Other limits"
+    yield (
+        "The set of the rules is decoded in every pool of two or more of the models; where no model fits the best one, "
+        "that one answers alone and gains nothing. The mean gain over the single model that is best on dev, in points, "
+        "on the real models (each task counts the same) and on [the zoo](figures.md#how-good-the-advice-is) of eight "
+        "tiny models, by `python -m benchmarks.prediction`:"
+    )
+    for option, head in (("max_gap", "limit of the gap"), ("max_length_ratio", "limit of the length ratio")):
+        rows = []
+        for key, figure in by.items():
+            if key.startswith(f"rules_{option}_") and key.endswith("_real"):
+                value = key.removeprefix(f"rules_{option}_").removesuffix("_real")
+                ends = "none" if value == "100" else value.replace("15", "1.5") if option != "max_gap" else value
+                zoo = by[key.replace("_real", "_zoo")]["value"]
+                rows.append([ends, f"{figure['value']:+.2f}", f"{zoo:+.2f}", f"`{key}`, `..._zoo`"])
+        yield markdown_table([head, "real models", "zoo", "name"], rows)
+
+
+def _predictions(by: Mapping[str, Any]) -> Iterator[str]:
+    """How well the gains of these sets are predicted."""
+    yield "## Can it be known before?"
+    real, zero, zoo = (by[f"prediction_rmse_real{end}"] for end in ("", "_zero", "_by_zoo"))
+    yield (
+        "The advisor predicts the gain of a set from its members' own answers, before it is decoded "
+        "([predicted gains](profiling.md#predicted-gains)). From the dev questions, with coefficients from sets that "
+        f"share no model with it, it misses the gain of these sets on the held-out questions by {real['value']:.1f} "
+        f"points (root mean square, `prediction_rmse_real`; {real['note'].split()[1]} sets whose lengths fit); with "
+        f"coefficients of the zoo alone by {zoo['value']:.1f}. If it always said that nothing is gained or lost, it "
+        f"would miss by {zero['value']:.1f}. So what these sets lose is foreseen."
+    )
 
 
 def _ways(kept: Mapping[str, Any]) -> Iterator[str]:
@@ -225,6 +273,46 @@ def _ways(kept: Mapping[str, Any]) -> Iterator[str]:
         "alone. Without a suffix stands the worst pair. In bfloat16 texts may depend on the batch, "
         f"so texts were compared in float32, and without `{SLOW}`."
     )
+
+
+def _llama(kept: Mapping[str, Any]) -> Iterator[str]:
+    by = kept["figures"]
+    models = {model.name: model.name.replace("-", "_").replace(".", "") for model in MODELS}
+    models = {name: key for name, key in models.items() if f"llama_one_bfloat16_{key}" in by}
+    if not models:
+        return
+    yield "## Why is there no runner by llama.cpp?"
+    yield (
+        "It keeps the weights quantized. How many times as fast as this decoder it is, by its binding `cyllama`, in "
+        "seconds of the processor with one thread (median of the rounds), over this decoder in bfloat16, in brackets "
+        "over float32; by `python -m benchmarks.real --only llama --llama PYTHON --save`:"
+    )
+    rows = []
+    for name, key in models.items():
+        cells = [f"`{name}`"]
+        for part in _PARTS:
+            half, full = (by[f"llama_{part}_{dtype}_{key}"]["value"] for dtype in ("bfloat16", "float32"))
+            cells.append(f"{half:.2f} ({full:.2f})")
+        rows.append(cells)
+    heads = ["model", "one text, token by token", f"{_llama_cpp.BATCH} texts at once"]
+    yield markdown_table([*heads, f"prompt of {_llama_cpp.PROMPT} tokens"], rows)
+    half = {part: [by[f"llama_{part}_bfloat16_{key}"]["value"] for key in models.values()] for part in _PARTS}
+    gives = all(by[f"llama_logits_{key}"]["value"] for key in models.values())
+    why = by[f"llama_logits_{next(iter(models.values()))}"]["note"].rpartition("; ")[2].partition(". ")[0]
+    yield (
+        "A text that is written alone, token by token, comes "
+        f"{min(half['one']):.1f} to {max(half['one']):.1f} times as fast. But questions are answered in batches, after "
+        f"prompts with examples: batches run at {min(half['many']):.2f} to {max(half['many']):.2f} of this decoder's "
+        f"speed in bfloat16, and prompts at {min(half['prompt']):.2f} to {max(half['prompt']):.2f}."
+        + (
+            ""
+            if gives
+            else f" And decoding together needs all logits of each step, which this binding fails to give: {why}."
+        )
+    )
+
+
+_PARTS = ("one", "many", "prompt")
 
 
 def _names(row: Mapping[str, Any]) -> str:

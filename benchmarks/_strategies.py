@@ -27,8 +27,9 @@ from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
 from advisor.strategies.vote import codes_of
 from advisor.tasks.task import Example, Signature, Task
+from benchmarks._decoded_sets import of_real, of_zoo, set_gains
 from benchmarks._outcomes import Outcomes
-from benchmarks.prediction import fit_decode, promises_and_gains
+from benchmarks.prediction import fit_decode
 from ensemble.methods._votes import vote
 
 Places = Sequence[int]
@@ -130,7 +131,7 @@ class Ground:
 def grounds(outcomes: Outcomes, count: int, seed: int = 0) -> Iterator[Ground]:
     """Random pools of at least three models on random splits: 30% dev, 30% held out, the rest test."""
     chance = Random(seed)
-    known = promises_and_gains(outcomes)
+    known = [each for decoded in (of_zoo(outcomes), *of_real()) for each in set_gains(decoded)]
     fitted = {models: {"decode": fit_decode(known, without=models)} for models in outcomes.sets}
     for _ in range(count):
         size = chance.randint(min(3, len(outcomes.models)), len(outcomes.models))

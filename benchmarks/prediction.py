@@ -2,9 +2,10 @@
 
 It fits the coefficients of `advisor.advice.predict` and says how well they predict sets that they were not fitted on:
 votes of 3 to 5 models in the pool that was left out, one of five (300 dev questions; other questions tell the gain),
-and sets that decode together in the zoo (results/zoo.json), from sets that share no model with them. A gain is over the
-best member in hindsight. It also tries other inputs of the votes' prediction. With --save the coefficients replace
-advisor/advice/prediction.json, with what they were fitted on.
+and sets that decode together, in the zoo (results/zoo.json) and of real models (results/real.json), from sets of both
+that share no model with them. A gain is over the best member in hindsight. It also tries other inputs of the votes'
+prediction, and says what other limits of the rules would have come to for decoded sets. With --save the coefficients
+replace advisor/advice/prediction.json, with what they were fitted on.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import numpy as np
 from scipy import stats
 
 from advisor.advice.predict import COEFFICIENTS, MOST_MEMBERS, Prediction, Predictor, gaps_of
-from advisor.records import Limits, Profile, length_ratio, within
+from advisor.records import Profile
 from advisor.statistics import scores
 from advisor.strategies.router import QuestionRouter, dev_scores
 from advisor.strategies.vote import codes_of
+from benchmarks._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, of_zoo, set_gains
 from benchmarks._measure import Figure, arguments, commit, progress, tell
-from benchmarks._outcomes import Outcomes, read
+from benchmarks._outcomes import read
 from benchmarks._pools import ANSWERED, NAMES, POOLS, RealPool, read_pool, split
 from ensemble.methods._votes import vote
 
@@ -116,24 +118,24 @@ def main(given: Sequence[str] | None = None) -> int:
         return 0
     names, routed = (NAMES[:2], NAMES[:2]) if options.quick else (ANSWERED, NAMES)
     progress(f"benchmarks.prediction: sets of {', '.join(names)}, and of the zoo")
-    pools = {name: read_pool(name, options.pools) for name in names}
-    cases = {name: list(vote_cases(pool, options.quick)) for name, pool in pools.items()}
-    routers = {name: list(route_cases(pools[name], options.quick)) for name in routed}
-    outcomes = read()
+    answered = {name: read_pool(name, options.pools) for name in names}
+    cases = {name: list(vote_cases(pool, options.quick)) for name, pool in answered.items()}
+    routers = {name: list(route_cases(answered[name], options.quick)) for name in routed}
+    pools = [of_zoo(read()), *of_real()]
     figures = [
         *vote_figures(cases),
         *input_figures(cases),
-        *zoo_figures(outcomes, 1 if options.quick else _CASES),
+        *decoded_figures(pools, 1 if options.quick else _CASES),
+        *limit_figures(pools),
         *(Figure(f"route_{key}", value, note="points; gain of routers") for key, value in fit_route(routers).items()),
     ]
     tell("prediction", figures, options)
     if options.save and not options.quick:
-        count, sets = sum(map(len, cases.values())), promises_and_gains(outcomes)
-        zoo = f"{len(sets)} sets of {len(outcomes.models)} small models (the zoo) on {outcomes.questions} questions"
+        count, sets = sum(map(len, cases.values())), [each for pool in pools for each in set_gains(pool)]
         kept = {
             "command": "python -m benchmarks.prediction --save",
             "commit": commit(),
-            "decode": {**fit_decode(sets), "fitted_on": zoo},
+            "decode": {**fit_decode(sets), "fitted_on": fitted_on(pools), "real": real_gains(pools[1:])},
             "vote": {**fit_vote(cases), "fitted_on": f"{count:,} votes of 3 to 5 models in {', '.join(names)}"},
             "route": {
                 **fit_route(routers),
@@ -270,72 +272,91 @@ def fit_route(cases: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, A
     return {"intercept": mean, "deviation": float(np.sqrt(max(np.mean(squares), 0.25)))}
 
 
-def fit_decode(sets: Mapping[tuple[str, ...], tuple[float, float]], without: Collection[str] = ()) -> dict[str, Any]:
+def fit_decode(sets: Sequence[SetGain], without: Collection[str] = ()) -> dict[str, Any]:
     """The coefficients of sets that decode together.
 
     Args:
-        sets: What each set promises and gains, in points; see :func:`promises_and_gains`.
+        sets: What each set promises and gains.
         without: Models whose sets take no part, unless fewer than two sets are left, as in a quick try.
     """
-    known = {models: pair for models, pair in sets.items() if not set(models) & set(without)}
+    known = [each for each in sets if not set(each.models) & set(without)]
     if len(known) < 2:
-        known = dict(sets)
-    intercept, slope = _line(list(known.values()))
+        known = list(sets)
+    intercept, slope = _line(known)
     residuals = []
-    for models, (promise, gain) in known.items():
-        others = [pair for rest, pair in known.items() if not set(rest) & set(models)]
+    for one in known:
+        others = [each for each in known if not set(each.models) & set(one.models)]
         if len(others) > 1:
             line = _line(others)
-            residuals.append(gain - line[0] - line[1] * promise)
-    # Without enough sets for a cross-validation: about what the whole zoo gives.
+            residuals.append(one.gain - line[0] - line[1] * one.promise)
+    # Without enough sets for a cross-validation: about what all of them give.
     deviation = float(np.sqrt(np.mean(np.square(residuals)))) if len(residuals) > 2 else 2.5
     return {"intercept": intercept, "slope": slope, "deviation": deviation}
 
 
-def promises_and_gains(outcomes: Outcomes) -> dict[tuple[str, ...], tuple[float, float]]:
-    """The mean of vote and oracle, and the gain, over the best member, of each set whose lengths fit by the rules."""
-    lengths = {name: profile.mean_length for name, profile in outcomes.profiles.items()}
-    limit = Limits().max_length_ratio
-    found = {}
-    for models, right in outcomes.sets.items():
-        ratios = [length_ratio(lengths[one], lengths[other]) for one, other in combinations(models, 2)]
-        if all(ratio is None or within(ratio, limit) for ratio in ratios):
-            profiles = [outcomes.profiles[model] for model in models]
-            best = max(profile.accuracy for profile in profiles)
-            promise = sum(Predictor(profiles, {}).shares(models)) / 2
-            found[models] = promise - best, 100 * float(right.mean()) - best
-    return found
-
-
-def _line(known: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _line(known: Sequence[SetGain]) -> tuple[float, float]:
     """Intercept and slope, pulled towards the slope 1."""
-    promises, gains = np.array(known).T
+    promises, gains = (np.array(each) for each in zip(*((each.promise, each.gain) for each in known), strict=True))
     off = promises - promises.mean()
     slope = 1 + float(off @ (gains - promises)) / max(float(off @ off) * (1 + TRUST / len(known)), 1e-9)
     return float(gains.mean() - slope * promises.mean()), slope
 
 
-def zoo_figures(outcomes: Outcomes, splits: int) -> Iterator[Figure]:
-    """How well sets of the zoo are predicted from sets that share no model with them."""
+def fitted_on(pools: Sequence[DecodedSets]) -> str:
+    """What the coefficients of sets that decode together were fitted on, in words."""
+    zoo, *real = pools
+    return (
+        f"{len(set_gains(zoo))} sets of {len(zoo.standings)} small models (the zoo) on {zoo.questions} questions, and "
+        f"{sum(len(set_gains(pool)) for pool in real)} sets of {len(real[0].standings)} real models on "
+        f"{sum(pool.questions for pool in real):,} questions of {len(real)} tasks"
+    )
+
+
+def real_gains(real: Sequence[DecodedSets]) -> dict[str, float]:
+    """How many sets of real models were decoded, how many of them gained, and their mean gain in points."""
+    gains = [each.gain for pool in real for each in set_gains(pool)]
+    return {"sets": len(gains), "gained": sum(gain > 0 for gain in gains), "mean": float(np.mean(gains))}
+
+
+def decoded_figures(pools: Sequence[DecodedSets], splits: int) -> Iterator[Figure]:
+    """How well sets are predicted from sets that share no model with them.
+
+    Args:
+        pools: The zoo and the real models.
+        splits: Of the zoo's questions into dev questions and others; those of the real models are split already.
+    """
+    known = [each for pool in pools for each in set_gains(pool)]
+    zoo = [each for pool in pools if pool.source == "zoo" for each in set_gains(pool)]
+    for source, fitted_on, end in (("zoo", known, ""), ("real", known, ""), ("real", zoo, "_by_zoo")):
+        found = [case for pool in pools if pool.source == source for case in _decoded(pool, fitted_on, splits)]
+        if not found:
+            continue
+        quality = Quality(*zip(*found, strict=True))
+        by = "of the zoo alone" if end else "of both sources"
+        note = f"{len(found)} predictions, each from sets {by} that share no model with it"
+        yield Figure(f"prediction_rmse_{source}{end}", quality.rmse, note=f"points; {note}")
+        yield Figure(f"prediction_coverage_{source}{end}", quality.coverage, note=f"of 90% intervals; {note}")
+        yield Figure(f"prediction_ranks_{source}{end}", quality.ranks, note=f"rank correlation; {note}")
+        if not end:
+            zero = Quality([Prediction(0.0, 1.0)] * len(found), quality.gains, quality.errors)
+            yield Figure(f"prediction_rmse_{source}_zero", zero.rmse, note="points; if no gain were predicted")
+
+
+def _decoded(pool: DecodedSets, known: Sequence[SetGain], splits: int) -> Iterator[tuple[Prediction, float, float]]:
+    """The prediction of each set from dev questions, its gain on others, and the gain's error."""
     chance = np.random.default_rng(0)
-    sets = promises_and_gains(outcomes)
-    fitted = {models: {"decode": fit_decode(sets, without=models)} for models in sets}
-    predictions, gains, errors = [], [], []
-    for _ in range(splits):
-        order = chance.permutation(outcomes.questions).tolist()
-        dev, rest = order[: len(order) * 3 // 5], order[len(order) * 3 // 5 :]
-        for models in sets:
-            profiles = [outcomes.profiles[model] for model in models]
-            best = max((profile.part(rest) for profile in profiles), key=lambda each: each.accuracy)
-            differences = scores(outcomes.together(models).part(rest)) - scores(best)
-            predictions.append(Predictor([profile.part(dev) for profile in profiles], fitted[models]).decoded(models))
-            gains.append(100 * float(differences.mean()))
-            errors.append(100 * float(differences.std()) / len(rest) ** 0.5)
-    quality = Quality(predictions, gains, errors)
-    note = f"{len(sets)} sets of the zoo, each from those that share no model with it, {splits} splits"
-    yield Figure("prediction_rmse_zoo", quality.rmse, note=f"points; {note}")
-    yield Figure("prediction_coverage_zoo", quality.coverage, note=f"of 90% intervals; {note}")
-    yield Figure("prediction_ranks_zoo", quality.ranks, note=f"rank correlation; {note}")
+    fitted = {each.models: {"decode": fit_decode(known, without=each.models)} for each in set_gains(pool)}
+    # A pool whose dev questions are the judges has to be split.
+    for _ in range(splits if pool.dev is pool.judge else 1):
+        order = chance.permutation(pool.questions)
+        first = pool.questions * 3 // 5 if pool.dev is pool.judge else 0
+        rest = order[first:]
+        for models, coefficients in fitted.items():
+            dev = [pool.dev[model].part(order[:first].tolist()) if first else pool.dev[model] for model in models]
+            best = max((pool.judge[model].part(rest.tolist()) for model in models), key=lambda each: each.accuracy)
+            differences = pool.sets[models][rest] - scores(best)
+            error = 100 * float(differences.std()) / len(rest) ** 0.5
+            yield Predictor(dev, coefficients).decoded(models), 100 * float(differences.mean()), error
 
 
 if __name__ == "__main__":

@@ -9,15 +9,18 @@ are compared, and timed.
 The GGUF files are dequantized, into bfloat16 for the answers, and into float32 where texts have to be equal. Responses
 are stored as soon as they exist, so a run that was stopped goes on where it was. ``--only TASK`` just answers a task,
 so that processes can share the work; ``--only ways`` just compares and times; ``--stored`` runs no model for answers,
-and leaves out what is not stored. ``python -m benchmarks._real_page`` writes the page again.
+and leaves out what is not stored; ``--only llama --llama PYTHON`` times llama.cpp beside this decoder, in a Python that
+has `cyllama`. ``python -m benchmarks._real_page`` writes the page again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -37,8 +40,11 @@ from advisor.strategies.cascade import Cascade, cascade_calls
 from advisor.strategies.vote import codes_of
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks import Task, load_task
+from benchmarks import _llama_cpp
 from benchmarks._decoding import BATCH, DRAFTED_LIMIT, PLAIN_LIMIT, Work, pair_figures
-from benchmarks._measure import Figure, Timer, arguments, progress, tell
+from benchmarks._llama_cpp import ids
+from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, spread, tell
+from benchmarks._outcomes import answer_digits
 from benchmarks._plans import plain_plan
 from benchmarks._real_models import FOLDER, TASKS, RealModel, there
 from benchmarks.equality import test_modules
@@ -47,6 +53,7 @@ from ensemble.decode.settings import Settings
 from ensemble.models.load import load_member
 from ensemble.models.member import LocalMember
 from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.runtime.model_runner import ModelRunner
 
 COMMAND = "python -m benchmarks.real"
 DEV, HELD_OUT = 300, 350
@@ -58,6 +65,7 @@ KS = (2, 5, 20)
 SLOW = "tinyllama-1.1b"
 """The model whose sets are decoded by `unite` alone."""
 WAYS = "ways"
+LLAMA = "llama"
 COMPARED = {
     ("smollm2-135m", "stories15m"): 4,
     ("gemma3-270m", "smollm2-135m"): 4,
@@ -123,11 +131,16 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where make real put models and questions")
     parser.add_argument("--cache", type=Path, help="where responses are stored; a folder in that one by default")
     parser.add_argument("--stored", action="store_true", help="take the answers that are stored, and no others")
-    parser.add_argument("--only", choices=(*TASKS, WAYS), action="append", help="just this; can be given several times")
+    parser.add_argument("--llama", type=Path, help="a Python with cyllama, to time llama.cpp beside this decoder")
+    parser.add_argument(
+        "--only", choices=(*TASKS, WAYS, LLAMA), action="append", help="just this; can be given several times"
+    )
     options = parser.parse_args(given)
     if options.threads:
         torch.set_num_threads(options.threads)
     names = options.only or [*TASKS, WAYS]
+    if LLAMA in names and options.llama is None:
+        parser.error("--only llama needs --llama PYTHON")
     answers = {name: answer(name, options) for name in TASKS if name in names}
     figures: list[Figure] = []
     table: dict[str, Any] = {}
@@ -136,6 +149,8 @@ def main(given: Sequence[str] | None = None) -> int:
         figures += answer_figures(table)
     if WAYS in names:
         figures += [*equality_figures(options), *time_figures(options)]
+    if options.llama is not None:
+        figures += llama_figures(options)
     if options.only and options.save and not table:
         # Only the ways were measured again.
         path = options.save / "real.json"
@@ -208,6 +223,10 @@ def sets_of(order: Sequence[str]) -> list[Members]:
 
 def rows_of(answers: TaskAnswers) -> dict[str, Any]:
     """What is kept of a task: a row for each model, set and vote, with its score on each question."""
+    answered = {
+        key: answer_digits(list(by.values())) if can_vote(answers.task) else [None] * len(by)
+        for key, by in (("dev_answers", answers.dev), ("answers", answers.alone))
+    }
     models = [
         {
             "model": name,
@@ -219,8 +238,9 @@ def rows_of(answers: TaskAnswers) -> dict[str, Any]:
             "seconds": _seconds(profile),
             "dev_scores": packed(answers.dev[name]),
             "scores": packed(profile),
+            **{key: digits[place] for key, digits in answered.items()},
         }
-        for name, profile in answers.alone.items()
+        for place, (name, profile) in enumerate(answers.alone.items())
     ]
     sets = [
         {"strategy": each.method, "k": each.k, **_set_row(each.members, each.profile, answers)} for each in answers.sets
@@ -363,6 +383,57 @@ def time_figures(options: argparse.Namespace) -> Iterator[Figure]:
         if own:
             worst = max(own, key=lambda figure: figure.value or 0)
             yield replace(worst, name=name, limit=limit)
+
+
+def llama_figures(options: argparse.Namespace) -> Iterator[Figure]:
+    """How many times as fast llama.cpp is as this decoder, on the same GGUF files and one thread."""
+    torch.set_num_threads(1)
+    for model in there(options.folder):
+        path = options.folder / model.path
+        if not path.is_file():
+            continue
+        progress(f"benchmarks.real: llama.cpp, {model.name}")
+        own = {dtype: load_member(spec(model, options.folder, dtype)) for dtype in ("bfloat16", "float32")}
+        speedups: dict[str, list[float]] = {}
+        logits = ""
+        for _ in range(options.rounds or (1 if options.quick else 3)):
+            command = [options.llama, ROOT / "benchmarks" / "_llama_cpp.py", path]
+            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            theirs = json.loads(printed.splitlines()[-1])
+            logits = theirs.pop("logits")
+            for dtype, member in own.items():
+                for part, seconds in step_seconds(member).items():
+                    speedups.setdefault(f"{part}_{dtype}", []).append(seconds / theirs[part])
+        for key, rounds in speedups.items():
+            name = f"llama_{key}_{model.name}".replace("-", "_").replace(".", "")
+            yield spread(name, rounds, note=f"times as fast as this decoder; {model.name}, {model.weights}")
+        note = f"whether the binding gives logits; {model.name}; {logits}"
+        yield Figure(f"llama_logits_{model.name}".replace("-", "_").replace(".", ""), float(not logits), note=note)
+
+
+@torch.inference_mode()
+def step_seconds(member: LocalMember) -> dict[str, float]:
+    """Seconds of the processor for each token of a prompt, of one text, and of several at once; logits included."""
+
+    def timed(tokens: int, run: Callable[[], object]) -> float:
+        start = time.process_time()
+        run()
+        return (time.process_time() - start) / tokens
+
+    def steps(runner: ModelRunner, rows: int, count: int) -> None:
+        for n in range(count):
+            runner.feed([length + n for length in lengths], [[token] for token in ids(rows)])
+
+    one, many = member.runner(), member.runner()
+    lengths = [_llama_cpp.PROMPT]
+    one.admit([ids(8)])  # the first pass prepares kernels
+    one.drop([])
+    found = {"prompt": timed(_llama_cpp.PROMPT, lambda: one.admit([ids(_llama_cpp.PROMPT)]))}
+    found["one"] = timed(_llama_cpp.STEPS, lambda: steps(one, 1, _llama_cpp.STEPS))
+    many.admit([[token] for token in ids(_llama_cpp.BATCH)])
+    lengths, count = [1] * _llama_cpp.BATCH, _llama_cpp.STEPS // 2
+    found["many"] = timed(count * _llama_cpp.BATCH, lambda: steps(many, _llama_cpp.BATCH, count))
+    return found
 
 
 def _seconds(profile: Profile) -> float:

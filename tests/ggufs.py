@@ -102,5 +102,8 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: PreTrainedTokenizerFast, size:
     merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
     writer.add_token_merges([" ".join(merge) for merge in merges])
     writer.add_eos_token_id(tokenizer.eos_token_id)
+    if tokenizer.bos_token_id is not None:
+        writer.add_bos_token_id(tokenizer.bos_token_id)
+        writer.add_add_bos_token(tokenizer("")["input_ids"] == [tokenizer.bos_token_id])
     if tokenizer.chat_template:
         writer.add_chat_template(tokenizer.chat_template)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.advice.comparison import StrategyResult, compare_strategies
+from advisor.advice.predict import real_sets
 from advisor.advice.sequential import questions_range
 from advisor.advice.verdict import advise, close_calls, doubts_of, moved_warning, sanity_warnings
 from advisor.choose.rules import select
@@ -121,6 +122,15 @@ def test_the_confidence_is_an_option() -> None:
     assert "tested with 96% confidence." in advice.text
     assert "96% interval" in advice.text
     assert "alpha" not in advise(FITTING, together(**figures)).text
+
+
+@pytest.mark.parametrize("run", [None, together(gained=20, lost=15, both=300, n=500)])
+def test_where_nothing_is_shown_the_advice_says_what_sets_of_real_models_came_to(run: StrategyResult | None) -> None:
+    assert advise(FITTING, run).text.endswith(real_sets())
+
+
+def test_where_the_users_own_questions_show_a_gain_other_models_do_not_matter() -> None:
+    assert real_sets() not in advise(FITTING, together(gained=60, lost=34, both=361, n=500)).text
 
 
 @settings(deadline=None)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from reference import ReferenceMember, generate
-from tiny import PROMPTS, byte_tokenizer, real_tokenizers, tiny_model, tokenizer_named
+from tiny import PROMPTS, byte_tokenizer, large_tokenizer, real_tokenizers, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.models.load import member_of
@@ -122,6 +122,12 @@ def test_a_member_without_a_cache_goes_together_with_one_that_has(arch: str, ord
 def test_a_member_with_a_sliding_window_goes_together_with_one_that_has_none(order: int, tables: Path) -> None:
     slides = member_named("mistral", sliding_window=8)
     assert_the_references([slides, member_named("gpt2", "unigram with bytes")][::order], tables)
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["primary", "other"])
+def test_a_member_with_262_144_ids_goes_together_with_one_that_has_few(order: int, tables: Path) -> None:
+    large = member_of(tiny_model(large_tokenizer(), 3, hidden=8), large_tokenizer(), name="large")
+    assert_the_references([large, member_named("gpt2", "unigram with bytes")][::order], tables)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])

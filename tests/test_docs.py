@@ -207,10 +207,10 @@ def test_the_methods_on_the_demo_are_those_that_the_benchmark_kept() -> None:
     assert _methods_page.filled(page, ROOT / "benchmarks" / "results" / "methods.json") == page
 
 
-def test_the_figures_of_real_models_are_those_that_the_benchmark_kept() -> None:
-    page = _real_page.PAGE.read_text(encoding="utf-8")
-    assert _real_page.BEGIN in page
-    assert _real_page.filled(page, ROOT / "benchmarks" / "results" / "real.json") == page
+@pytest.mark.parametrize("page", [_real_page.ANSWERS, _real_page.RULES])
+def test_the_figures_of_real_models_are_those_that_the_benchmark_kept(page: Path) -> None:
+    assert _real_page.BEGIN in page.read_text(encoding="utf-8")
+    assert _real_page.filled(page) == page.read_text(encoding="utf-8")
 
 
 # --- Examples ---

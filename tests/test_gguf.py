@@ -13,6 +13,7 @@ import torch
 from gguf import GGMLQuantizationType
 from ggufs import write_gguf
 from tiny import byte_tokenizer, save_member, tiny_model
+from tokenizers.processors import TemplateProcessing
 from transformers import BitsAndBytesConfig
 
 from advisor.pool.pool_file import read_pool
@@ -90,6 +91,22 @@ def test_the_chat_template_of_a_file_is_used(tiny: Path, tmp_path: Path) -> None
     member = load(tmp_path / "chat.gguf")
     assert member.name == "chat"
     assert member.tokenizer.decode(member.encode_prompt("the")) == "<the>"
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_bos_stands_before_a_prompt_exactly_where_the_file_says_so(adds: bool, tmp_path: Path) -> None:
+    # Gemma's file asks for it, SmolLM2's has the token and does not.
+    tokenizer = byte_tokenizer((" the", "ing"))
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    bos = tokenizer.bos_token_id
+    if adds:
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<bos> $A", special_tokens=[("<bos>", bos)])
+    write_gguf(tmp_path / "begins.gguf", tiny_model(tokenizer, hidden=32), tokenizer)
+    member = load(tmp_path / "begins.gguf")
+    assert member.encode_prompt(PROMPT) == [
+        *([bos] if adds else []),
+        *tokenizer(PROMPT, add_special_tokens=False).input_ids,
+    ]
 
 
 def test_a_token_that_only_the_tokenizer_has_is_refused_in_a_prompt(tiny: Path) -> None:

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from advisor.advice.predict import PredictedSet, Prediction, Predictor, gaps_of, other_set_note, predicted_sets
+from advisor.advice import predict
+from advisor.advice.predict import (
+    PredictedSet,
+    Prediction,
+    Predictor,
+    gaps_of,
+    other_set_note,
+    predicted_sets,
+    real_sets,
+)
 from advisor.records import Answer, Limits, Profile
 from ensemble.errors import UniteError
 
@@ -171,3 +180,11 @@ def test_the_advice_says_that_the_prediction_would_choose_otherwise_and_by_how_m
 def test_nothing_is_said_where_the_rules_choose_as_well() -> None:
     assert other_set_note([foreseen("ab", 5.0, rules=True), foreseen("bc", 2.5)]) is None
     assert other_set_note([foreseen("bc", 5.0), foreseen("ab", 4.9, rules=True)]) is None
+
+
+def test_what_real_models_came_to_is_said_with_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"decode": {"real": {"sets": 30, "gained": 2, "mean": -3.62}}}
+    monkeypatch.setattr(predict, "read_coefficients", lambda: found)
+    assert real_sets() == (
+        "Elsewhere, decoding together gained in 2 of 30 sets of small real models (mean -3.6 points)."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
@@ -49,6 +51,13 @@ def test_a_prompt_loses_its_beginning_only_where_it_must() -> None:
     assert member.tokenizer.decode(member.shorten(ids, 10)) == "ghijkl"
     with pytest.raises(InputError, match=r"^chatting: 16 tokens leave no room for a prompt in its context of 16"):
         member.shorten(ids, 16)
+
+
+def test_a_template_that_writes_bos_itself_gets_no_second_one() -> None:
+    tokenizer = copy.deepcopy(unigram_tokenizer())
+    tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    member = member_of(tiny_model(tokenizer), tokenizer, name="a", chat_template="always")
+    assert member.encode_prompt("the cat").count(tokenizer.bos_token_id) == 1
 
 
 def test_a_text_begins_behind_bos_or_else_behind_eos() -> None:

@@ -18,10 +18,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ways import decode, differences
 
 from advisor import select
+from advisor.advice.predict import Predictor
 from advisor.records import Answer, Cost, Profile
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
 from benchmarks import _real_models, real
+from benchmarks._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, set_gains
 from benchmarks._real_models import FOLDER, TASKS, Package, Piece, Wanted, convert, fetch
 from ensemble import Ensemble
 from ensemble.common.files import sha256
@@ -274,6 +276,34 @@ def test_gains_are_told_by_the_gap_of_the_last_member():
     assert (figures["gap_0_10_gain"], figures["gap_20_100_gain"]) == (25.0, -25.0)
     assert figures["held_out_questions"] == 8
     assert figures["table_models"] == 3
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> DecodedSets:
+    """The sets of a task, as they are read from what `benchmarks.real` keeps."""
+    rows = real.rows_of(task_answers({("a", "b"): "xxxxxxxx", ("a", "c"): "xxxxyyyy"}))
+    (tmp_path / "real.json").write_text(json.dumps({"table": {"t": rows}}), encoding="utf-8")
+    (found,) = of_real(tmp_path / "real.json")
+    return found
+
+
+def test_kept_answers_give_the_same_vote_and_oracle_as_the_models(kept: DecodedSets):
+    alone = task_answers({}).alone
+    for models in (("a", "b"), ("a", "b", "c")):
+        expected = Predictor(list(alone.values()), {}).shares(models)
+        assert Predictor(list(kept.judge.values()), {}).shares(models) == expected
+
+
+def test_what_a_set_gains_is_told_beside_what_its_members_promise(kept: DecodedSets):
+    # Of a and b one is right on each question: the oracle has 100 points, the vote 75, the best of them 75.
+    assert set_gains(kept)[0] == SetGain(("a", "b"), 12.5, 25.0)
+
+
+def test_a_wider_limit_of_the_gap_lets_a_worse_set_in(kept: DecodedSets):
+    by = {figure.name: figure.value for figure in limit_figures([kept])}
+    # Pools a+b, a+c, b+c (not decoded), a+b+c (the triple was not decoded, so at 100 points it does not count).
+    assert by["rules_max_gap_5_real"] == pytest.approx((25 + 0 + 0 + 25) / 4)
+    assert by["rules_max_gap_100_real"] == pytest.approx((25 - 25) / 2)
 
 
 @needs_models

@@ -188,6 +188,20 @@ def byte_tokenizer(words: tuple[str, ...] = (), eos: str = "<|end|>", nfc: bool 
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos)
 
 
+@cache
+def large_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of Gemma's size, 262,144 ids: all bytes, all pairs of bytes, and many of three."""
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pairs = [(one, other) for one in characters for other in characters]
+    merges = [*pairs, *((one + other, third) for third in "tes" for one, other in pairs)][: 2**18 - 257]
+    vocabulary = {token: n for n, token in enumerate([*characters, *map("".join, merges)])}
+    backend = Tokenizer(BPE(vocabulary, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(_special("<|end|>"))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+
+
 MADE_UP: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
     "unigram": unigram_tokenizer,
     "unigram with bytes": lambda: unigram_tokenizer(byte_fallback=True),

@@ -15,6 +15,7 @@ from scipy import stats
 from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.cut_off import CutOff
+from advisor.advice.predict import real_sets
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import MOST_NEEDED, questions_range
 from advisor.choose.rules import select
@@ -130,7 +131,7 @@ def advise(
     text = (
         f"Cannot tell whether {names}, decoded together, are better than {together.best_single_model} alone: {figures}"
     )
-    return Advice("unclear", f"{text} {_more(needed)}", needed)
+    return Advice("unclear", f"{text} {_more(needed)} {real_sets()}", needed)
 
 
 def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
@@ -386,7 +387,7 @@ def _not_verified(selected: Sequence[str], *, on_logs: bool) -> str:
     )
     return (
         f"Cannot tell whether {join(selected)}, decoded together, are better than {selected[0]} alone: by the rules "
-        f"they fit, but {why}."
+        f"they fit, but {why}. {real_sets()}"
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from advisor.advice.comparison import StrategyResult, expected_gain
-from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance
+from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance, real_sets
 from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
 from advisor.advice.search import By, best_of, sentence, with_chosen_set
 from advisor.choose.race import ProfiledPool, without_failed
@@ -143,7 +143,7 @@ class ChosenSet:
             for n, each in enumerate(self.sets)
             if n < _MOST_LISTED or each.rules or each.models in gains or each.models in tried
         ]
-        return {"set_by": set_by, "sets": sets, "provenance": provenance()}
+        return {"set_by": set_by, "sets": sets, "provenance": provenance(), "real_sets": real_sets()}
 
 
 def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:

@@ -178,6 +178,8 @@ class Predictions(Schema):
     """the ten most promising sets, that of the rules, and all that were decoded; the most promising first"""
     provenance: Json = None
     """the `command` and `commit` that fitted the coefficients, and what they were fitted on: `decode`, `vote`"""
+    real_sets: Line = ""
+    """what sets of real models came to elsewhere, as a sentence"""
 
 
 class PairFigures(Schema):
