@@ -86,6 +86,7 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
         race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
             question.
         judges: The judge of a task with a rubric, and the one that checks it if there are two; empty for other tasks.
+        batch_results: Files with answers of batches; see :mod:`advisor.profile.batch`.
     """
 
     candidates: tuple[ModelSpec, ...]
@@ -97,6 +98,7 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
     command: str
     race: float | None = None
     judges: tuple[ModelSpec, ...] = ()
+    batch_results: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,6 +160,7 @@ class RunConfig(DecodingOptions, VerificationOptions, ConfidenceOptions, SeedOpt
             command=command,
             race=options.race_risk if options.race else None,
             judges=judges,
+            batch_results=tuple(map(Path, options.batch_results)),
             **{name: getattr(options, name) for name in names},
         )
 
