@@ -92,6 +92,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
         race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
             question.
         judges: The judge of a task with a rubric, and the one that checks it if there are two; empty for other tasks.
+        batch_results: Files with answers of batches; see :mod:`advisor.profile.batch`.
     """
 
     candidates: tuple[ModelSpec, ...]
@@ -103,6 +104,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
     command: str
     race: float | None = None
     judges: tuple[ModelSpec, ...] = ()
+    batch_results: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,6 +177,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
             command=command,
             race=options.race_risk if options.race else None,
             judges=judges,
+            batch_results=tuple(map(Path, options.batch_results)),
             **{name: getattr(options, name) for name in names},
         )
 

@@ -185,13 +185,27 @@ class ServerModel:
         if (member := self.member()) is not None:
             with self.encoding:
                 return member.encode_prompt(prompt)
-        if isinstance(prompt, Sourced):
-            return prompt.prompt
-        if isinstance(prompt, Dialogue):
-            return prompt.messages if self.chat else prompt.text
-        if not self.chat and not isinstance(prompt, str):
-            raise InputError("a conversation needs a chat template, and this model is used without one", of=self.name)
-        return prompt
+        return as_text(prompt, self.name, chat=self.chat)
+
+
+def as_text(prompt: Prompt | Dialogue, name: str, *, chat: bool) -> str | Sequence[Mapping[str, str]]:
+    """A prompt as a server without its tokenizer here gets it: a text, or the messages of a conversation.
+
+    Args:
+        prompt: The prompt.
+        name: The model, for messages.
+        chat: Whether the server applies a chat template.
+
+    Raises:
+        InputError: A conversation needs a chat template.
+    """
+    if isinstance(prompt, Sourced):
+        return prompt.prompt
+    if isinstance(prompt, Dialogue):
+        return prompt.messages if chat else prompt.text
+    if not chat and not isinstance(prompt, str):
+        raise InputError("a conversation needs a chat template, and this model is used without one", of=name)
+    return prompt
 
 
 def server_model(entry: ModelSpec) -> ServerModel:

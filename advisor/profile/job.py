@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from advisor.config import InferenceConfig
+from advisor.profile.turns import next_turns
 from advisor.progress import Progress
 from advisor.records import Answer, Cost, Profile
 from advisor.response_cache import Response, ResponseCache, apart, key_of
@@ -174,6 +175,31 @@ def question_key(key: Mapping[str, Any], example: Example, task: Task, inference
     if inference.temperature:
         question |= {"temperature": inference.temperature, "seed": inference.seed}
     return key_of({**question, "max_new_tokens": inference.limit(task), "stop": list(task.stop)})
+
+
+def stored_texts(
+    cache: ResponseCache, key: Mapping[str, Any], task: Task, inference: InferenceConfig, thinking: ThinkingTags | None
+) -> dict[str, str | None]:
+    """The responses to the questions of a task that the cache has, as :func:`next_turns` takes them.
+
+    Args:
+        cache: The response cache.
+        key: As for :class:`Job`.
+        task: The questions.
+        inference: How to generate.
+        thinking: As for :class:`Job`.
+    """
+    said: dict[str, str | None] = {}
+    # The key of a later turn has the responses before it.
+    while examples := next_turns(task, said).examples:
+        keys = [question_key(key, example, task, inference) for example in examples]
+        stored = cache.get(keys)
+        if not stored:
+            break
+        ids = [each.id for each, key in zip(examples, keys, strict=True) if key in stored]
+        found = apart((stored[key] for key in keys if key in stored), thinking)
+        said |= {number: None if each.error else each.text for number, each in zip(ids, found, strict=True)}
+    return said
 
 
 def _answer(example: Example, response: Response, score: Score | None) -> Answer:

@@ -18,20 +18,19 @@ from advisor.pool.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weig
 from advisor.profile.asked_model import ServerModel
 from advisor.profile.calibration import calibration_error
 from advisor.profile.generate import answers
-from advisor.profile.job import Job, question_key
+from advisor.profile.job import Job, stored_texts
 from advisor.profile.job_runner import JobRunner, LocalJobRunner
 from advisor.profile.loader import ALONE, load_ensemble
 from advisor.profile.server_answers import server_answers
 from advisor.profile.turns import next_turns, profile_in_turns
 from advisor.progress import Progress
 from advisor.records import Profile
-from advisor.response_cache import ResponseCache, apart
+from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_method, plugins
 from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec
-from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.client import ServerClient
 
 if TYPE_CHECKING:
@@ -174,27 +173,16 @@ class Profiler:
 
     def stored_alone(self, name: str, task: Task) -> dict[str, str | None]:
         """The candidate's responses that the cache has, by the ids of their questions; None for one that failed."""
-        return self._stored(self.key([name], self._single(name, task)), task, self._candidates[name].thinking)
+        return self._stored([name], self._single(name, task), task)
 
     def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
         """Whether the cache has all responses of a set, so that no model has to be loaded."""
-        key = self.key(names, self.decoding(names, method, options))
-        said = self._stored(key, task, self._candidates[names[0]].thinking)
+        said = self._stored(names, self.decoding(names, method, options), task)
         return not next_turns(task, said).examples
 
-    def _stored(self, key: Mapping[str, Any], task: Task, thinking: ThinkingTags | None) -> dict[str, str | None]:
-        """The responses that the cache has for a key, as :func:`next_turns` takes them."""
-        said: dict[str, str | None] = {}
-        # The key of a later turn has the responses before it.
-        while examples := next_turns(task, said).examples:
-            keys = [question_key(key, example, task, self._config.inference) for example in examples]
-            stored = self._cache.get(keys)
-            if not stored:
-                break
-            ids = [each.id for each, key in zip(examples, keys, strict=True) if key in stored]
-            found = apart((stored[key] for key in keys if key in stored), thinking)
-            said |= {number: None if each.error else each.text for number, each in zip(ids, found, strict=True)}
-        return said
+    def _stored(self, names: Sequence[str], decoding: EnsembleSpec | None, task: Task) -> dict[str, str | None]:
+        thinking = self._candidates[names[0]].thinking
+        return stored_texts(self._cache, self.key(names, decoding), task, self._config.inference, thinking)
 
     def is_remote(self, name: str) -> bool:
         """Whether a server runs the candidate, so that it cannot be loaded here."""

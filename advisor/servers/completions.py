@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from advisor.records import FinishReason
@@ -12,6 +13,7 @@ from advisor.response_cache import Response
 from advisor.servers.tool_chat import FunctionCall, ToolChat
 from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
+from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.thinking import thinking_fields
 from ensemble.servers.token_client import TokenClient
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
     from ensemble.common.grammar import Grammar
     from ensemble.decode.settings import Settings
     from ensemble.score.choices import ChoiceQuestion
+    from ensemble.servers.schema import ChatCompletion, Completion
 
+ServerPrompt = str | Sequence[Mapping[str, str]] | Sequence[int] | ToolChat
+"""A prompt as a server gets it; see :func:`generate`."""
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 NO_LOGPROBS = (
     "a task with choices needs the log-probabilities of given texts, and this server does not give them ({reason})"
@@ -35,7 +40,7 @@ _MAX_TOKEN_LENGTH = 1000
 
 def generate(
     server: ServerClient,
-    prompt: str | Sequence[Mapping[str, str]] | Sequence[int] | ToolChat,
+    prompt: ServerPrompt,
     settings: Settings,
     *,
     chat: bool,
@@ -56,13 +61,41 @@ def generate(
     Raises:
         ServerError: The server gave no valid answer.
     """
-    from ensemble.servers.schema import ChatChoice, ChatCompletion, Completion
+    from ensemble.servers.schema import ChatChoice
 
     path = CHAT if chat else COMPLETIONS
+    answer = server.post(path, body_of(server.address, server.owner, prompt, settings, chat=chat))
+    completion = server.checked(shape_of(chat=chat), path, answer)
+    try:
+        response = response_of(completion, settings)
+    except ValueError as error:
+        raise server.invalid_answer(path, str(error)) from None
+    choice = completion.choices[0]
+    calls: tuple[FunctionCall, ...] = ()
+    if isinstance(prompt, ToolChat) and isinstance(choice, ChatChoice):
+        calls = tuple((each.function.name, each.function.arguments) for each in choice.message.tool_calls or ())
+    return replace(response, calls=calls), answer
+
+
+def body_of(
+    address: ServerAddress, owner: Callable[[], str], prompt: ServerPrompt, settings: Settings, *, chat: bool
+) -> dict[str, Any]:
+    """The body of a request, without the model's name.
+
+    Args:
+        address: The server and the model.
+        owner: Asks the server who runs it; called only if the address limits the thinking.
+        prompt: As for :func:`generate`.
+        settings: The limit, the stop strings, and how to draw.
+        chat: Whether the prompt goes through the model's chat template, on the server.
+
+    Raises:
+        ServerError: The grammar is a regular expression, or the server did not answer who runs it.
+    """
     # OpenAI's newer models refuse "max_tokens", and several other servers do not know "max_completion_tokens".
-    limit = "max_completion_tokens" if chat and server.address.is_openai else "max_tokens"
+    limit = "max_completion_tokens" if chat and address.is_openai else "max_tokens"
     body: dict[str, Any] = {limit: settings.max_new_tokens, "temperature": settings.temperature}
-    body |= thinking_fields(server.address, server.owner)
+    body |= thinking_fields(address, owner)
     if settings.stop:
         body["stop"] = list(settings.stop[:_MAX_STOPS])
     if settings.temperature:
@@ -75,20 +108,28 @@ def generate(
         body["messages"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     else:
         body |= {"prompt": prompt} if isinstance(prompt, str) else {"prompt": list(prompt), **_NO_PENALTIES}
-    answer = server.post(path, body)
-    completion: ChatCompletion | Completion = (
-        server.checked(ChatCompletion, path, answer) if chat else server.checked(Completion, path, answer)
-    )
-    choice = completion.choices[0]
+    return body
+
+
+def shape_of(*, chat: bool) -> type[ChatCompletion | Completion]:
+    """The shape of an answer."""
+    from ensemble.servers.schema import ChatCompletion, Completion
+
+    return ChatCompletion if chat else Completion
+
+
+def response_of(completion: ChatCompletion | Completion, settings: Settings) -> Response:
+    """The response in an answer, cut at the stop strings, without calls of functions.
+
+    Raises:
+        ValueError: It is much longer than the limit; the message says so as the end of a sentence.
+    """
+    choice, usage = completion.choices[0], completion.usage
     # A server that ignores the limit would fill the cache and the report.
     if (length := len(choice.text) + len(choice.thinking or "")) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
-        raise server.invalid_answer(path, f"has {length:,} characters, too many for {settings.max_new_tokens:,} tokens")
+        raise ValueError(f"has {length:,} characters, too many for {settings.max_new_tokens:,} tokens")
     text, reason = _cut(choice.text, choice.finish_reason, settings.stop)
-    calls: tuple[FunctionCall, ...] = ()
-    if isinstance(prompt, ToolChat) and isinstance(choice, ChatChoice):
-        calls = tuple((each.function.name, each.function.arguments) for each in choice.message.tool_calls or ())
-    usage = completion.usage
-    response = Response(
+    return Response(
         text,
         usage.completion_tokens,
         reason,
@@ -96,9 +137,7 @@ def generate(
         prompt_tokens=usage.prompt_tokens,
         thinking=choice.thinking,
         thinking_tokens=usage.completion_tokens_details.reasoning_tokens,
-        calls=calls,
     )
-    return response, answer
 
 
 def _response_format(grammar: Grammar) -> Mapping[str, Any]:
