@@ -480,7 +480,7 @@ def test_a_task_without_fresh_questions_is_refused_before_a_model_runs(run: Plac
 
 
 def test_logs_cannot_check_a_set_that_decodes_together(run: Place) -> None:
-    assert "decode together (unite)" in run.refused("check", "run", "--strategy", "unite", "--logs", "run")
+    assert "write a new text together (unite)" in run.refused("check", "run", "--strategy", "unite", "--logs", "run")
 
 
 @pytest.fixture
