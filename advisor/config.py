@@ -111,7 +111,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
         check_greedy(self.method, "use --method gac, which has the same mean; advisor run and advisor serve can draw")
         check_weights(self.weights, len(self.candidates), self.dev)
         _check_judges(self)
-        _check_fusion(self)
 
     @property
     def writer_prompt(self) -> str:
@@ -159,7 +158,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
                 check_disjoint(dev, held_out, "the held-out ones that the set is verified on", "add --no-verify")
         groups = (DecodingOptions, FusionOptions, VerificationOptions, ConfidenceOptions, SeedOptions)
         names = {field.name for group in groups for field in fields(group)}
-        return cls(
+        config = cls(
             candidates=candidates,
             dev=dev,
             held_out=held_out,
@@ -171,6 +170,8 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
             judges=judges,
             **{name: getattr(options, name) for name in names},
         )
+        _check_fusion(config)
+        return config
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -185,7 +185,7 @@ def _length_controlled(
 
 
 def _own_judges(result: Result) -> list[str]:
-    """The judges of a run that are candidates, or write its texts."""
+    """The judges of a run that are candidates; the writer of a fusion is one, too."""
     judges = [] if result.judge is None else result.judge.judges
     return [each for each in judges if each in {candidate.model for candidate in result.candidates}]
 
