@@ -18,6 +18,7 @@ from advisor.commands.compare import compare
 from advisor.commands.doctor import doctor
 from advisor.commands.evaluate import evaluate
 from advisor.commands.init import init
+from advisor.commands.judge import judge
 from advisor.commands.label import label
 from advisor.commands.lists import methods, tasks
 from advisor.commands.lm_eval import PASSED_ON, lm_eval
@@ -67,7 +68,7 @@ def about(
     """Find out which of your language models to ensemble, in which order, and whether it pays."""
 
 
-for command in (init, doctor, label, select, profile, report, run, serve, evaluate, check, compare, export):
+for command in (init, doctor, label, select, profile, report, run, serve, evaluate, check, judge, compare, export):
     app.command(cls=GroupedOptions)(with_options(command))
 for listing in (tasks, methods, schema):
     app.command()(listing)

@@ -114,7 +114,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
         check_weights(self.weights, len(self.candidates), self.dev)
         _check_think(self)
         _check_judges(self)
-        _check_fusion(self)
 
     @property
     def writer_prompt(self) -> str:
@@ -167,7 +166,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
                 check_disjoint(dev, held_out, "the held-out ones that the set is verified on", "add --no-verify")
         groups = (DecodingOptions, FusionOptions, VerificationOptions, ConfidenceOptions, SeedOptions)
         names = {field.name for group in groups for field in fields(group)}
-        return cls(
+        config = cls(
             candidates=candidates,
             dev=dev,
             held_out=held_out,
@@ -180,6 +179,8 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
             batch_results=tuple(map(Path, options.batch_results)),
             **{name: getattr(options, name) for name in names},
         )
+        _check_fusion(config)
+        return config
 
 
 @dataclass(frozen=True, kw_only=True)

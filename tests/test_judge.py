@@ -615,3 +615,21 @@ def test_a_judge_that_says_nothing_at_all_ends_the_run(place: Place, raw: Raw) -
     arguments = (*prepare(place, raw, SINGLE)[:5], "short")
     with pytest.raises(JudgeError, match="the judge short failed: "), judging(arguments):
         pass
+
+
+@pytest.mark.parametrize("judge", [SINGLE, PAIRWISE])
+def test_a_judge_scores_the_text_of_a_fusion_under_its_own_name(place: Place, raw: Raw, judge: dict[str, Any]) -> None:
+    serve(raw, judge=by_length if judge is SINGLE else longer)
+    fusion = ("--fusion", "longest", "--panel", "short,medium")
+    ran = place.advisor("select", *prepare(place, raw, judge), *fusion, "--out", "run", "--quiet")
+    assert ran.status == 0, ran.err
+    found = result(place)
+    own = next(each for each in found["strategies"] if each["strategy"] == "fusion")
+    # The writer writes its name, whatever it reads: the text of its own response, which is the best one.
+    single = next(each for each in found["single_models"] if each["model"] == "longest")
+    assert own["accuracy"] == pytest.approx(single["accuracy"])
+    name = "fusion by longest of short, medium and longest"
+    assert name in [each["model"] for each in found["judge"]["splits"][-1]["models"]]
+    said = place.advisor("judge", "run", "--json")
+    assert said.status == 0, said.err
+    assert json.loads(said.out)["judges"] == ["judge"]

@@ -23,6 +23,7 @@ from advisor.options.doctor import DoctorOptions
 from advisor.options.evaluate import EvaluateOptions
 from advisor.options.export import ExportOptions
 from advisor.options.init import InitOptions
+from advisor.options.judge import JudgeRunOptions
 from advisor.options.label import LabelOptions
 from advisor.options.option import Options, Panel, options_of
 from advisor.options.profile import ProfileOptions
@@ -45,6 +46,7 @@ REQUIRED: dict[type[Options], dict[str, Any]] = {
     ExportOptions: {"run": RUN, "folder": RUN},
     InitOptions: {"data": ("a.csv",)},
     LabelOptions: {},
+    JudgeRunOptions: {"run": RUN},
     ReportOptions: {"runs": (RUN,)},
 }
 COMMANDS = list(REQUIRED)

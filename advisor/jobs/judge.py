@@ -1,0 +1,232 @@
+"""What ``advisor judge`` does: labels of people correct a judge's scores; :mod:`advisor.judge.corrected` has the maths.
+
+A run folder has the scores and the texts, whether its judge is a model of the run or the scores came with logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.judge.corrected import (
+    FEWEST_LABELS,
+    Corrected,
+    agreement,
+    corrected_mean,
+    length_controlled,
+    speaks_to_judge,
+)
+from advisor.options.judge import JudgeRunOptions
+from advisor.progress import Progress
+from advisor.records import signed
+from advisor.runs.run import Run
+from advisor.runs.schema.result import Result
+from advisor.runs.schema.samples import SampleResponse
+from advisor.statistics import Floats
+from advisor.tables.rows import LeftOut, columns_of, rows_of
+from ensemble.common.text import counted
+from ensemble.errors import InputError
+
+RECOMMENDED = "recommended"
+"""The name of the recommended strategy in tables and figures."""
+_COLUMNS = ("id", "model", "label")
+_TIE = 0.5
+_WORDS = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0, "right": 1.0, "wrong": 0.0}
+
+Scores = Mapping[str, Mapping[str, float]]
+"""By the name of the model and the id of the question, from 0 to 1."""
+
+
+def believe(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
+    """Correct a judge's scores by labels, and find what misleads it.
+
+    Args:
+        options: The options of ``advisor judge``.
+        progress: Shows notes.
+
+    Returns:
+        The figures, in points, and the lines of a text, as ``advisor judge --json`` prints them.
+
+    Raises:
+        InputError: The run has no scores that a judge may have given, or the table cannot be used.
+    """
+    run = Run.open(options.run)
+    result = run.result
+    shown, scores = _read_run(run)
+    labels = {} if options.labels is None else _read_labels(options.labels, scores, progress)
+    means = {name: float(np.mean([*own.values()])) for name, own in scores.items()}
+    # A model that writes one text, whatever the question is, is no model to compare with.
+    same = {each.model for each in result.candidates if "same_text" in each.doubts}
+    best = max(scores, key=lambda name: (name not in same and name != RECOMMENDED, means[name]))
+    # In a pool of preferences over one model, this one ties with itself.
+    rival = next((name for name, own in scores.items() if {*own.values()} == {_TIE}), best)
+    models = [
+        {
+            **_figures(name, scores, labels, best),
+            "length_controlled": _length_controlled(name, rival, scores, shown),
+            "same_text": name in same,
+            "speaks_to_judge": sum(speaks_to_judge(each.text) for each in shown[name].values() if each.text),
+        }
+        for name in scores
+    ]
+    found = {
+        "judges": [] if result.judge is None else list(result.judge.judges),
+        "best_single_model": best,
+        "length_controlled_over": rival,
+        "models": sorted(models, key=lambda each: -each["judged"]),
+        "in_its_panel": _own_judges(result),
+        "first_wins": _first_wins(result),
+    }
+    return {**found, "text": _lines(found)}
+
+
+def _read_run(run: Run) -> tuple[dict[str, dict[str, SampleResponse]], dict[str, dict[str, float]]]:
+    """The responses to the held-out questions (or to dev, without these) and their scores, by model and question."""
+    by_split: dict[str, dict[str, dict[str, SampleResponse]]] = {"held_out": {}, "dev": {}}
+    for sample in run.samples_for("it has the judge's scores"):
+        own = dict(sample.responses)
+        taken = sample.recommended
+        if taken is not None and taken.text is not None:
+            own[RECOMMENDED] = SampleResponse(text=taken.text, score=taken.score)
+        elif taken is not None and not taken.draw and taken.model in own:
+            own[RECOMMENDED] = own[taken.model]
+        elif sample.ensemble is not None:
+            own[RECOMMENDED] = sample.ensemble
+        for name, response in own.items():
+            by_split[sample.split].setdefault(name, {})[sample.id] = response
+    shown = by_split["held_out"] or by_split["dev"]
+    scores = {
+        name: {key: each.score for key, each in own.items() if each.score is not None} for name, own in shown.items()
+    }
+    scores = {name: own for name, own in scores.items() if own}
+    if not scores:
+        raise InputError(f"{run.folder / 'samples.jsonl'}: no response has a score; give a run with a judge")
+    return shown, scores
+
+
+def _read_labels(path: Path, scores: Scores, progress: Progress) -> dict[str, dict[str, float]]:
+    """The labels of people, by model and question."""
+    if missing := [name for name in _COLUMNS if name not in columns_of(path)]:
+        raise InputError(f"{path}: it has no column {missing[0]}; give a table with the columns id, model and label")
+    labels: dict[str, dict[str, float]] = {}
+    notes: list[str] = []
+    for row in rows_of(path, _COLUMNS, notes):
+        if isinstance(row, LeftOut):
+            raise InputError(f"{row.place}: {row.reason}; correct the row")
+        values, place = row
+        number, model, label = (str(values[name] if values[name] is not None else "").strip() for name in _COLUMNS)
+        if not label:
+            continue
+        if number not in scores.get(model, {}):
+            raise InputError(
+                f"{place}: the run has no score of the model {model[:60]!r} for the question {number[:60]!r}; take "
+                "both as they are in samples.jsonl"
+            )
+        try:
+            value = _WORDS[label.lower()] if label.lower() in _WORDS else float(label)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 1:
+            raise InputError(f"{place}: label is {label[:40]!r}; give a number from 0 to 1 (as score), or yes or no")
+        if number in labels.setdefault(model, {}):
+            raise InputError(f"{place}: this response has a label already; leave out one of the rows")
+        labels[model][number] = value
+    for note in notes:
+        progress.say(note)
+    return labels
+
+
+def _figures(name: str, scores: Scores, labels: Scores, best: str) -> dict[str, Any]:
+    """What the judge and the labels say of a model, and of its difference to the best single one."""
+    own, rival, given = scores[name], scores[best], labels.get(name, {})
+    known = [key for key in own if key in given]
+    shared = [key for key in own if key in rival]
+    both = [key for key in shared if key in given and key in labels.get(best, {})]
+
+    def differ(of: Scores, keys: list[str]) -> Floats:
+        return np.array([of[name][key] - of[best][key] for key in keys])
+
+    own_scores = np.array([own[key] for key in known])
+    people = np.array([given[key] for key in known])
+    enough, paired = len(known) >= FEWEST_LABELS, len(both) >= FEWEST_LABELS and name != best
+    return {
+        "model": name,
+        "n": len(own),
+        "judged": 100 * float(np.mean([*own.values()])),
+        "labels": len(known),
+        "corrected": _json(corrected_mean(people, own_scores, np.array([*own.values()]))) if enough else None,
+        "kappa": agreement(people, own_scores) if enough else None,
+        "difference": _json(corrected_mean(differ(labels, both), differ(scores, both), differ(scores, shared)))
+        if paired
+        else None,
+    }
+
+
+def _json(found: Corrected) -> dict[str, Any]:
+    return {**found._asdict(), "interval": list(found.interval)}
+
+
+def _length_controlled(
+    name: str, rival: str, scores: Scores, shown: Mapping[str, Mapping[str, SampleResponse]]
+) -> float | None:
+    """The preference over another model at equal lengths; None where a length is not known."""
+    shared = [key for key in scores[name] if key in scores[rival]]
+    lengths = [(shown[name][key].length, shown[rival][key].length) for key in shared]
+    longer = np.array([float(a - b) for a, b in lengths if a is not None and b is not None])
+    if name == rival or not shared or len(longer) < len(shared):
+        return None
+    mine, theirs = (np.array([scores[each][key] for key in shared]) for each in (name, rival))
+    preferences = mine if np.all(theirs == _TIE) else (1 + mine - theirs) / 2
+    others = [[own[key] for other, own in scores.items() if other != name and key in own] for key in shared]
+    return length_controlled(preferences, longer, np.array([float(np.mean(each)) for each in others]))
+
+
+def _own_judges(result: Result) -> list[str]:
+    """The judges of a run that are candidates; the writer of a fusion is one, too."""
+    judges = [] if result.judge is None else result.judge.judges
+    return [each for each in judges if each in {candidate.model for candidate in result.candidates}]
+
+
+def _first_wins(result: Result) -> float | None:
+    share = None if result.judge is None or not result.judge.splits else result.judge.splits[-1].first_wins
+    return None if share is None else share.share
+
+
+def _lines(found: Mapping[str, Any]) -> list[str]:
+    """The figures in words."""
+    lines, best = [], found["best_single_model"]
+    for each in found["models"]:
+        name, own, pair = each["model"], each["corrected"], each["difference"]
+        line = f"{name}: the judge gives {each['judged']:.1f} points on {counted(each['n'], 'question')}"
+        if own is None:
+            line += f"; {counted(each['labels'], 'label')}, and a correction takes {FEWEST_LABELS}"
+        else:
+            low, high = own["interval"]
+            kappa = "" if each["kappa"] is None else f", kappa {each['kappa']:.2f}"
+            line += (
+                f"; {counted(own['labels'], 'label')} correct that to {own['points']:.1f} (95% interval {low:.1f} to "
+                f"{high:.1f}{kappa}), as precise as {own['worth']:.0f} labels alone"
+            )
+        if pair is not None:
+            ends = " to ".join(map(signed, pair["interval"]))
+            needed = "more questions" if pair["needed"] is None else f"about {pair['needed']:,} labels"
+            line += f"; {signed(pair['points'])} points against {best} ({ends}; to show it takes {needed})"
+        if each["length_controlled"] is not None:
+            line += (
+                f"; preferred to {found['length_controlled_over']} at equal lengths: {each['length_controlled']:.1f}%"
+            )
+        lines.append(f"{line}.")
+        if each["same_text"]:
+            lines.append(f"  Nearly all responses of {name} are the same text: they score by no answer.")
+        if each["speaks_to_judge"]:
+            lines.append(f"  {counted(each['speaks_to_judge'], 'response')} of {name} speak to the judge; read them.")
+    for name in found["in_its_panel"]:
+        lines.append(f"The judge {name} is a candidate, too, and judges prefer their own responses.")
+    if found["first_wins"] is not None:
+        lines.append(
+            f"The response that the judge reads first wins {found['first_wins']:.0f}% of its decided verdicts."
+        )
+    return lines
