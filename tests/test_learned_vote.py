@@ -198,7 +198,7 @@ def test_a_plain_vote_that_stays_is_told_by_a_code_and_in_the_report(place: Plac
     write_log(Path("log.jsonl"), answered(right, np.arange(2, 6)[:, None] + np.zeros_like(right)))
     assert place.advisor("select", "--logs", "log.jsonl", "--out", "run").status == 0
     result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
-    assert {"strategy": "learned_vote", "same_as": "vote"} in result["advice"]["left_out"]
+    assert {"strategy": "learned_vote", "same_as": "vote"} in result["advice"]["not_compared"]
     assert "learned_vote" not in [each["strategy"] for each in result["strategies"]]
     assert "A <bdi>learned vote</bdi> was not compared" in Path("run/report.html").read_text(encoding="utf-8")
 
