@@ -95,6 +95,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
     parser.add_argument("--only", choices=("command", "labels", "learned"), help="these figures, and nothing else")
+    parser.add_argument("--sub-pools", type=int, default=SUB_POOLS, metavar="N", help="of each pool, for learned votes")
     parser.add_argument("--kept", action="store_true", help="measure nothing, take what was kept")
     parser.add_argument("--tables", action="store_true", help="print the tables of the two pages, and nothing else")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of the two pages")
@@ -113,14 +114,14 @@ def main(given: Sequence[str] | None = None) -> int:
         tell("pools_labels", list(label_figures(options.pools, options.quick)), options)
         return 0
     elif options.only == "learned":
-        tell("pools_learned", list(gain_figures(options.pools, 3 if options.quick else SUB_POOLS)), options)
+        tell("pools_learned", list(gain_figures(options.pools, 3 if options.quick else options.sub_pools)), options)
         return 0
     else:
         figures = [
             *pool_figures(options.pools, options.quick),
             *check_figures(options.pools, options.quick),
             *label_figures(options.pools, options.quick),
-            *gain_figures(options.pools, 3 if options.quick else SUB_POOLS),
+            *gain_figures(options.pools, 3 if options.quick else options.sub_pools),
         ]
     if options.tables:
         print("\n\n".join(tables(figures)))

@@ -212,7 +212,7 @@ def test_it_is_compared_reported_and_checked(place: Place) -> None:
     assert len(row["members"]) == len(row["weights"]) > 5
     assert row["calls_per_question"] < len(row["members"])
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert f"Learned vote, {len(row['members'])} models" in page and f"m0 ({row['weights'][0]:.1f}), then" in page
+    assert f"Learned vote, {len(row['members'])} models" in page and f"m0 ({row['weights'][0]:.1f}), " in page
     new = [replace(each, id=f"new {each.id}") for each in split.task.examples]
     write_log(Path("new.jsonl"), replace(split, task=replace(split.task, examples=tuple(new))))
     ran = place.advisor("check", "run", "--logs", "new.jsonl", "--strategy", "learned_vote", "--json")
