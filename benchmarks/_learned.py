@@ -29,7 +29,7 @@ from benchmarks._pools import ANSWERED, SubPool, read_pool, sub_pools
 LABELS = (100, 200, 600)
 TARGETS = {"math-l5": 0.8, "crux": 0.4, "mmlu-pro": 0.5, "bfcl-part": 0.0}
 MODELS = 8
-DRAWS = 200
+DRAWS = 60
 """Of each simulated setting."""
 ACCURACIES = {"10%": 0.1, "60%": 0.6, "97%": 0.97}
 _QUESTIONS = 100
