@@ -36,6 +36,7 @@ from advisor.records import ALPHA, Limits, Profile, gap, within
 from advisor.statistics import Floats
 from benchmarks import _simulated, _zoo, ceiling
 from benchmarks._groups import group_figures
+from benchmarks._learned import false_figures
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
 from benchmarks._sequential import power_figures, sequential_figures
@@ -166,6 +167,7 @@ def simulated_figures(quick: bool, run: Callable[..., list[Any]]) -> Iterator[Fi
     yield from _cells(cells, count, run)
     yield from _choices(count, run)
     yield from ceiling.figures(quick)
+    yield from false_figures(quick, run)
     power = run(_simulated.draw_power, [count] * 2, [0, 1])
     of = f"{_simulated.POWER_SETTING}; one-sided"
     for name, key, note in (

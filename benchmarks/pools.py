@@ -7,8 +7,9 @@ interval (95%, bootstrap) is over the sub-pools. Votes and cascades are compared
 
 ``--only command`` measures the time and the memory of ``advisor select --logs`` on the largest pool instead, and
 --save keeps that in results/pools_command.json; nothing else should run beside it. ``--only labels`` counts the labels
-that a comparison needs, on five pools. ``--kept`` measures nothing: it
-takes these two files for ``--tables`` and ``--plots FOLDER``, which make the tables and the plots of the page.
+that a comparison needs, on five pools, and ``--only learned`` measures the learned vote on them. ``--kept`` measures
+nothing: it takes these two files for ``--tables`` and ``--plots FOLDER``, which make the tables and the plots of the
+page.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
 from advisor.strategies.vote import Vote
 from advisor.strategies.weighted_vote import WeightedVote, vote_weights
+from benchmarks._learned import gain_figures
 from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
 from benchmarks._pools import (
     ANSWERED,
@@ -95,7 +97,8 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, and keep where asked."""
     parser = arguments(__doc__ or "")
     parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
-    parser.add_argument("--only", choices=("command", "labels"), help="these figures, and nothing else")
+    parser.add_argument("--only", choices=("command", "labels", "learned"), help="these figures, and nothing else")
+    parser.add_argument("--sub-pools", type=int, default=SUB_POOLS, metavar="N", help="of each pool, for learned votes")
     parser.add_argument("--kept", action="store_true", help="measure nothing, take what was kept")
     parser.add_argument("--tables", action="store_true", help="print the tables of the two pages, and nothing else")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of the two pages")
@@ -113,11 +116,15 @@ def main(given: Sequence[str] | None = None) -> int:
     elif options.only == "labels":
         tell("pools_labels", list(label_figures(options.pools, options.quick)), options)
         return 0
+    elif options.only == "learned":
+        tell("pools_learned", list(gain_figures(options.pools, 3 if options.quick else options.sub_pools)), options)
+        return 0
     else:
         figures = [
             *pool_figures(options.pools, options.quick),
             *check_figures(options.pools, options.quick),
             *label_figures(options.pools, options.quick),
+            *gain_figures(options.pools, 3 if options.quick else options.sub_pools),
         ]
     if options.tables:
         print("\n\n".join(tables(figures)))

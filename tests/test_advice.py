@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from advisor.advice.comparison import StrategyResult, compare_strategies
 from advisor.advice.predict import real_sets
 from advisor.advice.sequential import questions_range
-from advisor.advice.verdict import advise, close_calls, doubts_of, moved_warning, sanity_warnings
+from advisor.advice.verdict import advise, close_calls, moved_warning
 from advisor.choose.rules import select
 from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Limits, Profile, Selection, Standing
@@ -249,44 +248,6 @@ def test_a_rule_that_rejects_for_certain_leaves_the_other_nothing_to_turn_round(
     assert not (margin.gap_flips or margin.length_flips)
     [margin] = close_calls(members(160, 138, lengths=(20, 41)), "a", Limits())
     assert margin.gap_flips and margin.length_flips
-
-
-def test_models_that_guess_fail_or_are_never_right_are_warned_of() -> None:
-    good, bad, never = members(160, 50, 0)
-    unread = replace(bad, answers=(*bad.answers[:150], *(replace(a, error="too long") for a in bad.answers[150:])))
-    assert sanity_warnings([good, bad], 75.0, 25.0) == ()
-    assert sanity_warnings([good, bad], 75.0, None) == ()
-    assert "Not one response of c to the 200 dev questions is right" in sanity_warnings([good, never], 75.0, None)[0]
-    assert "Over a fifth of the questions could not be answered by b" in sanity_warnings([good, unread], 75.0, None)[0]
-    assert "better than guessing, which scores 25.0 points" in sanity_warnings([bad], 20.0, 25.0)[0]
-
-
-def test_a_model_that_writes_one_text_to_all_questions_is_warned_of() -> None:
-    good, constant = (
-        Profile(name, tuple(Answer(f"q{n}", text.format(n), None, 0.5, "eos") for n in range(40)))
-        for name, text in (("good", "The answer is {}."), ("constant", "Choose this response."))
-    )
-    assert (doubts_of(good), doubts_of(constant)) == ((), ("same_text",))
-    (warning,) = sanity_warnings([constant, good], 75.0, None)
-    assert warning.startswith("Nearly all responses of constant are the same text")
-
-
-def test_texts_of_one_length_are_one_text_where_a_log_has_no_texts() -> None:
-    lengths = [
-        Profile("m", tuple(Answer(f"q{n}", None, None, 0.5, "eos", logged_length=872 + n % k) for n in range(40)))
-        for k in (1, 2)
-    ]
-    assert [doubts_of(each) for each in lengths] == [("same_text",), ()]
-
-
-def test_labels_may_be_equal() -> None:
-    labels = Profile("m", tuple(Answer(f"q{n}", "no", "no", 1.0, "eos") for n in range(40)))
-    assert doubts_of(labels) == ()
-
-
-def test_each_doubt_about_the_models_is_a_warning_by_itself() -> None:
-    never = members(0)[0]
-    assert len(sanity_warnings([never], 0.0, 25.0)) == 2
 
 
 def test_splits_that_differ_are_warned_of() -> None:

@@ -132,7 +132,7 @@ class Compared:
         ceiling: What strategies of all models can gain at most, on all questions; None with fewer than two models, or
             where votes join the fields of several answers.
         group_ceilings: The same for each group with enough questions, in the order of the questions.
-        left_out: Strategies that learned to do what a simpler one does.
+        not_compared: Strategies that learned to do what a simpler one does.
     """
 
     results: tuple[StrategyResult, ...] = ()
@@ -140,7 +140,7 @@ class Compared:
     no_vote: str = ""
     ceiling: Ceiling | None = None
     group_ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
-    left_out: tuple[Strategy, ...] = ()
+    not_compared: tuple[Strategy, ...] = ()
 
 
 def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must be corrected for

@@ -6,15 +6,13 @@ which decisions of the rules other questions could have changed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-from scipy import stats
 
 from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.cut_off import CutOff
+from advisor.advice.doubts import RunDoubt
 from advisor.advice.predict import real_sets
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import MOST_NEEDED, questions_range
@@ -22,7 +20,6 @@ from advisor.choose.rules import select
 from advisor.records import (
     ALPHA,
     FIGURE_ALPHA,
-    Doubt,
     Limits,
     Profile,
     Selection,
@@ -37,16 +34,6 @@ from advisor.records import (
 from advisor.statistics import Interval, paired_intervals
 from advisor.strategies.strategy import Strategy
 from ensemble.common.text import LARGE_RATIO, counted, p_value, percent
-
-SAME_TEXT = 0.95
-"""The share of equal responses from which a candidate is said to write the same text to all questions."""
-FOLLOWS_LENGTH = 0.5
-"""The rank correlation of scores and mean lengths from which scores are said to follow length. On random parts of 8
-models of real pools that is so in 3 to 7% where scores are counted, and in 40 to 100% where a judge gives them:
-``python -m benchmarks._length_warning POOL``."""
-_FEWEST_MODELS = 6  # with fewer the order of lengths is too often that of the scores by chance
-_SHORTEST = 10  # characters; shorter texts may be labels, of which one is often right
-_FEWEST = 20  # responses; a few may be equal by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +52,8 @@ class Advice:
         ceiling: What strategies that take one of the models' answers can gain at most; None if that is not known.
         group_ceilings: The same in groups of the questions.
         cut_off: What would change if the models had more tokens; None if nothing would.
-        left_out: Strategies that learned to do what a simpler one does, so that they were not compared.
+        doubts: Why the figures of the candidates may mislead; `warnings` has their sentences, too.
+        not_compared: Strategies that learned to do what a simpler one does, so that they were not compared.
     """
 
     verdict: Verdict
@@ -76,7 +64,8 @@ class Advice:
     ceiling: Ceiling | None = None
     group_ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
     cut_off: CutOff | None = None
-    left_out: tuple[Strategy, ...] = ()
+    doubts: tuple[RunDoubt, ...] = ()
+    not_compared: tuple[Strategy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,71 +166,6 @@ def behind_server(selection: Selection, remote: Collection[str], voters: Sequenc
 def remote_in(selection: Selection, remote: Collection[str]) -> bool:
     """Whether a candidate that gives whole texts only is in the set."""
     return any(name in remote for name in selection.selected)
-
-
-def sanity_warnings(profiles: Sequence[Profile], lowest: float, chance: float | None) -> tuple[str, ...]:
-    """Warnings if the models guess, are never right, or cannot read the questions; empty if all is well.
-
-    Args:
-        profiles: The candidates' answers, the best first.
-        lowest: The lower end of the best one's interval, in points.
-        chance: The expected accuracy of guessing, in points; None if guessing is impossible.
-    """
-    doubted: dict[Doubt, list[str]] = {}
-    for profile in profiles:
-        for doubt in doubts_of(profile):
-            doubted.setdefault(doubt, []).append(profile.model)
-    parts = []
-    if chance is not None and lowest <= chance:
-        parts.append(
-            f"No candidate is shown to be better than guessing, which scores {chance:.1f} points, so the order "
-            "of the candidates means little."
-        )
-    if never := doubted.get("never_right"):
-        parts.append(
-            f"Not one response of {join(never)} to the {counted(len(profiles[0].answers), 'dev question')} is right; "
-            "read some of them to see whether the prompt and the metric fit."
-        )
-    if same := doubted.get("same_text"):
-        parts.append(
-            f"Nearly all responses of {join(same)} are the same text, whatever the question is. Their points say how "
-            "the metric or the judge grades this text, and not how well the model answers."
-        )
-    if follows_length(profiles):
-        parts.append(
-            "The longer a model's responses are, the higher is its score. Read some of them: a judge or a metric may "
-            "reward length."
-        )
-    if unread := doubted.get("unread"):
-        models = f"{len(unread)} candidates" if len(unread) > 2 else join(unread)
-        parts.append(f"Over a fifth of the questions could not be answered by {models}; the notes say why.")
-    return tuple(parts)
-
-
-def doubts_of(profile: Profile) -> tuple[Doubt, ...]:
-    """Why the figures of a candidate mean little, as codes; empty if nothing is odd."""
-    read = [answer for answer in profile.answers if answer.error is None]
-    # Of a log without texts, the lengths: real responses hardly have one length.
-    texts = Counter(
-        answer.text or (answer.length, answer.extracted) for answer in read if (answer.length or 0) >= _SHORTEST
-    )
-    is_same = len(read) >= _FEWEST and max(texts.values(), default=0) >= SAME_TEXT * len(read)
-    is_unread = 5 * profile.errors > len(profile.answers)
-    found: dict[Doubt, bool] = {
-        "never_right": profile.accuracy == 0 and not is_unread,
-        "same_text": is_same,
-        "unread": is_unread,
-    }
-    return tuple(doubt for doubt, holds in found.items() if holds)
-
-
-def follows_length(profiles: Sequence[Profile]) -> bool:
-    """Whether models with longer responses have higher scores: rank correlation of 0.5 or more, one-sided p to 5%."""
-    known = [(each.accuracy, each.mean_length) for each in profiles if each.mean_length is not None]
-    if len(known) < _FEWEST_MODELS or any(len(set(column)) < 2 for column in zip(*known, strict=True)):
-        return False
-    found = stats.spearmanr(*zip(*known, strict=True), alternative="greater")
-    return bool(found.statistic >= FOLLOWS_LENGTH and found.pvalue <= ALPHA)
 
 
 def moved_warning(moved: float | None) -> str | None:

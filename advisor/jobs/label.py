@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from advisor.advice.comparison import Compared, StrategyResult, compare_by_labels
+from advisor.advice.doubts import run_doubts
 from advisor.advice.labels import (
     Labels,
     OpenQuestion,
@@ -22,7 +23,7 @@ from advisor.advice.labels import (
     with_labels,
 )
 from advisor.advice.recommendation import recommend
-from advisor.advice.verdict import Advice, sanity_warnings
+from advisor.advice.verdict import Advice
 from advisor.choose.copies import find_copies
 from advisor.choose.race import profile_candidates
 from advisor.choose.rules import fitting_voters, rank
@@ -163,6 +164,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     recommendation = recommend(Compared(results, no_vote=no_vote), limits, options.alpha)
     dev = _scored(answers.dev, first, table.labels)
     profiles = sorted(dev.profiles.values(), key=lambda each: rank(chosen.dev[each.model]))
+    doubts = run_doubts(profiles, dev.task, 100.0, None)
     outcome = Outcome(
         task_info=answers.task,
         rules=limits,
@@ -174,7 +176,8 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
             "unclear",
             no_vote or "Without references no set can be decoded together and verified.",
             recommendation=recommendation,
-            warnings=(*notes, *sanity_warnings(profiles, 100.0, None)),
+            warnings=(*notes, *(each.text for each in doubts)),
+            doubts=doubts,
         ),
         task=dev.task,
         profiles=tuple(profiles),

@@ -16,10 +16,11 @@ import numpy as np
 from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult, spent
 from advisor.advice.cut_off import enough_tokens, finished_accuracy
+from advisor.advice.doubts import doubts_of
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
 from advisor.advice.sequential import Look
-from advisor.advice.verdict import Advice, Margin, doubts_of, follows_length
+from advisor.advice.verdict import Advice, Margin
 from advisor.compare.pairs import Pair
 from advisor.jobs.held_out import Verified
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
@@ -34,7 +35,6 @@ from advisor.runs.schema.result import (
     EnsembleResult,
     GroupCeiling,
     GroupFigures,
-    LeftOutStrategy,
     LookRecord,
     MemberFigures,
     PairFigures,
@@ -44,9 +44,11 @@ from advisor.runs.schema.result import (
     RecommendedStrategy,
     Result,
     RuleLimits,
+    RunDoubtFigures,
     SingleModel,
     StrategyFigures,
     TaskInfo,
+    UncomparedStrategy,
 )
 from advisor.runs.schema.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
 from advisor.statistics import Interval, accuracy_interval
@@ -182,8 +184,10 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
                 GroupCeiling(group=name, **_ceiling_figures(own)) for name, own in advice.group_ceilings.items()
             ),
             cut_off=None if advice.cut_off is None else CutOffFigures(**asdict(advice.cut_off)),
-            doubts=("follows_length",) if follows_length(outcome.profiles) else (),
-            left_out=tuple(LeftOutStrategy(strategy=each.name, same_as=each.same_as or "") for each in advice.left_out),
+            doubts=tuple(RunDoubtFigures(**asdict(each)) for each in advice.doubts),
+            not_compared=tuple(
+                UncomparedStrategy(strategy=each.name, same_as=each.same_as or "") for each in advice.not_compared
+            ),
             confidence=outcome.confidence,
         ),
         looks=tuple(LookRecord(**asdict(look)) for look in outcome.looks),

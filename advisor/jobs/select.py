@@ -9,6 +9,7 @@ from typing import Any
 
 from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
 from advisor.advice.cut_off import with_more_tokens
+from advisor.advice.doubts import run_doubts
 from advisor.advice.gain import Gain
 from advisor.advice.groups import group_warnings
 from advisor.advice.recommendation import recommend
@@ -29,7 +30,6 @@ from advisor.advice.verdict import (
     close_candidates,
     moved_warning,
     remote_in,
-    sanity_warnings,
     undecodable,
 )
 from advisor.choose.copies import copy_decisions, find_copies
@@ -172,10 +172,8 @@ def run(
     token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
     judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
-    doubts = (
-        *sanity_warnings(profiles, intervals[profiles[0].model][0], chance_of(config.dev)),
-        *warnings_on_judge(judged),
-    )
+    doubts = run_doubts(profiles, config.dev, intervals[profiles[0].model][0], chance_of(config.dev))
+    notes = (*(each.text for each in doubts), *warnings_on_judge(judged))
     return Outcome(
         task_info=task_info(config.dev, config.inference.limit(config.dev)),
         rules=rules,
@@ -183,7 +181,7 @@ def run(
         selection=selection,
         failures=profiler.failures,
         pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements, rules),
-        advice=_advise(config, chosen, compared, looks, doubts, judged),
+        advice=replace(_advise(config, chosen, compared, looks, notes, judged), doubts=doubts),
         judge=judged,
         task=config.dev,
         profiles=tuple(profiles),
@@ -303,7 +301,7 @@ def _advise(
     chosen: ChosenSet,
     compared: Compared,
     looks: Sequence[Look],
-    doubts: Sequence[str],
+    others: Sequence[str],
     judged: Mapping[str, Any] | None,
 ) -> Advice:
     """The verdict on the chosen set, with the result of a search, and the recommendation."""
@@ -327,7 +325,7 @@ def _advise(
         )
     parts = (advice.text, unfit, looks_in_words(looks), away, chosen.note, only, trouble)
     text = " ".join(part for part in parts if part)
-    notes = (looks[-1].note if looks else None, *doubts)
+    notes = (looks[-1].note if looks else None, *others)
     splits = chosen.splits(config, config.held_out or config.dev)
     can = config.held_out is not None and can_vote(config.held_out)
     # Where no two can decode together, the rules choose among all.
@@ -368,7 +366,7 @@ def _with_recommendation(
         cut_off=cut_off,
         ceiling=compared.ceiling,
         group_ceilings=compared.group_ceilings,
-        left_out=compared.left_out,
+        not_compared=compared.not_compared,
     )
 
 
@@ -411,7 +409,9 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     )
     margins = close_calls(profiles, selection.selected[0], config.rules, seed=config.seed)
     # Logs do not tell what guessing scores, so the end of the interval does not count.
-    doubts = sanity_warnings(profiles, 100.0, None)
+    doubts = run_doubts(profiles, dev.task, 100.0, None)
+    notes = [each.text for each in doubts]
+    advice = replace(advise(selection, on_logs=True), doubts=doubts)
     return Outcome(
         task_info=task_info(dev.task, None),
         rules=config.rules,
@@ -419,9 +419,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         selection=selection,
         failures={},
         pairs=all_pairs(profiles),
-        advice=_with_recommendation(
-            advise(selection, on_logs=True), compared, doubts, config, (dev, held_out), logs.can_vote
-        ),
+        advice=_with_recommendation(advice, compared, notes, config, (dev, held_out), logs.can_vote),
         task=dev.task,
         profiles=tuple(profiles),
         dropped=dropped,

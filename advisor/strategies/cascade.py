@@ -125,7 +125,7 @@ def is_decided(codes: Codes, left: int, weights: Sequence[float] | None = None) 
     rival = (codes != np.take_along_axis(codes, winner[None], axis=0)) & (codes != NONE)
     beats = rival & ((votes + more > most - slack) | ((votes + more == most) & (first < winner)))
     # An answer that no model gave so far wins only with more votes than the winner has.
-    decided: NDArray[np.bool_] = ~beats.any(axis=0) & (more <= np.where(np.isfinite(most), most - slack, 0))
+    decided: NDArray[np.bool_] = ~beats.any(axis=0) & (more <= np.where(np.isfinite(most), most, 0) - slack)
     return decided
 
 

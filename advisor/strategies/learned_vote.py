@@ -14,19 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from scipy.optimize import minimize
 
 from advisor.records import Profile
 from advisor.statistics import Floats, folds_of, scores
 from advisor.strategies.ballot import Taken
 from advisor.strategies.cascade import ask_until_decided, asked_members
-from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
-from advisor.strategies.vote import codes_of, winners
+from advisor.strategies.strategy import FEWEST_VOTERS, TrainingData
+from advisor.strategies.vote import codes_of
+from advisor.strategies.weighted_vote import WeightedVote
 from advisor.tasks.task import Task, clusters_of
 from ensemble.methods._votes import NONE, Codes, vote
 
@@ -43,25 +43,15 @@ _LEAST_RIDGE = 0.05
 _START = 0.5
 _LARGEST = 1000.0
 _DIGITS = 6
-Weight = Annotated[float, Field(strict=True, gt=0, le=_LARGEST)]
 
 
 @dataclass(frozen=True)
-class LearnedVote(Strategy):
-    """A vote with learned weights that stops early; its members have the largest weights first.
-
-    Attributes:
-        weights: The weight of each member's vote.
-    """
-
-    weights: Annotated[tuple[Weight, ...], Field(description="of a learned vote: the weight of each member's vote")]
+class LearnedVote(WeightedVote):
+    """A vote with learned weights that stops early; its members have the largest weights first."""
 
     KIND: ClassVar[str] = "learned_vote"
     SIMPLICITY: ClassVar[int] = 65
-    COUNTS: ClassVar[bool] = True
-    LEARNS: ClassVar[bool] = True
     FROM_ALL: ClassVar[bool] = True
-    ROLE: ClassVar[str] = "voter"
     MEMBERS: ClassVar[tuple[int, int]] = (1, _MOST_MODELS)
 
     @classmethod
@@ -90,15 +80,6 @@ class LearnedVote(Strategy):
             return "single"
         return "vote" if len(set(self.weights)) == 1 else None
 
-    def problem(self) -> tuple[str, str] | None:
-        """See :meth:`Strategy.problem`."""
-        count = len(self.members)
-        return None if len(self.weights) == count else ("weights", f"{count} numbers above 0, at most {_LARGEST:g}")
-
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
-        """See :meth:`Strategy.picks`."""
-        return winners(responses, task, self.weights)
-
     def calls(
         self,
         responses: Sequence[Profile],
@@ -126,10 +107,6 @@ class LearnedVote(Strategy):
     def headline(self) -> str:
         """See :meth:`Strategy.headline`."""
         return f"Run a learned vote of {self._count} models."
-
-    def list_members(self, names: Sequence[str]) -> str:
-        """The members in the order in which they are asked, with the weights of their votes."""
-        return ", then ".join(f"{name} ({weight:.1f})" for name, weight in zip(names, self.weights, strict=False))
 
 
 class _Choices(NamedTuple):

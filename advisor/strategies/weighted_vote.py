@@ -32,7 +32,9 @@ class WeightedVote(Strategy):
         weights: The weight of each member's vote.
     """
 
-    weights: Annotated[tuple[Weight, ...], Field(description="of a weighted vote: the weight of each member's vote")]
+    weights: Annotated[
+        tuple[Weight, ...], Field(description="of a weighted or learned vote: the weight of each member's vote")
+    ]
 
     KIND: ClassVar[str] = "weighted_vote"
     SIMPLICITY: ClassVar[int] = 60

@@ -24,7 +24,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None without strategies."""
     result = report.result
     rows, recommended = result.strategies[:MOST_STRATEGIES], result.recommended
-    left_out = result.advice.left_out[:MOST_STRATEGIES]
+    not_compared = result.advice.not_compared[:MOST_STRATEGIES]
     if not rows:
         return None
     return {
@@ -37,7 +37,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
         "interval": text.interval_name(result.advice.confidence),
         "notes": strategy_certainty(result, recommended) if recommended else "",
         "why": _why_not_the_top(result),
-        "left_out": [(each.strategy.replace("_", " "), each.same_as.replace("_", " ")) for each in left_out],
+        "not_compared": [(each.strategy.replace("_", " "), each.same_as.replace("_", " ")) for each in not_compared],
         "figure": both_widths(lambda width: _draw(result, width)),
     }
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from advisor.records import Doubt, LengthUnit, ReasonCode, Shown, Status, Think, Verdict
+from advisor.records import Doubt, LengthUnit, ReasonCode, RunDoubtCode, Shown, Status, Think, Verdict
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import Accuracy, GroupAccuracy, Measured, OfMethod, OfModel
 from advisor.runs.schema.strategy import StrategyKey
@@ -396,7 +396,26 @@ class CutOffFigures(Schema):
     """all of this in sentences, which `warnings` has, too"""
 
 
-class LeftOutStrategy(Schema):
+class RunDoubtFigures(Schema):
+    """Why the figures of the candidates may mislead."""
+
+    code: RunDoubtCode
+    """why: `guessing` (no candidate is shown to be better), `never_right`, `same_text` and `unread` of candidates,
+    `follows_length` (longer responses score higher), `near_copies`, `broken_references` (the strong candidates give one
+    wrong answer where weak ones are right), `reference_never_given` (where a text is the reference, no one is right)"""
+    text: Line
+    """this in a sentence, which `warnings` has, too"""
+    models: tuple[Line, ...] = ()
+    """the candidates concerned"""
+    questions: tuple[Line, ...] = ()
+    """the ids of dev questions concerned, at most 20"""
+    value: Figure = None
+    """the figure behind it: for `guessing` its points, for `same_text` the least share of one text, for
+    `follows_length` the rank correlation, for `near_copies` the share of equal answers where one of the two is wrong,
+    for the others the number of questions"""
+
+
+class UncomparedStrategy(Schema):
     """A strategy that learned to do what a simpler one does, so that it was not compared."""
 
     strategy: Line
@@ -426,9 +445,9 @@ class AdviceSection(Schema):
     """the same in each group with enough questions"""
     cut_off: CutOffFigures | None = None
     """what would change if the models had more tokens; null if nothing would"""
-    doubts: tuple[Literal["follows_length"], ...] = ()
-    """why the figures of all candidates may mislead: `follows_length` if models with longer responses score higher"""
-    left_out: tuple[LeftOutStrategy, ...] = ()
+    doubts: tuple[RunDoubtFigures, ...] = ()
+    """why the figures of the candidates may mislead"""
+    not_compared: tuple[UncomparedStrategy, ...] = ()
     """strategies that were not compared, because they learned to do what a simpler one does"""
     confidence: Annotated[Number, Field(gt=0, lt=1)] = 0.9
     """of the intervals of gains: 0.9 by default"""

@@ -1,0 +1,226 @@
+"""What an expert sees in answers before any figure: why the figures of some candidates, or of all, may mislead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from advisor.choose.rules import rank
+from advisor.records import ALPHA, Doubt, Profile, RunDoubtCode, join
+from advisor.statistics import Floats, is_binary, scores
+from advisor.strategies.vote import codes_of
+from advisor.tasks.task import Task
+from ensemble.common.text import counted, percent, shortened
+from ensemble.methods._votes import NONE, Codes, count_votes
+
+SAME_TEXT = 0.95
+"""The share of equal responses from which a candidate is said to write the same text to all questions."""
+FOLLOWS_LENGTH = 0.5
+"""The rank correlation of scores and mean lengths from which scores are said to follow length. On random parts of 8
+models of real pools that is so in 3 to 7% where scores are counted, and in 40 to 100% where a judge gives them:
+``python -m benchmarks._warnings POOL``."""
+NEAR_COPIES = 0.3
+"""The least share of equal answers of near copies, of the questions on which one of the two is wrong. It must also be
+twice that with other candidates, and 1.5 times where both are wrong: a task may have one likely wrong answer."""
+_LEAST_BROKEN = 3
+_BROKEN_SHARE = 0.01
+"""Questions, and their share, from which references are said to be broken: a few such questions are chance."""
+_NEVER_GIVEN = 0.01
+"""The probability below which it is no chance that no candidate is right where a text is the reference."""
+_FEWEST_MODELS = 6  # with fewer, orders and medians of candidates are too often chance
+_FEWEST = 20  # responses; a few may be equal by chance
+_SHORTEST = 10  # characters; shorter texts may be labels, of which one is often right
+_MOST_PAIRS = 5
+_MOST_QUESTIONS = 20
+_LONGEST_REFERENCE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class RunDoubt:
+    """Why the figures of a run may mislead.
+
+    Attributes:
+        code: Why.
+        text: The same in a sentence or two.
+        models: The candidates concerned.
+        questions: The ids of questions concerned, at most 20.
+        value: The figure behind it; see :class:`advisor.runs.schema.result.RunDoubtFigures`.
+    """
+
+    code: RunDoubtCode
+    text: str
+    models: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
+    value: float | None = None
+
+
+def run_doubts(profiles: Sequence[Profile], task: Task, lowest: float, chance: float | None) -> tuple[RunDoubt, ...]:
+    """Why the figures of the candidates may mislead; empty if all is well.
+
+    Args:
+        profiles: The candidates' answers to the dev questions, the best first.
+        task: These questions.
+        lowest: The lower end of the best one's interval, in points.
+        chance: The expected accuracy of guessing, in points; None if guessing is impossible.
+    """
+    return (*_of_candidates(profiles, lowest, chance), *near_copies(profiles), *broken_references(profiles, task))
+
+
+def _of_candidates(profiles: Sequence[Profile], lowest: float, chance: float | None) -> Iterator[RunDoubt]:
+    doubted: dict[Doubt, list[Profile]] = {}
+    for profile in profiles:
+        for doubt in doubts_of(profile):
+            doubted.setdefault(doubt, []).append(profile)
+    names = {doubt: tuple(each.model for each in own) for doubt, own in doubted.items()}
+    if chance is not None and lowest <= chance:
+        text = (
+            f"No candidate is shown to be better than guessing, which scores {chance:.1f} points, so the order "
+            "of the candidates means little."
+        )
+        yield RunDoubt("guessing", text, value=chance)
+    if never := names.get("never_right"):
+        n = len(profiles[0].answers)
+        text = (
+            f"Not one response of {join(never)} to the {counted(n, 'dev question')} is right; read some of them to see "
+            "whether the prompt and the metric fit."
+        )
+        yield RunDoubt("never_right", text, never, value=n)
+    if same := names.get("same_text"):
+        text = (
+            f"Nearly all responses of {join(same)} are the same text, whatever the question is. Their points say how "
+            "the metric or the judge grades this text, and not how well the model answers."
+        )
+        yield RunDoubt("same_text", text, same, value=min(map(_share_of_one_text, doubted["same_text"])))
+    if (correlation := follows_length(profiles)) is not None:
+        text = (
+            "The longer a model's responses are, the higher is its score. Read some of them: a judge or a metric may "
+            "reward length."
+        )
+        yield RunDoubt("follows_length", text, value=correlation)
+    if unread := names.get("unread"):
+        models = f"{len(unread)} candidates" if len(unread) > 2 else join(unread)
+        text = f"Over a fifth of the questions could not be answered by {models}; the notes say why."
+        yield RunDoubt("unread", text, unread, value=min(each.errors for each in doubted["unread"]))
+
+
+def doubts_of(profile: Profile) -> tuple[Doubt, ...]:
+    """Why the figures of a candidate mean little, as codes; empty if nothing is odd."""
+    is_unread = 5 * profile.errors > len(profile.answers)
+    found: dict[Doubt, bool] = {
+        "never_right": profile.accuracy == 0 and not is_unread,
+        "same_text": _share_of_one_text(profile) >= SAME_TEXT,
+        "unread": is_unread,
+    }
+    return tuple(doubt for doubt, holds in found.items() if holds)
+
+
+def _share_of_one_text(profile: Profile) -> float:
+    """The share of the responses that are the most frequent text; 0 with few responses."""
+    read = [answer for answer in profile.answers if answer.error is None]
+    # Of a log without texts, the lengths: real responses hardly have one length.
+    texts = Counter(
+        answer.text or (answer.length, answer.extracted) for answer in read if (answer.length or 0) >= _SHORTEST
+    )
+    return max(texts.values(), default=0) / len(read) if len(read) >= _FEWEST else 0.0
+
+
+def follows_length(profiles: Sequence[Profile]) -> float | None:
+    """The rank correlation of scores and lengths, if it is 0.5 or more and its one-sided p at most 5%; else None."""
+    known = [(each.accuracy, each.mean_length) for each in profiles if each.mean_length is not None]
+    if len(known) < _FEWEST_MODELS or any(len(set(column)) < 2 for column in zip(*known, strict=True)):
+        return None
+    found = stats.spearmanr(*zip(*known, strict=True), alternative="greater")
+    return float(found.statistic) if found.statistic >= FOLLOWS_LENGTH and found.pvalue <= ALPHA else None
+
+
+def near_copies(profiles: Sequence[Profile]) -> tuple[RunDoubt, ...]:
+    """Pairs of candidates that are nearly the same model, the most alike first: they make the same mistakes.
+
+    On real pools these are versions of a model, or one model at several hosts: ``python -m benchmarks._warnings``.
+    """
+    graded = np.stack([scores(profile) for profile in profiles])
+    if len(profiles) < _FEWEST_MODELS or not is_binary(graded):
+        return ()
+    alike, both_wrong = _agreement_where_wrong(codes_of(profiles), graded < 1)
+    # The medians of all others; a pair with few wrong answers has none.
+    usual, usual_wrong = (
+        np.array([np.median(row[known]) if (known := np.isfinite(row)).any() else np.inf for row in each])
+        for each in (alike, both_wrong)
+    )
+    found = []
+    for first, second in combinations(range(len(profiles)), 2):
+        rows = [first, second]
+        is_near = alike[first, second] >= max(NEAR_COPIES, 2 * usual[rows].max())
+        if is_near and both_wrong[first, second] >= 1.5 * usual_wrong[rows].max():
+            found.append((float(alike[first, second]), profiles[first].model, profiles[second].model))
+    found.sort(key=lambda each: -each[0])
+    return tuple(
+        RunDoubt(
+            "near_copies",
+            f"{first} and {second} are nearly the same model: where one of them is wrong, both give one answer to "
+            f"{percent(share)} of the questions, twice as often as with others. In a vote they count as two opinions.",
+            (first, second),
+            value=share,
+        )
+        for share, first, second in found[:_MOST_PAIRS]
+    )
+
+
+def _agreement_where_wrong(codes: Codes, wrong: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """The share of equal answers where one of two models is wrong, and where both are, models by models."""
+    alike, both_wrong = (np.full((len(codes), len(codes)), np.nan) for _ in range(2))
+    for row, own in enumerate(codes):
+        same = (codes == own) & (own != NONE)
+        both, either = wrong & wrong[row], wrong | wrong[row]
+        known = np.flatnonzero((both.sum(axis=1) >= _FEWEST) & (np.arange(len(codes)) != row))
+        alike[row, known] = ((same & either).sum(axis=1) / np.maximum(either.sum(axis=1), 1))[known]
+        both_wrong[row, known] = ((same & both).sum(axis=1) / np.maximum(both.sum(axis=1), 1))[known]
+    return alike, both_wrong
+
+
+def broken_references(profiles: Sequence[Profile], task: Task) -> tuple[RunDoubt, ...]:
+    """Questions whose reference is doubtful.
+
+    Where two thirds of the more accurate half of the candidates give one answer, none of them is right, and half of the
+    others are. And where a text is the reference of several questions, and no candidate is right on any of them.
+    """
+    graded, ids = np.stack([scores(profile) for profile in profiles]), [each.id for each in task.examples]
+    if not is_binary(graded):
+        return ()
+    found = []
+    half = len(profiles) // 2
+    if len(profiles) >= _FEWEST_MODELS:
+        order = sorted(range(len(profiles)), key=lambda row: rank(profiles[row]))
+        codes, right = codes_of(profiles)[order], graded[order]
+        agree = count_votes(codes[:half]).max(axis=0) >= 2 * half / 3
+        places = np.flatnonzero(agree & (right[:half].max(axis=0) < 1) & (right[-half:].mean(axis=0) >= 0.5))
+        if len(places) >= max(_LEAST_BROKEN, _BROKEN_SHARE * len(ids)):
+            shown = tuple(ids[place] for place in places[:_MOST_QUESTIONS])
+            text = (
+                f"On {counted(len(places), 'question')}, for example {shown[0]}, the more accurate models give one "
+                "answer, which counts as wrong, and the others are right: read the references."
+            )
+            found.append(RunDoubt("broken_references", text, questions=shown, value=len(places)))
+    by_reference: dict[str | tuple[str, ...], list[int]] = {}
+    for place, example in enumerate(task.examples):
+        if example.reference:
+            by_reference.setdefault(example.reference, []).append(place)
+    wrong, any_right = 1 - float(graded.mean(axis=1).max()), graded.max(axis=0) > 0
+    for reference, own in by_reference.items():
+        # By chance the best candidate is wrong on all of them so often, for any of the references.
+        if any_right[own].any() or wrong ** len(own) * len(by_reference) > _NEVER_GIVEN:
+            continue
+        name = shortened(reference if isinstance(reference, str) else reference[0], _LONGEST_REFERENCE)
+        text = (
+            f"No model is right on any of the {counted(len(own), 'question')} whose reference is {name!r}: see "
+            "whether the responses have it in another spelling."
+        )
+        shown = tuple(ids[place] for place in own[:_MOST_QUESTIONS])
+        found.append(RunDoubt("reference_never_given", text, questions=shown, value=len(own)))
+    return tuple(found[:_MOST_PAIRS])

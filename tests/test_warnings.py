@@ -1,0 +1,228 @@
+"""Warnings on answers: each is raised where there is something to find, and not where there is nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from test_advice import members
+
+from advisor.advice.doubts import RunDoubt, broken_references, doubts_of, follows_length, near_copies, run_doubts
+from advisor.logs.join import join_logs
+from advisor.records import Answer, Profile
+from advisor.tasks.task import Example, Signature, Task
+from benchmarks._warnings import doubts_of_part
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
+
+
+def task_of(profile: Profile, references: Sequence[str] = ()) -> Task:
+    """The questions of a profile; without references if none are given."""
+    answers = profile.answers
+    given = references or [""] * len(answers)
+    examples = tuple(Example(each.id, "?", "?", reference) for each, reference in zip(answers, given, strict=True))
+    signature = Signature("t", "exact_match", "dev", len(answers), 0, 0, "", ())
+    return Task("t", "exact_match", "dev", examples, (), 1, 0, 0, None, (), "", signature)
+
+
+def warnings_of(profiles: Sequence[Profile], lowest: float, chance: float | None) -> list[str]:
+    return [each.text for each in run_doubts(profiles, task_of(profiles[0]), lowest, chance)]
+
+
+def test_models_that_guess_fail_or_are_never_right_are_warned_of() -> None:
+    good, bad, never = members(160, 50, 0)
+    unread = replace(bad, answers=(*bad.answers[:150], *(replace(a, error="too long") for a in bad.answers[150:])))
+    assert warnings_of([good, bad], 75.0, 25.0) == []
+    assert warnings_of([good, bad], 75.0, None) == []
+    assert "Not one response of c to the 200 dev questions is right" in warnings_of([good, never], 75.0, None)[0]
+    assert "Over a fifth of the questions could not be answered by b" in warnings_of([good, unread], 75.0, None)[0]
+    assert "better than guessing, which scores 25.0 points" in warnings_of([bad], 20.0, 25.0)[0]
+
+
+def test_a_model_that_writes_one_text_to_all_questions_is_warned_of() -> None:
+    good, constant = (
+        Profile(name, tuple(Answer(f"q{n}", text.format(n), None, 0.5, "eos") for n in range(40)))
+        for name, text in (("good", "The answer is {}."), ("constant", "Choose this response."))
+    )
+    assert (doubts_of(good), doubts_of(constant)) == ((), ("same_text",))
+    (warning,) = warnings_of([constant, good], 75.0, None)
+    assert warning.startswith("Nearly all responses of constant are the same text")
+
+
+def test_texts_of_one_length_are_one_text_where_a_log_has_no_texts() -> None:
+    lengths = [
+        Profile("m", tuple(Answer(f"q{n}", None, None, 0.5, "eos", logged_length=872 + n % k) for n in range(40)))
+        for k in (1, 2)
+    ]
+    assert [doubts_of(each) for each in lengths] == [("same_text",), ()]
+
+
+def test_labels_may_be_equal() -> None:
+    labels = Profile("m", tuple(Answer(f"q{n}", "no", "no", 1.0, "eos") for n in range(40)))
+    assert doubts_of(labels) == ()
+
+
+def test_each_doubt_about_the_models_is_a_warning_by_itself() -> None:
+    never = members(0)[0]
+    assert len(warnings_of([never], 0.0, 25.0)) == 2
+
+
+# --- Scores that follow length ---
+
+
+@pytest.mark.skipif(not POOLS.is_dir(), reason="../shared/pools is not beside the project")
+@pytest.mark.parametrize(("pool", "wanted"), [("wildbench-gpt4o", True), ("bfcl-part", False), ("crux", False)])
+def test_judges_that_reward_length_are_found_and_counted_scores_are_not(pool: str, wanted: bool) -> None:
+    logs = join_logs([str(POOLS / f"{pool}.jsonl.xz")])
+    assert (follows_length(list(logs.profiles.values())) is not None) == wanted
+
+
+def test_at_most_one_of_twenty_pools_without_a_relation_raises_the_warning() -> None:
+    chance = np.random.default_rng(0)
+    found = [
+        follows_length(by_length(chance.permutation(12).tolist(), chance.permutation(12).tolist())) for _ in range(400)
+    ]
+    assert 0 < np.mean([each is not None for each in found]) <= 0.07
+
+
+@pytest.mark.parametrize(("lengths", "wanted"), [([1, 2, 3, 4, 5, 6], 1.0), ([6, 5, 4, 3, 2, 1], None)])
+def test_only_longer_responses_with_higher_scores_are_warned_of(lengths: list[int], wanted: float | None) -> None:
+    profiles = by_length([1, 2, 3, 4, 5, 6], lengths)
+    assert follows_length(profiles) == pytest.approx(wanted)
+    assert any("longer a model's responses" in each for each in warnings_of(profiles, 75.0, None)) == bool(wanted)
+    assert follows_length(profiles[:5]) is None
+
+
+def by_length(right: list[int], lengths: list[int]) -> list[Profile]:
+    """Models that are right so often of 20 questions, with responses of these lengths."""
+    return [
+        Profile(
+            f"m{n}",
+            tuple(Answer(str(q), None, None, float(q <= hits), "stop", logged_length=10 + size) for q in range(20)),
+        )
+        for n, (hits, size) in enumerate(zip(right, lengths, strict=True))
+    ]
+
+
+# --- Near copies, and broken references ---
+
+
+def answering(answers: np.ndarray, reference: str = "r") -> list[Profile]:
+    """Models by questions; an answer is right if it is the number 0, whose text is the reference."""
+    texts = np.where(answers == 0, reference, answers.astype(str))
+    return [
+        Profile(
+            f"m{row}",
+            tuple(Answer(f"q{n}", text, text, float(text == reference), "eos") for n, text in enumerate(own.tolist())),
+        )
+        for row, own in enumerate(texts)
+    ]
+
+
+def independent(models: int, questions: int, seed: int, skills: Sequence[float] | None = None) -> np.ndarray:
+    """Answers of models that share nothing but the questions' difficulty; wrong answers are 1 to 5."""
+    chance = np.random.default_rng(seed)
+    skilled = np.linspace(1, -1, models) if skills is None else np.array(skills)
+    right = skilled[:, None] + chance.normal(0, 1, questions) + chance.normal(0, 1, (models, questions)) > 0
+    return np.where(right, 0, chance.integers(1, 6, right.shape))
+
+
+def test_a_model_with_most_mistakes_of_another_is_a_near_copy() -> None:
+    answers = independent(8, 200, 0)
+    changed = np.random.default_rng(1).random(200) < 0.2
+    answers[5] = np.where(changed, answers[5], answers[2])
+    (found,) = near_copies(answering(answers))
+    assert (found.code, found.models) == ("near_copies", ("m2", "m5"))
+    assert 0.6 < (found.value or 0) < 1
+    assert found.text.startswith("m2 and m5 are nearly the same model")
+
+
+def test_independent_models_are_no_near_copies_also_where_one_wrong_answer_is_likely() -> None:
+    found = [near_copies(answering(independent(8, 200, seed))) for seed in range(50)]
+    found += [near_copies(answering(np.minimum(independent(8, 200, seed), 1))) for seed in range(50)]
+    assert found == [()] * 100
+
+
+def test_few_models_or_few_mistakes_make_no_near_copies() -> None:
+    answers = independent(8, 200, 0)
+    answers[5] = answers[2]
+    assert near_copies(answering(answers[:5])) == ()
+    assert near_copies(answering(answers[:, :20])) == ()
+
+
+def broken(profiles: Sequence[Profile], references: Sequence[str] = ()) -> tuple[RunDoubt, ...]:
+    return broken_references(profiles, task_of(profiles[0], references))
+
+
+def test_references_that_only_weak_models_give_are_doubted() -> None:
+    answers = independent(8, 200, 0, np.linspace(2, -1, 8).tolist())
+    # The reference of five questions is a mistake of the weak models: the strong ones give the true answer.
+    answers[:4, :5], answers[4:, :5] = 9, 0
+    (found,) = broken(answering(answers))
+    assert (found.code, found.questions, found.value) == ("broken_references", tuple(f"q{n}" for n in range(5)), 5)
+    assert "On 5 questions, for example q0," in found.text
+    answers[0, :5] = 0
+    assert broken(answering(answers)) == ()
+
+
+def test_references_of_independent_models_are_not_doubted() -> None:
+    references = ["yes", "no"] * 100
+    assert sum(bool(broken(answering(independent(8, 200, seed)), references)) for seed in range(100)) <= 2
+
+
+def test_a_reference_that_no_model_ever_gives_is_named() -> None:
+    answers = independent(3, 90, 0, [1.0, 0.8, 0.6])
+    references = ["yes", "no", "N/A"] * 30
+    answers[:, 2::3] = np.maximum(answers[:, 2::3], 1)
+    (found,) = broken(answering(answers), references)
+    assert (found.code, found.value) == ("reference_never_given", 30)
+    assert found.questions == tuple(f"q{n}" for n in range(2, 62, 3))
+    assert "30 questions whose reference is 'N/A'" in found.text
+    answers[1, 2] = 0
+    assert broken(answering(answers), references) == ()
+
+
+def test_a_reference_of_few_questions_may_be_missed_by_all() -> None:
+    answers = independent(3, 90, 0, [0.2, 0.1, 0.0])
+    answers[:, :3] = 1
+    assert broken(answering(answers), ["rare"] * 3 + ["yes"] * 87) == ()
+
+
+@pytest.mark.skipif(not POOLS.is_dir(), reason="../shared/pools is not beside the project")
+def test_on_real_pools_the_near_copies_are_versions_and_hosts_of_one_model() -> None:
+    logs = join_logs([str(POOLS / "crux.jsonl.xz")])
+    found = [named for code, named in doubts_of_part(logs, list(logs.profiles), range(800)) if code == "near_copies"]
+    families = ("405B", "gpt-4o", "deepseek-v2")
+    assert found and all(any(family in a and family in b for family in families) for a, b in found)
+
+
+def test_doubts_are_in_the_files_of_a_run_as_codes_figures_and_sentences(place: Place) -> None:
+    answers = independent(8, 240, 0, np.linspace(2, -1, 8).tolist())
+    answers[:4, :24], answers[4:, :24] = 9, 0
+    profiles = answering(answers)
+    lines = [
+        {
+            "id": n,
+            "question": f"{n}?",
+            "reference": "r",
+            "models": {each.model: [each.answers[n].extracted, int(each.answers[n].score), 5] for each in profiles},
+        }
+        for n in range(240)
+    ]
+    Path("log.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    ran = place.advisor("select", "--logs", "log.jsonl", "--out", "run")
+    advice = json.loads(Path("run/result.json").read_text(encoding="utf-8"))["advice"]
+    doubt = next(each for each in advice["doubts"] if each["code"] == "broken_references")
+    assert doubt["value"] == len(doubt["questions"]) > 5
+    assert doubt["text"] in advice["warnings"]
+    assert f"Warning: {doubt['text']}" in ran.out.replace("\n", " ")
