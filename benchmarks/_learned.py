@@ -38,7 +38,7 @@ _OPTIONS = {"10%": 10, "60%": 2, "97%": 2}
 """Answers among which all models guess where they do not know."""
 
 
-def gain_figures(folder: Path, count: int) -> Iterator[Figure]:
+def learned_figures(folder: Path, count: int) -> Iterator[Figure]:
     """The gains on the sub-pools of each pool, learned from some labels and judged by other questions."""
     for name in [each for each in ANSWERED if (folder / f"{each}.jsonl.xz").is_file()]:
         pool, key = read_pool(name, folder), name.replace("-", "_")
@@ -115,8 +115,7 @@ def _draw(setting: tuple[str, int], count: int) -> tuple[int, int]:
     chance, shown, stays = np.random.default_rng(0), 0, 0
     for _ in range(count):
         dev, held_out = (_guesses(knows, options, size, split, chance) for split in ("dev", "held_out"))
-        voters = fitting_voters(list(dev.profiles.values()), Limits())
-        compared = compare_strategies(dev, held_out, voters, can_vote=True)
+        compared = compare_strategies(dev, held_out, can_vote=True)
         own = [each for each in compared.results if each.strategy.name == LearnedVote.KIND]
         shown += any(each.gain.p_no_gain <= ALPHA for each in own)
         stays += not own

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from advisor.advice.gain import Gain, estimate_gain
+from advisor.advice.cross_fitting import folds_of
+from advisor.advice.gain import Gain, cross_fitted_gain, estimate_gain
 from advisor.advice.sequential import tests_factor
-from advisor.records import ALPHA
-from advisor.statistics import Floats
+from advisor.records import ALPHA, TOLERANCE
+from advisor.statistics import Floats, Interval
 
 KINDS = {"tied": (0.0, 0.0, 0.0, 0.0), "near": (0.0, 2.0, 4.0, 5.0), "spread": (0.0, 5.0, 9.0, 12.0)}
 """How many points each member is behind the best one, by the members' kind."""
@@ -162,7 +163,7 @@ def draw_votes(n: int, count: int, seed: int, *, passed_over: bool = True) -> Fl
     """P-values of votes of the three most accurate of eight models on dev, whose true gain is 0.
 
     Seven models are tied and one is so much better that a vote with two of them is right exactly as often. Wrong
-    answers agree, and the vote's dev answers count, too.
+    answers agree. Only the three answer the held-out questions; all questions choose among them, by cross-fitting.
 
     Args:
         n: Held-out questions; as many dev questions.
@@ -170,28 +171,73 @@ def draw_votes(n: int, count: int, seed: int, *, passed_over: bool = True) -> Fl
         seed: Of all draws.
         passed_over: Whether the estimate knows the models that were not chosen.
     """
-    chance, everywhere = np.random.default_rng(seed), np.ones(2 * n, bool)
+    chance = np.random.default_rng(seed)
     found = []
     for _ in range(count):
         tied = chance.uniform(0.55, 0.75)
         scores = ranked(voters(POOL, 2 * n, tied, chance, alike=chance.uniform(0, 0.5)), n)
-        rest = scores[CHOSEN:, :n] if passed_over else None
-        found.append(estimate_gain(scores[:CHOSEN], majority(scores), everywhere, passed_over=rest).p_no_gain)
+        asked = scores[:CHOSEN]
+        choices = [(asked, scores[CHOSEN:, :n])] if passed_over else []
+        found.append(cross_fitted_gain(cross_fitted(asked), choices=choices).p_no_gain)
+    return np.array(found)
+
+
+def draw_all_asked(n: int, count: int, seed: int, *, tied: Interval = (0.55, 0.75), size: int = 1) -> Floats:
+    """As :func:`draw_votes`, where all eight models answered all questions, as in logs.
+
+    A vote is named with the model that is the best on all labels. If this one is not the better one, the vote truly
+    gains over it; then no gain is false, and p counts as 1.
+
+    Args:
+        n: All questions.
+        count: How many draws.
+        seed: Of all draws.
+        tied: Between what the accuracy of the tied models lies.
+        size: Questions of a cluster, which have the same scores.
+    """
+    chance, clusters = np.random.default_rng(seed), np.arange(n) // size
+    found = []
+    for _ in range(count):
+        scores = voters(POOL, n // size, chance.uniform(*tied), chance, alike=chance.uniform(0, 0.5))
+        differences = cross_fitted(np.repeat(scores, size, axis=1), clusters)
+        p_value = cross_fitted_gain(differences, clusters if size > 1 else None).p_no_gain
+        found.append(p_value if scores.mean(axis=1).argmax() == 0 else 1.0)
     return np.array(found)
 
 
 def draw_limited(n: int, count: int, seed: int) -> Floats:
-    """As :func:`draw_votes` with three models, of which two are truly at the limit of the gap; votes of three only."""
-    chance, everywhere = np.random.default_rng(seed), np.ones(2 * n, bool)
+    """As :func:`draw_all_asked` with three models, of which two are truly at the limit of the gap; votes of three."""
+    chance = np.random.default_rng(seed)
     found: list[float] = []
     while len(found) < count:
         tied = chance.uniform(0.55, 0.75)
-        scores = ranked(voters(CHOSEN, 2 * n, tied, chance), n)
-        # What would just fit: the gap's limit behind the most accurate model.
-        limit = scores[:1, :n] - (ahead(tied) - tied)
-        if scores[-1, :n].mean() >= limit.mean():
-            found.append(estimate_gain(scores, majority(scores), everywhere, passed_over=limit).p_no_gain)
+        limit = ahead(tied) - tied
+        scores = voters(CHOSEN, n, tied, chance)
+        means = scores.mean(axis=1)
+        if means.max() - means.min() <= limit:
+            best = int(means.argmax())
+            choices = [(np.delete(scores, best, axis=0), scores[best][None] - limit)]
+            p_value = cross_fitted_gain(cross_fitted(scores, limit=limit), choices=choices).p_no_gain
+            found.append(p_value if best == 0 else 1.0)
     return np.array(found)
+
+
+def cross_fitted(scores: Floats, clusters: NDArray[np.intp] | None = None, limit: float = 1.0) -> Floats:
+    """A vote of the three best models minus the best one, both chosen by the other folds: repeats by questions.
+
+    Where the third one is more than `limit` behind, the best one answers alone.
+    """
+    found = []
+    for folds in folds_of(scores.shape[1], clusters):
+        differences = np.zeros(scores.shape[1])
+        for fold in range(int(folds.max()) + 1):
+            means = scores[:, folds != fold].mean(axis=1)
+            chosen = np.argsort(-means, kind="stable")[:CHOSEN]
+            if means[chosen[0]] - means[chosen[-1]] <= limit + TOLERANCE:
+                own = scores[chosen][:, folds == fold]
+                differences[folds == fold] = majority(own) - own[0]
+        found.append(differences)
+    return np.stack(found)
 
 
 def ahead(tied: float) -> float:
@@ -256,11 +302,18 @@ def _choices() -> Iterator[Choice]:
     for (kind, others), n in product(pools.items(), sizes):
         note = f"the 3 best of 8 on dev decode; {kind}, n = {n:,}"
         yield Choice("chosen", note, partial(draw_chosen, n, others))
+    for n, (low, high), size in (
+        *((n, (0.55, 0.75), 1) for n in (100, 200, 400)),
+        *((n, (0.55, 0.75), 5) for n in (200, 400)),
+        (200, (0.96, 0.98), 1),
+    ):
+        note = f"the 3 best of 8 vote, all labels, tied at {low:.0%} to {high:.0%}, clusters of {size}; n = {n:,}"
+        yield Choice("all_asked", note, partial(draw_all_asked, n, tied=(low, high), size=size))
     for n in sizes:
-        note = f"the 3 best of 8 on dev vote, answered everywhere; n = {n:,}"
+        note = f"the 3 best of 8 on dev vote, and were asked everywhere; n = {n:,}"
         yield Choice("votes", note, partial(draw_votes, n))
     for n in sizes:
-        note = f"the 3 of 3 on dev that are within a gap vote; n = {n:,}"
+        note = f"the 3 of 3 that are within a gap vote; n = {n:,}"
         yield Choice("limited", note, partial(draw_limited, n))
     for n in sizes:
         note = f"as votes, where the estimate does not know the other models; n = {n:,}"

@@ -119,8 +119,7 @@ class Ground:
         known: dict[Strategy, Prediction] = {
             Decoded(models, METHOD): each for models, each in predictions.items() if each is not None
         }
-        voters = fitting_voters(list(splits[0].profiles.values()), Limits())
-        return compare_strategies(splits[0], replace(splits[1], written=sets), voters, can_vote=True, predictions=known)
+        return compare_strategies(splits[0], replace(splits[1], written=sets), can_vote=True, predictions=known)
 
     @property
     def rules(self) -> Limits:

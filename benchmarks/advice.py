@@ -65,7 +65,12 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", metavar="NAME", help="with --decode: these of the zoo; all without")
     parser.add_argument("--questions", type=int, default=500, help="with --decode: how many of the demo's 1,000")
     parser.add_argument("--largest", type=int, choices=(2, 3), default=3, help="with --decode: pairs, or triples too")
+    parser.add_argument("--only", choices=("choices",), help="false gains where something chose, and nothing else")
     options = parser.parse_args(given)
+    if options.only:
+        with _processes(options.quick) as run:
+            tell("advice_choices", list(_choices(4 if options.quick else DRAWS, run)), options)
+        return 0
     if options.threads:
         torch.set_num_threads(options.threads)
     outcomes = _outcomes(options)

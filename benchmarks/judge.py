@@ -116,7 +116,7 @@ def advise(lead: float, setting: Setting, chance: np.random.Generator) -> tuple[
     chosen = select([profile.standing for profile in learned.values()], Limits()).selected
     strategy = Decoded(chosen, TOGETHER)
     compared = compare_strategies(
-        AnsweredSplit(dev, learned), AnsweredSplit(held_out, alone, {strategy: together}), (), can_vote=False
+        AnsweredSplit(dev, learned), AnsweredSplit(held_out, alone, {strategy: together}), can_vote=False
     )
     result = next(each for each in compared.results if each.strategy == strategy)
     recommendation = recommend(compared)

@@ -7,9 +7,9 @@ interval (95%, bootstrap) is over the sub-pools. Votes and cascades are compared
 
 ``--only command`` measures the time and the memory of ``advisor select --logs`` on the largest pool instead, and
 --save keeps that in results/pools_command.json; nothing else should run beside it. ``--only labels`` counts the labels
-that a comparison needs, on five pools, and ``--only learned`` measures the learned vote on them. ``--kept`` measures
-nothing: it takes these two files for ``--tables`` and ``--plots FOLDER``, which make the tables and the plots of the
-page.
+that a comparison needs, ``--only gains`` says how true measured gains and their intervals are, and ``--only learned``
+measures the learned vote, on five pools. ``--kept`` measures nothing: it takes what was kept for ``--tables`` and
+``--plots FOLDER``, which make the tables and the plots of the page.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,15 @@ from advisor.advice.predict import Prediction, Predictor
 from advisor.advice.recommendation import recommend
 from advisor.choose.rules import fitting_voters, select
 from advisor.jobs.label import DEV_SIZE
-from advisor.records import Limits, Profile, gap, length_ratio
-from advisor.statistics import Floats, resampled_means
-from advisor.strategies import usual
+from advisor.records import ALPHA, Limits, Profile, gap, length_ratio
+from advisor.statistics import Floats, resampled_means, scores, z_value
+from advisor.strategies import largest_usual
 from advisor.strategies.cascade import Cascade, cascade_calls
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
 from advisor.strategies.vote import Vote
 from advisor.strategies.weighted_vote import WeightedVote, vote_weights
-from benchmarks._learned import gain_figures
+from benchmarks._learned import learned_figures
 from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
 from benchmarks._pools import (
     ANSWERED,
@@ -86,6 +86,10 @@ _LARGE = ("single", "rules", "top3", "calls3", "calls4", "default", "calls6", "c
 _WIDE = 100.0
 LEAST = (0.0, 0.4, 0.6, 0.8)
 """Points for each call of a question that a strategy must be expected to gain, beside the default."""
+LABELS = (100, 200, 400)
+JUDGED = 2000
+"""Questions that judge a measured gain, at most."""
+_FEWEST_JUDGED = 60
 REGRETS = {"narrow": "at most 0.8", "wide": "at most 0.35"}
 _RESAMPLES = 2000
 _COMMAND = "from advisor.cli import main; main()"
@@ -97,8 +101,12 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, and keep where asked."""
     parser = arguments(__doc__ or "")
     parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
-    parser.add_argument("--only", choices=("command", "labels", "learned"), help="these figures, and nothing else")
-    parser.add_argument("--sub-pools", type=int, default=SUB_POOLS, metavar="N", help="of each pool, for learned votes")
+    parser.add_argument(
+        "--only", choices=("command", "labels", "gains", "learned"), help="these figures, and nothing else"
+    )
+    parser.add_argument(
+        "--sub-pools", type=int, default=SUB_POOLS, metavar="N", help="of --only gains and learned, by pool and size"
+    )
     parser.add_argument("--kept", action="store_true", help="measure nothing, take what was kept")
     parser.add_argument("--tables", action="store_true", help="print the tables of the two pages, and nothing else")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of the two pages")
@@ -113,18 +121,22 @@ def main(given: Sequence[str] | None = None) -> int:
     elif options.only == "command":
         tell("pools_command", command_figures(options.pools), options)
         return 0
+    elif options.only == "gains":
+        tell("pools_gains", list(gain_figures(options.pools, options.quick, options.sub_pools)), options)
+        return 0
     elif options.only == "labels":
         tell("pools_labels", list(label_figures(options.pools, options.quick)), options)
         return 0
     elif options.only == "learned":
-        tell("pools_learned", list(gain_figures(options.pools, 3 if options.quick else options.sub_pools)), options)
+        tell("pools_learned", list(learned_figures(options.pools, 3 if options.quick else options.sub_pools)), options)
         return 0
     else:
         figures = [
             *pool_figures(options.pools, options.quick),
             *check_figures(options.pools, options.quick),
             *label_figures(options.pools, options.quick),
-            *gain_figures(options.pools, 3 if options.quick else options.sub_pools),
+            *learned_figures(options.pools, 3 if options.quick else options.sub_pools),
+            *gain_figures(options.pools, options.quick, options.sub_pools),
         ]
     if options.tables:
         print("\n\n".join(tables(figures)))
@@ -223,25 +235,23 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
         dev = sub.answered("dev", sub.dev)
         held_out, judge = sub.answered("held_out", sub.held_out), sub.answered("held_out", sub.judge)
         profiles = list(dev.profiles.values())
-        voters = fitting_voters(profiles, Limits())
-        predicted = _predictions(dev, held_out, voters, coefficients)
-        compared = compare_strategies(dev, held_out, voters, can_vote=True, predictions=predicted)
+        predicted = _predictions(dev, held_out, coefficients)
+        compared = compare_strategies(dev, held_out, can_vote=True, predictions=predicted)
         tested = compared.results
         # Not compared again on these questions: some strategies would learn from them.
         points = {each.strategy: _points(each.strategy, judge) for each in tested}
         points |= {Single((name,)): profile.accuracy for name, profile in judge.profiles.items()}
         best = max(points.values())
         single = Single(fitting_voters(profiles, Limits(max_voters=1)))
-        together = usual(voters) if len(voters) >= FEWEST_VOTERS else Single(voters)
-        cascade = next((each for each in tested if each.strategy == together), None)
+        largest = largest_usual([each.strategy for each in tested])
+        together = largest or single
+        cascade = next((each for each in tested if each.strategy == largest), None)
         recommended = recommend(compared)
         if recommended is None:
             raise AssertionError("compared strategies have a best one")
         gains = {each.strategy: points[each.strategy] - sub.best(sub.judge) for each in tested}
         is_shown = cascade is not None and cascade.shown == "yes"
-        if cascade is None:
-            together = single  # fewer than three models fit
-        elif points[together] > points[single]:
+        if cascade is not None and points[together] > points[single]:
             values["power"].append(float(is_shown))
         values["vote_gains"].append(float(points[together] > points[single]))
         choices = {
@@ -282,19 +292,20 @@ def _points(strategy: Strategy, split: AnsweredSplit) -> float:
 
 
 def _predictions(
-    dev: AnsweredSplit, held_out: AnsweredSplit, voters: Sequence[str], coefficients: Mapping[str, Any] | None
+    dev: AnsweredSplit, held_out: AnsweredSplit, coefficients: Mapping[str, Any] | None
 ) -> dict[Strategy, Prediction]:
     """The predicted gains of all votes, by coefficients from other pools."""
+    both = [Profile(name, (*own.answers, *held_out.profiles[name].answers)) for name, own in dev.profiles.items()]
+    voters = fitting_voters(both, Limits())
     if coefficients is None or len(voters) < FEWEST_VOTERS:
         return {}
-    both = [Profile(name, (*own.answers, *held_out.profiles[name].answers)) for name, own in dev.profiles.items()]
     predictor = Predictor(both, coefficients)
     found: dict[Strategy, Prediction] = {}
     # The largest vote last, which the weighted one equals.
     for members in (tuple(voters[:FEWEST_VOTERS]), tuple(voters)):
         prediction = predictor.vote_before(members)
         found |= {Vote(members): prediction, Cascade(members): prediction}
-    weights = vote_weights([dev.profiles[name] for name in voters])
+    weights = vote_weights([each for name in voters for each in both if each.model == name])
     return found | {WeightedVote(tuple(voters), weights): prediction}
 
 
@@ -413,6 +424,74 @@ def label_figures(folder: Path, quick: bool) -> Iterator[Figure]:
     yield Figure(
         "labels_differences", changed, limit="0", note="sub-pools whose gain, error or p changes with the rest"
     )
+
+
+def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
+    """How true the measured gains are: strategies on some labels, judged on all other questions.
+
+    ``bias_measured_gain``: the measured gain of the default cascade minus the gain that the others tell, in points.
+    ``interval_coverage_recommended``: how often the 90% interval of the recommended strategy's measured gain holds that
+    gain, whose own error widens the interval; ``_expected`` for the interval of the expected gain. Over the model that
+    is the best on the labels.
+    """
+    names = NAMES[:2] if quick else [name for name in ANSWERED if (folder / f"{name}.jsonl.xz").is_file()]
+    biases: list[float] = []
+    covered: list[float] = []
+    for name, labels in product(names, LABELS[:1] if quick else LABELS):
+        pool, key = read_pool(name, folder), f"{name.replace('-', '_')}_{labels}"
+        values: Values = defaultdict(list)
+        enough = labels + _FEWEST_JUDGED <= pool.right.shape[1]
+        for sub in sub_pools(pool, 2 if quick else count, seed=3) if enough else ():
+            order = np.concatenate([sub.dev, sub.rest])
+            half, places, judge = labels // 2, order[:labels], order[labels:][:JUDGED]
+            splits = [_no_texts(sub.answered(*each)) for each in (("dev", places[:half]), ("held_out", places[half:]))]
+            judged = sub.answered("held_out", judge)
+            compared = compare_strategies(splits[0], splits[1], can_vote=True)
+            tested = compared.results
+            largest = largest_usual([each.strategy for each in tested])
+            recommended = recommend(compared)
+            for result in tested:
+                is_recommended = recommended is not None and result is recommended.result
+                if result.strategy.IS_SINGLE or not (is_recommended or result.strategy == largest):
+                    continue
+                own = [judged.profiles[member] for member in result.strategy.members]
+                differences = scores(result.strategy.apply(own, judged.task)) - scores(
+                    judged.profiles[result.best_single_model]
+                )
+                truth, error = 100 * float(differences.mean()), 100 * float(differences.std()) / len(judge) ** 0.5
+                if result.strategy == largest:
+                    values["bias"].append(result.gain.points - truth)
+                if is_recommended:
+                    values["bias_recommended"].append(result.gain.points - truth)
+                    values["coverage"].append(_holds(result.gain.points, result.gain.error, truth, error))
+                    deviation = result.gain.error if result.updated is None else result.updated.deviation
+                    values["coverage_expected"].append(_holds(result.expected_gain, deviation, truth, error))
+        if not values["coverage"]:
+            continue
+        what = f"sub-pools of {name}, {labels} labels"
+        biases.append(float(np.mean(values["bias"])))
+        covered.append(float(np.mean(values["coverage"])))
+        yield replace(_mean(f"bias_measured_gain_{key}", values["bias"], what), limit="-0.2 to 0.2")
+        yield _mean(f"bias_measured_gain_recommended_{key}", values["bias_recommended"], what)
+        figure = _mean(f"interval_coverage_recommended_{key}", values["coverage"], what)
+        yield replace(figure, limit="0.87 to 0.95")
+        yield _mean(f"interval_coverage_expected_{key}", values["coverage_expected"], what)
+    note = f"the mean of {len(biases)} settings, the least and the most"
+    yield Figure("bias_measured_gain", float(np.mean(biases)), min(biases), max(biases), "-0.2 to 0.2", note)
+    yield Figure(
+        "interval_coverage_recommended", float(np.mean(covered)), min(covered), max(covered), "0.87 to 0.95", note
+    )
+
+
+def _no_texts(split: AnsweredSplit) -> AnsweredSplit:
+    """A split without prompts, so that no router by text is learned: that takes most of the time."""
+    examples = tuple(replace(each, prompt="") for each in split.task.examples)
+    return replace(split, task=replace(split.task, examples=examples))
+
+
+def _holds(points: float, error: float, truth: float, own: float) -> float:
+    """Whether a 90% interval holds a gain that other questions tell with an error of their own: 1 or 0."""
+    return float(abs(points - truth) <= z_value(ALPHA) * float(np.hypot(error, own)))
 
 
 def _counted(answers: Sequence[int]) -> int:

@@ -47,7 +47,7 @@ def together(gained: int, lost: int, both: int, n: int, *, tries: int = 1, alpha
     sets = {strategy: profile("unite", ensemble)}
     dev = AnsweredSplit(task, alone, sets if tries > 1 else {})
     held_out = AnsweredSplit(task, alone, sets)
-    found = compare_strategies(dev, held_out, ["a"], can_vote=False, tries=tries, alpha=alpha).results
+    found = compare_strategies(dev, held_out, can_vote=False, tries=tries, alpha=alpha).results
     return next(each for each in found if each.strategy == strategy)
 
 

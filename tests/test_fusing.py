@@ -204,12 +204,10 @@ def test_a_fusion_has_its_own_answers_and_the_price_of_all_its_calls() -> None:
     spent = {both[0]: {name: Cost(4.0, 400, prompt_tokens=4000) for name in "abc"}}
     prices = {name: Price(1.0, 10.0) for name in "abc"}
     judged = dataclasses.replace(held_out, written=written, spent=spent, prices=prices)
-    found = by_name(compare_strategies(dev, judged, list("abc"), can_vote=True).results)
+    found = by_name(compare_strategies(dev, judged, can_vote=True).results)
     one = found["fusion a+b+c"]
     assert {each.strategy for each in found.values()} >= {both[1]}
-    one = next(
-        each for each in compare_strategies(dev, judged, list("abc"), can_vote=True).results if each.strategy == both[0]
-    )
+    one = next(each for each in compare_strategies(dev, judged, can_vote=True).results if each.strategy == both[0])
     assert (one.calls, one.tokens, one.seconds) == (3.0, 30.0, 0.3)
     assert one.price == pytest.approx(1000 / N * 3 * (4000 * 1.0 + 400 * 10.0) / 1e6)
     assert one.profile.accuracy == 100
@@ -226,9 +224,7 @@ def test_a_fusion_is_tested_with_the_sets_that_write_and_leaves_the_votes_alone(
     for count in range(3):
         written = {each: profile("fusion", held_out.task, "1112") for each in strategies[:count]}
         judged = dataclasses.replace(held_out, written=written)
-        results.append(
-            {each.strategy: each for each in compare_strategies(dev, judged, list("abc"), can_vote=True).results}
-        )
+        results.append({each.strategy: each for each in compare_strategies(dev, judged, can_vote=True).results})
     none, one, two = results
     for strategy, own in none.items():
         assert two[strategy].p_adjusted == own.p_adjusted

@@ -10,7 +10,7 @@ import pytest
 
 from advisor.advice.comparison import Compared, compare_strategies
 from advisor.advice.recommendation import recommend
-from advisor.records import Answer, Profile
+from advisor.records import Answer, Limits, Profile
 from advisor.strategies.cascade import cascade_calls
 from advisor.strategies.group_cascade import GroupCascade
 from advisor.strategies.strategy import AnsweredSplit
@@ -73,7 +73,7 @@ def drawn(kind: str) -> list[Compared]:
     for seed in range(DRAWS):
         chance = np.random.default_rng(seed)
         splits = [split_of(name, size, effects, chance) for name, size in (("dev", DEV), ("held_out", HELD_OUT))]
-        found.append(compare_strategies(splits[0], splits[1], list("abc"), can_vote=True))
+        found.append(compare_strategies(splits[0], splits[1], can_vote=True, rules=Limits(vote_gap=100)))
     return found
 
 

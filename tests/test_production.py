@@ -115,7 +115,7 @@ def answered(plan: StrategyPlan, prompts: list[str], group: str | None = None) -
 # --- As evaluated ---
 
 
-@pytest.mark.parametrize("name", ["vote", "cascade", "weighted_vote", "router"])
+@pytest.mark.parametrize("name", ["vote", "cascade"])
 def test_a_strategy_takes_the_responses_that_its_evaluation_took(demo: Path, name: str) -> None:
     samples, (figures,) = held_out(demo), [each for each in result_of(demo)["strategies"] if each["strategy"] == name]
     made = answered(planned(demo, strategy=name), [sample["prompt"] for sample in samples])

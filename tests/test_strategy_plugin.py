@@ -148,6 +148,6 @@ def test_sets_are_ordered_by_the_expected_gain_of_the_report() -> None:
         AnsweredSplit(task, {name: profile(name, task, k) for name, k in rates.items()}, {unite: profile("u", task, 9)})
         for task in tasks
     )
-    results = compare_strategies(dev, held_out, (), can_vote=False).results
+    results = compare_strategies(dev, held_out, can_vote=False).results
     shown = next(each for each in results if each.strategy == unite)
     assert expected_gain(unite, dev, held_out, Limits()) == shown.expected_gain != shown.gain.points

@@ -416,7 +416,7 @@ def test_more_tokens_change_no_recommendation_that_a_limit_decides() -> None:
     # The vote gains most, and within 60 points of it the single model is cheapest: also if the response had not ended.
     split = split_of(graded("a", "++-" * 20, "." * 59 + "c"), graded("b", "+-+" * 20), graded("c", "-++" * 20))
     rules = Limits(within=60)
-    before = recommend(compare_strategies(split, split, "abc", can_vote=True, rules=rules), rules)
+    before = recommend(compare_strategies(split, split, can_vote=True, rules=rules), rules)
     assert before is not None and before.result.strategy.IS_SINGLE
     assert with_more_tokens(split, split, before, can_vote=True, rules=rules) is None
 

@@ -1,8 +1,8 @@
-"""Strategies, compared on the same held-out questions.
+"""Strategies, compared with the best single model.
 
-All but sets that decode together and fusions need only the answers that the models gave alone. A vote learns nothing,
-so its answers to the dev questions count as those to the held-out ones. Weights and routers are learned from questions:
-there the answers come from parts (cross-fitting): each fifth of the questions is answered by what the others teach.
+All but sets that decode together and fusions need only the answers that the models gave alone. So all questions choose
+them, and all questions judge them, by cross-fitting (:mod:`advisor.advice.cross_fitting`). What writes new texts is
+chosen on the dev questions and judged on the held-out ones.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from advisor.advice.ceiling import FEWEST_QUESTIONS, Ceiling, ceiling_of, is_bounded
-from advisor.advice.gain import Gain, estimate_gain
+from advisor.advice.cross_fitting import Applied, CrossFitted, Take, apply, cross_fit, learned
+from advisor.advice.gain import Gain, cross_fitted_gain, estimate_gain
 from advisor.advice.groups import GroupGain, group_gains
 from advisor.advice.labels import gain_by_labels
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
-from advisor.choose.rules import rank
+from advisor.choose.rules import fitting_voters, rank
 from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
 from advisor.statistics import (
     Floats,
@@ -31,20 +32,18 @@ from advisor.statistics import (
     accuracy_interval,
     check_same_questions,
     cluster_totals,
-    folds_of,
     holm,
+    most_accurate,
     scores,
 )
-from advisor.strategies import kinds, largest_usual
+from advisor.strategies import largest_usual
 from advisor.strategies.single import Single
-from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData, picked_answers
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData
 from advisor.strategies.vote import codes_of
 from advisor.tasks.task import Task, clusters_of
-from ensemble.errors import InputError, UniteError
+from ensemble.errors import UniteError
 from ensemble.models.spec import Price
 
-_FOLDS = 5
-"""Parts of the questions that a strategy learns from, each of which is answered by what the others teach."""
 _MOVED = 0.01
 """The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
 
@@ -53,20 +52,19 @@ USUAL_SHARE = 0.9
 """The share of alpha for the usual strategy: nearly all, because it is the best one most often. The rest is enough for
 another strategy whose gain is beyond doubt."""
 
-Take = tuple[str, int] | str
-
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
     """A strategy on the held-out questions.
 
     Attributes:
-        strategy: The strategy.
-        profile: Its answers to the held-out questions.
+        strategy: The strategy, as all questions teach it.
+        profile: Its answers to the held-out questions. Of weights and routers, which learn these questions, those that
+            other questions taught.
         takes: For each question the model whose response it takes, and the number of the response among the model's
-            draws, or the answer that joins the fields of several responses; empty for a set that decodes together.
+            draws, or the answer that joins the fields of several responses; empty for a strategy that writes new texts.
         accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
-        gain: Its gain over the best single model, from all questions.
+        gain: Its gain over the best single model, from all questions: cross-fitted, unless it writes new texts.
         predicted: What the answers of single models to all questions predict its gain to be; None without a prediction.
         updated: The prediction, updated by `gain`: between the two, and at most the ceiling; None without a prediction.
         best_single_model: The single model that gains are measured against: the best one on all questions.
@@ -82,6 +80,7 @@ class StrategyResult:
         seconds: Seconds of a question, on average, if models run one after the other; None if it is not known.
         price: Dollars of 1,000 questions; None if a price or the tokens of the prompts are not known.
         ceiling: What it can gain at most; None if it is not bounded by its models' answers, or has one model.
+        cross_fitted: Whether all questions chose and judged it; else the dev questions chose it.
     """
 
     strategy: Strategy
@@ -103,6 +102,7 @@ class StrategyResult:
     seconds: float | None
     price: float | None
     ceiling: Ceiling | None = None
+    cross_fitted: bool = False
 
     @property
     def expected_gain(self) -> float:
@@ -146,7 +146,6 @@ class Compared:
 def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must be corrected for
     dev: AnsweredSplit,
     held_out: AnsweredSplit,
-    voters: Sequence[str],
     *,
     can_vote: bool,
     predictions: Mapping[Strategy, Prediction] = MappingProxyType({}),
@@ -164,13 +163,12 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     2009, Statistics in Medicine 28(4)). Without a vote, and for losses, all have Holm's correction.
 
     Args:
-        dev: The questions to learn from.
-        held_out: The questions of the comparison; all models that answered them count as single models.
-        voters: The models of votes, cascades and routers, the most accurate on dev first.
+        dev: The questions that chose sets which decode together, and the models that answered the held-out ones.
+        held_out: The held-out questions; all models that answered them count as single models.
         can_vote: Whether the extracted answers can be counted.
         predictions: Gains that all answers of single models predict for some strategies, in place of those that are
             made here.
-        rules: The limits of the gap by which members were chosen.
+        rules: The limits of the gap by which members are chosen.
         tries: Sets that were decoded on dev to choose one of them, at least 1. If gains use these answers, too,
             the p-values of sets are multiplied by it (Bonferroni).
         look: The last look at the held-out questions; all p-values are corrected for the looks before it. None if
@@ -184,23 +182,28 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     if not held_out.profiles:
         return Compared()
     evidence = _Evidence(dev, held_out, rules)
-    first = min((dev.profiles[name] for name in evidence.models), key=rank).model
-    draws = {name: len(own) for name, own in held_out.draws.items()}
-    given = TrainingData(dev, first, tuple(voters), can_vote, draws)
-    everything = replace(given, dev=evidence.questions())
-    every = [each for kind in kinds().values() for each in kind.learn(everything if kind.FROM_ALL else given)]
-    learned = [strategy for strategy in every if strategy.same_as is None]
-    # Gains are measured against the model that is the best on all questions, which dev questions may not advise.
-    singles = (Single((name,)) for name in (evidence.best, *evidence.cheaper(held_out)))
-    strategies = dict.fromkeys((*learned, *singles, *held_out.written))
-    answers = []
-    for strategy in strategies:
-        if strategy.FROM_ALL:
-            found = _answered_by_parts(strategy, everything, () if evidence.moved is not None else (dev,), held_out)
-        else:
-            found = _answered(strategy, given, held_out)
-        if found is not None:
-            answers.append(found)
+
+    def teach(questions: AnsweredSplit) -> TrainingData:
+        profiles = list(questions.profiles.values())
+        draws = {name: len(own) for name, own in questions.draws.items()}
+        return TrainingData(questions, most_accurate(profiles).model, fitting_voters(profiles, rules), can_vote, draws)
+
+    everything = teach(evidence.questions)
+    every = learned(everything)
+    offered = {
+        kind: [each for each in found if each.same_as is None and not each.IS_SINGLE] for kind, found in every.items()
+    }
+    # Votes on fields write answers that no model gave.
+    joins = held_out.task.compare == "fields"
+    singles = dict.fromkeys((evidence.best, *evidence.cheaper(held_out)))
+    answers = [evidence.single(name, held_out) for name in singles]
+    answers += [evidence.anew(each, dev, held_out) for each in held_out.written]
+    for strategy, found in cross_fit(offered, evidence.questions, teach):
+        # A router that sends all questions to one model is this model.
+        if not strategy.LEARNS or strategy.COUNTS or len(set(found.answered.takes)) > 1:
+            # What learned a question by heart is shown by what the others taught.
+            own = None if strategy.LEARNS else apply(strategy, held_out)
+            answers.append(evidence.on_held_out(strategy, found, own))
     gains = [evidence.gain(each) for each in answers]
     uses_tries = [tries if each.strategy in dev.written else 1 for each in answers]
     corrected = float if look is None else look.corrected
@@ -210,14 +213,12 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
     better = _adjusted(answers, [corrected(min(1.0, gain.p_no_gain * n)) for gain, n in factors], has_usual=True)
     worse = _adjusted(answers, [corrected(min(1.0, gain.p_no_loss * n)) for gain, n in factors], has_usual=False)
     results = []
-    # An answer that joins the right fields of several models may be right where none of them is.
-    joins = held_out.task.compare == "fields"
     for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
         if p_no_gain is not None and p_no_loss is not None:
             shown = "yes" if p_no_gain <= alpha else "no" if p_no_loss <= alpha else "not_yet"
         groups = evidence.groups(each, alpha)
-        predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy, voters)
+        predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy, everything.voters)
         is_taken = is_bounded(each.strategy) and not (joins and each.strategy.COUNTS)
         ceiling = evidence.ceiling(each.strategy.members) if is_taken else None
         updated = evidence.updated(each, gain, predicted, ceiling)
@@ -225,17 +226,12 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         results.append(replace(result, predicted=predicted, updated=updated, ceiling=ceiling))
     # Rounded, so that a rounding error does not break a tie.
     results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
-    no_vote = "" if len(evidence.models) < 2 else _no_vote(len(voters), rules, can_vote=can_vote)
+    no_vote = "" if len(evidence.models) < 2 else _no_vote(len(everything.voters), rules, can_vote=can_vote)
+    not_compared = tuple(each for found in every.values() for each in found if each.same_as is not None)
     if joins:
-        return Compared(tuple(results), evidence.moved, no_vote)
-    return Compared(
-        tuple(results),
-        evidence.moved,
-        no_vote,
-        evidence.ceiling(evidence.models),
-        evidence.group_ceilings(),
-        tuple(strategy for strategy in every if strategy.same_as is not None),
-    )
+        return Compared(tuple(results), evidence.moved, no_vote, not_compared=not_compared)
+    ceiling = evidence.ceiling(evidence.models)
+    return Compared(tuple(results), evidence.moved, no_vote, ceiling, evidence.group_ceilings(), not_compared)
 
 
 def _no_vote(voters: int, rules: Limits, *, can_vote: bool) -> str:
@@ -244,7 +240,7 @@ def _no_vote(voters: int, rules: Limits, *, can_vote: bool) -> str:
     if voters >= FEWEST_VOTERS:
         return ""
     close = "no other model is" if voters < 2 else "only one other model is"
-    return f"a vote takes {FEWEST_VOTERS} models, and {close} within {rules.vote_gap:g} points of the best one on dev"
+    return f"a vote takes {FEWEST_VOTERS} models, and {close} within {rules.vote_gap:g} points of the best one"
 
 
 def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Limits = Limits()) -> float:
@@ -259,10 +255,10 @@ def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSpli
     Raises:
         UniteError: The models answered different questions, or the set's answers are not there.
     """
-    answered = _answered_anew(strategy, dev, held_out)
-    if answered is None:
+    if strategy not in held_out.written:
         raise UniteError(f"{strategy}: its answers to the held-out questions are not known")
     evidence = _Evidence(dev, held_out, rules)
+    answered = evidence.anew(strategy, dev, held_out)
     gain = evidence.gain(answered)
     return (evidence.updated(answered, gain, evidence.predicted(strategy), None) or gain).points
 
@@ -285,12 +281,13 @@ def compare_by_labels(
     results = []
     baseline = held_out.profiles[single]
     for each in (strategy, Single((single,))):
-        found = _applied(each, held_out)
-        if found is None:
+        applied = apply(each, held_out)
+        if applied is None:
             raise UniteError(f"{each}: it cannot be applied to these questions")
-        codes = codes_of((found.profile, baseline))
+        found = _Answers(each, applied)
+        codes = codes_of((applied.profile, baseline))
         gain = gain_by_labels(
-            scores(found.profile), scores(baseline), codes[0] != codes[1], labelled, clusters_of(held_out.task)
+            scores(applied.profile), scores(baseline), codes[0] != codes[1], labelled, clusters_of(held_out.task)
         )
         is_tested = not each.IS_SINGLE
         shown: Shown = "yes" if gain.p_no_gain <= alpha else "no" if gain.p_no_loss <= alpha else "not_yet"
@@ -300,24 +297,24 @@ def compare_by_labels(
     return tuple(results)
 
 
-class _Answered(NamedTuple):
+class _Answers(NamedTuple):
     """A strategy's answers before they are compared; see :class:`StrategyResult`.
 
-    ``asked`` says how often each question asks each member; ``dev`` has its answers to the dev questions, unless they
-    are not known or prove nothing.
+    ``differences`` are those of a strategy that is cross-fitted, repeats by questions; ``dev`` has the answers to the
+    dev questions of a strategy that writes new texts, if they are known.
     """
 
     strategy: Strategy
-    profile: Profile
-    takes: tuple[Take, ...]
-    asked: Mapping[str, Floats]
+    held_out: Applied
+    differences: Floats | None = None
     dev: Profile | None = None
 
 
 class _Evidence:
-    """The scores of the single models on the dev and the held-out questions together.
+    """The answers of the single models to the dev and the held-out questions together.
 
     Attributes:
+        questions: All questions with these answers; the held-out ones alone if the models `moved`.
         models: The models that answered both splits, in the order of the held-out profiles.
         best: The most accurate of them on all questions.
         moved: See :class:`Compared`.
@@ -345,53 +342,79 @@ class _Evidence:
         self._dev = learned.shape[1]
         self._clusters = clusters_of(*self._tasks)
         # The first of equally good ones.
-        self.best = self.models[int(self._scores.mean(axis=1).round(9).argmax())]
+        self.best = most_accurate(self._whole).model
+        examples = tuple(example for task in self._tasks for example in task.examples)
+        parts = (dev, held_out)[-len(self._tasks) :]
+        draws = {
+            name: tuple(Profile(name, sum((each.answers for each in own), ())) for own in zip(*drawn, strict=False))
+            for name in held_out.draws
+            if all(drawn := [split.draws.get(name, ()) for split in parts])
+        }
+        self.questions = AnsweredSplit(
+            replace(held_out.task, examples=examples), dict(zip(self.models, self._whole, strict=True)), draws=draws
+        )
 
     def cheaper(self, held_out: AnsweredSplit) -> Iterator[str]:
         """The models that are better than all that cost less, by their prices; none if the prices are not known."""
         once = np.ones(len(held_out.task.examples))
         prices = [spent(held_out.profiles[name], once).price(held_out.prices.get(name)) for name in self.models]
         accuracies = self._scores.mean(axis=1).round(9)
-        best = -1.0
         known = [
             (price, -accuracy, name)
             for price, accuracy, name in zip(prices, accuracies, self.models, strict=True)
             if price is not None
         ]
+        best = -1.0
         for _, accuracy, name in sorted(known):
             if -accuracy > best:
                 best = -accuracy
                 yield name
 
-    def questions(self) -> AnsweredSplit:
-        """All questions, with the answers of all models."""
-        examples = tuple(example for task in self._tasks for example in task.examples)
-        known = {profile.model: profile for profile in self._whole}
-        return AnsweredSplit(replace(self._tasks[-1], examples=examples), known)
+    def single(self, name: str, held_out: AnsweredSplit) -> _Answers:
+        """A single model; the best one gains nothing over itself."""
+        n = len(held_out.task.examples)
+        own = Applied(held_out.profiles[name], tuple((name, 0) for _ in range(n)), {name: np.ones(n)})
+        return _Answers(Single((name,)), own, (self._scores[self.models.index(name)] - self._baseline)[None])
 
-    def gain(self, answered: _Answered) -> Gain:
+    def anew(self, strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answers:
+        """A strategy that writes new texts."""
+        calls = strategy.calls((), held_out.task, range(len(held_out.task.examples)))
+        asked = dict(zip(strategy.members, calls, strict=True))
+        return _Answers(strategy, Applied(held_out.written[strategy], (), asked), None, dev.written.get(strategy))
+
+    def on_held_out(self, strategy: Strategy, found: CrossFitted, own: Applied | None) -> _Answers:
+        """A strategy that is cross-fitted, with its `own` answers to the held-out questions, or those of its parts."""
+        places = range(self._dev, self._scores.shape[1])
+        return _Answers(strategy, own or found.answered.part(places), found.differences)
+
+    def gain(self, answered: _Answers) -> Gain:
         """The gain of a strategy."""
-        members = [name for name in answered.strategy.members if name in self.models]
-        order = [self.models.index(name) for name in dict.fromkeys((*members, *self.models))]
+        members = [self.models.index(name) for name in answered.strategy.members if name in self.models]
+        passed_over = self._passed_over(answered.strategy)
+        if answered.differences is not None:
+            choices = [] if passed_over is None else [(self._scores[members], passed_over)]
+            # Without the second and the third model there would be no vote; all others each fold chooses anew.
+            if answered.strategy.COUNTS and len(members) >= FEWEST_VOTERS:
+                least = self._baseline[None] - self._rules.vote_gap / 100
+                choices.append((self._scores[members[1:FEWEST_VOTERS]], least))
+            return cross_fitted_gain(answered.differences, self._clusters, choices)
+        order = list(dict.fromkeys((*members, *range(len(self.models)))))
         own, is_answered = self._answers(answered)
-        found = estimate_gain(
-            self._scores[order], own, is_answered, self._clusters, len(members), self._passed_over(answered.strategy)
-        )
-        if self.is_equal(answered):
-            return replace(found, points=0.0, observed=0.0)
-        # A single model has the same luck as the one that it is compared with.
-        return replace(found, points=found.observed) if answered.strategy.IS_SINGLE else found
+        found = estimate_gain(self._scores[order], own, is_answered, self._clusters, len(members), passed_over)
+        return replace(found, points=0.0, observed=0.0) if self.is_equal(answered) else found
 
-    def is_equal(self, answered: _Answered) -> bool:
+    def is_equal(self, answered: _Answers) -> bool:
         """Whether a strategy has the scores of the best single model.
 
         That is no gain, whatever the estimate expects of patterns that are rare, and the prediction of other sets.
         """
+        if answered.differences is not None:
+            return not answered.differences.any()
         own, is_answered = self._answers(answered)
         return np.array_equal(own, self._baseline[is_answered])
 
     def updated(
-        self, answered: _Answered, gain: Gain, predicted: Prediction | None, ceiling: Ceiling | None
+        self, answered: _Answers, gain: Gain, predicted: Prediction | None, ceiling: Ceiling | None
     ) -> Prediction | None:
         """The expected gain: the prediction, updated by the gain, at most the ceiling; None without a prediction."""
         # Equal scores are no gain, whatever other sets gain.
@@ -416,7 +439,7 @@ class _Evidence:
     def group_ceilings(self) -> dict[str, Ceiling]:
         """The ceiling of strategies of all models for each group with enough questions."""
         places: dict[str, list[int]] = {}
-        for n, example in enumerate(example for task in self._tasks for example in task.examples):
+        for n, example in enumerate(self.questions.task.examples):
             if example.group is not None:
                 places.setdefault(example.group, []).append(n)
         found = {
@@ -426,13 +449,16 @@ class _Evidence:
         }
         return {name: each for name, each in found.items() if each is not None}
 
-    def groups(self, answered: _Answered, alpha: float) -> tuple[GroupGain, ...]:
+    def groups(self, answered: _Answers, alpha: float) -> tuple[GroupGain, ...]:
         """The gain of a strategy in each group of the questions that it answered."""
-        own, is_answered = self._answers(answered)
-        groups = [example.group for task in self._tasks for example in task.examples]
-        places = np.flatnonzero(is_answered)
+        if answered.differences is None:
+            own, is_answered = self._answers(answered)
+            differences, places = own - self._baseline[is_answered], np.flatnonzero(is_answered)
+        else:
+            differences, places = answered.differences.mean(axis=0), np.arange(self._scores.shape[1])
+        groups = [example.group for example in self.questions.task.examples]
         return group_gains(
-            own - self._baseline[is_answered],
+            differences,
             [groups[place] for place in places],
             None if self._clusters is None else [self._clusters[place] for place in places],
             alpha,
@@ -447,7 +473,7 @@ class _Evidence:
         if strategy.COUNTS and FEWEST_VOTERS <= len(members) <= MOST_MEMBERS:
             # By the gaps alone: the estimate has the vote's own answers.
             found = self._predictor.vote_before(members)
-            share = strategy.share_voted([example for task in self._tasks for example in task.examples])
+            share = strategy.share_voted(self.questions.task.examples)
             return replace(found, points=share * found.points)
         return self._predictor.routed(strategy.members) if strategy.LEARNS and not strategy.COUNTS else None
 
@@ -457,28 +483,30 @@ class _Evidence:
         own: Floats = self._scores[self.models.index(self.best)]
         return own
 
-    def _answers(self, answered: _Answered) -> tuple[Floats, NDArray[np.bool_]]:
-        """The scores of a strategy, and whether it answered each question."""
+    def _answers(self, answered: _Answers) -> tuple[Floats, NDArray[np.bool_]]:
+        """The scores of a strategy that writes new texts, and whether it answered each question."""
         if answered.dev is not None and self._dev:
-            own = np.concatenate([scores(answered.dev), scores(answered.profile)])
+            own = np.concatenate([scores(answered.dev), scores(answered.held_out.profile)])
             return own, np.ones(self._scores.shape[1], dtype=bool)
-        return scores(answered.profile), np.arange(self._scores.shape[1]) >= self._dev
+        return scores(answered.held_out.profile), np.arange(self._scores.shape[1]) >= self._dev
 
     def _passed_over(self, strategy: Strategy) -> Floats | None:
         """The dev scores below which the members would not have been chosen; None if nothing was passed over.
 
-        Those of the models that would be members if they had been more accurate, and those that just fit by the gap.
+        Of a set that decodes together, those of the models that would be members if they had been more accurate, and
+        those that just fit by the gap. Of others, those of models that were not asked the held-out questions: among all
+        others, each fold chooses.
         """
         members = [self._learned[name] for name in strategy.members if name in self._learned]
         if len(members) < 2:
             return None
         least = min(member.accuracy for member in members)
-        others = [scores(own) for name, own in self._learned.items() if name not in strategy.members]
+        taken = self.models if strategy.ASKS else strategy.members
+        others = [scores(own) for name, own in self._learned.items() if name not in taken]
         rows = [own for own in others if 100 * own.mean() <= least + TOLERANCE]
         first = min(self._learned.values(), key=rank)
-        limit = self._rules.vote_gap if strategy.ASKS else self._rules.max_gap
-        if within(first.accuracy - least, limit):
-            rows.append(scores(first) - limit / 100)
+        if not strategy.ASKS and within(first.accuracy - least, self._rules.max_gap):
+            rows.append(scores(first) - self._rules.max_gap / 100)
         return np.stack(rows) if rows else None
 
 
@@ -502,7 +530,7 @@ def _moved(*splits: tuple[Floats, Task]) -> float | None:
     return 100 * float(splits[1][0].mean() - splits[0][0].mean())
 
 
-def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float], *, has_usual: bool) -> list[float | None]:
+def _adjusted(answers: Sequence[_Answers], p_values: Sequence[float], *, has_usual: bool) -> list[float | None]:
     """The p-values after correction; see :func:`compare_strategies`. None for single models.
 
     `has_usual` says whether the usual strategy has a larger share of alpha.
@@ -514,14 +542,14 @@ def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float], *, has_us
     # Vote and cascade of the same models give the same answers, so they are one hypothesis.
     first = [n for n in others if usual is not None and answers[n].strategy.hypothesis == usual.hypothesis]
     rest = [n for n in others if n not in first]
-    distinct = {answers[n].takes: n for n in rest}
+    distinct = {answers[n].held_out.takes: n for n in rest}
     family = dict(zip(distinct, holm([p_values[n] for n in distinct.values()]), strict=True))
     for n, value in zip(anew, holm([p_values[n] for n in anew]), strict=True):
         adjusted[n] = value
     # The largest p of all intersections of hypotheses: with the usual one, each part has its share of alpha.
     own = p_values[first[0]] if first else 1.0
     for n in rest:
-        corrected = family[answers[n].takes]
+        corrected = family[answers[n].held_out.takes]
         shared = min(own / USUAL_SHARE, corrected / (1 - USUAL_SHARE)) if first else 0.0
         adjusted[n] = min(1.0, max(corrected, shared))
     for n in first:
@@ -531,7 +559,7 @@ def _adjusted(answers: Sequence[_Answered], p_values: Sequence[float], *, has_us
 
 
 def _result(
-    answered: _Answered,
+    answered: _Answers,
     gain: Gain,
     p_adjusted: float | None,
     shown: Shown,
@@ -540,16 +568,16 @@ def _result(
     best: str,
     seed: int,
 ) -> StrategyResult:
-    strategy, profile, takes, asked, _ = answered
+    profile, takes, asked = answered.held_out
     n = len(profile.answers)
     differences = scores(profile) - scores(held_out.profiles[best])
     costs = (
-        {name: Spent.of(cost) for name, cost in held_out.spent[strategy].items()}
-        if strategy in held_out.spent
+        {name: Spent.of(cost) for name, cost in held_out.spent[answered.strategy].items()}
+        if answered.strategy in held_out.spent
         else {name: spent(held_out.profiles[name], own) for name, own in asked.items() if own.any()}
     )
     seconds = _mean([each.seconds for each in costs.values()], n)
-    if profile.cost.tokens and not strategy.ASKS:
+    if profile.cost.tokens and not answered.strategy.ASKS:
         # Decoded together: all members write all tokens, in the time of the whole set. But of thinking, each writes its
         # own, which is only counted in all.
         thinking = profile.cost.thinking_tokens
@@ -559,11 +587,12 @@ def _result(
     prices = [each.price(held_out.prices.get(name)) for name, each in costs.items()]
     known = [price for price in prices if price is not None]
     return StrategyResult(
-        strategy=strategy,
+        strategy=answered.strategy,
         profile=profile,
         takes=takes,
         accuracy_ci=accuracy_interval(profile, seed=seed),
         gain=gain,
+        cross_fitted=answered.differences is not None,
         # Replaced by the caller, who knows the predictions.
         predicted=None,
         updated=None,
@@ -615,99 +644,3 @@ def _mean(totals: Sequence[float], n: int) -> float | None:
     """The mean over the questions; None if a member's total is not known."""
     # A sum of 0 means that the log does not say it: no response takes no time.
     return sum(totals) / n if all(totals) else None
-
-
-def _answered(strategy: Strategy, given: TrainingData, held_out: AnsweredSplit) -> _Answered | None:
-    """A strategy's answers; None if it cannot be applied, for example because a log lacks the questions' texts."""
-    if strategy.WRITES:
-        return _answered_anew(strategy, given.dev, held_out)
-    found = _applied(strategy, held_out)
-    # A router that sends all questions to one model is this model.
-    if found is None or (strategy.LEARNS and not strategy.COUNTS and len(set(found.takes)) < 2):
-        return None
-    if strategy.LEARNS:
-        voters = {name: given.dev.profiles[name] for name in given.voters}
-        parts = _by_parts(strategy, replace(given, dev=replace(given.dev, profiles=voters)), (given.dev,))
-        on_dev = None if parts is None else parts[0]
-    else:
-        on_dev = _applied(strategy, given.dev)
-    return found if on_dev is None else found._replace(dev=on_dev.profile)
-
-
-def _answered_anew(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answered | None:
-    """The answers of a strategy that writes new texts; None if it was not asked the held-out questions."""
-    own, task = held_out.written.get(strategy), held_out.task
-    asked = dict(zip(strategy.members, strategy.calls((), task, range(len(task.examples))), strict=True))
-    return None if own is None else _Answered(strategy, own, (), asked, dev.written.get(strategy))
-
-
-def _answered_by_parts(
-    strategy: Strategy, given: TrainingData, dev: Sequence[AnsweredSplit], held_out: AnsweredSplit
-) -> _Answered | None:
-    """The answers of a strategy that learns from the held-out questions, too; `dev` is empty if they are not used."""
-    parts = _by_parts(strategy, given, (*dev, held_out))
-    if parts is None:
-        return None
-    return parts[-1]._replace(strategy=strategy, dev=parts[0].profile if dev else None)
-
-
-def _by_parts(strategy: Strategy, given: TrainingData, splits: Sequence[AnsweredSplit]) -> list[_Answered] | None:
-    """The answers to the questions of `given`, those of each fold by what the others teach; None if that is too little.
-
-    Args:
-        strategy: What all questions together teach.
-        given: The questions to learn from.
-        splits: The same questions, for each of which there is a result.
-    """
-    clusters, n = clusters_of(given.dev.task), len(given.dev.task.examples)
-    if (n if clusters is None else len(set(clusters))) < 2 * _FOLDS:
-        return None
-    folds = folds_of(clusters, n, _FOLDS)
-    ends = np.cumsum([len(split.task.examples) for split in splits])[:-1]
-    found: list[list[tuple[list[int], _Answered]]] = [[] for _ in splits]
-    for fold in range(_FOLDS):
-        rest = replace(given, dev=given.dev.part(np.flatnonzero(folds != fold).tolist()))
-        learned = next(type(strategy).learn(rest), None)
-        if learned is None:
-            return None
-        for split, own, pieces in zip(splits, np.split(folds, ends), found, strict=True):
-            if places := np.flatnonzero(own == fold).tolist():
-                part = _applied(learned, split.part(places))
-                if part is None:
-                    return None
-                pieces.append((places, part))
-    return [_joined(strategy, pieces) for pieces in found]
-
-
-def _joined(strategy: Strategy, pieces: Sequence[tuple[list[int], _Answered]]) -> _Answered:
-    """The answers to all questions from those to some, each with their numbers."""
-    n = sum(len(places) for places, _ in pieces)
-    in_order = sorted(
-        (place, part.takes[number], part.profile.answers[number])
-        for places, part in pieces
-        for number, place in enumerate(places)
-    )
-    asked = {name: np.zeros(n) for _, part in pieces for name in part.asked}
-    for places, part in pieces:
-        for name, own in part.asked.items():
-            asked[name][places] = own
-    answers = tuple(answer for _, _, answer in in_order)
-    return _Answered(strategy, Profile(strategy.name, answers), tuple(take for _, take, _ in in_order), asked)
-
-
-def _applied(strategy: Strategy, split: AnsweredSplit) -> _Answered | None:
-    """The answers of a strategy that asks models one by one; None if it cannot be applied."""
-    responses = split.responses(strategy)
-    if responses is None:
-        return None
-    try:
-        picks = strategy.picks(responses, split.task)
-    except InputError:
-        return None
-    draws = strategy.responses_per_member
-    return _Answered(
-        strategy,
-        picked_answers(strategy.name, responses, picks, split.task),
-        tuple(each if isinstance(each, str) else (strategy.members[each // draws], each % draws) for each in picks),
-        dict(zip(strategy.members, strategy.calls(responses, split.task, picks), strict=True)),
-    )

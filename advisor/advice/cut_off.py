@@ -17,7 +17,7 @@ from scipy import stats
 
 from advisor.advice.comparison import compare_strategies
 from advisor.advice.recommendation import Recommendation, recommend
-from advisor.choose.rules import fitting_voters, select
+from advisor.choose.rules import select
 from advisor.records import ALPHA, Answer, Limits, Profile, join
 from advisor.statistics import Floats
 from advisor.strategies.strategy import AnsweredSplit, Strategy
@@ -135,10 +135,7 @@ def with_more_tokens(
         changes.append("set")
     other = None
     if recommendation is not None:
-        voters = [name for name in fitting_voters(list(then.profiles.values()), rules) if name in held_out.profiles]
-        compared = compare_strategies(
-            then, completed(held_out), voters, can_vote=can_vote, rules=rules, alpha=alpha, seed=seed
-        )
+        compared = compare_strategies(then, completed(held_out), can_vote=can_vote, rules=rules, alpha=alpha, seed=seed)
         other = recommend(compared, rules, alpha)
         if other is not None and other.result.strategy != recommendation.result.strategy:
             changes.append("recommendation")

@@ -23,13 +23,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 from scipy import stats
 
-from advisor.advice.gain import Gain
+from advisor.advice.gain import Gain, cross_fitted_gain
 from advisor.advice.sequential import MOST_NEEDED
 from advisor.records import ALPHA, Verdict
-from advisor.statistics import Floats, Interval, cluster_totals
+from advisor.statistics import Floats, Interval
 
 LARGE_LOSS = 10.0
 """Points that a check must be able to see before it says that nothing changed."""
@@ -64,15 +63,7 @@ def paired_gain(strategy: Floats, single: Floats, clusters: Sequence[str] | None
         single: The model's scores of the same questions.
         clusters: What each question shares with others; None if they are independent.
     """
-    n = len(strategy)
-    differences = strategy - single
-    mean = float(differences.mean())
-    # A question is a cluster of one.
-    totals, sizes = cluster_totals(differences, np.arange(n) if clusters is None else clusters)
-    count = len(sizes)
-    # Two questions more, one gained and one lost, keep the variance above 0 if no answer changed.
-    variance = (float(((totals - sizes * mean) ** 2).sum()) * count / max(count - 1, 1) + 2) / n**2
-    return Gain(100 * mean, 100 * mean, 100 * math.sqrt(variance), max(count - 1.0, 1.0), n, n)
+    return cross_fitted_gain((strategy - single)[None], clusters)
 
 
 def change_interval(now: float, now_ci: Interval, before: float, before_ci: Interval) -> Interval:

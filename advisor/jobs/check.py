@@ -158,11 +158,11 @@ def _read_samples(run: Run, strategy: Strategy) -> tuple[set[object], Strategy]:
             known.add(_key(sample.id, sample.prompt))
             yield sample
 
+    samples = noted()
     if strategy.READS_DEV:
-        strategy = strategy.with_dev(learned_from(noted(), strategy.members, run.folder / "samples.jsonl"))
-    else:
-        for _ in noted():
-            pass
+        strategy = strategy.with_dev(learned_from(samples, strategy.members, run.folder / "samples.jsonl"))
+    for _ in samples:
+        pass
     return known, strategy
 
 

@@ -121,7 +121,7 @@ def _measured(result: Result) -> Sequence[EvalResult]:
 
 def _card(plan: StrategyPlan, result: Result, place: str) -> str:
     """The card of a strategy: what it does, its models, how to run it, and the evidence for it."""
-    learned = " It also holds the dev questions that the strategy learns from." if plan.strategy.READS_DEV else ""
+    learned = " It also holds the questions that the strategy learns from." if plan.strategy.READS_DEV else ""
     parts = (
         f"---\nlibrary_name: unite-advisor\ntags: [unite-advisor, {plan.strategy.name}]\n---",
         MARKER,

@@ -396,6 +396,7 @@ def _gain(result: StrategyResult | None, alpha: float) -> dict[str, Any]:
         "expected_gain_ci": result.expected_interval(alpha),
         "predicted_gain": None if result.predicted is None else result.predicted.points,
         "predicted_gain_ci": None if result.predicted is None else result.predicted.interval(alpha),
+        "cross_fitted": result.cross_fitted,
         "questions": gain.questions,
         "answered": gain.answered,
         "p_adjusted": result.p_adjusted,

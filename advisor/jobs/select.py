@@ -35,7 +35,7 @@ from advisor.advice.verdict import (
 from advisor.choose.copies import copy_decisions, find_copies
 from advisor.choose.published import read_standings
 from advisor.choose.race import ProfiledPool, profile_candidates
-from advisor.choose.rules import fitting_voters, select
+from advisor.choose.rules import select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
@@ -62,7 +62,7 @@ from advisor.response_cache import ResponseCache
 from advisor.runs.run_folder import check_out, check_settings, dated, folder_name, write_run
 from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import Interval, accuracy_interval
-from advisor.strategies import usual
+from advisor.strategies import largest_usual
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote_reader import can_vote
 from ensemble.common.text import counted, p_value
@@ -234,12 +234,13 @@ def _verify(
         if config.until_sure:
             progress.say("--until-sure has no set or vote to test, so all held-out questions are asked at once")
         return *ask(questions), ()
-    strategy = tested.strategy
+    strategy, voters = tested.strategy, asked[plan[0]][1].voters
 
     def verify(n: int) -> Gain | None:
         found = _tested(*ask(n)[1:])
         # If a member fails in a later batch, another set is left.
-        if found is None or found.strategy != strategy:
+        is_same = ask(n)[1].voters == voters if strategy.ASKS else found is not None and found.strategy == strategy
+        if found is None or not is_same:
             return None
         if config.until_sure:
             gain = found.gain
@@ -250,17 +251,19 @@ def _verify(
 
     weights = "" if config.weights == EQUAL else f", weights {config.weights}"
     how = f"{strategy.name}{weights}" + (f", think {config.think}" if config.think else "")
-    blank = Look(questions_id(whole), strategy.members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
+    members = voters if strategy.ASKS else strategy.members
+    blank = Look(questions_id(whole), members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
     looks = look_until_sure(verify, blank, earlier, config.alpha)
     part, chosen, _ = asked[max(asked)]
     return part, chosen, _strategies(part, chosen, looks[-1]), looks
 
 
 def _tested(chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
-    """What looks test: the set that decodes together, or the usual strategy. The dev questions choose both."""
-    wanted = (*(each.strategy for each in chosen.verified[:1]), usual(chosen.voters))
+    """What looks test: the set that decodes together, chosen on dev, or the usual strategy, chosen by each look."""
     found = {each.strategy: each for each in compared.results}
-    return next((found[each] for each in wanted if each in found), None)
+    together = next((found[each.strategy] for each in chosen.verified[:1] if each.strategy in found), None)
+    usual = largest_usual(list(found))
+    return together or (None if usual is None else found[usual])
 
 
 def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) -> Compared:
@@ -269,7 +272,6 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
         return Compared()
     return compare_strategies(
         *chosen.splits(config, config.held_out),
-        chosen.voters,
         can_vote=can_vote(config.held_out),
         rules=config.rules,
         # A search chose by these answers; without one, the rules never saw them.
@@ -379,12 +381,13 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     logs = config.join(config.logs, config.models, progress.say)
     if logs.no_vote_note is not None:
         progress.say(logs.no_vote_note)
-    numbers = dict(zip(("dev", "held_out"), logs.split(config.seed, config.dev_size), strict=True))
     dev, held_out = (
         AnsweredSplit(
-            logs.task(split, own, config.seed), {name: each.part(own) for name, each in logs.profiles.items()}
+            logs.task(split, own, config.seed),
+            {name: each.part(own) for name, each in logs.profiles.items()},
+            draws={name: [each.part(own) for each in drawn] for name, drawn in logs.draws.items()},
         )
-        for split, own in numbers.items()
+        for split, own in zip(("dev", "held_out"), logs.split(config.seed, config.dev_size), strict=True)
     )
     copies = find_copies(list(dev.profiles.values()))
     dropped = tuple(dev.profiles[name] for name in copies)
@@ -395,13 +398,9 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
     standings = [profile.standing for profile in dev.profiles.values()]
     selection = select(standings, config.rules, copy_decisions(copies))
     profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
-    # By dev questions only: those that judge must not choose.
-    voters = fitting_voters(profiles, config.rules)
-    draws = {name: [each.part(numbers["held_out"]) for each in own] for name, own in logs.draws.items()}
     compared = compare_strategies(
         dev,
-        replace(held_out, draws=draws),
-        voters,
+        held_out,
         can_vote=logs.can_vote,
         rules=config.rules,
         alpha=config.alpha,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from advisor.options.chosen import ChosenOptions
@@ -31,6 +32,7 @@ from advisor.runs.schema.samples import Sample
 from advisor.runs.schema.strategy import StrategyKey
 from advisor.strategies import label
 from advisor.strategies.decoded import Decoded
+from advisor.strategies.router import MOST_LEARNED
 from advisor.strategies.schema import strategy_of
 from advisor.strategies.strategy import DevScores, Strategy
 from advisor.strategies.vote_reader import VoteReader
@@ -163,7 +165,7 @@ def _reader(result: Result, place: str) -> VoteReader:
 
 
 def with_dev_of(run: Run, strategy: Strategy) -> Strategy:
-    """A strategy with the dev questions of a run, if it reads them.
+    """A strategy with the questions of a run that it learned from, if it reads them.
 
     Raises:
         InputError: ``samples.jsonl`` cannot be used.
@@ -175,20 +177,18 @@ def with_dev_of(run: Run, strategy: Strategy) -> Strategy:
 
 
 def learned_from(samples: Iterable[Sample], members: Sequence[str], path: Path) -> DevScores:
-    """The dev questions among samples, and every member's score on each of them.
+    """The first samples, as many as a router learns from, and every member's score on each of them.
 
     Raises:
         InputError: A question has no prompt, or not the score of each member.
     """
     prompts, scores = [], []
-    for sample in samples:
-        if sample.split != "dev":
-            continue
+    for sample in islice(samples, MOST_LEARNED):
         known = [sample.responses[member].score for member in members if member in sample.responses]
         own = tuple(score for score in known if score is not None)
         if not sample.prompt.strip() or len(own) < len(members):
             raise InputError(
-                f"{path}: a dev question should have a prompt, and a score from 0 to 1 of each of "
+                f"{path}: a question should have a prompt, and a score from 0 to 1 of each of "
                 f"{', '.join(members)}; run `advisor select` again"
             )
         prompts.append(sample.prompt)

@@ -48,7 +48,6 @@ class GroupCascade(Strategy):
     SIMPLICITY: ClassVar[int] = 45
     COUNTS: ClassVar[bool] = True
     LEARNS: ClassVar[bool] = True
-    FROM_ALL: ClassVar[bool] = True
     ROLE: ClassVar[str] = "stage {n} of the cascade"
 
     @classmethod

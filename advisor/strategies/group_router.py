@@ -76,7 +76,6 @@ class GroupRouter(Strategy):
     KIND: ClassVar[str] = "group_router"
     SIMPLICITY: ClassVar[int] = 20
     LEARNS: ClassVar[bool] = True
-    FROM_ALL: ClassVar[bool] = True
     ROLE: ClassVar[str] = "answers its groups"
 
     @classmethod

@@ -51,7 +51,6 @@ class LearnedVote(WeightedVote):
 
     KIND: ClassVar[str] = "learned_vote"
     SIMPLICITY: ClassVar[int] = 65
-    FROM_ALL: ClassVar[bool] = True
     MEMBERS: ClassVar[tuple[int, int]] = (1, _MOST_MODELS)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A router: each question goes to the member that was right on similar dev questions; the others are not asked."""
+"""A router: each question goes to the member that was right on similar questions; the others are not asked."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ensemble.methods.router import Router as NearestQuestions
 
 
+MOST_LEARNED = 1000
+"""Questions that a router learns from at most: to compare a prompt with more takes long."""
 _NO_DEV = DevScores.model_construct(prompts=(), scores=())
 
 
@@ -48,7 +50,8 @@ class QuestionRouter(Strategy):
     def learn(cls, given: TrainingData) -> Iterator[QuestionRouter]:
         """See :meth:`Strategy.learn`."""
         if len(given.voters) > 1:
-            yield cls(given.voters, dev_scores(given.dev.task, given.profiles(given.voters)))
+            first = given.dev.part(range(min(MOST_LEARNED, len(given.dev.task.examples))))
+            yield cls(given.voters, dev_scores(first.task, [first.profiles[name] for name in given.voters]))
 
     def problem(self) -> tuple[str, str] | None:
         """See :meth:`Strategy.problem`."""
@@ -94,7 +97,7 @@ class QuestionRouter(Strategy):
 
     def describe(self) -> str:
         """See :meth:`Strategy.describe`."""
-        return f"Send each question to the one of {self._names} that was right on similar dev questions (a router)"
+        return f"Send each question to the one of {self._names} that was right on similar questions (a router)"
 
     def headline(self) -> str:
         """See :meth:`Strategy.headline`."""

@@ -45,7 +45,7 @@ class Strategy(ABC):
     ``members``; :mod:`advisor.strategies.schema` checks them by their annotations, and `advisor schema` shows them.
 
     Attributes:
-        members: The models, the most accurate on dev first.
+        members: The models, the most accurate first.
         KIND: The name in files, options and tables.
         SIMPLICITY: Its place from the simplest to the most complex: of equally good strategies the first is
             recommended.
@@ -55,8 +55,7 @@ class Strategy(ABC):
         COUNTS: Whether it counts answers, so that it needs a task with short, fixed ones.
         LEARNS: Whether it learns from questions; ``learn`` then gives at most one strategy. Its own answers to these
             questions prove nothing.
-        FROM_ALL: Whether it learns from the held-out questions, too, because it needs many.
-        READS_DEV: Whether it needs the dev questions when it runs; see :meth:`with_dev`.
+        READS_DEV: Whether it needs the questions that it learned from when it runs; see :meth:`with_dev`.
         IS_SINGLE: Whether it is one model that answers once, with which all others are compared.
         ROLE: What each member does, for tables; ``{n}`` stands for its place.
         MEMBERS: The fewest and the most members.
@@ -70,7 +69,6 @@ class Strategy(ABC):
     WRITES: ClassVar[bool] = False
     COUNTS: ClassVar[bool] = False
     LEARNS: ClassVar[bool] = False
-    FROM_ALL: ClassVar[bool] = False
     READS_DEV: ClassVar[bool] = False
     IS_SINGLE: ClassVar[bool] = False
     ROLE: ClassVar[str] = "member"
@@ -235,9 +233,13 @@ class AnsweredSplit:
     draws: Mapping[str, Sequence[Profile]] = field(default_factory=dict)
 
     def part(self, numbers: Sequence[int]) -> AnsweredSplit:
-        """Some of the questions, by their numbers, with the models' answers."""
+        """Some of the questions, by their numbers, with the models' answers and draws."""
         task = replace(self.task, examples=tuple(self.task.examples[number] for number in numbers))
-        return AnsweredSplit(task, {name: profile.part(numbers) for name, profile in self.profiles.items()})
+        return AnsweredSplit(
+            task,
+            {name: profile.part(numbers) for name, profile in self.profiles.items()},
+            draws={name: [each.part(numbers) for each in own] for name, own in self.draws.items()},
+        )
 
     def responses(self, strategy: Strategy) -> Sequence[Profile] | None:
         """The responses that a strategy reads: those of its members, or the draws; None if some are not there."""
@@ -254,11 +256,11 @@ class TrainingData:
     """What strategies are learned from.
 
     Attributes:
-        dev: The questions to learn from, with the answers of all models: the dev questions, or all.
-        best: The most accurate model on the dev questions.
+        dev: The questions to learn from, with the answers of all models.
+        best: The most accurate model on these questions.
         voters: The models of votes, cascades and routers, the most accurate first.
         can_vote: Whether the extracted answers can be counted.
-        draws: How many responses of a model to each held-out question there are, by name.
+        draws: How many responses of a model to each question there are, by name.
     """
 
     dev: AnsweredSplit

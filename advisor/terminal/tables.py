@@ -247,9 +247,11 @@ def strategies(result: Result) -> Table:
         is_recommended = recommendation is not None and row.key == recommendation.key
         if is_recommended:
             table.caption = "* recommended; gains in points"
-            if row.questions != row.n:
+            if row.questions is not None and row.questions != row.n:
+                how = "cross-fitted over all" if row.cross_fitted else "estimated from all"
                 table.caption += (
-                    ", estimated from dev and held-out questions, so they are not just the differences of the points"
+                    f", {how} {row.questions:,} dev and held-out questions, so they are not just the differences of "
+                    "the points"
                 )
         table.add_row(
             Names(

@@ -221,7 +221,7 @@ class GainFigures(Schema):
     """The gain over the best single model, and the questions that it comes from."""
 
     measured_gain: Points = None
-    """estimated from all dev and held-out questions, in points"""
+    """estimated from all dev and held-out questions, in points; `cross_fitted` says how"""
     measured_gain_ci: Interval = None
     """its interval: each end is a one-sided limit, so it is a 90% interval by default"""
     predicted_gain: Points = None
@@ -232,6 +232,9 @@ class GainFigures(Schema):
     """the gain to expect in use: the measured one and the predicted one together, so it lies between them"""
     expected_gain_ci: Interval = None
     """its interval"""
+    cross_fitted: Flag | None = None
+    """whether all these questions chose and judged it, each fold by what the others chose; else the dev questions chose
+    it, and null where nothing was measured"""
     questions: Count | None = None
     """the dev and held-out questions of the estimate"""
     answered: Count | None = None
