@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _llama_cpp
 from benchmarks._measure import RESULTS, ROOT
 from benchmarks._methods_page import markdown_table
 from benchmarks._real_models import MODELS
@@ -51,7 +50,7 @@ def filled(page: Path) -> str:
             parts += _task(name, task)
     else:
         predicted = json.loads((RESULTS / "prediction.json").read_text(encoding="utf-8"))["figures"]
-        parts = [*_rules(kept["figures"]), *_limits(predicted), *_predictions(predicted), *_ways(kept), *_llama(kept)]
+        parts = [*_rules(kept["figures"]), *_limits(predicted), *_predictions(predicted), *_ways(kept)]
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{_wrapped(parts)}\n\n{END}{after}"
@@ -273,46 +272,6 @@ def _ways(kept: Mapping[str, Any]) -> Iterator[str]:
         "alone. Without a suffix stands the worst pair. In bfloat16 texts may depend on the batch, "
         f"so texts were compared in float32, and without `{SLOW}`."
     )
-
-
-def _llama(kept: Mapping[str, Any]) -> Iterator[str]:
-    by = kept["figures"]
-    models = {model.name: model.name.replace("-", "_").replace(".", "") for model in MODELS}
-    models = {name: key for name, key in models.items() if f"llama_one_bfloat16_{key}" in by}
-    if not models:
-        return
-    yield "## Why is there no runner by llama.cpp?"
-    yield (
-        "It keeps the weights quantized. How many times as fast as this decoder it is, by its binding `cyllama`, in "
-        "seconds of the processor with one thread (median of the rounds), over this decoder in bfloat16, in brackets "
-        "over float32; by `python -m benchmarks.real --only llama --llama PYTHON --save`:"
-    )
-    rows = []
-    for name, key in models.items():
-        cells = [f"`{name}`"]
-        for part in _PARTS:
-            half, full = (by[f"llama_{part}_{dtype}_{key}"]["value"] for dtype in ("bfloat16", "float32"))
-            cells.append(f"{half:.2f} ({full:.2f})")
-        rows.append(cells)
-    heads = ["model", "one text, token by token", f"{_llama_cpp.BATCH} texts at once"]
-    yield markdown_table([*heads, f"prompt of {_llama_cpp.PROMPT} tokens"], rows)
-    half = {part: [by[f"llama_{part}_bfloat16_{key}"]["value"] for key in models.values()] for part in _PARTS}
-    gives = all(by[f"llama_logits_{key}"]["value"] for key in models.values())
-    why = by[f"llama_logits_{next(iter(models.values()))}"]["note"].rpartition("; ")[2].partition(". ")[0]
-    yield (
-        "A text that is written alone, token by token, comes "
-        f"{min(half['one']):.1f} to {max(half['one']):.1f} times as fast. But questions are answered in batches, after "
-        f"prompts with examples: batches run at {min(half['many']):.2f} to {max(half['many']):.2f} of this decoder's "
-        f"speed in bfloat16, and prompts at {min(half['prompt']):.2f} to {max(half['prompt']):.2f}."
-        + (
-            ""
-            if gives
-            else f" And decoding together needs all logits of each step, which this binding fails to give: {why}."
-        )
-    )
-
-
-_PARTS = ("one", "many", "prompt")
 
 
 def _names(row: Mapping[str, Any]) -> str:

@@ -124,6 +124,7 @@ def test_a_member_with_a_sliding_window_goes_together_with_one_that_has_none(ord
     assert_the_references([slides, member_named("gpt2", "unigram with bytes")][::order], tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, -1], ids=["primary", "other"])
 def test_a_member_with_262_144_ids_goes_together_with_one_that_has_few(order: int, tables: Path) -> None:
     large = member_of(tiny_model(large_tokenizer(), 3, hidden=8), large_tokenizer(), name="large")
