@@ -188,7 +188,7 @@ def vote(place: Place, prepare: Prepare) -> Place:
         write_log(place, "first.jsonl", dict.fromkeys(MODELS, 0.7), range(600))
         ran = place.advisor("select", "--logs", "first.jsonl", "--out", "run", "--quiet")
         assert ran.status == 0, ran.err
-        assert recommendation(place)["strategy"] in ("vote", "cascade", "weighted_vote")
+        assert recommendation(place)["strategy"] in ("vote", "cascade", "weighted_vote", "learned_vote")
 
     prepare("check", place, make)
     return place
