@@ -144,7 +144,7 @@ def test_a_model_with_most_mistakes_of_another_is_a_near_copy() -> None:
     (found,) = near_copies(answering(answers))
     assert (found.code, found.models) == ("near_copies", ("m2", "m5"))
     assert 0.6 < (found.value or 0) < 1
-    assert found.text.startswith("m2 and m5 are nearly the same model")
+    assert found.text.startswith("m2 and m5 make the same mistakes")
 
 
 def test_independent_models_are_no_near_copies_also_where_one_wrong_answer_is_likely() -> None:

@@ -16,7 +16,7 @@ from advisor.records import ALPHA, Doubt, Profile, RunDoubtCode, join
 from advisor.statistics import Floats, is_binary, scores
 from advisor.strategies.vote import codes_of
 from advisor.tasks.task import Task
-from ensemble.common.text import counted, percent, shortened
+from ensemble.common.text import counted, shortened
 from ensemble.methods._votes import NONE, Codes, count_votes
 
 SAME_TEXT = 0.95
@@ -163,8 +163,8 @@ def near_copies(profiles: Sequence[Profile]) -> tuple[RunDoubt, ...]:
     return tuple(
         RunDoubt(
             "near_copies",
-            f"{first} and {second} are nearly the same model: where one of them is wrong, both give one answer to "
-            f"{percent(share)} of the questions, twice as often as with others. In a vote they count as two opinions.",
+            f"{first} and {second} make the same mistakes: where one of them is wrong, both give one answer to "
+            f"{share:.0%} of the questions, at least twice as often as others do. Together they add little to a vote.",
             (first, second),
             value=share,
         )
