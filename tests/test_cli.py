@@ -315,6 +315,8 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
             }
             | {
                 "measured_gain": gain,
+                "questions": 2,
+                "cross_fitted": True,
                 "expected_gain": gain - 1,
                 "p_no_gain": p,
                 "p_adjusted": p,
@@ -422,8 +424,9 @@ def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.Capture
         "Cascade, 3 models * 54.0 +3.0 +4.0 not yet 2.2",
         "a alone 50.0 -1.0 0.0 – 1.0",
         "Router, 2 models 47.0 -4.0 -3.0 not yet 1.0",
-        "* recommended; gains in points, estimated from dev and held-out",
-        "questions, so they are not just the differences of the points",
+        "* recommended; gains in points, cross-fitted over all 2 dev and",
+        "held-out questions, so they are not just the differences of the",
+        "points",
     ]
 
 

@@ -257,7 +257,7 @@ def test_examples_of_the_quick_start_run(run_demo: Path) -> None:
 
 def test_the_first_pages_have_the_gains_of_the_demo(run_demo: Path) -> None:
     result = json.loads((run_demo / "result.json").read_text(encoding="utf-8"))
-    found = re.search(r"gain is (.*\))", result["advice"]["recommendation"]["text"])
+    found = re.search(r"gain is (.*?\))", result["advice"]["recommendation"]["text"])
     assert found is not None
     for page in (ROOT / "README.md", QUICK_START):
         written = page.read_text(encoding="utf-8")

@@ -281,7 +281,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
     assert result["schema_version"] == 2
     assert {"name", "metric", "split", "n", "fingerprint"} <= result["task"].keys()
     limits = {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3, "vote_gap": 15, "max_voters": 5}
-    limits |= {"min_gain": None, "within": None, "budget": None}
+    limits |= {"min_gain": None, "within": None, "budget": None, "think": None}
     assert result["rules"] == limits
     wanted = {"model", "accuracy", "accuracy_ci", "mean_length", "truncated", "status", "reason"}
     assert all(wanted <= candidate.keys() for candidate in result["candidates"])

@@ -195,7 +195,7 @@ def test_the_interval_of_the_gain_has_its_true_confidence(
     changed["advice"]["confidence"] = confidence
     text = text_of(written(tmp_path, changed))
     assert f"({words} " in text.partition("Skip to the verdict")[2].partition("Accuracy and cost")[0]
-    assert f"with its {words};" in text
+    assert f"has its {words};" in text
 
 
 def test_warnings_follow_the_recommendation(tmp_path: Path, result: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ NEAR_COPIES = 0.3
 """The least share of equal answers of near copies, of the questions on which one of the two is wrong. It must also be
 twice that with other candidates, and 1.5 times where both are wrong: a task may have one likely wrong answer."""
 _LEAST_BROKEN = 3
-_BROKEN_SHARE = 0.01
+_BROKEN_SHARE = 0.02
 """Questions, and their share, from which references are said to be broken: a few such questions are chance."""
 _NEVER_GIVEN = 0.01
 """The probability below which it is no chance that no candidate is right where a text is the reference."""
