@@ -23,6 +23,7 @@ SECOND_LANE: dict[str, str] = {
     "test_docs.py::test_the_page_of_files_has_every_key_that_a_run_wrote": "runs the examples of a page",
     "test_memory_estimate.py::test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes": "measures",
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
+    "test_pools.py::test_the_benchmark_measures_every_strategy": "runs a benchmark",
 }
 """What `make test` leaves to `make test-slow`, with the reason: files, and functions in a file.
 
