@@ -587,6 +587,15 @@ def test_without_a_strategy_within_the_budget_the_cheapest_is_recommended() -> N
     )
 
 
+def test_a_strategy_without_a_price_is_not_within_a_budget() -> None:
+    single, cascade = priced()[1], result_of_strategy(CASCADE, 3.0)
+    found = recommended([cascade, single], budget=5.0)
+    assert (
+        found is not None
+        and found.text == "Use a alone: there is no other strategy within the budget to compare it with."
+    )
+
+
 def test_a_budget_needs_prices() -> None:
     with pytest.raises(InputError, match=r"^--budget: no price is known; give price_in= and price_out= in the pool"):
         recommended([result_of_strategy(SINGLE, 0.0)], budget=1)

@@ -6,7 +6,6 @@ chance. :mod:`advisor.advice.verdict` says what is shown about the set that deco
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,13 +102,17 @@ def _worth(result: StrategyResult, margin: float = 0.0) -> float:
 
 def _affordable(results: Sequence[StrategyResult], budget: float) -> Sequence[StrategyResult]:
     """The strategies within the budget, or the cheapest one if all cost more."""
-    prices = {n: each.price for n, each in enumerate(results) if each.price is not None}
+    prices = [each.price for each in results if each.price is not None]
     if not prices:
         raise InputError(
             "--budget: no price is known; give price_in= and price_out= in the pool file, or logs with dollars"
         )
-    least = min(prices.values())
-    return [results[n] for n, price in prices.items() if price <= max(budget, least) + TOLERANCE]
+    return [each for each in results if _is_within(each, max(budget, min(prices)))]
+
+
+def _is_within(result: StrategyResult, budget: float | None) -> bool:
+    """Whether a strategy is known to cost no more; with no budget, each one is within it."""
+    return budget is None or (result.price is not None and result.price <= budget + TOLERANCE)
 
 
 def _cheapest(results: Sequence[StrategyResult], least: float) -> StrategyResult:
@@ -162,7 +165,7 @@ def describe_gain(points: float, interval: Interval, alpha: float) -> str:
 def _text(best: StrategyResult, base: StrategyResult | None, compared: Compared, rules: Limits, alpha: float) -> str:
     results, ceiling, min_gain = compared.results, compared.ceiling, rules.min_gain
     end = _other_best(best, base, results, rules) + few_questions(len(best.profile.answers))
-    if rules.budget is not None and best.price is not None and best.price > rules.budget + TOLERANCE:
+    if not _is_within(best, rules.budget):
         return (
             f"{best.strategy.describe()}: no strategy costs at most {price(rules.budget)} for 1,000 questions. This is "
             f"the cheapest one ({price(best.price)}).{few_questions(len(best.profile.answers))}"
@@ -170,8 +173,7 @@ def _text(best: StrategyResult, base: StrategyResult | None, compared: Compared,
     # A single model has no gain to speak of: it is the baseline, or worse.
     if best.strategy.IS_SINGLE:
         within = "" if rules.budget is None else " within the budget"
-        limit = math.inf if rules.budget is None else rules.budget + TOLERANCE
-        others = [each for each in results if not each.strategy.IS_SINGLE and (each.price or 0.0) <= limit]
+        others = [each for each in results if not each.strategy.IS_SINGLE and _is_within(each, rules.budget)]
         if not others:
             why = f", because {compared.no_vote}" if compared.no_vote else ""
             return f"{best.strategy.describe()}: there is no other strategy{within} to compare it with{why}.{end}"
@@ -211,7 +213,7 @@ def _other_best(
     points, own = f"{top.profile.accuracy:.1f}", f"{best.profile.accuracy:.1f}"
     if points == own:
         return ""
-    if rules.budget is not None and (top.price is None or top.price > rules.budget + TOLERANCE):
+    if not _is_within(top, rules.budget):
         why = f"its price for 1,000 questions ({price(top.price)}) is not within the budget"
     elif top.strategy.IS_SINGLE or top.gain.points <= 0:
         why = "on all questions together it gains nothing"
