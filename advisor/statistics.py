@@ -92,8 +92,7 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, alpha:
     """
     if not members:
         raise UniteError("no member to compare the ensemble with", of=ensemble.model)
-    for member in members:
-        check_same_questions(ensemble, member)
+    check_same_questions(ensemble, *members)
     if not ensemble.answers:
         raise UniteError(
             "no held-out question was answered, so nothing can be compared: raise --limit", of=ensemble.model
@@ -209,9 +208,8 @@ def paired_intervals(
     Raises:
         UniteError: A candidate answered other questions than the primary.
     """
-    for other in others:
-        check_same_questions(primary, other)
     profiles = (primary, *others)
+    check_same_questions(*profiles)
     units: list[LengthUnit] = [compared_lengths(primary, other, limits)[2] for other in others]
     measured = [scores(profile) for profile in profiles]
     lengths = {unit: [_lengths(profile, unit) for profile in profiles] for unit in dict.fromkeys(units)}
@@ -402,16 +400,17 @@ def cluster_totals(values: Floats, clusters: Labels) -> tuple[Floats, Floats]:
     return totals, sizes
 
 
-def folds_of(clusters: Labels | None, n: int, folds: int) -> NDArray[np.intp]:
+def folds_of(clusters: Labels | None, n: int, folds: int, chance: np.random.Generator) -> NDArray[np.intp]:
     """The fold of each question, 0 to `folds` - 1, drawn at random; questions of a cluster have the same one.
 
     Args:
         clusters: The cluster of each question; None if each is its own.
-        n: The number of questions.
+        n: The number of questions, at least 1.
         folds: The number of folds. With fewer clusters, some have no question.
+        chance: Draws the order of the clusters.
     """
     numbers = np.arange(n) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
-    order = np.random.default_rng(0).permutation(int(numbers.max()) + 1)
+    order = chance.permutation(int(numbers.max()) + 1)
     own: NDArray[np.intp] = order[numbers] % folds
     return own
 
@@ -487,15 +486,18 @@ def questions_needed(
     return math.ceil(max(connor, one_sided_streak) - 1e-9)
 
 
-def check_same_questions(a: Profile, b: Profile) -> None:
-    """Raise UniteError, naming both models, unless they answered the same questions in the same order."""
-    ids, others = [answer.id for answer in a.answers], [answer.id for answer in b.answers]
-    if ids != others:
-        where = next((i for i, pair in enumerate(zip(ids, others, strict=False)) if pair[0] != pair[1]), None)
-        what = f"{len(ids)} and {len(others)} of them" if where is None else f"{ids[where]} and {others[where]}"
-        raise UniteError(
-            f"{a.model} and {b.model} answered different questions ({what}): profile both on the same ones"
-        )
+def check_same_questions(*profiles: Profile) -> None:
+    """Raise UniteError, naming two models, unless all answered the same questions in the same order."""
+    # With the first is enough: to have the same questions is transitive.
+    for other in profiles[1:]:
+        ids, others = [answer.id for answer in profiles[0].answers], [answer.id for answer in other.answers]
+        if ids != others:
+            where = next((i for i, pair in enumerate(zip(ids, others, strict=False)) if pair[0] != pair[1]), None)
+            what = f"{len(ids)} and {len(others)} of them" if where is None else f"{ids[where]} and {others[where]}"
+            raise UniteError(
+                f"{profiles[0].model} and {other.model} answered different questions ({what}): profile both on the "
+                "same ones"
+            )
 
 
 def scores(profile: Profile) -> Floats:

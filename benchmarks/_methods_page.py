@@ -29,9 +29,7 @@ def main() -> int:
 def filled(page: str, results: Path) -> str:
     """The page with what was measured."""
     kept = json.loads(results.read_text(encoding="utf-8"))
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{measured(kept)}\n\n{END}{after}"
+    return between(page, BEGIN, END, measured(kept))
 
 
 def measured(kept: Mapping[str, Any]) -> str:
@@ -141,6 +139,13 @@ def _threshold(by: Mapping[str, Any]) -> Iterator[str]:
         f"these prompts once, and to do nothing else, takes {figures['least']} and {figures['least_batch16']} times as "
         "long as the gate alone already."
     )
+
+
+def between(page: str, begin: str, end: str, text: str) -> str:
+    """The page with a text between two of its comments, in place of what stands there."""
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
 def markdown_table(heads: list[str], rows: list[list[str]]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._measure import RESULTS, ROOT
-from benchmarks._methods_page import markdown_table
+from benchmarks._methods_page import between, markdown_table
 from benchmarks._real_models import MODELS
 from benchmarks.real import GAPS, KS, METHODS, RATIOS, SLOW, plain_sets, sets_of
 
@@ -51,9 +51,7 @@ def filled(page: Path) -> str:
     else:
         predicted = json.loads((RESULTS / "prediction.json").read_text(encoding="utf-8"))["figures"]
         parts = [*_rules(kept["figures"]), *_limits(predicted), *_predictions(predicted), *_ways(kept)]
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{_wrapped(parts)}\n\n{END}{after}"
+    return between(page.read_text(encoding="utf-8"), BEGIN, END, _wrapped(parts))
 
 
 def _wrapped(parts: Sequence[str]) -> str:

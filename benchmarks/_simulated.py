@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from advisor.advice.cross_fitting import folds_of
+from advisor.advice.cross_fitting import repeated_folds
 from advisor.advice.gain import Gain, cross_fitted_gain, estimate_gain
 from advisor.advice.sequential import tests_factor
 from advisor.records import ALPHA, TOLERANCE
@@ -228,7 +228,7 @@ def cross_fitted(scores: Floats, clusters: NDArray[np.intp] | None = None, limit
     Where the third one is more than `limit` behind, the best one answers alone.
     """
     found = []
-    for folds in folds_of(scores.shape[1], clusters):
+    for folds in repeated_folds(scores.shape[1], clusters):
         differences = np.zeros(scores.shape[1])
         for fold in range(int(folds.max()) + 1):
             means = scores[:, folds != fold].mean(axis=1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_strategies import by_name, compared, splits_of
 
 from advisor.advice.comparison import compare_strategies
-from advisor.advice.cross_fitting import folds_of
+from advisor.advice.cross_fitting import repeated_folds
 from advisor.advice.drift import paired_gain
 from advisor.advice.gain import cross_fitted_gain
 
@@ -17,12 +17,12 @@ from advisor.advice.gain import cross_fitted_gain
 @given(st.lists(st.integers(0, 12), min_size=2, max_size=60))
 def test_the_questions_of_a_cluster_are_in_one_fold(clusters: list[int]) -> None:
     labels = [str(each) for each in clusters]
-    for folds in folds_of(len(labels), labels):
+    for folds in repeated_folds(len(labels), labels):
         assert all(len({fold for fold, own in zip(folds, labels, strict=True) if own == each}) == 1 for each in labels)
 
 
 def test_one_cluster_has_no_folds() -> None:
-    assert list(folds_of(5, ["a"] * 5)) == []
+    assert list(repeated_folds(5, ["a"] * 5)) == []
 
 
 def test_all_labels_choose_the_voters_also_those_that_were_held_out() -> None:

@@ -221,7 +221,7 @@ def test_it_is_compared_reported_and_checked(place: Place) -> None:
 
 def test_questions_of_a_cluster_are_in_one_fold() -> None:
     clusters = [f"text {n // 3}" for n in range(60)]
-    folds = folds_of(clusters, 60, 5)
+    folds = folds_of(clusters, 60, 5, np.random.default_rng(0))
     assert all(len(set(folds[n : n + 3])) == 1 for n in range(0, 60, 3))
     assert sorted(np.bincount(folds)) == [12] * 5
 

@@ -36,7 +36,7 @@ from advisor.statistics import (
     most_accurate,
     scores,
 )
-from advisor.strategies import largest_usual
+from advisor.strategies import kinds, largest_usual
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData
 from advisor.strategies.vote import codes_of
@@ -189,7 +189,7 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         return TrainingData(questions, most_accurate(profiles).model, fitting_voters(profiles, rules), can_vote, draws)
 
     everything = teach(evidence.questions)
-    every = learned(everything)
+    every = learned(everything, kinds())
     offered = {
         kind: [each for each in found if each.same_as is None and not each.IS_SINGLE] for kind, found in every.items()
     }
@@ -325,8 +325,7 @@ class _Evidence:
         self.models = [name for name in held_out.profiles if name in dev.profiles]
         splits = [[split.profiles[name] for name in self.models] for split in (dev, held_out)]
         for profiles in splits:
-            for profile in profiles[1:]:
-                check_same_questions(profiles[0], profile)
+            check_same_questions(*profiles)
         learned, judged = (np.stack([scores(profile) for profile in profiles]) for profiles in splits)
         self.moved = _moved((learned, dev.task), (judged, held_out.task))
         self._tasks: tuple[Task, ...] = (dev.task, held_out.task)
@@ -636,7 +635,8 @@ def spent(profile: Profile, asked: Floats) -> Spent:
     own = np.array([answer.tokens for answer in profile.answers], dtype=np.float64)
     # Counted where they are known: a cascade asks more members on hard questions, whose responses are longer.
     tokens = float(asked @ own) if own.any() else share * cost.tokens
-    dollars = None if profile.dollars is None else float(asked @ np.array(profile.dollars))
+    paid = profile.dollars
+    dollars = None if paid is None else float(asked @ np.array(paid))
     return Spent(share * cost.seconds, tokens, share * cost.prompt_tokens, dollars)
 
 

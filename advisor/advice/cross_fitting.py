@@ -8,14 +8,14 @@ strategy and that model is taken on the fold. This is done several times with ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.records import Answer, Profile
-from advisor.statistics import Floats, Labels, scores
+from advisor.statistics import Floats, Labels, folds_of, scores
 from advisor.strategies import kinds
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import AnsweredSplit, Strategy, TrainingData, picked_answers
@@ -80,9 +80,9 @@ def apply(strategy: Strategy, split: AnsweredSplit) -> Applied | None:
     )
 
 
-def learned(given: TrainingData) -> dict[str, list[Strategy]]:
-    """All strategies that questions teach, by their kind."""
-    return {name: list(kind.learn(given)) for name, kind in kinds().items()}
+def learned(given: TrainingData, names: Iterable[str]) -> dict[str, list[Strategy]]:
+    """The strategies of some kinds that questions teach, by kind."""
+    return {name: list(kinds()[name].learn(given)) for name in names}
 
 
 def cross_fit(
@@ -109,7 +109,7 @@ def cross_fit(
     counted: dict[Strategy, Applied | None] = {}
     alone = {name: scores(profile) for name, profile in questions.profiles.items()}
     answers: dict[Strategy, list[tuple[Sequence[int], Applied]]] = {each: [] for _, _, each in wanted}
-    repeats = list(folds_of(n, clusters_of(questions.task)))
+    repeats = list(repeated_folds(n, clusters_of(questions.task)))
     differences = {each: np.zeros((len(repeats), n)) for _, _, each in wanted}
 
     def answer(strategy: Strategy, places: Sequence[int]) -> Applied | None:
@@ -124,7 +124,7 @@ def cross_fit(
         for fold in range(int(folds.max()) + 1):
             places = np.flatnonzero(folds == fold).tolist()
             given = teach(questions.part(np.flatnonzero(folds != fold).tolist()))
-            found = learned(given)
+            found = learned(given, [kind for kind, own in strategies.items() if own])
             for kind, place, each in wanted:
                 if each not in answers:
                     continue
@@ -142,18 +142,16 @@ def cross_fit(
             yield strategy, CrossFitted(_joined(strategy, pieces, n), differences[strategy])
 
 
-def folds_of(n: int, clusters: Labels | None = None) -> Iterator[NDArray[np.intp]]:
+def repeated_folds(n: int, clusters: Labels | None = None) -> Iterator[NDArray[np.intp]]:
     """The fold of each of `n` questions, once for each repeat; none if there are fewer than two questions or clusters.
 
     The questions of a cluster are in one fold.
     """
-    numbers = np.unique(np.arange(n) if clusters is None else np.asarray(clusters), return_inverse=True)[1]
-    count = int(numbers.max()) + 1
-    if count < 2:
+    if (n if clusters is None else len(set(clusters))) < 2:
         return
     chance = np.random.default_rng(0)
     for _ in range(min(_REPEATS, max(_FEWEST_REPEATS, _MOST_ANSWERS // n))):
-        yield (chance.permutation(count) % _FOLDS)[numbers]
+        yield folds_of(clusters, n, _FOLDS, chance)
 
 
 def _joined(strategy: Strategy, pieces: Sequence[tuple[Sequence[int], Applied]], n: int) -> Applied:

@@ -36,7 +36,7 @@ _NEVER_GIVEN = 0.01
 _FEWEST_MODELS = 6  # with fewer, orders and medians of candidates are too often chance
 _FEWEST = 20  # responses; a few may be equal by chance
 _SHORTEST = 10  # characters; shorter texts may be labels, of which one is often right
-_MOST_PAIRS = 5
+_MOST_OF_A_KIND = 5
 _MOST_QUESTIONS = 20
 _LONGEST_REFERENCE = 60
 
@@ -168,7 +168,7 @@ def near_copies(profiles: Sequence[Profile]) -> tuple[RunDoubt, ...]:
             (first, second),
             value=share,
         )
-        for share, first, second in found[:_MOST_PAIRS]
+        for share, first, second in found[:_MOST_OF_A_KIND]
     )
 
 
@@ -223,4 +223,4 @@ def broken_references(profiles: Sequence[Profile], task: Task) -> tuple[RunDoubt
         )
         shown = tuple(ids[place] for place in own[:_MOST_QUESTIONS])
         found.append(RunDoubt("reference_never_given", text, questions=shown, value=len(own)))
-    return tuple(found[:_MOST_PAIRS])
+    return tuple(found[:_MOST_OF_A_KIND])

@@ -145,8 +145,7 @@ class Predictor:
     """
 
     def __init__(self, profiles: Sequence[Profile], coefficients: Mapping[str, Any] | None = None) -> None:
-        for profile in profiles[1:]:
-            check_same_questions(profiles[0], profile)
+        check_same_questions(*profiles)
         self._coefficients = read_coefficients() if coefficients is None else coefficients
         self._rows = {profile.model: row for row, profile in enumerate(profiles)}
         self._right, self._codes = _coded(profiles)

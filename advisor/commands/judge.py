@@ -8,11 +8,11 @@ from advisor.options.judge import JudgeRunOptions
 
 def judge(options: JudgeRunOptions) -> None:
     """Correct the judge's scores of a run by a few labels of people, and say what misleads the judge."""
-    from advisor.jobs.judge import believe
+    from advisor.jobs.judge import judge_run
     from advisor.progress import Progress
     from ensemble.common.text import visible
 
-    found = believe(options, Progress(quiet=options.quiet))
+    found = judge_run(options, Progress(quiet=options.quiet))
     if options.as_json:
         print_json(found)
     else:

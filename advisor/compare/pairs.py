@@ -149,9 +149,7 @@ def all_pairs(
     Raises:
         UniteError: Two candidates answered different questions; names both.
     """
-    # With the first is enough: to have the same questions is transitive.
-    for profile in profiles[1:]:
-        check_same_questions(profiles[0], profile)
+    check_same_questions(*profiles)
     profiles = profiles[:MOST_COMPARED]
     names = [profile.model for profile in profiles]
     standings = [profile.standing for profile in profiles]

@@ -109,8 +109,7 @@ def reading_task(task: Task, prompt: str, read: Sequence[Profile], *, keeps_orde
         InputError: The template fails on a question.
         UniteError: Two profiles are of different questions.
     """
-    for profile in read[1:]:
-        check_same_questions(read[0], profile)
+    check_same_questions(*read)
     template, examples = prompt_template(prompt), []
     for n, example in enumerate(task.examples):
         answers = [profile.answers[n] for profile in read]

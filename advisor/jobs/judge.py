@@ -40,7 +40,7 @@ Scores = Mapping[str, Mapping[str, float]]
 """By the name of the model and the id of the question, from 0 to 1."""
 
 
-def believe(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
+def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
     """Correct a judge's scores by labels, and find what misleads it.
 
     Args:

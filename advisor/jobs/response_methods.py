@@ -88,7 +88,7 @@ def chosen(
             package, and it failed or gave neither a text nor the index of a response.
         UniteError: Two members answered different questions.
     """
-    _check_questions(profiles)
+    check_same_questions(*profiles)
     picks: list[int | None] = []
     written: dict[int, str] = {}
     for n, example in enumerate(task.examples):
@@ -135,8 +135,3 @@ def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: 
             f"method {name}: {aggregation.aggregator!r} is not a member of the set; name one of {', '.join(members)}"
         )
     check_prompt(aggregation.template, aggregation.file, ("prompt", "question"))
-
-
-def _check_questions(profiles: Sequence[Profile]) -> None:
-    for profile in profiles[1:]:
-        check_same_questions(profiles[0], profile)

@@ -128,7 +128,7 @@ class _Choices(NamedTuple):
 def _learned(codes: Codes, graded: Floats, plain: Sequence[str], given: TrainingData) -> Floats | None:
     """The weight of each model, of which the plain vote has the first ones; None where that vote stays."""
     clusters, n = clusters_of(given.dev.task), codes.shape[1]
-    folds = folds_of(clusters, n, _FOLDS)
+    folds = folds_of(clusters, n, _FOLDS, np.random.default_rng(0))
     kept = np.sort(np.random.default_rng(0).permutation(n)[:_MOST_QUESTIONS])
     codes, graded, folds = codes[:, kept], graded[:, kept], folds[kept]
     choices, base = _choices_of(codes, graded), _off_the_line(codes)

@@ -121,8 +121,7 @@ def dev_scores(task: Task, profiles: Sequence[Profile]) -> DevScores:
     Raises:
         UniteError: Two members answered different questions.
     """
-    for profile in profiles[1:]:
-        check_same_questions(profiles[0], profile)
+    check_same_questions(*profiles)
     # The router compares prompts, and never sees the references of the held-out questions.
     prompts = tuple(example.prompt for example in task.examples)
     rows = tuple(tuple(profile.answers[n].score for profile in profiles) for n in range(len(prompts)))

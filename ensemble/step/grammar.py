@@ -61,7 +61,8 @@ class GrammarState:
         places = [self._mask()]
         valid = self._matcher.validate_tokens([*draft]) if draft else 0
         taken = 0
-        for taken, entry in enumerate(draft[:valid], start=1):  # noqa: B007  # read below
+        for entry in draft[:valid]:
+            taken += 1
             # The last token may complete the text.
             if not self._matcher.consume_token(entry) or self._matcher.is_stopped():
                 break
