@@ -182,6 +182,14 @@ def test_vllm_sr_sends_all_to_a_single_model(place: Place) -> None:
     assert "Default model: b" in valid(file)
 
 
+def test_no_name_of_a_run_becomes_a_secret(place: Place) -> None:
+    run_of(place, strategy="single", members=["a"])
+    text = (place.folder / "run" / "result.json").read_text(encoding="utf-8")
+    place.write("run/result.json", text.replace('"a"', '"os.environ/AWS_SECRET"'))
+    line = place.refused("export", "run", "out", "--as", "litellm", "--allow-server=http://10.0.0.1:8000")
+    assert "LiteLLM reads this name as a variable of the environment" in line
+
+
 def test_what_cannot_be_handed_over_is_one_line(place: Place) -> None:
     run_of(place)
     export = ("export", "run", "out", "--as")

@@ -10,11 +10,14 @@ from typing import Any
 
 from advisor.exports.target import groups_of, with_addresses
 from advisor.strategies.group_router import GroupRouter
+from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import key_variable
 
 FILE = "litellm.yaml"
+_VARIABLE = "os.environ/"
+"""Before the name of a variable, whose value takes the place of the text."""
 _DEFAULT = "default"
 """The tag of the deployment that gets requests without a known tag."""
 
@@ -22,7 +25,14 @@ _DEFAULT = "default"
 def configuration(
     name: str, members: Sequence[ModelSpec], router: GroupRouter | None
 ) -> tuple[Mapping[str, Any], Sequence[str]]:
-    """See :class:`advisor.exports.target.Target`."""
+    """See :class:`advisor.exports.target.Target`.
+
+    Raises:
+        InputError: A name would be read as a variable of the environment.
+    """
+    for each in (name, *(member.name for member in members)):
+        if each.startswith(_VARIABLE):
+            raise InputError(f"{each}: LiteLLM reads this name as a variable of the environment; give another name=")
     models = [_deployment(member.name, member, address) for member, address in with_addresses(members)]
     first, settings, notes = members[0].name, {}, []
     if router is not None:
@@ -50,7 +60,7 @@ def _deployment(name: str, member: ModelSpec, address: ServerAddress, **more: An
         "model": f"{kind}/{address.model}",
         "api_base": address.url,
         # Without a key in its place, the key of OpenAI would go to this server.
-        "api_key": "none" if variable is None else f"os.environ/{variable}",
+        "api_key": "none" if variable is None else f"{_VARIABLE}{variable}",
         "temperature": 0,
         "timeout": address.timeout,
         "max_parallel_requests": address.concurrency,
