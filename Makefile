@@ -30,7 +30,7 @@ TYPED := advisor ensemble reports $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py benchmarks/real.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-versions test-lowest test-vllm check format docs package real fuzz bench lock clean
+.PHONY: help venv demo test test-slow test-versions test-lowest test-vllm test-exports check format docs package real fuzz bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -76,6 +76,13 @@ test-lowest: venv  ## run the quick part of the tests on the oldest versions tha
 test-vllm: venv  ## set up vLLM in build/vllm, and test ensembles behind its servers; VLLM=FILE is another vllm command
 	$(BIN)/python -m benchmarks._vllm_environment
 	$(BIN)/python -m benchmarks.vllm --save
+
+test-exports: venv  ## set up LiteLLM and vLLM Semantic Router in build, and load the files of `advisor export --as` with them
+	test -x build/litellm/bin/python || $(PYTHON) -m venv build/litellm
+	build/litellm/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.110.2'
+	test -x build/vllm-sr/bin/python || $(PYTHON) -m venv build/vllm-sr
+	build/vllm-sr/bin/python -m pip install --quiet --disable-pip-version-check 'vllm-sr==0.4.0'
+	$(BIN)/python -m pytest -q tests/test_exports.py
 
 check: venv  ## lint, formatting, types, and whether all imported packages are declared
 	$(BIN)/ruff check .

@@ -56,6 +56,7 @@ ORDER = [
     "advisor.advice",
     # what runs in production, and what people see
     "advisor.running",
+    "advisor.exports",
     "advisor.terminal",
     "reports.charts",
     "reports.question_rows",

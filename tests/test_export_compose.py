@@ -142,7 +142,7 @@ def test_edited_files_are_not_overwritten(place: Place, run: Path) -> None:
     path = place.folder / "out" / "compose.yaml"
     path.write_text("# mine\n", encoding="utf-8")
     line = place.advisor(*EXPORT).line
-    assert "compose.yaml: is another file than --compose writes" in line
+    assert "compose.yaml: is another file than this command writes" in line
     assert path.read_text(encoding="utf-8") == "# mine\n"
 
 

@@ -91,7 +91,7 @@ def compose(
         DOCKERFILE: _DOCKERFILE.format(extras=",".join(_extras(placed)), wheel=wheel()),
         PROMETHEUS: _yaml(_scraped(services)),
     }
-    _check_unchanged(file.parent, content)
+    check_unchanged_files(file.parent, content)
     return tuple(placed), content
 
 
@@ -137,8 +137,12 @@ def _check_reachable(name: str, address: ServerAddress) -> None:
         )
 
 
-def _check_unchanged(folder: Path, content: Mapping[str, str]) -> None:
-    """Refuse to write over a file that its owner may have edited, for example the GPUs of the services."""
+def check_unchanged_files(folder: Path, content: Mapping[str, str]) -> None:
+    """Check that no file would be written over that its owner may have edited, for example the GPUs of the services.
+
+    Raises:
+        InputError: A file has another content.
+    """
     for name, text in content.items():
         try:
             before = (folder / name).read_text(encoding="utf-8")
@@ -147,7 +151,9 @@ def _check_unchanged(folder: Path, content: Mapping[str, str]) -> None:
         except (OSError, ValueError):
             before = None
         if before != text:
-            raise InputError(f"{folder / name}: is another file than --compose writes; remove it, or give a new folder")
+            raise InputError(
+                f"{folder / name}: is another file than this command writes; remove it, or give a new folder"
+            )
 
 
 def _compose(members: Sequence[ModelSpec], vllm: Mapping[str, ServerAddress], file: Path) -> Any:

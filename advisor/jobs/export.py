@@ -6,16 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.jobs.compose import compose, write_compose
+from advisor.exports import target_named
+from advisor.exports.target import handed_over
+from advisor.jobs.compose import check_unchanged_files, compose, write_compose
 from advisor.options.export import ExportOptions
 from advisor.progress import Progress
+from advisor.running.models_to_run import check_servers
 from advisor.running.plan import StrategyPlan, plan_json
 from advisor.running.strategy_to_run import figures_to_strategy, plan_of_run
 from advisor.runs.run import Run
 from advisor.runs.schema.result import ModelSource, Result
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import Strategy
+from ensemble.common.files import write_text
 from ensemble.common.text import shown
+from ensemble.errors import UniteError
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.hub import commit_of, push_files
 from ensemble.models.spec import COMMIT, EnsembleSpec, ModelSpec
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def export(options: ExportOptions) -> str:
-    """Write what a run recommends into a folder, and push it to the hub on request.
+    """Write what a run recommends into a folder, and push it to the hub on request; or hand it over to another program.
 
     A set that decodes together becomes a saved ensemble; any other strategy becomes a ``strategy.json``.
 
@@ -36,7 +41,7 @@ def export(options: ExportOptions) -> str:
         options: The options of the command.
 
     Returns:
-        The folder, or the address on the hub.
+        The folder, the address on the hub, or the file of the other program.
 
     Raises:
         InputError: The run has no strategy that can be exported, a local model has changed since the run, the folder
@@ -45,6 +50,8 @@ def export(options: ExportOptions) -> str:
     """
     run, folder, push, private = Run.open(options.run), options.folder, options.push, not options.public
     chosen = plan_of_run(run, options, Progress().say)
+    if options.target is not None:
+        return _hand_over(options, options.target, chosen)
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
         # A saved ensemble is of several models that decode together.
         name = chosen.members[0].name
@@ -78,6 +85,24 @@ def export(options: ExportOptions) -> str:
     savedfolder.write_files(folder, content)
     write_compose(folder, services)
     return str(folder) if push is None else push_files(folder, tuple(content), push, private=private)
+
+
+def _hand_over(options: ExportOptions, program: str, chosen: EnsembleSpec | StrategyPlan) -> str:
+    """Write the configuration of another program for a strategy, and say what it does not run; the file."""
+    target = target_named(program)
+    remote = [member for member in chosen.members if member.is_remote]
+    # Consent here is consent in the file: with it, the program sends prompts and keys to these servers.
+    check_servers(remote, options, str(options.run), is_trusted=options.pool is not None)
+    content, notes = handed_over(target, options.run, chosen)
+    path = options.folder / target.FILE
+    check_unchanged_files(options.folder, {target.FILE: content})
+    try:
+        write_text(path, content)
+    except OSError as error:
+        raise UniteError(f"{path}: cannot be written ({error}); correct that, or give another folder") from error
+    for note in notes:
+        Progress().say(note)
+    return str(path)
 
 
 def _pinned(member: ModelSpec, source: ModelSource | None) -> ModelSpec:

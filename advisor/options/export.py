@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.options.on_run import RunArgument
-from advisor.options.option import argument, changed, option
+from advisor.options.option import argument, option
 from advisor.options.shared import DebugOptions, ServerOptions, StrategyOptions
+from ensemble.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,17 @@ class ExportOptions(DebugOptions, ServerOptions, StrategyOptions, FolderArgument
     push: str | None = option(None, "Push it to the hub under this id.", metavar="ID")
     public: bool = option(False, "Make the new model of --push public.", needs=("push", ()))
     compose: bool = option(False, "Also write files for Docker Compose: the server, vLLM and Prometheus.")
-    # An export contacts no server.
-    allow_server: tuple[str, ...] = changed(ServerOptions, "allow_server", needs=("compose", ()))
-    allow_key_env: tuple[str, ...] = changed(ServerOptions, "allow_key_env", needs=("compose", ()))
+    target: str | None = option(
+        None,
+        "Write the strategy as configuration of another program instead; --as ? lists the programs.",
+        "--as",
+        metavar="PROGRAM",
+        unless=("push", "compose"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # An export contacts no server; these files make another program do so.
+        if (self.allow_server or self.allow_key_env) and not self.compose and self.target is None:
+            name = "--allow-server" if self.allow_server else "--allow-key-env"
+            raise InputError(f"{name} has no effect without --compose or --as; add one of them, or leave out {name}")
