@@ -402,7 +402,7 @@ def test_the_json_value_of_a_response_has_one_spelling(text: str, answer: str | 
     [
         ("json", "nothing", "Expecting value: line 1 column 1 (char 0)"),
         ("json", '{"a": 1,\n "b": }', "Expecting value: line 2 column 7 (char 15)"),
-        ("json", "Sure:\n```json\n[1,\n 2,]\n```", "Expecting value: line 4 column 4 (char 21)"),
+        ("json", "Sure:\n```json\n[1,\n two]\n```", "Expecting value: line 4 column 2 (char 19)"),
         ("json", 'It is {"a": 1, b} now', "Expecting property name enclosed in double quotes: line 1 column 16"),
         ("json", '["NaN", NaN]', "NaN is not valid JSON: line 1 column 9 (char 8)"),
         ("json", '{"a":\n1e999}', "1e999 is too large: line 2 column 1 (char 6)"),
