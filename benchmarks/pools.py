@@ -5,11 +5,13 @@ them. From each pool 300 random sub-pools of 4 to 8 open models within 25 points
 choose on 300 dev questions, and other questions judge. A gain is in points over the best single model in hindsight; its
 interval (95%, bootstrap) is over the sub-pools. Votes and cascades are compared with a plain count in 100,000 cases.
 
-``--only command`` measures the time and the memory of ``advisor select --logs`` on the largest pool instead, and
---save keeps that in results/pools_command.json; nothing else should run beside it. ``--only labels`` counts the labels
-that a comparison needs, ``--only gains`` says how true measured gains and their intervals are, and ``--only learned``
-measures the learned vote, on five pools. ``--kept`` measures nothing: it takes what was kept for ``--tables`` and
-``--plots FOLDER``, which make the tables and the plots of the page.
+Where all strategies are compared, which takes seconds, it is done on fewer sub-pools (``--sub-pools``), of five pools.
+
+``--only command`` measures the time and the memory of ``advisor select --logs`` on the largest pool instead; nothing
+else should run beside it. ``--only labels`` counts the labels that a comparison needs, ``--only recommended`` says what
+the recommendation is worth, ``--only gains`` how true measured gains and their intervals are, and ``--only learned``
+measures the learned vote. With --save each keeps its figures in results/pools_NAME.json. ``--kept`` measures nothing:
+it takes what was kept for ``--tables`` and ``--plots FOLDER``, which make the tables and the plots of the page.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -74,6 +76,8 @@ from benchmarks.prediction import fit_vote, vote_cases, vote_figures
 from ensemble.methods._votes import NONE, Codes, vote
 
 SUB_POOLS = 300
+COMPARED = 60
+"""Sub-pools on which all strategies are compared."""
 SPLITS = 5
 """Random dev questions for which all triples of open models vote."""
 CASES = 100_000
@@ -90,7 +94,15 @@ LABELS = (100, 200, 400)
 JUDGED = 2000
 """Questions that judge a measured gain, at most."""
 _FEWEST_JUDGED = 60
-REGRETS = {"narrow": "at most 0.8", "wide": "at most 0.35"}
+OVER_POOLS = {
+    "regret_recommended_narrow": "at most 0.8",
+    "regret_recommended_wide": "at most 0.35",
+    "regret_rules_narrow": "",
+    "regret_rules_wide": "",
+    "gain_recommended_minus_default_vote_narrow": "at least 0.6",
+    "gain_recommended_minus_default_vote_wide": "",
+}
+"""What is also told as a mean over the pools, with its target; `narrow` and `wide` are the two kinds of sub-pools."""
 _RESAMPLES = 2000
 _COMMAND = "from advisor.cli import main; main()"
 
@@ -102,42 +114,36 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
     parser.add_argument(
-        "--only", choices=("command", "labels", "gains", "learned"), help="these figures, and nothing else"
+        "--only", choices=("command", "labels", "recommended", "gains", "learned"), help="these figures, no others"
     )
     parser.add_argument(
-        "--sub-pools", type=int, default=SUB_POOLS, metavar="N", help="of --only gains and learned, by pool and size"
+        "--sub-pools", type=int, default=COMPARED, metavar="N", help="where all strategies are compared"
     )
     parser.add_argument("--kept", action="store_true", help="measure nothing, take what was kept")
     parser.add_argument("--tables", action="store_true", help="print the tables of the two pages, and nothing else")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of the two pages")
     options = parser.parse_args(given)
+    folder, quick, count = options.pools, options.quick, 3 if options.quick else options.sub_pools
+    parts: dict[str, Callable[[], Iterable[Figure]]] = {
+        "labels": partial(label_figures, folder, quick),
+        "recommended": partial(recommended_figures, folder, quick, count),
+        "gains": partial(gain_figures, folder, quick, count),
+        "learned": partial(learned_figures, folder, count),
+    }
     if options.kept:
-        files = [file for name in ("pools", "pools_command") if (file := RESULTS / f"{name}.json").is_file()]
-        kept = [json.loads(file.read_text(encoding="utf-8"))["figures"] for file in files]
+        files = [RESULTS / f"{name}.json" for name in ("pools", *(f"pools_{each}" for each in ("command", *parts)))]
+        kept = [json.loads(file.read_text(encoding="utf-8"))["figures"] for file in files if file.is_file()]
         figures = [Figure(name, **rest) for own in kept for name, rest in own.items()]
-    elif not (options.pools / f"{NAMES[0]}.jsonl.xz").is_file():
-        progress(f"benchmarks.pools: no pools in {options.pools}; without them nothing can be measured")
+    elif not (folder / f"{NAMES[0]}.jsonl.xz").is_file():
+        progress(f"benchmarks.pools: no pools in {folder}; without them nothing can be measured")
         return 0
-    elif options.only == "command":
-        tell("pools_command", command_figures(options.pools), options)
-        return 0
-    elif options.only == "gains":
-        tell("pools_gains", list(gain_figures(options.pools, options.quick, options.sub_pools)), options)
-        return 0
-    elif options.only == "labels":
-        tell("pools_labels", list(label_figures(options.pools, options.quick)), options)
-        return 0
-    elif options.only == "learned":
-        tell("pools_learned", list(learned_figures(options.pools, 3 if options.quick else options.sub_pools)), options)
+    elif options.only:
+        part = partial(command_figures, folder) if options.only == "command" else parts[options.only]
+        tell(f"pools_{options.only}", list(part()), options)
         return 0
     else:
-        figures = [
-            *pool_figures(options.pools, options.quick),
-            *check_figures(options.pools, options.quick),
-            *label_figures(options.pools, options.quick),
-            *learned_figures(options.pools, 3 if options.quick else options.sub_pools),
-            *gain_figures(options.pools, options.quick, options.sub_pools),
-        ]
+        figures = [*pool_figures(folder, quick), *check_figures(folder, quick)]
+        figures += [figure for part in parts.values() for figure in part()]
     if options.tables:
         print("\n\n".join(tables(figures)))
     else:
@@ -152,31 +158,15 @@ def pool_figures(folder: Path, quick: bool) -> list[Figure]:
     measure = partial(_one_pool, folder=folder, quick=quick)
     if quick:
         found = {name: measure(name) for name in NAMES[:2]}
-        return [figure for figures in found.values() for figure in figures] + list(_over_pools(found))
+        return [figure for figures in found.values() for figure in figures]
     progress(f"benchmarks.pools: {SUB_POOLS} sub-pools of each pool")
-    cases = {name: list(vote_cases(read_pool(name, folder))) for name in ANSWERED}
-    # No prediction may come from the pool that judges it.
-    others = [{"vote": fit_vote({each: own for each, own in cases.items() if each != name})} for name in NAMES[::-1]]
     with ProcessPoolExecutor(min(len(NAMES), os.cpu_count() or 1), get_context("spawn")) as processes:
         # The largest pool first, so that the others fill the time beside it.
-        found = dict(zip(NAMES[::-1], processes.map(measure, NAMES[::-1], others), strict=True))
-    # How well votes are predicted comes from the same cases; benchmarks.prediction has it in detail.
-    worst = next(vote_figures(cases))
-    return [*(figure for name in NAMES for figure in found[name]), *_over_pools(found), worst]
+        found = dict(zip(NAMES[::-1], processes.map(measure, NAMES[::-1]), strict=True))
+    return [figure for name in NAMES for figure in found[name]]
 
 
-def _over_pools(found: Mapping[str, Sequence[Figure]]) -> Iterator[Figure]:
-    """The regrets of the recommendation and of the rules, as means over the pools."""
-    values = {figure.name: figure.value for figures in found.values() for figure in figures}
-    for kind, part in (("narrow", ""), ("wide", "wide_")):
-        for way, limit in (("recommended", REGRETS[kind]), ("rules", "")):
-            keys = [f"{name.replace('-', '_')}_{part}regret_{way}" for name in found]
-            own = [value for key in keys if (value := values.get(key)) is not None]
-            note = f"points behind the best strategy in hindsight: mean of {len(own)} pools, and the least and the most"
-            yield Figure(f"regret_{way}_{kind}", float(np.mean(own)), min(own), max(own), limit, note)
-
-
-def _one_pool(name: str, coefficients: Mapping[str, Any] | None = None, *, folder: Path, quick: bool) -> list[Figure]:
+def _one_pool(name: str, *, folder: Path, quick: bool) -> list[Figure]:
     pool, count = read_pool(name, folder), 3 if quick else SUB_POOLS
     key = name.replace("-", "_")
     figures = [
@@ -188,15 +178,10 @@ def _one_pool(name: str, coefficients: Mapping[str, Any] | None = None, *, folde
     drawn = list(sub_pools(pool, count))
     large = _votes(list(sub_pools(pool, count, LARGE_SIZES, seed=1)))
     told = {row: own for row, own in large.items() if row.partition("_")[2] in _LARGE}
-    parts = {
-        "": (_votes(drawn) | _regrets(drawn, coefficients), "sub-pools"),
-        "large_": (told, "sub-pools of 10 to 14 models"),
-        "wide_": (
-            _regrets(list(sub_pools(pool, count, spread=_WIDE, seed=2)), coefficients),
-            "sub-pools without a limit of the gap",
-        ),
-    }
-    for part, (values, what) in parts.items():
+    for part, values, what in (
+        ("", _votes(drawn), "sub-pools"),
+        ("large_", told, "sub-pools of 10 to 14 models"),
+    ):
         figures += [_mean(f"{key}_{part}{row}", own, what) for row, own in values.items()]
     return [*figures, *_triples(pool, key, 1 if quick else SPLITS)]
 
@@ -222,7 +207,35 @@ def _votes(drawn: Sequence[SubPool]) -> Values:
     return values
 
 
-def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -> Values:
+def recommended_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
+    """What each way to decide loses, and what the recommendation gains over the default vote, on five pools."""
+    names = [name for name in ANSWERED if (folder / f"{name}.jsonl.xz").is_file()]
+    cases = {name: list(vote_cases(read_pool(name, folder))) for name in names}
+    values: dict[str, list[float]] = defaultdict(list)
+    for name in names[:2] if quick else names:
+        progress(f"benchmarks.pools: the recommendation on {count} sub-pools of {name}")
+        # No prediction may come from the pool that judges it.
+        coefficients = {"vote": fit_vote({each: own for each, own in cases.items() if each != name})}
+        pool, key = read_pool(name, folder), name.replace("-", "_")
+        for kind, part, drawn in (
+            ("narrow", "", sub_pools(pool, count)),
+            ("wide", "wide_", sub_pools(pool, count, spread=_WIDE, seed=2)),
+        ):
+            found = _regrets(list(drawn), coefficients)
+            what = "sub-pools" if kind == "narrow" else "sub-pools without a limit of the gap"
+            for row, own in found.items():
+                limit = "at least -0.1" if row == "gain_recommended_minus_default_vote" and kind == "narrow" else ""
+                yield replace(_mean(f"{key}_{part}{row}", own, what), limit=limit)
+                values[f"{row}_{kind}"].append(float(np.mean(own)))
+    for row, limit in OVER_POOLS.items():
+        own = values[row]
+        note = f"mean of {len(own)} pools, and the least and the most"
+        yield Figure(row, float(np.mean(own)), min(own), max(own), limit, note)
+    # How well votes are predicted comes from the same cases; benchmarks.prediction has it in detail.
+    yield next(vote_figures(cases))
+
+
+def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Values:
     """What each way to decide loses against the best strategy in hindsight, judged on questions that decided nothing.
 
     ``never`` vote; vote if a gain is ``shown``; ``always`` vote as by default; always let the set of the paper's
@@ -266,6 +279,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any] | None) -
                 other = recommend(compared)
             if other is not None:
                 choices[f"least_{round(10 * least):02}"] = other.result.strategy
+        values["gain_recommended_minus_default_vote"].append(points[choices["recommended"]] - points[together])
         for name, strategy in choices.items():
             values[f"regret_{name}"].append(best - points[strategy])
             values[f"votes_{name}"].append(float(len(strategy.members) > 1))
@@ -292,12 +306,12 @@ def _points(strategy: Strategy, split: AnsweredSplit) -> float:
 
 
 def _predictions(
-    dev: AnsweredSplit, held_out: AnsweredSplit, coefficients: Mapping[str, Any] | None
+    dev: AnsweredSplit, held_out: AnsweredSplit, coefficients: Mapping[str, Any]
 ) -> dict[Strategy, Prediction]:
     """The predicted gains of all votes, by coefficients from other pools."""
     both = [Profile(name, (*own.answers, *held_out.profiles[name].answers)) for name, own in dev.profiles.items()]
     voters = fitting_voters(both, Limits())
-    if coefficients is None or len(voters) < FEWEST_VOTERS:
+    if len(voters) < FEWEST_VOTERS:
         return {}
     predictor = Predictor(both, coefficients)
     found: dict[Strategy, Prediction] = {}
