@@ -6,6 +6,7 @@ import io
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -14,9 +15,11 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
 from benchmarks._measure import Figure
-from benchmarks._pools import NAMES
+from benchmarks._pools import ANSWERED, NAMES
 
 KEYS = {name.replace("-", "_"): name for name in NAMES}
+COMPARED_KEYS = {name.replace("-", "_"): name for name in ANSWERED}
+"""The pools on which all strategies are compared; the plots have the first three."""
 STRATEGIES = {
     "single": "the best single model by dev",
     "router": "router: the model that was right on similar dev questions",
@@ -65,11 +68,7 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
     """The tables of the page, in its order, as Markdown."""
     by = {figure.name: figure for figure in figures}
     pools = {key: name for key, name in KEYS.items() if f"{key}_models" in by}
-    heads = list(pools.values())
-
-    def row(text: str, name: str, cell: Callable[[Figure], str]) -> list[str]:
-        cells = (by.get(f"{key}_{name}") for key in pools)
-        return [text, *("–" if one is None or one.value is None else cell(one) for one in cells)]
+    heads, row = list(pools.values()), partial(_row, by, pools)
 
     def calls(name: str) -> str:
         return _number(statistics.mean(_value(by, f"{key}_{name}") for key in pools))
@@ -131,21 +130,7 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
         ["the three most accurate", *heads, "name"],
         [[*row(text, name, lambda one: _number(one.value)), f"`{name}`"] for name, text in agree.items()],
     )
-    for part, what in {"": "within 25 points", "wide_": "any gap"}.items():
-        rows = [
-            [*row(text, f"{part}regret_{name}", _plain), *_votes(by, part, name, pools), f"`{part}regret_{name}`"]
-            for name, text in WAYS.items()
-        ]
-        yield _table([f"points behind the best, {what}", *heads, "votes", "name"], rows)
-    rows = []
-    for kind, what in {"narrow": "within 25 points", "wide": "any gap"}.items():
-        own = by.get(f"regret_recommended_{kind}"), by.get(f"regret_rules_{kind}")
-        if all(own):
-            cells = [f"{one.value:.2f}" for one in own if one is not None]
-            rows.append(
-                [what, *cells, own[0].limit if own[0] else "", f"`regret_recommended_{kind}`, `regret_rules_{kind}`"]
-            )
-    yield _table(["mean of all pools", "recommendation", "set of the paper's rules", "target", "name"], rows)
+    yield from _recommendation_tables(by)
     rows = [
         ["votes, counted one by one", f"{_value(by, 'vote_cases'):,.0f}", "100,000", "`vote_cases`"],
         ["votes that differ from a plain count", f"{_value(by, 'vote_differences'):.0f}", "0", "`vote_differences`"],
@@ -165,6 +150,40 @@ def tables(figures: Sequence[Figure]) -> Iterator[str]:
     if all(name in by for name in limits):
         rows = [[text, f"{_value(by, name):,.1f}", by[name].limit, f"`{name}`"] for name, text in limits.items()]
         yield _table(["28 models, 11,971 questions", "measured", "target", "name"], rows)
+
+
+def _recommendation_tables(by: By) -> Iterator[str]:
+    """What each way to decide loses, and what the recommendation gains over the default vote."""
+    compared = {key: name for key, name in COMPARED_KEYS.items() if f"{key}_regret_never" in by}
+    row, kinds = partial(_row, by, compared), {"": "within 25 points", "wide_": "any gap"}
+    for part, what in kinds.items():
+        rows = [
+            [
+                *row(text, f"{part}regret_{name}", _plain),
+                *_votes(by, part, name, compared),
+                f"`{part}regret_{name}`",
+            ]
+            for name, text in WAYS.items()
+        ]
+        yield _table([f"points behind the best, {what}", *compared.values(), "votes", "name"], rows)
+    more = "gain_recommended_minus_default_vote"
+    rows = [[*row(what, f"{part}{more}", _interval), f"`{part}{more}`"] for part, what in kinds.items()]
+    yield _table(["recommendation over the default vote", *compared.values(), "name"], rows)
+    rows = []
+    for kind, what in {"narrow": "within 25 points", "wide": "any gap"}.items():
+        names = [f"regret_recommended_{kind}", f"regret_rules_{kind}", f"{more}_{kind}"]
+        own = [by[name] for name in names if name in by]
+        if len(own) == len(names):
+            targets = "; ".join(one.limit for one in own if one.limit)
+            rows.append([what, *(f"{one.value:.2f}" for one in own), targets, ", ".join(f"`{name}`" for name in names)])
+    head = ["mean of all pools", "recommendation", "set of the paper's rules", "recommendation over the default vote"]
+    yield _table([*head, "targets", "name"], rows)
+
+
+def _row(by: By, pools: Mapping[str, str], text: str, name: str, cell: Callable[[Figure], str]) -> list[str]:
+    """A text, and the figure of each pool."""
+    cells = (by.get(f"{key}_{name}") for key in pools)
+    return [text, *("–" if one is None or one.value is None else cell(one) for one in cells)]
 
 
 def _votes(by: By, part: str, name: str, pools: Mapping[str, str]) -> list[str]:
