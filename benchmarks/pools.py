@@ -90,7 +90,9 @@ _LARGE = ("single", "rules", "top3", "calls3", "calls4", "default", "calls6", "c
 _WIDE = 100.0
 LEAST = (0.0, 0.4, 0.6, 0.8)
 """Points for each call of a question that a strategy must be expected to gain, beside the default."""
-LABELS = (100, 200, 400)
+LABELS = (100, 200, 300, 400)
+GAINED = (4.0, 6.0)
+"""Points that a vote truly gains where the power to show it is told."""
 JUDGED = 2000
 """Questions that judge a measured gain, at most."""
 _FEWEST_JUDGED = 60
@@ -446,11 +448,13 @@ def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
     ``bias_measured_gain``: the measured gain of the default cascade minus the gain that the others tell, in points.
     ``interval_coverage_recommended``: how often the 90% interval of the recommended strategy's measured gain holds that
     gain, whose own error widens the interval; ``_expected`` for the interval of the expected gain. Over the model that
-    is the best on the labels.
+    is the best on the labels. ``power_gain5_n300``: how often 300 labels in all show the gain of the cascade, where the
+    other questions tell one of 4 to 6 points.
     """
     names = NAMES[:2] if quick else [name for name in ANSWERED if (folder / f"{name}.jsonl.xz").is_file()]
     biases: list[float] = []
     covered: list[float] = []
+    shown: dict[int, list[float]] = defaultdict(list)
     for name, labels in product(names, LABELS[:1] if quick else LABELS):
         pool, key = read_pool(name, folder), f"{name.replace('-', '_')}_{labels}"
         values: Values = defaultdict(list)
@@ -475,6 +479,8 @@ def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
                 truth, error = 100 * float(differences.mean()), 100 * float(differences.std()) / len(judge) ** 0.5
                 if result.strategy == largest:
                     values["bias"].append(result.gain.points - truth)
+                    if GAINED[0] <= truth <= GAINED[1]:
+                        shown[labels].append(float(result.shown == "yes"))
                 if is_recommended:
                     values["bias_recommended"].append(result.gain.points - truth)
                     values["coverage"].append(_holds(result.gain.points, result.gain.error, truth, error))
@@ -490,6 +496,9 @@ def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
         figure = _mean(f"interval_coverage_recommended_{key}", values["coverage"], what)
         yield replace(figure, limit="0.87 to 0.95")
         yield _mean(f"interval_coverage_expected_{key}", values["coverage_expected"], what)
+    for labels, outcomes in shown.items():
+        figure = _mean(f"power_gain5_n{labels}", outcomes, f"votes that gain {GAINED[0]:g} to {GAINED[1]:g} points")
+        yield replace(figure, limit="at least 0.75" if labels == 300 else "")
     note = f"the mean of {len(biases)} settings, the least and the most"
     yield Figure("bias_measured_gain", float(np.mean(biases)), min(biases), max(biases), "-0.2 to 0.2", note)
     yield Figure(
