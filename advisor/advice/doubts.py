@@ -187,8 +187,8 @@ def _agreement_where_wrong(codes: Codes, wrong: NDArray[np.bool_]) -> tuple[Floa
 def broken_references(profiles: Sequence[Profile], task: Task) -> tuple[RunDoubt, ...]:
     """Questions whose reference is doubtful.
 
-    Where two thirds of the more accurate half of the candidates give one answer, none of them is right, and half of the
-    others are. And where a text is the reference of several questions, and no candidate is right on any of them.
+    Where three quarters of the more accurate half of the candidates give one answer, none of them is right, and most of
+    the others are. And where a text is the reference of several questions, and no candidate is right on any of them.
     """
     graded, ids = np.stack([scores(profile) for profile in profiles]), [each.id for each in task.examples]
     if not is_binary(graded):
@@ -198,8 +198,8 @@ def broken_references(profiles: Sequence[Profile], task: Task) -> tuple[RunDoubt
     if len(profiles) >= _FEWEST_MODELS:
         order = sorted(range(len(profiles)), key=lambda row: rank(profiles[row]))
         codes, right = codes_of(profiles)[order], graded[order]
-        agree = count_votes(codes[:half]).max(axis=0) >= 2 * half / 3
-        places = np.flatnonzero(agree & (right[:half].max(axis=0) < 1) & (right[-half:].mean(axis=0) >= 0.5))
+        agree = count_votes(codes[:half]).max(axis=0) >= 3 * half / 4
+        places = np.flatnonzero(agree & (right[:half].max(axis=0) < 1) & (right[-half:].mean(axis=0) > 0.5))
         if len(places) >= max(_LEAST_BROKEN, _BROKEN_SHARE * len(ids)):
             shown = tuple(ids[place] for place in places[:_MOST_QUESTIONS])
             text = (
