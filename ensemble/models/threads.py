@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import torch
 
-from ensemble.models.member import LocalMember
+from ensemble.models.member import LocalMember, Member
 
 _ROWS, _TOKENS, _STEPS = 8, 8, 2
 _ROUNDS = 5
@@ -39,6 +39,18 @@ def fastest_threads(member: LocalMember, most: int) -> int:
     finally:
         torch.set_num_threads(before)
     return most
+
+
+def set_fastest_threads(members: Sequence[Member]) -> None:
+    """Let the calling thread compute with the threads of the member that needs the most; see :func:`fastest_threads`.
+
+    It is called by the thread that computes, because OpenMP keeps other threads for each. Where two threads have some,
+    more of them than cores, they sleep instead of waiting actively, and small operations gain nothing from them.
+    """
+    most = torch.get_num_threads()
+    local = [member for member in members if isinstance(member, LocalMember) and member.model.device.type == "cpu"]
+    if local:
+        torch.set_num_threads(max(fastest_threads(member, most) for member in local))
 
 
 def _is_faster(work: Callable[[], None], many: int, few: int) -> bool:
