@@ -5,7 +5,8 @@ process that send the same requests, each on its own connection, which is kept. 
 and then one after the other. What is not here: the network between machines, and what a client library takes.
 
 ``--only hostile`` measures honest clients beside hostile ones: half-sent heads while the server may open 256 files, and
-20 clients that send slow, wrong and large requests beside 64 honest ones.
+20 clients that send slow, wrong and large requests beside 64 honest ones. ``--only prompts`` compares long prompts with
+`Ensemble.generate` in this process, and ``--only memory`` watches the server's memory over many mixed requests.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+import torch
+
 from advisor.pool.pool_file import read_pool
-from benchmarks._measure import Figure, arguments, progress, spread, tell
+from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._models import QUESTIONS, demo_prompts
+from ensemble import Ensemble
 
 CLIENTS = 64
 LIMIT = "at least 4"
@@ -35,7 +39,11 @@ SETS = {"": ("terse-neox", "terse-olmo", "terse-mistral"), "_long": ("stepwise-l
 """By the ending of the figures' names: the demo's set, and the only of its models that writes long answers, twice."""
 HOSTILE = 20
 HEADS, FILES = 300, 256
+MIXED, FIRST = 16, 500
+"""Clients that send mixed requests, and the requests after which the server's memory should not grow."""
 KEY = "sesame"
+LONG = 500
+"""Tokens of a long prompt."""
 KEYS = ("serving_speedup", "lost", "same_texts", "refused_over_limit")
 """What is always in the JSON object; null where it cannot be measured."""
 
@@ -90,8 +98,12 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--pool", default="demo", help="a pool file to take the demo's models from")
     parser.add_argument("--batch-size", default="auto", help="the server's")
-    parser.add_argument("--only", choices=("usual", "hostile"), default="usual", help="which clients ask")
+    parts = ("usual", "hostile", "prompts", "memory")
+    parser.add_argument("--only", choices=parts, default="usual", help="which clients ask")
+    parser.add_argument("--requests", type=int, default=10_000, help="of --only memory")
     options = parser.parse_args(given)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     pool = read_pool(options.pool) if QUESTIONS.is_file() else []
     there = {c.name: c.checkpoint.location for c in pool if not c.checkpoint.is_remote}
     figures: list[Figure] = []
@@ -100,17 +112,23 @@ def main(given: Sequence[str] | None = None) -> int:
         if not all((Path(folder) / "config.json").is_file() for folder in folders):
             progress("benchmarks.serving: skipped, the demo's models are not there (python -m advisor.demo.train)")
             continue
-        if suffix and (options.quick or options.only == "hostile"):
+        if suffix and (options.quick or options.only != "usual"):
             continue
         progress(f"benchmarks.serving: {' + '.join(names)}")
         if options.only == "hostile":
             figures += _hostile(folders, options)
             continue
+        if options.only == "memory":
+            figures += _memory(folders, options)
+            continue
         with server(folders, options) as (process, url):
             clock = _clock(process.pid) if options.clock == "cpu" else time.perf_counter
+            if options.only == "prompts":
+                figures += asyncio.run(_long_prompts(url, clock, folders, options))
+                continue
             figures += asyncio.run(_measured(url, clock, options, suffix, " + ".join(names)))
-    if options.only == "hostile":
-        tell("serving_hostile", figures, options)
+    if options.only != "usual":
+        tell(f"serving_{options.only}", figures, options)
         return 0
     named = {figure.name for figure in figures}
     figures += [Figure(key, None, note="not measured here") for key in KEYS if key not in named]
@@ -205,6 +223,42 @@ async def _measured(
     ]
 
 
+async def _long_prompts(
+    url: str, clock: Callable[[], float], folders: Sequence[str], options: argparse.Namespace
+) -> list[Figure]:
+    """One token after a prompt of :data:`LONG` tokens, from the server and by `Ensemble.generate` in this process."""
+    ensemble, client, timer = Ensemble.from_pretrained(folders, dtype="float32"), Client(url), Timer(0, options.clock)
+    count, rounds = (1, 2) if options.quick else (4, options.rounds or 11)
+    direct, served = [], []
+    for turn in range(1 + rounds):
+        prompts = [_long_prompt(ensemble, turn * count + n) for n in range(count)]
+        start = timer.now()
+        texts = [ensemble.generate([prompt], max_new_tokens=1, stop=["\n"])[0].text for prompt in prompts]
+        middle, begin = timer.now(), clock()
+        answers = [await client.ask(prompt, 1) for prompt in prompts]
+        end = clock()
+        if answers != [(200, text) for text in texts]:
+            raise RuntimeError(f"the server's texts {answers} differ from {texts}")
+        if turn:
+            direct.append(1000 * (middle - start) / count)
+            served.append(1000 * (end - begin) / count)
+    await client.close()
+    note = f"one token after a prompt of {LONG} tokens, {rounds} rounds of {count}, {options.clock} clock"
+    return [
+        ratio("prompt500_server_over_direct", served, direct, limit="at most 1.15", note=note),
+        spread("prompt500_direct_ms", direct, note=note),
+        spread("prompt500_server_ms", served, note=note),
+    ]
+
+
+def _long_prompt(ensemble: Ensemble, number: int) -> str:
+    # Another beginning each time, so that nothing of it was computed before.
+    prompt, questions = f"{number}.", demo_prompts(200)
+    while len(ensemble.encode(prompt)[0]) < LONG:
+        prompt += f" {questions[(number + len(prompt)) % len(questions)]}"
+    return prompt
+
+
 async def _over_the_limit(connections: Sequence[Client], prompt: str) -> int:
     """How many of twice as many clients as allowed are refused as such, when all ask at once; -1 if one is lost.
 
@@ -228,7 +282,7 @@ def _hostile(folders: Sequence[str], options: argparse.Namespace) -> list[Figure
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         with server(folders, options, texts=8 * CLIENTS, log=log) as (process, url):
             asked, lost, differ = asyncio.run(_beside_hostile(url, demo_prompts(clients), seconds))
-            peak = _peak_mib(process.pid)
+            peak = _status_mib(process.pid, "VmHWM")
         note = f"{clients} clients beside {HOSTILE} hostile ones for {seconds} s"
         figures += [
             Figure("hostile_asked", asked, note=f"{note}: requests of the honest ones"),
@@ -240,13 +294,64 @@ def _hostile(folders: Sequence[str], options: argparse.Namespace) -> list[Figure
     return figures
 
 
-def _peak_mib(process: int) -> float | None:
-    """The most memory that a process has held so far, on Linux."""
+def _memory(folders: Sequence[str], options: argparse.Namespace) -> list[Figure]:
+    """How the server's memory grows over many mixed requests, after the first ones."""
+    requests, first = (60, 20) if options.quick else (options.requests, FIRST)
+    with server(folders, options) as (process, url):
+        sizes = asyncio.run(_sizes(url, process.pid, requests))
+        peak = _status_mib(process.pid, "VmHWM")
+    note = f"{requests} mixed requests of {MIXED} clients"
+    later = [size for done, size in sizes if done >= first]
+    if None in (peak, *later):
+        return [Figure("memory_growth", None, note="not measured here")]
+    return [
+        Figure("memory_growth", max(later) / later[0], limit="at most 1.1", note=f"{note}, after the first {first}"),
+        Figure("memory_first_mib", later[0], note=f"after {first} requests"),
+        Figure("memory_end_mib", later[-1], min(later), max(later), note=f"after {requests} requests"),
+        Figure("memory_peak_mib", peak, note=note),
+    ]
+
+
+async def _sizes(url: str, process: int, requests: int) -> list[tuple[int, float]]:
+    """How many requests were sent, and the memory of the server then."""
+    prompts, numbers, sizes = demo_prompts(200), iter(range(requests)), []
+
+    async def usual(url: str, number: int) -> None:
+        client = Client(url)
+        await client.ask(prompts[number % len(prompts)], 1 + number % 40)
+        await client.close()
+
+    async def long(url: str, number: int) -> None:
+        client = Client(url)
+        # Up to 5,000 tokens.
+        await client.ask(f"{number}. {' '.join(prompts[: 1 + number % 120])}", 1 + number % 8)
+        await client.close()
+
+    async def refused(url: str, number: int) -> None:
+        client = Client(url)
+        await client.ask("x" * 2**20 * (1 + number % 8), 1)
+        await client.close()
+
+    kinds = (usual, _tiny_numbers, usual, long, usual, _leaving, usual, refused, usual, long, usual, _many_prompts)
+
+    async def client() -> None:
+        for number in numbers:
+            if number % 20 == 0:
+                sizes.append((number, _status_mib(process, "VmRSS")))
+            with suppress(OSError, EOFError, asyncio.TimeoutError):
+                await asyncio.wait_for(kinds[number % len(kinds)](url, number), 60)
+
+    await asyncio.gather(*(client() for _ in range(MIXED)))
+    return sizes
+
+
+def _status_mib(process: int, name: str) -> float | None:
+    """The memory of a process, on Linux: ``VmRSS`` now, ``VmHWM`` the most so far."""
     try:
         lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM:")), None)
+    return next((int(line.split()[1]) / 2**10 for line in lines if line.startswith(f"{name}:")), None)
 
 
 async def _beside_half_heads(url: str, rounds: int) -> list[float]:

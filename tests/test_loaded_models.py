@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from advisor.jobs.planning.plan import plan_loads
 from advisor.profile.loaded_models import LoadedModels
 from ensemble.errors import MemberError
-from ensemble.models import memory
+from ensemble.models import memory, threads
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
@@ -57,6 +58,58 @@ def test_a_model_is_loaded_once_for_itself_and_for_sets(loaded: LoadedModels, sp
     together = loaded.ensemble(spec("beta", "alpha"))
     assert together.members[1] is alone.members[0]
     assert counts(loaded) == {"alpha": 1, "beta": 1}
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_set_has_the_threads_that_its_members_need_unless_texts_must_be_the_same(
+    tmp_path: Path, spec: SpecOf, monkeypatch: pytest.MonkeyPatch, deterministic: bool
+) -> None:
+    counts = {"alpha": 3, "beta": 2}
+    monkeypatch.setattr("ensemble.models.threads.fastest_threads", lambda member, _: counts[member.name])
+    before = torch.get_num_threads()
+    loaded = LoadedModels(tmp_path, deterministic=deterministic)
+    used = []
+    try:
+        for names in (("beta",), ("beta", "alpha"), ("beta",)):
+            loaded.ensemble(spec(*names))
+            used.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert used == ([before] * 3 if deterministic else [2, 3, 2])
+    assert loaded.threads == ({} if deterministic else counts)
+
+
+def test_a_run_records_its_threads_and_changes_those_of_no_other_code(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensemble.models.threads.fastest_threads", lambda *_: 3)
+    before = torch.get_num_threads()
+    place.job(models)
+    assert place.advisor(*SELECT, "--out", "run").status == 0
+    assert set(result()["provenance"]["threads"].values()) == {3}
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("seconds", "count"),
+    [({4: 1.0, 2: 1.0, 1: 1.0}, 1), ({4: 1.0, 2: 1.05, 1: 1.2}, 2), ({4: 1.0, 2: 1.5, 1: 1.0}, 4)],
+    ids=["no thread helps", "two help", "four help"],
+)
+def test_a_model_gets_no_more_threads_than_help(
+    loaded: LoadedModels, spec: SpecOf, monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], count: int
+) -> None:
+    member = loaded.ensemble(spec("alpha")).members[0].local
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += seconds[torch.get_num_threads()]
+        return now
+
+    monkeypatch.setattr(threads.time, "perf_counter", clock)
+    before = torch.get_num_threads()
+    assert threads.fastest_threads(member, 4) == count
+    assert torch.get_num_threads() == before
 
 
 def test_the_same_name_of_another_model_is_another_model(loaded: LoadedModels, spec: SpecOf) -> None:

@@ -105,6 +105,13 @@ def test_an_interval_leaves_out_zero_exactly_if_its_look_shows_a_gain(n: int) ->
         assert (gain.interval(0.05)[0] > 0) == (p_value < limit) == (look.corrected(p_value) < 0.05)
 
 
+@pytest.mark.parametrize(("plan", "test"), [((800,), 1), ((400, 800), 1), ((800,), 2)])
+def test_only_the_single_look_of_the_first_test_corrects_nothing(plan: tuple[int, ...], test: int) -> None:
+    look = replace(BLANK, plan=plan, test=test)
+    is_same = look.corrected(0.02) == pytest.approx(0.02) and look.stretch(0.05, 300) == pytest.approx(1.0)
+    assert look.corrects is not is_same
+
+
 def test_all_looks_together_keep_alpha() -> None:
     # Sums of independent parts, as the estimate on more and more questions; 1 in 20,000 is 0.2 points of the rate.
     plan = planned_looks(800)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -274,3 +275,17 @@ def test_a_second_signal_ends_it_at_once(process: subprocess.Popen[str]) -> None
         process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert process.stderr.read().count("\n") == 1
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_thread_that_decodes_gets_the_threads_that_help_unless_texts_must_be_the_same(
+    pair: Ensemble, monkeypatch: pytest.MonkeyPatch, deterministic: bool
+) -> None:
+    callers: list[str] = []
+    monkeypatch.setattr(
+        "ensemble.models.threads.set_fastest_threads", lambda _: callers.append(threading.current_thread().name)
+    )
+    batch = Batch(1, draft=0, deterministic=True) if deterministic else SLOW
+    with serving(pair, batch=batch) as running:
+        running.client().completions.create(model="tiny", prompt="x", max_tokens=2)
+    assert callers == ([] if deterministic else ["decoder"])

@@ -81,6 +81,11 @@ class Look:
         return min(self.p_no_gain, self.p_no_loss) <= self.limit
 
     @property
+    def corrects(self) -> bool:
+        """Whether it changes p-values and intervals: the only look of the first test changes none."""
+        return len(self.plan) > 1 or self.test > 1
+
+    @property
     def inputs(self) -> tuple[object, ...]:
         """What a run with the same inputs has, too: without the limit, which depends on alpha."""
         return self.questions, self.members, self.method, self.k, self.plan, self.n, self.p_no_gain, self.p_no_loss

@@ -72,7 +72,7 @@ def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> 
     judge = evaluator.judge
     task = judge.sign(evaluator.task) if judge else evaluator.task
     judges = judge.identities if judge else {}
-    recorded = provenance.of_run(config, evaluator.identities, evaluator.loads, methods, judges)
+    recorded = provenance.of_run(config, evaluator.identities, evaluator.loads, evaluator.threads, methods, judges)
     judged = None
     if judge:
         names = [profile.model for profile in profiles]

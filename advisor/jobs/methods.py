@@ -87,6 +87,7 @@ class Evaluator:
         task: The questions.
         identities: What determines each member's responses, by name.
         loads: The seconds of each load of a model, by name.
+        threads: The number of threads that was measured for a model, by name.
         judge: Scores the responses of a task with a rubric; None for other tasks.
 
     Raises:
@@ -110,6 +111,7 @@ class Evaluator:
         self._profiler, self.judge = open_profiler(config, cache, progress)
         self.identities = self._profiler.identities
         self.loads = self._profiler.loads
+        self.threads = self._profiler.threads
 
     def run(self) -> tuple[list[Profile], list[MethodResult]]:
         """Evaluate the methods, and the control.

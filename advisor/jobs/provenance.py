@@ -29,6 +29,7 @@ def of_run(
     config: RunConfig,
     fingerprints: Mapping[str, Fingerprint | ServerIdentity],
     loads: Mapping[str, Sequence[float]],
+    threads: Mapping[str, int],
     methods: Sequence[str] = (),
     judges: Mapping[str, Fingerprint | ServerIdentity] = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def of_run(
         config: The run.
         fingerprints: What decides each candidate's responses, by name.
         loads: The seconds of each load of a model in this process, by name.
+        threads: The number of threads that was measured for a model in this process, by name.
         methods: The methods besides the run's own.
         judges: What decides the verdicts of each judge, by name, the one that scores first.
     """
@@ -66,6 +68,7 @@ def of_run(
             else {}
         ),
         "loads": {name: {"count": len(seconds), "seconds_total": sum(seconds)} for name, seconds in loads.items()},
+        "threads": dict(threads),
     }
 
 

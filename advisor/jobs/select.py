@@ -199,7 +199,7 @@ def run(
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         looks=with_earlier(looks, earlier),
         provenance=provenance.of_run(
-            config, profiler.identities, profiler.loads, judges=judge.identities if judge else {}
+            config, profiler.identities, profiler.loads, profiler.threads, judges=judge.identities if judge else {}
         ),
     )
 
@@ -254,8 +254,9 @@ def _verify(
     members = voters if strategy.ASKS else strategy.members
     blank = Look(questions_id(whole), members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
     looks = look_until_sure(verify, blank, earlier, config.alpha)
-    part, chosen, _ = asked[max(asked)]
-    return part, chosen, _strategies(part, chosen, looks[-1]), looks
+    part, chosen, compared = asked[max(asked)]
+    # To compare again takes seconds.
+    return part, chosen, _strategies(part, chosen, looks[-1]) if looks[-1].corrects else compared, looks
 
 
 def _tested(chosen: ChosenSet, compared: Compared) -> StrategyResult | None:

@@ -44,6 +44,8 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
         InputError: A model cannot be used, the cluster cannot be reached or lacks what a model needs, the cache cannot
             be written, or a file with a batch's answers cannot be used.
     """
+    import torch
+
     inference = config.inference
     # A candidate can be a judge, too.
     models = tuple(dict.fromkeys((*config.candidates, *config.judges)))
@@ -51,7 +53,7 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
     with ExitStack() as stack:
         # What a local engine froze may be a caller's, who deletes it later.
         stack.callback(gc.unfreeze)
-        engine: JobRunner = LocalJobRunner(config.cache_dir)
+        engine: JobRunner = LocalJobRunner(config.cache_dir, deterministic=inference.deterministic)
         if inference.engine == "ray":
             from advisor.profile.ray_runner import RayJobRunner
             from ensemble.distributed.ray_cluster import cluster
@@ -71,6 +73,8 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
                 is_stored=partial(is_profiled, config),
             ):
                 progress.say(note)
+            # The engine sets the number that each model needs.
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
         # Opened last, so that a run that is refused writes nothing.
         cache = stack.enter_context(ResponseCache(config.cache_dir, progress.say))
         # In evaluate, dev and held_out are often the same questions, with the same notes.

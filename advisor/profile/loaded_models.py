@@ -31,18 +31,24 @@ class LoadedModels:
 
     Args:
         cache_dir: The folder of the joint vocabularies' tables.
+        deterministic: Whether all models keep torch's number of threads. Else it is measured for each model on the
+            processor when it is first loaded. Sums may be rounded otherwise with another number.
 
     Attributes:
         seconds: Of each load of a model whose weights are in this process, by the model's name.
+        threads: The number of threads that was measured for a model, by its name.
     """
 
-    def __init__(self, cache_dir: Path) -> None:
+    def __init__(self, cache_dir: Path, *, deterministic: bool = False) -> None:
         self._cache_dir = cache_dir
+        self._deterministic = deterministic
         self._members: dict[ModelSpec, Member] = {}
         self._in_use: tuple[ModelSpec, ...] = ()
         # Libraries are imported by one thread.
         self._lock = threading.Lock()
         self.seconds: dict[str, list[float]] = {}
+        self.threads: dict[str, int] = {}
+        self._most_threads = 0
 
     def ensemble(self, spec: EnsembleSpec) -> Ensemble:
         """An ensemble; see :func:`advisor.profile.loader.ensemble_of`. Only missing members are loaded.
@@ -59,6 +65,9 @@ class LoadedModels:
             for model in sorted(spec.members, key=lambda model: not model.is_remote):
                 if model not in self._members:
                     self._load(model)
+            # Of a set, the member that needs the most threads takes the most time.
+            if counts := [self.threads[model.name] for model in spec.members if model.name in self.threads]:
+                _set_threads(max(counts))
             ensemble = ensemble_of([self._members[model] for model in spec.members], spec, self._cache_dir)
             while (ensemble.most_rows(TOKENS) or ROWS) < ROWS and self._make_room():
                 pass
@@ -84,6 +93,17 @@ class LoadedModels:
         [self._members[model]] = load_models([model])
         if not model.is_remote:
             self.seconds.setdefault(model.name, []).append(time.perf_counter() - start)
+            if not self._deterministic and model.name not in self.threads and _device(model)[0] == "cpu":
+                self.threads[model.name] = self._fastest_threads(model)
+
+    def _fastest_threads(self, model: ModelSpec) -> int:
+        import torch
+
+        from ensemble.models.threads import fastest_threads
+
+        # Later, the number is that of the latest ensemble.
+        self._most_threads = self._most_threads or torch.get_num_threads()
+        return fastest_threads(self._members[model].local, self._most_threads)
 
     def _make_room(self, *beside: ModelSpec) -> bool:
         idle = self._idle(*(beside or self._in_use))
@@ -103,6 +123,12 @@ def _fits(need: MemoryNeed | None, model: ModelSpec) -> bool:
     """Whether a model can be loaded now; where that is not known, it gets all memory."""
     free = free_on(model.device or "auto")
     return need is not None and free is not None and WHILE_LOADING * need.weights <= free
+
+
+def _set_threads(count: int) -> None:
+    import torch
+
+    torch.set_num_threads(count)
 
 
 def _device(model: ModelSpec) -> tuple[str, int]:

@@ -70,7 +70,7 @@ class Profiler:
         self._config = config
         self._cache = cache
         self._progress = progress
-        self._engine = engine or LocalJobRunner(config.cache_dir)
+        self._engine = engine or LocalJobRunner(config.cache_dir, deterministic=config.inference.deterministic)
         self._on_dev: dict[str, Profile] = {}
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
         self.identities = {
@@ -92,6 +92,11 @@ class Profiler:
     def loads(self) -> Mapping[str, Sequence[float]]:
         """The seconds of each load of a model in this process, by name; those of the run's judges are among them."""
         return self._engine.models.seconds
+
+    @property
+    def threads(self) -> Mapping[str, int]:
+        """The number of threads that was measured for a model in this process, by its name."""
+        return self._engine.models.threads
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
         """Profile candidates, each alone.

@@ -316,7 +316,11 @@ class SharedDecoder:
     # Called by the thread of the decoder
 
     def _run(self) -> None:
+        from ensemble.models.threads import set_fastest_threads
+
         try:
+            if not self._batch.deterministic:
+                set_fastest_threads(self.members)
             while self._receive():
                 # The decoder has no text where all new prompts were wrong.
                 if not self._decoder.done:

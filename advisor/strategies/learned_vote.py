@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from advisor.records import Profile
 from advisor.statistics import Floats, folds_of, scores
@@ -65,7 +66,9 @@ class LearnedVote(WeightedVote):
         ranked = sorted(given.dev.profiles, key=lambda name: -round(given.dev.profiles[name].accuracy, 9))
         names = list(dict.fromkeys((*plain, *ranked)))[:_MOST_MODELS]
         profiles = given.profiles(names)
-        weights = _learned(codes_of(profiles), np.stack([scores(each) for each in profiles]), plain, given)
+        # Threads would wait for each other after each of many small operations: 250 times the time on busy cores.
+        with threadpool_limits(limits=1, user_api="blas"):
+            weights = _learned(codes_of(profiles), np.stack([scores(each) for each in profiles]), plain, given)
         if weights is None:
             yield cls(plain, (1.0,) * len(plain))
             return
