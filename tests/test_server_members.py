@@ -140,6 +140,17 @@ def test_members_that_think_apart_write_what_they_write_in_one_process(far: Far,
     assert any(each.text for each in made[0])
 
 
+def test_the_budget_of_a_line_with_a_tokenizer_closes_the_thinking_as_in_one_process(far: Far) -> None:
+    options = ("thinking=is...q thinking_budget=3", "thinking=is...s thinking_budget=3")
+    members = Ensemble.from_pretrained([" ".join(pair) for pair in zip(far.lines, options, strict=True)]).members
+    here, apart = (
+        Ensemble(each, k=5, think="apart").generate([f"{prompt} is" for prompt in PROMPTS], max_new_tokens=30)
+        for each in (thinking(far.here.members, 3), members)
+    )
+    assert apart == here
+    assert "length" in {thought.finish_reason for each in here for thought in each.thinking if thought}
+
+
 def test_a_member_behind_a_server_draws_the_same_thinking_with_and_without_drafts(far: Far) -> None:
     settings, ensemble = (
         Settings(max_new_tokens=40, temperature=0.7, seed=2),
