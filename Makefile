@@ -37,8 +37,9 @@ help:  ## list what can be made
 
 venv: $(STAMP)  ## set up .venv with the exact versions of requirements.lock; nothing to do where that is done
 
-demo: venv  ## set up, then choose among the bundled models, and write runs/demo/report.html
+demo: venv  ## set up, then choose among the bundled models, and write runs/demo/report.html; then the same for models that think
 	$(BIN)/advisor select --pool demo --task word_problems --out runs/demo
+	$(BIN)/advisor select --pool demo-thinking --task word_problems --limit 50 --think apart --quiet --out runs/demo-thinking
 
 test: venv check  ## set up, then run all checks and the first lane of the tests
 	$(PYTEST) -m "not second_lane"
@@ -129,7 +130,7 @@ lock: venv  ## write requirements.lock again from pyproject.toml; UPGRADE=--upgr
 	mv requirements.lock.new requirements.lock
 
 clean:  ## remove caches, builds and the demo's run; .venv stays
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs/demo
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs/demo runs/demo-thinking
 	find advisor ensemble reports tests $(wildcard benchmarks) -name __pycache__ -prune -exec rm -rf {} +
 
 LOCK_HEADER := \

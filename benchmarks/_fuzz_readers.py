@@ -47,6 +47,18 @@ REQUESTS = (
     json.dumps({**_COMMON, "prompt": ["x", "y"], "logprobs": 2, "stream": False, "user": "u"}).encode(),
     json.dumps({**_COMMON, **_CHAT, "logprobs": True, "top_logprobs": 3}).encode(),
     json.dumps({**_COMMON, **_CHAT, "stream": True, "stream_options": {"include_usage": True}}).encode(),
+    json.dumps(
+        {
+            **{"model": "tiny", "instructions": "s", "max_output_tokens": 5, "temperature": 0.7, "stream": False},
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
+                {"type": "function_call", "id": "f", "call_id": "c", "name": "a", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "y"},
+            ],
+            "tools": [{"type": "function", "name": "a", "parameters": {"type": "object"}, "strict": True}],
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+        }
+    ).encode(),
 )
 _SAYS = {"object": "list", "data": [{"id": "m", "created": 1, "owned_by": "x", "root": "r", "meta": {"n": 1}}]}
 _LOGPROBS = {"tokens": ["a", " 4"], "token_logprobs": [None, -0.5], "text_offset": [0, 1], "top_logprobs": None}
@@ -280,8 +292,9 @@ def read_gguf(folder: Path, data: bytes) -> None:
 def read_request(folder: Path, data: bytes) -> None:
     """The body of a request, through the whole application but without sockets and models."""
     del folder
-    is_chat = b'"messages"' in data
-    asyncio.run(_ask(data, "/v1/chat/completions" if is_chat else "/v1/completions"))
+    fields = {b'"messages"': "/v1/chat/completions", b'"input"': "/v1/responses"}
+    path = next((path for field, path in fields.items() if field in data), "/v1/completions")
+    asyncio.run(_ask(data, path))
 
 
 def read_reply(folder: Path, data: bytes) -> None:

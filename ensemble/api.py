@@ -18,7 +18,7 @@ from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
-from ensemble.decode.thinking import Thinker, ThinkingDecoder
+from ensemble.decode.thinking import THINKING_DRAFT, Thinker, ThinkingDecoder
 from ensemble.distributed.engine import Backend, check_engine, check_models, load_members
 from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
@@ -281,8 +281,8 @@ class Ensemble:
         parts = (self.members, self._joint, rule, batch, self._drafters[batch])
         if not self._thinks_apart:
             return Decoder(*parts)
-        untraced = replace(batch, trace=False)
-        thinkers = [Thinker(each.members, each._joint, each._rule(), untraced) for each in self._alone]
+        own = replace(batch, trace=False, draft=THINKING_DRAFT if batch.draft else 0)
+        thinkers = [Thinker(each.members, each._joint, each._rule(), own) for each in self._alone]
         return ThinkingDecoder(*parts, thinkers)
 
     @cached_property

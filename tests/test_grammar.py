@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Expression, generate
 from test_decoder import TIE, available, both, ensemble_of, outcome, parts
-from tiny import PROMPTS
+from tiny import PROMPTS, real_tokenizers, tokenizer_named
 
 from ensemble import Ensemble, InputError, MemberError, Settings
 from ensemble.common.grammar import Grammar
@@ -21,6 +21,7 @@ from ensemble.models.member import Member
 from ensemble.runtime.draft import Drafter
 from ensemble.step.grammar import GrammarState
 from ensemble.vocabulary.joint import entries
+from ensemble.vocabulary.token_bytes import Vocabulary
 
 PATTERNS = (
     r"(yes|no), because [a-z ]{3,12}\.",
@@ -186,6 +187,24 @@ def test_what_is_allowed_is_what_another_library_says(pieces: list[bytes]) -> No
             state.advance([numbers[piece]])
             text += piece
     assert state.is_complete == grammar.is_complete(text)
+
+
+@pytest.mark.second_lane
+@pytest.mark.parametrize("name", real_tokenizers())
+def test_each_real_vocabulary_allows_what_another_library_says(name: str) -> None:
+    """Along a text in the tokenizer's own tokens, for each token of the vocabulary."""
+    tokenizer, pattern = tokenizer_named(name), PATTERNS[2]
+    vocabulary = Vocabulary(tokenizer, (), len(tokenizer))
+    numbers = entries([vocabulary])
+    state, grammar, text = GrammarState(Grammar.regex(pattern), [vocabulary]), Expression(pattern), b""
+    for index in vocabulary.continue_ids(b'{"name": "Ann B", "age": 42}'):
+        mask = state.allowed()[0]
+        assert [data for data, entry in numbers.items() if bool(mask[entry]) != grammar.may(text, data)] == []
+        piece = vocabulary.token_bytes(index)
+        assert piece is not None
+        state.advance([numbers[piece]])
+        text += piece
+    assert state.is_complete
 
 
 def members_of(line: str) -> list[Member]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from servers import completion, models, raw_server
 from test_serving_strategies import serving, three, usage
 
+from advisor.advice.drift import paired_gain
 from advisor.strategies.ballot import Ballot
 from advisor.strategies.cascade import is_settled
 from advisor.strategies.vote_reader import VoteReader
@@ -224,8 +227,46 @@ def test_a_run_of_models_votes_per_field_and_so_do_its_commands(people: Place) -
     assert json.loads(checked.out)["accuracy"] > 90
     assert people.advisor("export", "run", "saved", "--pool", "models.txt").status == 0
     assert people.advisor("run", "saved", "--raw", "q127", *trusted).out == f"{joined}\n"
-    refused = people.advisor("label", "--pool", "models.txt", "--task", "task.yaml", "--out", "labels.csv")
-    assert "people: labels are for whole answers; leave out `compare: fields`" in refused.err
+
+
+def test_labels_of_whole_answers_give_the_comparison_of_all_references(people: Place) -> None:
+    Path("task.yaml").write_text(TASK.replace('reference: "{{answer}}"\n', ""), encoding="utf-8")
+    own = ("--pool", "models.txt", "--task", "task.yaml", "--quiet")
+
+    def label(*more: str) -> list[dict[str, str]]:
+        ran = people.advisor("label", *own, *more)
+        assert ran.status == 0, ran.err
+        with Path("labels.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            number = int(row["question"].removeprefix("q"))
+            row["reference"] = json.dumps({"name": f"n{number}", "city": "Rome", "age": number})
+        with Path("labels.csv").open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, rows[0])
+            table.writeheader()
+            table.writerows(rows)
+        return rows
+
+    label()
+    rows = label("--labels", "labels.csv", "--accuracy", "9")
+    # All three models are wrong in it, and the vote joins the right answer.
+    asked = next(row for row in rows if row["question"] == "q119")
+    assert '{"age":119,"city":"Rome","name":"n119"}' in asked.values()
+    ran = people.advisor("select", *own, "--labels", "labels.csv", "--out", "run")
+    assert ran.status == 0, ran.err
+    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    row = next(each for each in result["strategies"] if each["strategy"] == "cascade")
+    numbers = range(60, 120)
+    right = [json.dumps({"age": n, "city": "Rome", "name": f"n{n}"}, separators=(",", ":")) for n in numbers]
+    given = [[canonical(json.loads(says(model, f"q{n}")[4:])) for model in range(3)] for n in numbers]
+    voted = np.array([canonical(joined_by_hand(answers)) == r for answers, r in zip(given, right, strict=True)])
+    best = "abc".index(row["best_single_model"])
+    single = np.array([answers[best] == r for answers, r in zip(given, right, strict=True)])
+    wanted = paired_gain(voted.astype(float), single.astype(float))
+    assert (row["measured_gain"], tuple(row["measured_gain_ci"])) == (wanted.points, wanted.interval())
+    assert wanted.points > 0
+    taken = [sample["recommended"] for sample in samples_of("run") if sample["split"] == "held_out"]
+    assert {each["score"] for each in taken if each["model"] is None} == {1.0}
 
 
 def test_json_that_a_client_asks_for_is_compared_as_json() -> None:

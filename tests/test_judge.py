@@ -134,6 +134,26 @@ def test_a_grade_is_the_share_of_the_scale_that_the_judge_gives(place: Place, ra
     assert list(found["provenance"]["judges"]) == ["judge"]
 
 
+def test_thinking_is_in_no_judges_prompt_no_similarity_and_no_page(place: Place, raw: Raw) -> None:
+    serve(raw, judge=lambda _: "[[5]]")
+    said = raw.answer
+    assert said is not None
+
+    def thinking(path: str, body: dict[str, Any]) -> Answer:
+        if body.get("model") in WRITERS:
+            return completion(f"<think>A secret of all models, a secret of all models.</think>{body['model']}")
+        return said(path, body)
+
+    raw.answer = thinking
+    arguments = prepare(place, raw, SINGLE)
+    assert place.advisor("select", *arguments, "--out", "run", "--quiet").status == 0
+    assert len(asked(raw)) >= len(WRITERS) * QUESTIONS
+    assert not any("secret" in prompt for prompt in asked(raw))
+    assert [pair["bleu"] for pair in result(place)["pairs"]] == [0, 0, 0]
+    assert all(each["thinks"] for each in result(place)["candidates"])
+    assert "secret" not in (place.folder / "run" / "report.html").read_text(encoding="utf-8")
+
+
 def test_a_win_share_is_the_mean_over_all_opponents_in_both_orders(place: Place, raw: Raw) -> None:
     serve(raw, judge=longer)
     arguments = prepare(place, raw, PAIRWISE)

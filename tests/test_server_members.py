@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -20,6 +20,7 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member
+from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.models.thinking import ThinkingTags
 from ensemble.runtime.draft import Drafter, DraftMode
@@ -118,17 +119,66 @@ def test_methods_that_need_the_top_candidates_write_what_they_write_in_one_proce
     assert generate(apart, PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
 
 
+def thinking(members: Sequence[Member], budget: int | None = None) -> list[Member]:
+    """The members, each with tags of letters that these random models write."""
+    tags = (ThinkingTags("is", "q"), ThinkingTags("is", "s"))
+    return [
+        replace(each, spec=replace(cast("ModelSpec", each.spec), thinking=own, thinking_budget=budget))
+        for each, own in zip(members, tags, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("size", [1, 4])
-def test_members_that_think_apart_write_what_they_write_in_one_process(far: Far, size: int) -> None:
-    tags = (ThinkingTags("is", "q"), ThinkingTags("is", "s"))  # letters that these random models write
+@pytest.mark.parametrize("budget", [None, 0, 3, 9])
+def test_members_that_think_apart_write_what_they_write_in_one_process(far: Far, size: int, budget: int | None) -> None:
     settings, batch, made = Settings(max_new_tokens=40), Batch(size), []
     for members in (far.here.members, far.members, (far.members[0], far.here.members[1])):
-        specs = [replace(cast("ModelSpec", each.spec), thinking=own) for each, own in zip(members, tags, strict=True)]
-        ready = [replace(each, spec=spec) for each, spec in zip(members, specs, strict=True)]
-        made.append(generate(Ensemble(ready, k=5, think="apart"), [f"{each} is" for each in PROMPTS], settings, batch))
+        ensemble = Ensemble(thinking(members, budget), k=5, think="apart")
+        made.append(generate(ensemble, [f"{each} is" for each in PROMPTS], settings, batch))
     assert made[0] == made[1] == made[2]
     assert {thought and thought.finish_reason for each in made[0] for thought in each.thinking} >= {"stop"}
     assert any(each.text for each in made[0])
+
+
+def test_the_budget_of_a_line_with_a_tokenizer_closes_the_thinking_as_in_one_process(far: Far) -> None:
+    options = ("thinking=is...q thinking_budget=3", "thinking=is...s thinking_budget=3")
+    members = Ensemble.from_pretrained([" ".join(pair) for pair in zip(far.lines, options, strict=True)]).members
+    here, apart = (
+        Ensemble(each, k=5, think="apart").generate([f"{prompt} is" for prompt in PROMPTS], max_new_tokens=30)
+        for each in (thinking(far.here.members, 3), members)
+    )
+    assert apart == here
+    assert "length" in {thought.finish_reason for each in here for thought in each.thinking if thought}
+
+
+def test_a_member_behind_a_server_draws_the_same_thinking_with_and_without_drafts(far: Far) -> None:
+    settings, ensemble = (
+        Settings(max_new_tokens=40, temperature=0.7, seed=2),
+        Ensemble(thinking(far.members), think="apart"),
+    )
+    drafted, plain = (
+        generate(ensemble, [f"{each} is" for each in PROMPTS], settings, Batch(4, draft=n)) for n in (24, 0)
+    )
+    assert drafted == plain
+
+
+def test_a_member_behind_a_server_thinks_in_few_requests(far: Far) -> None:
+    (member, *_) = far.members
+    spec = replace(cast("ModelSpec", member.spec), thinking=ThinkingTags("is", "no end"))
+    ensemble = Ensemble([replace(member, spec=spec)], think="apart")
+    before, tokens = member.counts.requests, 0
+    for prompt in PROMPTS:
+        tokens += ensemble.generate([f"{prompt} is"], max_new_tokens=200)[0].thinking_tokens
+    assert tokens > 200
+    assert member.counts.requests - before < tokens / 2
+
+
+def test_a_lone_member_behind_a_server_writes_several_tokens_in_a_request(far: Far) -> None:
+    member = far.members[0]
+    before = member.counts.requests
+    (made,) = Ensemble([member]).generate(PROMPTS[:1], max_new_tokens=60)
+    assert [made] == Ensemble([far.here.members[0]], method="unite").generate(PROMPTS[:1], max_new_tokens=60)
+    assert member.counts.requests - before < 30
 
 
 def test_draws_are_those_of_one_process(far: Far) -> None:

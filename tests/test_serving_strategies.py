@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -430,6 +431,17 @@ def test_a_key_that_is_missing_is_said_when_the_server_starts(raw: Raw, monkeypa
     monkeypatch.delenv("FAR_API_KEY", raising=False)
     with pytest.raises(InputError, match="is not set, or is empty"):
         server_model("far", raw, key_env="FAR_API_KEY")
+
+
+def test_models_that_think_longer_are_another_system() -> None:
+    plain = plan_of("vote", three("a", "b", "c"))
+    places = [
+        replace(
+            plain, members=tuple(replace(each, checkpoint=replace(each.checkpoint, **limit)) for each in plain.members)
+        )
+        for limit in ({}, {"thinking_budget": 5}, {"thinking_budget": 9}, {"reasoning_effort": "low"})
+    ]
+    assert len({starting.served_id(each) for each in places}) == 4
 
 
 def test_the_models_of_a_strategy_are_loaded_and_served() -> None:

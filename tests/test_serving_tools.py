@@ -87,6 +87,17 @@ def test_without_a_majority_the_primarys_call_is_returned() -> None:
     assert made.choices[0].message.tool_calls[0].function.arguments == PARIS[0][1]
 
 
+def test_a_router_returns_the_calls_of_the_model_of_the_group() -> None:
+    routes = (("art", "b"),)
+    with servers(PARIS, ROME, PARIS) as (models, _), serving("group_router", models, routes=routes) as (_, client):
+        made = client.chat.completions.create(
+            model="tiny", messages=MESSAGES, tools=[TOOL], metadata={"group": "art"}, store=False
+        )
+    calls = made.choices[0].message.tool_calls
+    assert calls is not None
+    assert [call.function.arguments for call in calls if call.type == "function"] == [ROME[0][1]]
+
+
 def test_arguments_that_are_no_json_are_no_vote() -> None:
     made, _ = ask("vote", [("weather", "{")], [("weather", "{")], ROME)
     assert made.choices[0].message.tool_calls[0].function.arguments == ROME[0][1]

@@ -30,7 +30,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile, Standing, compared_lengths, length_ratio, within
 from advisor.response_cache import Response, ResponseCache, apart
-from advisor.servers.completions import generate
+from advisor.servers.completions import body_of, generate
 from advisor.servers.identity import ServerIdentity
 from advisor.statistics import paired_intervals
 from advisor.strategies.strategy import AnsweredSplit
@@ -486,6 +486,12 @@ def sent(raw: Raw, address: ServerAddress) -> dict[str, Any]:
     return raw.asked[-1][2]
 
 
+def test_a_budget_goes_with_token_ids_too() -> None:
+    address = ServerAddress("http://host/v1", "m", tokenizer="org/name", thinking_budget=50)
+    body = body_of(address, lambda: "vllm", [1, 2], Settings(), chat=False)
+    assert (body["prompt"], body["thinking_token_budget"]) == ([1, 2], 50)
+
+
 @pytest.mark.parametrize(
     ("url", "option", "fields"),
     [
@@ -518,7 +524,7 @@ def test_a_server_without_a_list_of_models_is_one_of_the_others(server: Raw) -> 
         ("thinking_budget=1e3", "a whole number from 0"),
         ("reasoning_effort=High!", "a word such as low"),
         ("thinking_budget=5 reasoning_effort=low", "not both"),
-        ("thinking_budget=5 tokenizer=org/name", "without tokenizer="),
+        ("reasoning_effort=low tokenizer=org/name", "without tokenizer="),
     ],
 )
 def test_a_limit_of_thinking_that_cannot_be_is_refused(option: str, says: str) -> None:

@@ -8,7 +8,7 @@ chosen on the dev questions and judged on the held-out ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -264,7 +264,12 @@ def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSpli
 
 
 def compare_by_labels(
-    held_out: AnsweredSplit, strategy: Strategy, single: str, labelled: NDArray[np.bool_], alpha: float = ALPHA
+    held_out: AnsweredSplit,
+    strategy: Strategy,
+    single: str,
+    labelled: NDArray[np.bool_],
+    scored: Callable[[Profile], Profile],
+    alpha: float = ALPHA,
 ) -> tuple[StrategyResult, ...]:
     """Compare one strategy with one model, both named before, by the labels of questions on which they differ.
 
@@ -273,6 +278,7 @@ def compare_by_labels(
         strategy: The strategy, which learned nothing from these questions.
         single: The model.
         labelled: Whether a question has a label; those that have one are a random sample of those that differ.
+        scored: Gives answers their scores by the labels: a strategy may join one that no model gave.
         alpha: The accepted probability of a false alarm, between 0 and 0.5.
 
     Returns:
@@ -284,6 +290,7 @@ def compare_by_labels(
         applied = apply(each, held_out)
         if applied is None:
             raise UniteError(f"{each}: it cannot be applied to these questions")
+        applied = applied._replace(profile=scored(applied.profile))
         found = _Answers(each, applied)
         codes = codes_of((applied.profile, baseline))
         gain = gain_by_labels(

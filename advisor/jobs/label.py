@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,10 +148,11 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     accuracies: dict[Strategy, tuple[float, Interval]] = {}
     if chosen.strategy is not None:
         _check_enough(chosen.verify, labelled, table.labels, answers.held_out)
-        held_out = _scored(held_out, [*labelled, *chosen.agreed], table.labels)
+        scored = partial(with_labels, questions=[*labelled, *chosen.agreed], labels=table.labels)
+        held_out = replace(held_out, profiles={name: scored(own) for name, own in held_out.profiles.items()})
         is_labelled = np.zeros(n, dtype=bool)
         is_labelled[[each.number for each in labelled]] = True
-        results = compare_by_labels(held_out, chosen.strategy, chosen.single, is_labelled, options.alpha)
+        results = compare_by_labels(held_out, chosen.strategy, chosen.single, is_labelled, scored, options.alpha)
         notes.append(_labels_used(chosen, labelled, n, results, options.alpha))
         if len(labelled) == len(chosen.verify):
             sample = [each.number for each in labelled_first(chosen.agreed, table.labels)]
@@ -162,9 +164,9 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         notes.append("No accuracy is known: that takes labels of the round `accuracy`, and all of the round `verify`.")
     no_vote = "" if chosen.strategy is not None else _no_vote(chosen, options)
     recommendation = recommend(Compared(results, no_vote=no_vote), limits, options.alpha)
-    dev = _scored(answers.dev, first, table.labels)
-    profiles = sorted(dev.profiles.values(), key=lambda each: rank(chosen.dev[each.model]))
-    doubts = run_doubts(profiles, dev.task, 100.0, None)
+    known = [with_labels(own, first, table.labels) for own in answers.dev.profiles.values()]
+    profiles = sorted(known, key=lambda each: rank(chosen.dev[each.model]))
+    doubts = run_doubts(profiles, answers.dev.task, 100.0, None)
     outcome = Outcome(
         task_info=answers.task,
         rules=limits,
@@ -179,7 +181,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
             warnings=(*notes, *(each.text for each in doubts)),
             doubts=doubts,
         ),
-        task=dev.task,
+        task=answers.dev.task,
         profiles=tuple(profiles),
         dropped=tuple(_unscored(each) for each in answers.dropped),
         held_out=held_out.task,
@@ -218,8 +220,6 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
         )
         return _without_copies(dev, held_out, task_info(dev.task, None), {}, provenance.of_logs(config, logs))
     run = with_devices(RunConfig.from_options(options, command, needs_reference=False), progress)
-    if run.dev.compare == "fields":
-        raise InputError(f"{run.dev.name}: labels are for whole answers; leave out `compare: fields`")
     if not can_vote(run.dev) or run.held_out is None:
         raise InputError(
             f"{run.dev.name}: labels are for answers that can be compared; give a task whose metric is "
@@ -298,10 +298,6 @@ def _choose(answers: _Answers, first: list[OpenQuestion], labels: Labels, option
             f"the vote and {voters[0]} give the same answer to all held-out questions, so no label can tell them apart"
         )
     return _Chosen(dev, voters[0], strategy, verify, agreed)
-
-
-def _scored(split: AnsweredSplit, questions: list[OpenQuestion], labels: Labels) -> AnsweredSplit:
-    return replace(split, profiles={name: with_labels(own, questions, labels) for name, own in split.profiles.items()})
 
 
 def _unscored(profile: Profile) -> Profile:

@@ -28,6 +28,7 @@ from advisor.serving.protocol import (
     read_chat,
     read_completion,
 )
+from advisor.serving.request import GenerationRequest
 from advisor.serving.responses import (
     ChatFormat,
     CompletionFormat,
@@ -36,6 +37,7 @@ from advisor.serving.responses import (
     error_response,
     json_response,
 )
+from advisor.serving.responses_api import ResponsesFormat, ResponsesRequest, chat_of, in_its_names
 from advisor.serving.telemetry.metrics import Metrics
 from advisor.serving.token_prompts import TokenPrompts, token_ids_refused
 
@@ -100,6 +102,7 @@ def make_app(
     add = app.add_api_route
     add("/v1/completions", endpoints.completions, methods=["POST"], response_model=None)
     add("/v1/chat/completions", endpoints.chat, methods=["POST"], response_model=None)
+    add("/v1/responses", endpoints.responses, methods=["POST"], response_model=None)
     # Not under /v1/, as in vLLM.
     add("/tokenize", endpoints.tokenize, methods=["POST"], response_model=None)
     add("/v1/models", endpoints.list_models, methods=["GET"], response_model=None)
@@ -153,12 +156,17 @@ class Endpoints:
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """``/v1/chat/completions``."""
         self._check_model(body.model)
-        # In a thread: a template that does more than read fields is rendered in another process.
-        reading = asyncio.to_thread(read_chat, body, self._limits, secrets.randbits(62), self._model.prompt)
-        generation, note = await reading
-        if note is not None:
-            self._say_once(note)
-        return await self._respond(ChatFormat(self._model, generation), request)
+        return await self._respond(ChatFormat(self._model, await self._read_chat(body)), request)
+
+    async def responses(self, body: ResponsesRequest, request: Request) -> Response:
+        """``/v1/responses``."""
+        self._check_model(body.model)
+        chat = chat_of(body)
+        try:
+            generation = await self._read_chat(chat)
+        except RequestError as error:
+            raise in_its_names(error) from None
+        return await self._respond(ResponsesFormat(self._model, generation, body), request)
 
     async def tokenize(self, body: TokenizeRequest, request: Request) -> Response:
         """``/tokenize``."""
@@ -203,6 +211,14 @@ class Endpoints:
                 param="model",
                 code="model_not_found",
             )
+
+    async def _read_chat(self, body: ChatRequest) -> GenerationRequest:
+        # In a thread: a template that does more than read fields is rendered in another process.
+        reading = asyncio.to_thread(read_chat, body, self._limits, secrets.randbits(62), self._model.prompt)
+        generation, note = await reading
+        if note is not None:
+            self._say_once(note)
+        return generation
 
     async def _complete_tokens(self, tokens: TokenPrompts, body: CompletionRequest, request: Request) -> Response:
         found = await _unless_disconnected(request, tokens.complete(body))
@@ -298,7 +314,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     """The framework's own errors: unknown path, wrong method, body too large or not JSON."""
     messages = {
         400: "the body cannot be read; send a JSON object in UTF-8",
-        404: f"unknown path {request.url.path}; use /v1/models, /v1/completions or /v1/chat/completions",
+        404: f"unknown path {request.url.path}; use /v1/models, /v1/completions, /v1/chat/completions or /v1/responses",
         405: f"{request.url.path} does not take {request.method}",
     }
     message = messages.get(error.status_code, error.detail)

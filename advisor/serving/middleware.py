@@ -28,7 +28,10 @@ _KEY_VARIABLE = "ADVISOR_API_KEY"
 # Only these paths need the key; monitors read /health and /metrics without it.
 _KEY_PREFIXES = ("/v1/", "/tokenize")
 _DISCONNECTED = "499"
-_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/health", "/metrics")
+_PATHS = (
+    *("/v1/completions", "/v1/chat/completions", "/v1/responses"),
+    *("/v1/models", "/tokenize", "/health", "/metrics"),
+)
 _DISCARDED_BODIES = 16
 """A body that is too large is read and discarded up to this multiple of the limit: many clients read the response only
 after they have sent everything."""

@@ -1,4 +1,4 @@
-"""The requests of the OpenAI API: their bodies are checked here and become one type for both endpoints.
+"""The requests of the OpenAI API: their bodies are checked here and become one type for all endpoints.
 
 A parameter that this server cannot honour is refused by name and never ignored. Only parameters that have no effect on
 the text are accepted unread.
@@ -38,16 +38,20 @@ _UNREAD = frozenset(
 )
 """Parameters without an effect on the text."""
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "background": (False,),
     "best_of": (1,),
     "echo": (False,),
     "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
+    # OpenAI's tool runner always sends it; here no response has reasoning items.
+    "include": ([], ["reasoning.encrypted_content"]),
     "logit_bias": ({},),
     "logprob_token_ids": ([],),
     "min_p": (0,),
     "modalities": (["text"],),
     "presence_penalty": (0,),
+    "reasoning": ({},),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "return_tokens_as_token_ids": (False,),
@@ -57,6 +61,9 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "top_k": (0, -1),
+    "top_logprobs": (0,),
+    "truncation": ("disabled",),
+    "verbosity": ("medium",),
 }
 """Unsupported parameters, and the values with which they have no effect."""
 _MAX_ALTERNATIVES = 20
@@ -112,6 +119,8 @@ def _encodable(value: str) -> str:
 
 Text = Annotated[str, AfterValidator(_encodable)]
 TokenId = Annotated[int, Field(ge=0)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+TopP = Annotated[float, Field(gt=0, le=1)]
 _STRICT = ConfigDict(strict=True)
 _TEXTS = TypeAdapter(Annotated[list[Text], BeforeValidator(_text_list), Field(min_length=1)], config=_STRICT)
 _CONTEXT = TypeAdapter(Annotated[list[TokenId], Field(min_length=1)], config=_STRICT)
@@ -165,7 +174,7 @@ class StreamOptions(BaseModel):
 
 
 class RequestBody(BaseModel):
-    """The fields that both endpoints have."""
+    """The fields that the endpoints for completions and chats have."""
 
     # Extra fields are kept, so that `refuse_unsupported` can name them.
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -176,8 +185,8 @@ class RequestBody(BaseModel):
     stop: Annotated[list[Text] | None, BeforeValidator(_text_list)] = Field(None, max_length=16)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
 
 
 class CompletionRequest(RequestBody):

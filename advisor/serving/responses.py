@@ -159,25 +159,30 @@ class ResponseFormat(ABC):
 
     async def events(self, prompt_tokens: int) -> AsyncIterator[str]:
         """The server-sent events of a request with ``stream``."""
+        try:
+            async for chunk in self._chunks(prompt_tokens):
+                yield event(chunk)
+        except RequestError as error:
+            # The status has been sent already, so the error can only be an event.
+            yield event(error.body)
+            return
+        yield _DONE
+
+    async def _chunks(self, prompt_tokens: int) -> AsyncIterator[dict[str, Any]]:
+        """The objects of a stream."""
         with_usage = self.request.usage
         no_usage: dict[str, Any] = {"usage": None} if with_usage else {}
         new_tokens = 0
-        try:
-            async for piece in self.request.pieces():
-                new_tokens += piece.new_tokens
-                choice = self._choice(piece, whole=False)
-                if piece.calls:
-                    # OpenAI's client takes a call for complete when something follows, so the end is another chunk.
-                    yield _event(self._envelope(self.chunk_kind, [{**choice, "finish_reason": None}], **no_usage))
-                    choice["delta"] = {}
-                yield _event(self._envelope(self.chunk_kind, [choice], **no_usage))
-        except RequestError as error:
-            # The status has been sent already, so the error can only be an event.
-            yield _event(error.body)
-            return
+        async for piece in self.request.pieces():
+            new_tokens += piece.new_tokens
+            choice = self._choice(piece, whole=False)
+            if piece.calls:
+                # OpenAI's client takes a call for complete when something follows, so the end is another chunk.
+                yield self._envelope(self.chunk_kind, [{**choice, "finish_reason": None}], **no_usage)
+                choice["delta"] = {}
+            yield self._envelope(self.chunk_kind, [choice], **no_usage)
         if with_usage:
-            yield _event(self._envelope(self.chunk_kind, [], usage=self._usage(prompt_tokens, new_tokens)))
-        yield _DONE
+            yield self._envelope(self.chunk_kind, [], usage=self._usage(prompt_tokens, new_tokens))
 
     def _usage(self, prompt_tokens: int, new_tokens: int) -> dict[str, Any]:
         reader, extras = self._model.reader, self.request.extras
@@ -323,8 +328,10 @@ def usage_fields(prompt_tokens: int, completion_tokens: int, extras: Mapping[str
     }
 
 
-def _event(value: Mapping[str, Any]) -> str:
-    return f"data: {_to_json(value)}\n\n"
+def event(value: Mapping[str, Any], name: str | None = None) -> str:
+    """A server-sent event, with the name of its kind where the API has names."""
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {_to_json(value)}\n\n"
 
 
 def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -98,8 +98,11 @@ def served_id(chosen: EnsembleSpec | StrategyPlan, prompt: TaskPrompt | None = N
     for model in chosen.members:
         checkpoint = model.checkpoint
         place = checkpoint.path_or_id if checkpoint.is_remote else checkpoint.location
-        budget = [] if model.thinking_budget is None else [model.thinking_budget]
-        models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template, *budget])
+        limits: list[object] = [model.thinking_budget]
+        if checkpoint.is_remote:
+            limits = [checkpoint.thinking_budget, checkpoint.reasoning_effort]
+        limits = [each for each in limits if each is not None]
+        models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template, *limits])
     # The version counts too: a new release may decode differently.
     template = None if prompt is None else prompt.template.model_dump(mode="json")
     parts = [metadata.version("unite-advisor"), *_decoding(chosen), models, template]

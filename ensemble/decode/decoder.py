@@ -60,8 +60,9 @@ class Decoder(PromptDecoder):
         self._is_here = all(member.is_here for member in members)
         self._gates_on_logits = rule.needs_others is not None
         self._only_greedy = rule.only_greedy_remote and not self._is_here
-        # Where the others wait for a gate, the primary writes ahead anyway; a drawn member has no other to check.
-        self._never_drafts = not self._batch.draft or running < len(members) or not others
+        # Where the others wait for a gate, the primary writes ahead anyway; a drawn member has no other to check. Nor
+        # has a single one, but elsewhere several tokens are one request.
+        self._never_drafts = not self._batch.draft or running < len(members) or (self._is_here and not others)
         self._drafter = drafter or make_drafter(members, joint, self._batch)
 
     def add(self, number: int, prompt: Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
@@ -188,7 +189,7 @@ class Decoder(PromptDecoder):
         if self._never_drafts or (self._is_here and len(sequences) > MAX_DRAFT_ROWS):
             return "plain", []
         # The step emits one more token than it drafts.
-        rooms = [sequence.settings.max_new_tokens - len(sequence.tokens) - 1 for sequence in sequences]
+        rooms = [sequence.tokens_left - 1 for sequence in sequences]
         # A model with learned positions fails beyond its context. The primary writes all drafts on together, so the
         # fullest context limits them all.
         most = min((sequence.room for sequence in sequences), default=0)
@@ -366,4 +367,5 @@ def make_drafter(members: Sequence[Member], joint: JointVocabulary, batch: Batch
     # Members here have no requests that could run at the same time as the primary's.
     others = any(not member.is_here for member in members[1:])
     ways: tuple[DraftMode, ...] = ("ahead", "check", "plain") if others else ("check", "plain")
-    return Drafter(tables, batch.draft, ways, MIN_REMOTE_PROBABILITY)
+    # No other member can reject what a single one writes.
+    return Drafter(tables, batch.draft, ways, MIN_REMOTE_PROBABILITY if len(members) > 1 else 0.0)

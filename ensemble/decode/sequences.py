@@ -159,6 +159,11 @@ class RunningSequence:
         """Tokens that the primary's context holds after the text."""
         return self._room - len(self.tokens)
 
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that a step may emit, at least 1."""
+        return self.settings.max_new_tokens - len(self.tokens)
+
     def draws(self, count: int) -> list[Draw]:
         """How to choose the next tokens. Each recorded token takes one draw; the others remain for the next steps."""
         if self._random is None:

@@ -24,6 +24,9 @@ from ensemble.runtime.draft import Drafter
 from ensemble.step.token_method import TokenRule
 from ensemble.vocabulary.joint import JointVocabulary
 
+THINKING_DRAFT = 128
+"""Tokens of the longest request for the thinking of a member elsewhere. What it writes behind its end marker is lost,
+and with more of them the time of a request is no longer a part that counts."""
 _LAST_IDS = 32
 """Ids at the end of a prompt that may write an opening tag."""
 
@@ -57,6 +60,14 @@ class Thought(RunningSequence):
         self._start = 0
         self._marked: int | None = None
         self._reason: FinishReason = "stop"
+
+    @property
+    def tokens_left(self) -> int:
+        """See :attr:`RunningSequence.tokens_left`. A step ends where the budget may: what was drafted is void there."""
+        left = super().tokens_left
+        if self._budget is None or self._marked is not None:
+            return left
+        return min(left, max(1, self._budget + 1 - len(self.tokens)))
 
     def append(self, tokens: Sequence[int], data: bytes) -> None:
         """See :meth:`RunningSequence.append`. The sequence ends where the member does not think, or answers."""

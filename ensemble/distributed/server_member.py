@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -59,7 +60,8 @@ def load_server_member(spec: ModelSpec) -> RemoteMember:
         context=None if client.limits.context is None else client.limits.context - 1,
         chat_template=spec.chat_template or "auto",
         seq2seq=None,
-        spec=spec,
+        # Its requests for tokens do not limit the thinking, so that is closed here, as for a model of this process.
+        spec=replace(spec, thinking_budget=address.thinking_budget),
         # Log-probabilities arrive on the CPU.
         device=torch.device("cpu"),
         place=address.url,

@@ -185,12 +185,11 @@ class ServerLine(AnyLine):
 
     @model_validator(mode="after")
     def _one_limit_of_thinking(self) -> ServerLine:
-        if self.thinking_budget is None and self.reasoning_effort is None:
-            return self
         if self.thinking_budget is not None and self.reasoning_effort is not None:
             raise wrong("a line with thinking_budget= or reasoning_effort=, not both")
-        if self.tokenizer is not None:
-            raise wrong("a line without tokenizer=: only servers that get texts limit the thinking")
+        if self.reasoning_effort is not None and self.tokenizer is not None:
+            # The server would write it into the prompt by its chat template, which is applied here.
+            raise wrong("a line without tokenizer= or with thinking_budget=: a server takes no effort for token ids")
         return self
 
 

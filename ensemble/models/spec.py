@@ -222,8 +222,8 @@ class ModelSpec:
         resources: What it requests from a node of a cluster.
         price: What its tokens cost; None if that is not known.
         thinking: How it marks its thinking; None for the known forms.
-        thinking_budget: The most tokens that it thinks, at least 0, if it is no server's; None for no limit but that of
-            the text.
+        thinking_budget: The most tokens that it thinks, at least 0; None for no limit but that of the text, and for a
+            server's model until it is loaded: its address has it.
         place: The file and line that names it, for messages; may be empty.
     """
 

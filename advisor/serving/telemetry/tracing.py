@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from advisor.servers.tool_chat import AskedPrompt
     from ensemble.decode.settings import Settings
 
-_OPERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}
+_OPERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat", "/v1/responses": "chat"}
 """The paths of requests for texts, and the conventions' names for what they do."""
 _PROVIDER = "unite-advisor"
 _LONGEST_STATE = 512
