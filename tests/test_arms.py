@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,15 +15,21 @@ from hypothesis import strategies as st
 from servers import Answer, Raw, as_json, models, raw_server
 
 from advisor.advice.arms import Arm, ArmsComparison, compare_arms, cost_in, unit_of
+from advisor.jobs.arms import _mean_verdicts
+from advisor.judge.verdicts import Match
 from advisor.records import Answer as Graded
 from advisor.records import ArmCode, Cost, Profile
 from advisor.statistics import holm
+from benchmarks import fusion
+from benchmarks._measure import Figure
 from ensemble.models.spec import Price
 
 if TYPE_CHECKING:
     from pools import Place
 
 pytest_plugins = ["pools"]
+
+ROOT = Path(__file__).resolve().parents[1]
 
 N = 40
 """Questions of each split."""
@@ -113,20 +120,21 @@ def test_each_arm_has_the_dollars_of_its_own_calls_and_one_model_spends_what_the
     readings = [prompt for _, prompt in adders.read if "before it come" in prompt.lower()]
     of_panel = [prompt for prompt in readings if len(re.findall("It is", prompt)) == 3]
     own = {name: 1000 / N * dollars(name, plain) for name in SKIPS}
-    fusion = sum(own.values()) + 1000 / N * dollars("cyd", of_panel[:N])
+    whole = sum(own.values()) + 1000 / N * dollars("cyd", of_panel[:N])
     assert arms["single"]["cost_per_1000"] == pytest.approx(own["cyd"])
     assert arms["cheapest"]["cost_per_1000"] == pytest.approx(own["ada"])
     assert arms["vote"]["cost_per_1000"] == pytest.approx(sum(own.values()))
-    assert arms["fusion"]["cost_per_1000"] == pytest.approx(fusion)
+    assert arms["fusion"]["cost_per_1000"] == pytest.approx(whole)
     draws = arms["self_consistency"]["draws"]
     # As many as the fusion's cost buys: one fewer would cost less.
-    assert (draws - 1) * own["cyd"] < fusion <= draws * own["cyd"]
+    assert (draws - 1) * own["cyd"] < whole <= draws * own["cyd"]
     assert arms["self_consistency"]["cost_per_1000"] == pytest.approx(draws * own["cyd"])
     drafts = arms["self_fusion"]["draws"]
     assert (drafts - 1) * own["cyd"] < sum(own.values()) <= drafts * own["cyd"]
-    assert arms["self_fusion"]["cost_per_1000"] == pytest.approx(fusion, rel=0.25)
+    assert arms["self_fusion"]["cost_per_1000"] == pytest.approx(whole, rel=0.25)
 
 
+@pytest.mark.slow
 def test_a_second_run_asks_nothing_and_another_panel_only_what_is_new(place: Place, raw: Raw) -> None:
     adders = Adders()
     command = prepare(place, raw, adders)
@@ -141,6 +149,7 @@ def test_a_second_run_asks_nothing_and_another_panel_only_what_is_new(place: Pla
     assert by_arm(other)["self_consistency"]["draws"] < by_arm(first)["self_consistency"]["draws"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("priced", "usage", "unit"), [(False, True, "tokens"), (False, False, "calls")])
 def test_without_prices_tokens_are_equal_and_without_usage_calls(
     place: Place, raw: Raw, priced: bool, usage: bool, unit: str
@@ -158,6 +167,7 @@ def test_without_prices_tokens_are_equal_and_without_usage_calls(
         assert [(each["arm"], each["reason_code"]) for each in found["left_out"]] == [("cheapest", "same")]
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_at_most_what_the_experiment_costs_and_asks_nothing(place: Place, raw: Raw) -> None:
     adders = Adders()
     command = prepare(place, raw, adders)
@@ -170,9 +180,67 @@ def test_a_dry_run_says_at_most_what_the_experiment_costs_and_asks_nothing(place
     assert re.search(r"fusing       about [\d,]+ calls; those that are stored are not asked again", lines)
 
 
+GRADED = {
+    "metric": "judge",
+    "extract": None,
+    "judge": {"mode": "single", "prompt": "Grade: {{ response }}", "max_new_tokens": 8},
+}
+
+
+def graded(path: str, body: dict[str, Any]) -> Answer:
+    """Responses with a quality that depends on question and seed, a judge that likes it, and one that does not."""
+    if path.endswith("/models"):
+        return models(*SKIPS, "likes", "dislikes")
+    name, prompt = body["model"], body["prompt"]
+    usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 4}
+    if name in SKIPS:
+        (number,) = re.findall(r"(\d+) \+", prompt) or ["0"]
+        text = f" quality {(int(number) + 3 * body.get('seed', 0) if body.get('temperature') else SKIPS[name]) % 10}"
+    else:
+        quality = int((re.findall(r"quality (\d)", prompt) or ["0"])[-1])
+        text = f" [[{1 + (quality if name == 'likes' else 9 - quality)}]]"
+    return as_json({"choices": [{"text": text, "finish_reason": "stop"}], "usage": usage})
+
+
+def test_the_second_judge_chooses_among_the_draws_and_the_first_one_scores_its_choice(place: Place, raw: Raw) -> None:
+    command = prepare(place, raw, Adders(), **GRADED)
+    raw.answer = graded
+    judge = f"openai:{raw.url}/v1#likes chat_template=never price_in=1 price_out=1"
+    command = (*command, "--panel", "ada,bob", "--judge", judge)
+    found = section(place, *command)
+    assert {each["arm"]: each["reason_code"] for each in found["left_out"]} == {
+        "best_of_n": "no_judge",
+        "vote": "no_vote",
+    }
+    checks = f"openai:{raw.url}/v1#dislikes chat_template=never price_in=3 price_out=3"
+    found = section(place, *command, "--check-judge", checks, "--force")
+    best = by_arm(found)["best_of_n"]
+    draws = best["draws"]
+    assert draws > 1
+    # The one that dislikes quality takes the least of it.
+    least = [min((n + 3 * seed) % 10 for seed in range(draws)) / 9 for n in range(N, 2 * N)]
+    assert best["accuracy"] == pytest.approx(100 * np.mean(least))
+    single, fusion_cost = by_arm(found)["single"]["cost_per_1000"], by_arm(found)["fusion"]["cost_per_1000"]
+    # Its verdicts cost money, too.
+    assert best["cost_per_1000"] > draws * single
+    assert best["cost_per_1000"] * (draws - 1) / draws < fusion_cost <= best["cost_per_1000"]
+
+
+def test_verdicts_of_both_orders_count_for_the_response() -> None:
+    verdicts = [
+        Match("1", "a", "b", 1.0),
+        Match("1", "b", "a", 0.5),
+        Match("2", "c", "b", 0.0),
+        Match("3", "a", "b", None),
+    ]
+    assert _mean_verdicts(verdicts, "a") == {"1": 0.75}
+    assert _mean_verdicts(verdicts, "b") == {"1": 0.25, "2": 1.0}
+
+
 # --- What cannot be asked ---
 
 
+@pytest.mark.slow
 def test_arms_that_are_no_arms_are_left_out_with_a_code(place: Place, raw: Raw) -> None:
     command = prepare(place, raw, Adders())
     found = section(place, *command, "--panel", "cyd", "--drafts", "2")
@@ -239,12 +307,12 @@ def compared(scores: Sequence[Sequence[float]], **options: Any) -> ArmsCompariso
 
 
 def test_a_fusion_pays_only_if_it_is_better_than_each_other_arm() -> None:
-    fusion, weak = [1.0] * 60, [1.0, 0.0, 1.0] * 20
-    assert compared([weak, fusion, weak, weak]).pays == "yes"
-    one_as_good = compared([weak, fusion, weak, fusion])
+    good, weak = [1.0] * 60, [1.0, 0.0, 1.0] * 20
+    assert compared([weak, good, weak, weak]).pays == "yes"
+    one_as_good = compared([weak, good, weak, good])
     assert (one_as_good.pays, one_as_good.decided_by.arm.code) == ("not_yet", "vote")
-    assert compared([weak, fusion, weak, fusion], margin=8).pays == "no"
-    assert compared([fusion, weak, weak, weak]).pays == "no"
+    assert compared([weak, good, weak, good], margin=8).pays == "no"
+    assert compared([good, weak, weak, weak]).pays == "no"
 
 
 def test_the_arms_are_corrected_for_their_number() -> None:
@@ -271,10 +339,10 @@ def test_the_order_of_the_other_arms_changes_nothing(scores: list[list[float]]) 
 
 
 def test_questions_that_share_a_passage_count_as_one() -> None:
-    weak, fusion = [0.0, 0.0, 0.0, 1.0] * 5, [1.0] * 20
-    assert compared([weak, fusion]).pays == "yes"
+    weak, good = [0.0, 0.0, 0.0, 1.0] * 5, [1.0] * 20
+    assert compared([weak, good]).pays == "yes"
     passages = [str(n // 10) for n in range(20)]
-    assert compared([weak, fusion], clusters=passages).pays == "not_yet"
+    assert compared([weak, good], clusters=passages).pays == "not_yet"
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.floats(0.01, 100), st.floats(0.01, 100))
@@ -289,3 +357,27 @@ def test_costs_are_those_of_the_prices(read: int, written: int, price_in: float,
         "calls",
     )
     assert unit_of(costs, {"a": Price(0.0, 0.0)}) == "tokens"
+
+
+# --- How often it is wrong ---
+
+
+def test_the_benchmark_keeps_its_promises_and_the_page_has_its_figures() -> None:
+    kept = json.loads((ROOT / "benchmarks" / "results" / "fusion.json").read_text(encoding="utf-8"))
+    figures = {name: Figure(name, **each) for name, each in kept["figures"].items()}
+    promised = [each for each in figures.values() if each.limit]
+    assert len(promised) == 10
+    assert [each.name for each in promised if not each.held] == []
+    page = (ROOT / "docs" / "how-to" / "fusion.md").read_text(encoding="utf-8")
+    kinds = ("false_pays_equal", "false_pays_one_equal", "false_pays_not", "pays_gain5", "pays_gain10")
+    for kind in kinds:
+        row = " | ".join(f"{100 * (figures[f'{kind}_{n}'].value or 0.0):.1f}%" for n in (50, 200, 800))
+        assert f"| {row} |" in page
+
+
+def test_simulated_arms_have_the_accuracy_that_they_should_have() -> None:
+    chance = np.random.default_rng(1)
+    scores = np.concatenate([fusion.answers([0.5, 0.8, 0.6], 2000, chance, graded=False) for _ in range(5)])
+    # The best of four on these very questions is a little better than each of them.
+    assert scores.mean(axis=0) == pytest.approx([0.51, 0.8, 0.6], abs=0.02)
+    assert np.corrcoef(scores.T)[0, 1] > 0.2
