@@ -32,7 +32,7 @@ FENCE = re.compile(
     r"^(?P<indent> *)(?P<fence>```+)(?P<language>\w*)(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)(?P=fence)[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-MARK = re.compile(r"<!-- (not run|stays|printed)(?:: (.+?))? -->\s*\Z", re.DOTALL)
+MARK = re.compile(r"<!-- (not run|stays|printed)(?:: ((?:(?!-->).)+))? -->\s*\Z", re.DOTALL)
 TITLE = re.compile(r'\btitle="([^"]+)"')
 SECONDS = 240
 

@@ -24,6 +24,7 @@ from benchmarks import (
     advice,
     decode,
     equality,
+    fusion,
     gpu,
     methods,
     pool,
@@ -62,6 +63,13 @@ def test_equality_counts_its_cases_and_finds_no_difference(capsys):
     assert tuple(printed) == equality.KEYS
     assert (printed["reference_cases"], printed["ensembles_cases"], printed["kinds_cases"]) == (7, 2, 5)
     assert not any(printed[key] for key in equality.KEYS if key.endswith("_differences"))
+
+
+def test_fusion_prints_one_json_object_with_shares(capsys):
+    assert fusion.main(["--quick", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed) == 16
+    assert all(0 <= value <= 1 for value in printed.values())
 
 
 def test_start_prints_one_json_object_with_every_figure(capsys):

@@ -23,9 +23,13 @@ from advisor.advice.comparison import compare_strategies
 from advisor.records import Cost
 from advisor.response_cache import Response
 from advisor.running.asking import Answered, Answerer
+from advisor.running.strategy_to_run import find_strategy
+from advisor.strategies import label
 from advisor.strategies.fusion import OWN_PROMPT, Fusion, prompt_template, with_drafts
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.self_consistency import TEMPERATURE
+from advisor.strategies.single import Single
+from advisor.strategies.vote import Vote
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Price
@@ -190,6 +194,34 @@ def test_a_fusion_that_cannot_run_is_refused_in_one_line(changes: dict[str, Any]
         strategy_of({**strategy_json(fusion("ab", "c")), **changes}, "result.json", "run it again")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# --- Named by --strategy ---
+
+
+def test_two_fusions_of_the_same_models_are_named_by_their_writers() -> None:
+    both = [fusion("abc", "b"), fusion("abc", "a")]
+    assert [label(each, both) for each in both] == ["fusion/b", "fusion/a"]
+    with pytest.raises(InputError, match="give one of fusion/b, fusion/a"):
+        find_strategy("fusion/d", both, "result.json")
+
+
+FUSIONS = st.builds(
+    lambda panel, writer, draws, rounds: fusion(panel, writer, draws, 1 if draws > 1 else rounds),
+    st.permutations("abc").flatmap(lambda names: st.integers(1, 3).map(lambda n: names[:n])),
+    st.sampled_from("abcd"),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
+
+
+@given(st.lists(FUSIONS, max_size=8, unique=True))
+def test_each_of_several_fusions_has_a_name_that_finds_it(fusions: list[Fusion]) -> None:
+    strategies = [Single(("a",)), Vote(("a", "b", "c")), Vote(("b", "a", "d")), *fusions]
+    for strategy in strategies:
+        assert find_strategy(label(strategy, strategies), strategies, "x") == strategy
+    if fusions:
+        assert find_strategy("fusion", strategies, "x") == fusions[0]
 
 
 # --- Compared ---

@@ -41,7 +41,7 @@ def print_dry_run(options: SelectOptions, check_folder: Callable[[RunConfig], ob
     if options.as_json:
         without_need = {
             part: [{name: value for name, value in model.items() if name != "need"} for model in plan[part]]
-            for part in ("models", "judges")
+            for part in ("models", "readers", "judges")
         }
         print_json({**plan, **without_need})
     else:

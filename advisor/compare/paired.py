@@ -387,13 +387,6 @@ def _compared(
     error = 100 * math.sqrt(design * max(difference.discordance - (estimate / 100) ** 2, 0.0) / difference.n)
     least = abs(estimate) - z_value(1 - POWER) * error
 
-    def needed(true: float) -> int | None:
-        questions = questions_needed(true, difference.discordance, strict)
-        # One question of a difference more: the exact test is stricter than the formula. Without it, the power is 76%
-        # to 79% in place of 80%. Clusters of the same size must be enough for their test, too.
-        fewest = _fewest(strict) * difference.n / paired.units
-        return None if questions is None else math.ceil(max(design * (questions + 100 / true), fewest))
-
     equivalent = -margin < low and high < margin
     verdict: Verdict = "equal" if equivalent else "unclear"
     if p_adjusted <= 2 * alpha and estimate:
@@ -405,10 +398,36 @@ def _compared(
         margin_ci=(low, high),
         equivalent=equivalent,
         smallest_shown=smallest_shown(difference, strict, design, paired.units),
-        questions_needed=needed(abs(estimate)),
-        questions_safe=needed(least) if least > 0 else None,
+        questions_needed=questions_for(paired, pair, difference, abs(estimate), strict),
+        questions_safe=questions_for(paired, pair, difference, least, strict),
         groups={name: part.difference(names, pair, alpha, is_tested=False) for name, part in parts.items()},
     )
+
+
+def questions_for(
+    paired: PairedScores, pair: tuple[int, int], difference: Difference, true: float, alpha: float
+) -> int | None:
+    """The questions, in all, that show a true difference of a pair with a probability of 80%.
+
+    Args:
+        paired: The scores.
+        pair: The columns of the pair.
+        difference: On these questions; how many the two answer differently is taken from it.
+        true: The true difference, in points.
+        alpha: The probability of a false alarm in one direction, between 0 and 0.5.
+
+    Returns:
+        The number; None if the difference is not above 0.
+    """
+    # Answers that never differed on a few questions may do so on others.
+    discordance = difference.discordance or 1 / (difference.n + 2)
+    questions = questions_needed(true, discordance, alpha) if true > 0 else None
+    if questions is None:
+        return None
+    # One question of a difference more: the exact test is stricter than the formula. Without it, the power is 76% to
+    # 79% in place of 80%. Clusters of the same size must be enough for their test, too.
+    fewest = _fewest(alpha) * difference.n / paired.units
+    return math.ceil(max(paired.design_effect(*pair) * (questions + 100 / true), fewest))
 
 
 def _fewest(alpha: float) -> int:

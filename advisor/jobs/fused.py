@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,6 +36,34 @@ class Fused(NamedTuple):
         for name, reply in self.calls:
             costs.setdefault(name, []).append(reply.cost)
         return {name: total(own) for name, own in costs.items()}
+
+
+MOST_DRAWS = 32
+"""Responses of a model at the cost of others; one that answers at once would have to write a hundred."""
+
+
+def draws_worth(
+    profiler: Profiler, model: str, task: Task, seed: int, budget: float, cost: Callable[[Profile], float]
+) -> list[Profile]:
+    """As many responses of a model as cost a budget or a little more, from 1 to 32.
+
+    Args:
+        profiler: Asks the model.
+        model: The model.
+        task: The questions.
+        seed: Of the first response; the next one has the next seed, so that a repeated run finds both in the cache.
+        budget: What they may cost, for all questions together.
+        cost: What a response to each question costs, in the same unit.
+
+    Raises:
+        MemberError: The model failed.
+    """
+    drawn: list[Profile] = []
+    spent = 0.0
+    while not drawn or (spent < budget and len(drawn) < MOST_DRAWS):
+        drawn.append(profiler.drawn(model, task, TEMPERATURE, seed + len(drawn)))
+        spent += cost(drawn[-1])
+    return drawn
 
 
 def total(costs: Sequence[Cost]) -> Cost:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from advisor.config import RunConfig
-from advisor.jobs.fused import fuse
+from advisor.jobs.fused import draws_worth, fuse
 from advisor.jobs.response_methods import FieldVoting, StoredChoices, check_aggregation, chosen, models_key
 from advisor.judge.judged_profiler import open_profiler
 from advisor.progress import Progress
@@ -31,8 +31,6 @@ from ensemble.methods._response import Aggregation, ResponseMethod
 
 CONTROL = "self-consistency"
 """The control's name: the majority of several responses of one model (Wang et al., 2023)."""
-_MOST_DRAWS = 32
-"""Responses of the control at equal tokens; a model that answers at once would have to write a hundred."""
 _NO_GATE = "its gate plays no part, because options are scored by all members at every token"
 _KEPT = "are earlier responses, because a model could not answer with the responses in its prompt"
 _NO_VOTE = "votes are counted only for short, fixed answers, which this task's metric does not read"
@@ -256,17 +254,6 @@ class Evaluator:
             raise MemberError(reason, of=name)
         return dev_scores(self._config.dev, [profiles[name] for name in self._names])
 
-    def _draws(self, model: str, tokens: int | None = None) -> list[Profile]:
-        """As many samples of a model as the set has members, or as take so many tokens."""
-        samples: list[Profile] = []
-        while len(samples) < (len(self._names) if tokens is None else _MOST_DRAWS):
-            # Each sample has a seed, so that a repeated command finds it in the cache.
-            seed = self._config.seed + len(samples)
-            samples.append(self._profiler.drawn(model, self.task, TEMPERATURE, seed))
-            if tokens is not None and sum(sample.cost.tokens for sample in samples) >= tokens:
-                break
-        return samples
-
     def _control(self, alone: Sequence[Profile], results: Sequence[MethodResult]) -> MethodResult:
         if self.task.metric == "choice":
             reason = "options are chosen by their likelihood, so there are no samples"
@@ -276,7 +263,12 @@ class Evaluator:
         # The thinking is the same for all methods, and the answers are nearly as long.
         spent = [each.profile.cost.tokens for each in results if each.level == "token" and each.profile is not None]
         tokens = max(spent, default=None) if self._config.think else None
-        samples = self._draws(_best(alone).model, tokens)
+        best, seed = _best(alone).model, self._config.seed
+        if tokens is None:
+            seeds = range(seed, seed + len(self._names))
+            samples = [self._profiler.drawn(best, self.task, TEMPERATURE, each) for each in seeds]
+        else:
+            samples = draws_worth(self._profiler, best, self.task, seed, tokens, lambda each: each.cost.tokens)
         profile, _ = chosen(CONTROL, cast("ResponseMethod", self._responder("voting")), self.task, samples)
         ms_per_token, seconds = zip(*(_speed(sample.cost) for sample in samples), strict=True)
         # All samples are needed for one answer, so their times add up.

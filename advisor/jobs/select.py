@@ -39,6 +39,7 @@ from advisor.choose.rules import select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
+from advisor.jobs.arms import run_arms
 from advisor.jobs.earlier_looks import looks_or_note
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
 from advisor.jobs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
@@ -172,6 +173,10 @@ def run(
     token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
     judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
+    # A candidate that fails as an arm is no failed candidate; and the draws are no part of the judge's figures.
+    failures = dict(profiler.failures)
+    best = compared.results[0].best_single_model if compared.results else ""
+    arms = run_arms(config, chosen, best, profiler, judge, progress) if config.arms else None
     doubts = run_doubts(profiles, config.dev, intervals[profiles[0].model][0], chance_of(config.dev))
     notes = (*(each.text for each in doubts), *warnings_on_judge(judged))
     return Outcome(
@@ -179,9 +184,10 @@ def run(
         rules=rules,
         standings=standings,
         selection=selection,
-        failures=profiler.failures,
+        failures=failures,
         pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements, rules),
         advice=replace(_advise(config, chosen, compared, looks, notes, judged), doubts=doubts),
+        arms=arms,
         judge=judged,
         task=config.dev,
         profiles=tuple(profiles),

@@ -28,7 +28,7 @@ from advisor.pool.weights import EQUAL
 from advisor.profile.job_runner import JobRunner
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Answer, Profile
+from advisor.records import Answer, Cost, Profile
 from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Rubric, Task, sha256
@@ -71,6 +71,7 @@ class Judge:
         mode: ``single`` or ``pairwise``.
         names: The names of the judges; the scores are the first one's.
         identities: What determines the judges' verdicts, by name.
+        costs: What the judges' verdicts took, by name.
         note: That a judge reads responses which it wrote itself; None if it does not.
 
     Raises:
@@ -91,6 +92,7 @@ class Judge:
         self._judges = config.judges
         self.names = tuple(entry.name for entry in config.judges)
         self.identities: Mapping[str, Fingerprint | ServerIdentity] = self._profiler.identities
+        self.costs: dict[str, list[Cost]] = {name: [] for name in self.names}
         self._splits: dict[str, _Split] = defaultdict(lambda: _Split(tuple({} for _ in self.names)))
         # By their files or addresses: a judge's line may give a candidate another name.
         own = [judge.name for judge in config.judges if judge.checkpoint in self._candidates.values()]
@@ -243,13 +245,14 @@ class Judge:
         if name == self.names[0]:
             self._splits[task.split].prompts.update(example.prompt for example in asked.examples)
         try:
-            answers = self._profiler.reading(name, asked, f"judge {name}").answers
+            profile = self._profiler.reading(name, asked, f"judge {name}")
         except MemberError as error:
             raise JudgeError(
                 f"the judge {name} failed: {error.without(name)}; correct it and run the same "
                 "command again: it continues from the stored responses and verdicts"
             ) from error
-        return dict(zip(shown, answers, strict=True))
+        self.costs[name].append(profile.cost)
+        return dict(zip(shown, profile.answers, strict=True))
 
     def _is_unread(self, answer: Answer) -> bool:
         """Whether a judge wrote a text without a verdict that can be read."""

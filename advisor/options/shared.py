@@ -365,6 +365,12 @@ class FusionOptions(Options, panel="Choosing and verifying"):
         needs=("fusion", ()),
         **VERIFIED,
     )
+    arms: bool = option(
+        False,
+        "Ask what the fusion's cost buys otherwise (more responses of one model, ...), and say whether it pays.",
+        needs=("fusion", ()),
+        **VERIFIED,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

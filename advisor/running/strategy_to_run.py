@@ -210,22 +210,24 @@ def find_strategy(wanted: str, strategies: Sequence[Strategy], place: str) -> St
     """The strategy that ``--strategy`` names; the best one, if there are several.
 
     Args:
-        wanted: ``NAME``, ``NAME/COUNT`` with the number of members, or ``NAME/MODEL`` with the first member.
+        wanted: ``NAME``, ``NAME/DETAIL`` with one of its details, for example the number of members, or its label.
         strategies: Those of the run, the best first.
         place: The file, for messages.
 
     Raises:
         InputError: The run has no such strategy.
     """
-    labels = list(dict.fromkeys(label(each, strategies) for each in strategies))
+    labels = {label(each, strategies): each for each in strategies}
     if not labels:
         raise InputError(
             f"--strategy {wanted}: {place} compares no strategies, for example because of --no-verify; run `advisor "
             "select` again, or leave out --strategy"
         )
+    if wanted in labels:
+        return labels[wanted]
     name, _, detail = wanted.partition("/")
     for strategy in strategies:
-        if strategy.name == name and (not detail or detail in (str(len(strategy.members)), strategy.members[0])):
+        if strategy.name == name and (not detail or detail in strategy.details):
             return strategy
     raise InputError(f"--strategy {wanted}: {place} has no such strategy; give one of {', '.join(labels)}")
 

@@ -55,10 +55,15 @@ def largest_usual(strategies: Sequence[Strategy]) -> Strategy | None:
 
 
 def label(strategy: Strategy, others: Sequence[Strategy]) -> str:
-    """The name by which ``--strategy`` chooses a strategy: ``vote``, or more where others have the same name."""
-    same = [each for each in others if each.name == strategy.name and each.members != strategy.members]
-    if not same:
+    """The name by which ``--strategy`` chooses a strategy: ``vote``, or more where others of a run have the same name.
+
+    What alone has a detail is named by it: ``cascade/3``. Without one, its place among all of this name tells it apart:
+    ``fusion#2``.
+    """
+    same = [each for each in others if each.name == strategy.name]
+    rest = [each for each in same if each != strategy]
+    if not rest:
         return strategy.name
-    if all(len(each.members) != len(strategy.members) for each in same):
-        return f"{strategy.name}/{len(strategy.members)}"
-    return f"{strategy.name}/{strategy.members[0]}"
+    own = (detail for detail in strategy.details if not any(detail in each.details for each in rest))
+    detail = next(own, None)
+    return f"{strategy.name}#{1 + same.index(strategy)}" if detail is None else f"{strategy.name}/{detail}"

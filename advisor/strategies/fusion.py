@@ -86,6 +86,11 @@ class Fusion(Strategy):
         return cls(tuple(dict.fromkeys((*panel, writer))), tuple(panel), writer, draws, rounds, prompt)
 
     @property
+    def details(self) -> tuple[str, ...]:
+        """See :attr:`Strategy.details`; its writer in place of the first member, who may be in all panels."""
+        return str(len(self.members)), self.writer
+
+    @property
     def responses_per_member(self) -> int:
         """See :attr:`Strategy.responses_per_member`."""
         return self.draws

@@ -80,6 +80,11 @@ class Strategy(ABC):
         return self.KIND
 
     @property
+    def details(self) -> tuple[str, ...]:
+        """What tells it from others of its name in a run: the number of its members, and the first of them."""
+        return str(len(self.members)), self.members[0]
+
+    @property
     def sort_key(self) -> tuple[int, int]:
         """Its place among equally good strategies: the simpler one first, then the one with fewer members."""
         return self.SIMPLICITY, len(self.members)

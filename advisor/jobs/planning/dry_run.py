@@ -5,6 +5,7 @@ Only tokenizers are loaded. Nothing is written, and no request goes to a server 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -12,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoTokenizer
 
+from advisor.advice.arms import TOKEN
 from advisor.config import BEST, InferenceConfig, RunConfig
-from advisor.jobs.fused import reading_task
+from advisor.jobs.fused import MOST_DRAWS, reading_task
 from advisor.jobs.planning.judging import UNKNOWN, decoded_sets, judge_prompts, verdicts, written_anew
 from advisor.jobs.planning.plan import (
     expected_seconds,
@@ -76,8 +78,8 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     Returns:
         ``models``: the plan of each candidate (see :func:`advisor.jobs.planning.plan.plan_model`) with its prompts, its
         token counts, the generations that the cache lacks, seconds and dollars at most; ``readers``: the same for the
-        new calls of a fusion; ``judges``: for the judges; ``together`` and ``loading``, see
-        :mod:`advisor.jobs.planning.plan`; ``problems``; and ``total``.
+        new calls of a fusion, and of its arms if ``arms`` says so; ``judges``: for the judges; ``together`` and
+        ``loading``, see :mod:`advisor.jobs.planning.plan`; ``problems``; and ``total``.
 
     Raises:
         InputError: The template of a judge fails on a question.
@@ -112,6 +114,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         "held_out": None if config.held_out is None else len(config.held_out.examples),
         "models": models,
         "readers": readers,
+        "arms": config.arms,
         "judges": judges,
         "together": together,
         "loading": _loading(config, every),
@@ -130,7 +133,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
 
 
 def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict[str, Any]]:
-    """The plans of a fusion's new calls: drafts that are drawn, and prompts with drafts; empty without one.
+    """The plans of a fusion's new calls: drafts that are drawn, prompts with drafts, and arms; empty without one.
 
     The dev questions choose a panel or a writer that the options do not name. Then the dearest models count.
     """
@@ -153,7 +156,29 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     parts = [(writer, reading, n)]
     parts += [(name, reading, n * (config.rounds - 1)) for name in panel if config.rounds > 1]
     parts += [(name, drawing, n * config.drafts) for name in panel if config.drafts > 1]
-    return [_plan(by_name[name], inference, prompts, count, problems[name], task) for name, prompts, count in parts]
+
+    def plan(name: str, prompts: _Prompts, count: int) -> dict[str, Any]:
+        return _plan(by_name[name], inference, prompts, count, problems[name], task)
+
+    plans = [plan(*part) for part in parts]
+    if not config.arms:
+        return plans
+
+    def cost(name: str, prompts: _Prompts) -> float:
+        own, made = by_name[name].price, plan(name, prompts, 0)
+        price = TOKEN if own is None or not all(map(dearest, by_name.values())) else own
+        return price.of(made["read_tokens"], made["new_tokens"]) or 0.0
+
+    writing = cost(writer, reading) + (config.rounds - 1) * sum(cost(name, reading) for name in panel)
+    drafting = config.drafts * sum(cost(name, drawing) for name in panel)
+    best = next(iter(by_name))
+    # What the arms spend is at most the fusion's cost, and one response more.
+    draws = min(MOST_DRAWS, 1 + math.ceil((drafting + writing) / cost(best, drawing)))
+    own = min(MOST_DRAWS, 1 + math.ceil((drafting + writing - cost(writer, reading)) / cost(writer, drawing)))
+    # The writer may read more drafts than in the fusion.
+    longer = reading_task(task, config.writer_prompt, [unknown] * own)
+    rereading = reading._replace(examples=longer.examples, missing=[own] * n)
+    return [*plans, plan(best, drawing, n * draws), plan(writer, drawing, n * own), plan(writer, rereading, n)]
 
 
 def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -192,11 +217,10 @@ def _plan(
     if plan["fits"] is False and not questions:
         # All its responses are stored, so it is not loaded.
         plan["problem"] = None
-    price = None
+    # Without a tokenizer here a token counts as four characters.
+    texts = [len(each.prompt) / 4 + count * prompts.limit for each, count in zip(*prompts[:2], strict=True)]
+    read, price = mean(lengths or texts), None
     if entry.price is not None:
-        # Without a tokenizer here a token counts as four characters.
-        texts = [len(each.prompt) / 4 + count * prompts.limit for each, count in zip(*prompts[:2], strict=True)]
-        read = mean(lengths or texts)
         if task.metric == "choice" and entry.is_remote:
             # A server reads the prompt again with each option.
             read *= mean(len(each.choices) for each in prompts.examples)
@@ -205,6 +229,7 @@ def _plan(
         **plan,
         "prompts": shown,
         "prompt_tokens": tokens,
+        "read_tokens": read,
         "new_tokens": new,
         "questions": questions,
         "seconds": expected_seconds(plan, questions, mean(lengths), new) if lengths else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from advisor.config import RunConfig
+from advisor.jobs.fused import MOST_DRAWS
 from advisor.jobs.planning.plan import expected_seconds, plan_model, tokens_written
 from advisor.jobs.planning.words import duration
 from advisor.judge.judge import judging
@@ -17,10 +18,14 @@ UNKNOWN = "[response]"
 
 
 def written_anew(config: RunConfig) -> dict[str, int]:
-    """How many strategies write new texts at most on each split of a run: sets that decode, and a fusion."""
+    """How many texts of others than candidates are judged at most for each question of a split.
+
+    Those of sets that decode, of a fusion, and of its arms: a second fusion, and responses that the second judge takes.
+    """
     sets = decoded_sets(config)
     if config.held_out is not None and config.fusion is not None:
-        sets[config.held_out.split] = sets.get(config.held_out.split, 0) + 1
+        arms = (1 + (MOST_DRAWS if len(config.judges) > 1 else 0)) if config.arms else 0
+        sets[config.held_out.split] = sets.get(config.held_out.split, 0) + 1 + arms
     return sets
 
 

@@ -123,7 +123,9 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     if plan["held_out"] is not None:
         yield f"verifying    at most {total['alone']:,} of single models, and {total['together']:,} of sets"
     if plan["readers"]:
-        yield f"fusing       at most {counted(total['reading'], 'call')}; those that are stored are not asked again"
+        # How many responses the fusion's cost buys depends on their lengths.
+        about = "about" if plan["arms"] else "at most"
+        yield f"fusing       {about} {counted(total['reading'], 'call')}; those that are stored are not asked again"
     if plan["judges"]:
         yield f"judging      at most {counted(total['judging'], 'verdict')}; those that are stored are not asked again"
     yield visible(f"time         {_time(total, [model for *_, model in asked])}")
@@ -149,7 +151,8 @@ def _time(total: Mapping[str, Any], models: Sequence[Mapping[str, Any]]) -> str:
     without = total["without"]
     if all(model["problem"] is not None for model in models):
         return "not known, because no model can run here"
-    if len(without) == len(models):
+    # A model has a plan for each thing that it is asked.
+    if {*without} == {model["model"] for model in models}:
         return "not known here: servers and clusters have their own speed, and some files do not tell a model's size"
     if not total["seconds"]:
         known = "none: the cache has all responses of single models"
