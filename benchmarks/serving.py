@@ -301,8 +301,8 @@ def _memory(folders: Sequence[str], options: argparse.Namespace) -> list[Figure]
         sizes = asyncio.run(_sizes(url, process.pid, requests))
         peak = _status_mib(process.pid, "VmHWM")
     note = f"{requests} mixed requests of {MIXED} clients"
-    later = [size for done, size in sizes if done >= first]
-    if None in (peak, *later):
+    later = [size for done, size in sizes if done >= first and size is not None]
+    if peak is None or not later:
         return [Figure("memory_growth", None, note="not measured here")]
     return [
         Figure("memory_growth", max(later) / later[0], limit="at most 1.1", note=f"{note}, after the first {first}"),
@@ -312,7 +312,7 @@ def _memory(folders: Sequence[str], options: argparse.Namespace) -> list[Figure]
     ]
 
 
-async def _sizes(url: str, process: int, requests: int) -> list[tuple[int, float]]:
+async def _sizes(url: str, process: int, requests: int) -> list[tuple[int, float | None]]:
     """How many requests were sent, and the memory of the server then."""
     prompts, numbers, sizes = demo_prompts(200), iter(range(requests)), []
 
