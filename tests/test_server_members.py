@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tiny import save_member, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Grammar
 from ensemble.decode.settings import Batch, Settings
+from ensemble.decode.thinking import Thinker
 from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member
@@ -171,6 +173,21 @@ def test_a_member_behind_a_server_thinks_in_few_requests(far: Far) -> None:
         tokens += ensemble.generate([f"{prompt} is"], max_new_tokens=200)[0].thinking_tokens
     assert tokens > 200
     assert member.counts.requests - before < tokens / 2
+
+
+def test_members_behind_servers_think_at_the_same_time(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, step, begun = threading.Barrier(2, timeout=20), Thinker.step, set[int]()
+
+    def first_together(self: Thinker) -> Any:
+        if id(self) not in begun:
+            begun.add(id(self))
+            together.wait()
+        return step(self)
+
+    monkeypatch.setattr(Thinker, "step", first_together)
+    Ensemble(thinking(far.members), think="apart").generate([f"{PROMPTS[0]} is"], max_new_tokens=4)
+    assert not together.broken
+    assert len(begun) == 2
 
 
 def test_a_lone_member_behind_a_server_writes_several_tokens_in_a_request(far: Far) -> None:

@@ -12,8 +12,10 @@ ThinkMerge (arXiv 2512.02874) joins several draws of one model in this way; here
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 
+from ensemble.common.background import in_background
 from ensemble.decode.decoder import Decoder
 from ensemble.decode.sequences import FinishReason, Generation, RunningSequence
 from ensemble.decode.settings import Batch, Settings
@@ -201,10 +203,10 @@ class ThinkingDecoder(Decoder):
         super().remove(number)
 
     def step(self) -> list[tuple[int, Generation | MemberError]]:
-        """See :meth:`Decoder.step`. Members that think write a token each, and so do the answers."""
+        """See :meth:`Decoder.step`. Each member that thinks makes a step, and so do the answers."""
         results: list[tuple[int, Generation | MemberError]] = []
-        for member, thinker in enumerate(self._thinkers):
-            for number, thought in [] if thinker.done else thinker.step():
+        for member, thoughts in self._think():
+            for number, thought in thoughts:
                 asked = self._asked[number]
                 if isinstance(thought, MemberError):
                     self.remove(number)
@@ -216,6 +218,23 @@ class ThinkingDecoder(Decoder):
         if not super().done:
             results += super().step()
         return [(number, self._with_thoughts(number, result)) for number, result in results]
+
+    def _think(self) -> list[tuple[int, list[tuple[int, Generation | MemberError]]]]:
+        """Let each member that thinks make a step; those elsewhere at the same time."""
+        thinking = [(member, thinker) for member, thinker in enumerate(self._thinkers) if not thinker.done]
+        elsewhere = {
+            member: in_background(thinker.step, f"thinking of {self._members[member].name}")
+            for member, thinker in thinking
+            if not self._members[member].is_here
+        }
+        try:
+            return [
+                (member, elsewhere[member].result() if member in elsewhere else thinker.step())
+                for member, thinker in thinking
+            ]
+        finally:
+            # Also where one fails: a prompt may be removed after this.
+            wait(elsewhere.values())
 
     @property
     def done(self) -> bool:
