@@ -166,6 +166,19 @@ def _recommendation_tables(by: By) -> Iterator[str]:
             for name, text in WAYS.items()
         ]
         yield _table([f"points behind the best, {what}", *compared.values(), "votes", "name"], rows)
+    rows = [
+        [
+            f"{WAYS[name]}, {what}",
+            *(
+                _sign(_value(by, f"{key}_{part}regret_never") - _value(by, f"{key}_{part}regret_{name}"))
+                for key in compared
+            ),
+            f"`{part}regret_never` - `{part}regret_{name}`",
+        ]
+        for part, what in kinds.items()
+        for name in ("always", "recommended")
+    ]
+    yield _table(["gain over the best single model by dev", *compared.values(), "name"], rows)
     more = "gain_recommended_minus_default_vote"
     rows = [[*row(what, f"{part}{more}", _interval), f"`{part}{more}`"] for part, what in kinds.items()]
     yield _table(["recommendation over the default vote", *compared.values(), "name"], rows)
