@@ -407,7 +407,7 @@ def _compared(
 def questions_for(
     paired: PairedScores, pair: tuple[int, int], difference: Difference, true: float, alpha: float
 ) -> int | None:
-    """The questions, in all, that show a true difference of a pair with a probability of 80%; None if it is not above 0.
+    """The questions, in all, that show a true difference of a pair with a probability of 80%; None for 0 or less.
 
     How many answers differ is taken from `difference`; `true` is in points, and `alpha` as for :func:`smallest_shown`.
     """
