@@ -27,13 +27,9 @@ Verdict = Literal["better", "worse", "equal", "unclear"]
 Shown = Literal["yes", "not_yet", "no"]
 LengthUnit = Literal["characters", "tokens"]
 ArmCode = Literal["single", "cheapest", "self_consistency", "best_of_n", "vote", "fusion", "self_fusion"]
-"""What a fusion is compared with at equal cost, and itself: the best single model and the cheapest one, each with one
-response; several responses of the best one, of which a vote or a judge takes one; the vote of the panel; the panel with
-a writer; the writer with its own drafts."""
+"""A fusion, and what it is compared with at equal cost; see :class:`advisor.runs.schema.arms.ArmFigures`."""
 ArmReason = Literal["same", "no_vote", "no_judge", "few_voters", "costs_more", "unknown_cost", "failed"]
-"""Why an arm was left out: ``same``: it is another arm. ``no_vote``: its answers cannot be counted. ``no_judge``: no
-second judge takes one. ``few_voters``: a vote takes three. ``costs_more``: one response costs as much as the fusion.
-``unknown_cost``: what it costs is not known. ``failed``: a model failed."""
+"""Why an arm was left out; :class:`advisor.runs.schema.arms.LeftOutArm` explains each."""
 CostUnit = Literal["dollars", "tokens", "calls"]
 Think = Literal["apart"]
 """How the members of a set think that decode together; see :mod:`ensemble.decode.thinking`."""

@@ -49,7 +49,7 @@ def shares(accuracies: Sequence[float], questions: int, runs: int, *, graded: bo
     chance, said = np.random.default_rng(questions), Counter[Shown]()
     for _ in range(runs):
         paired = PairedScores(answers(accuracies, questions, chance, graded=graded))
-        said[decide(leads_of(paired, ARMS, 1, ALPHA), ALPHA, MARGIN)[0]] += 1
+        said[decide(paired, 1, leads_of(paired, ARMS, 1, ALPHA), ALPHA)[0]] += 1
     return {word: count / runs for word, count in said.items()}
 
 

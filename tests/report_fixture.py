@@ -552,3 +552,44 @@ def make_judges() -> tuple[dict[str, Any], dict[str, Any]]:
         {"mode": "pairwise", "judges": names, "splits": [compared | {"split": "dev"}, compared], "head_to_head": [met]},
         {"mode": "single", "judges": names, "splits": [graded], "head_to_head": []},
     )
+
+
+def make_arms() -> dict[str, Any]:
+    """``arms`` of a file: five arms, and one that was left out."""
+    names = list(TERSE)
+    arms = [
+        ("single", names[:1], 1, 0.0, 2.0, 1, 0.4),
+        ("fusion", [*names, names[0]], 1, 4.0, None, 4, 3.1),
+        ("self_consistency", names[:1], 8, 1.0, 3.0, 8, 3.2),
+        ("vote", names, 1, 3.0, 1.0, 3, 1.2),
+        ("self_fusion", names[:1], 3, 2.0, 2.0, 4, 3.3),
+    ]
+    return {
+        "pays": "not_yet",
+        "decided_by": "vote",
+        "questions_needed": 2400,
+        "n": 200,
+        "unit": "dollars",
+        "margin": 1.0,
+        "confidence": 0.9,
+        "text": "Cannot tell with 200 held-out questions whether the fusion pays.",
+        "arms": [
+            {
+                "arm": arm,
+                "models": own,
+                "draws": draws,
+                "accuracy": 70.0 + gain,
+                "accuracy_ci": [63.0 + gain, 77.0 + gain],
+                "gain": gain,
+                "gain_ci": [gain - 4.0, gain + 4.0],
+                "lead": lead,
+                "lead_ci": None if lead is None else [lead - 6.0, lead + 6.0],
+                "p_two_sided": None if lead is None else 0.3,
+                "p_adjusted": None if lead is None else 0.9,
+                "calls_per_question": calls,
+                "cost_per_1000": cost,
+            }
+            for arm, own, draws, gain, lead, calls, cost in arms
+        ],
+        "left_out": [{"arm": "cheapest", "reason_code": "same", "reason": "no candidate costs less than the best one"}],
+    }

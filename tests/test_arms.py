@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import Answer, Raw, as_json, models, raw_server
 
-from advisor.advice.arms import Arm, ArmsComparison, compare_arms, cost_in, unit_of
+from advisor.advice.arms import cost_in, decide, leads_of, unit_of
+from advisor.compare.paired import PairedScores
 from advisor.jobs.arms import _mean_verdicts
 from advisor.judge.verdicts import Match
-from advisor.records import Answer as Graded
-from advisor.records import ArmCode, Cost, Profile
+from advisor.records import ALPHA, Cost, Shown
 from advisor.statistics import holm
 from benchmarks import fusion
 from benchmarks._measure import Figure
@@ -294,55 +294,43 @@ def test_a_fusion_that_only_its_own_drafts_reach_does_not_pay_and_the_report_and
     assert section(place, *command, "--min-gain", "20", "--force")["pays"] == "no"
 
 
-CODES: tuple[ArmCode, ...] = ("single", "fusion", "self_consistency", "vote", "self_fusion", "cheapest")
-
-
-def compared(scores: Sequence[Sequence[float]], **options: Any) -> ArmsComparison:
-    """The arms with these scores, the best single model's first and then the fusion's."""
-    arms = []
-    for code, own in zip(CODES, scores, strict=False):
-        answers = tuple(Graded(str(n), None, None, score, "unknown") for n, score in enumerate(own))
-        arms.append(Arm(code, ("a",), 1, Profile(code, answers), {"a": Cost(1.0, 10, prompt_tokens=10)}, 1))
-    return compare_arms(arms, unit="tokens", prices={}, **options)
+def compared(
+    scores: Sequence[Sequence[float]], clusters: Sequence[str] | None = None, **options: Any
+) -> tuple[Shown, int, int | None]:
+    """What is said of these scores of arms, the best single model's first and then the fusion's."""
+    paired = PairedScores(np.array(scores).T, clusters)
+    return decide(paired, 1, leads_of(paired, fusion.ARMS[: len(scores)], 1, ALPHA), ALPHA, **options)
 
 
 def test_a_fusion_pays_only_if_it_is_better_than_each_other_arm() -> None:
     good, weak = [1.0] * 60, [1.0, 0.0, 1.0] * 20
-    assert compared([weak, good, weak, weak]).pays == "yes"
-    one_as_good = compared([weak, good, weak, good])
-    assert (one_as_good.pays, one_as_good.decided_by.arm.code) == ("not_yet", "vote")
-    assert compared([weak, good, weak, good], margin=8).pays == "no"
-    assert compared([good, weak, weak, weak]).pays == "no"
+    assert compared([weak, good, weak, weak])[0] == "yes"
+    assert compared([weak, good, weak, good])[:2] == ("not_yet", 3)
+    assert compared([weak, good, weak, good], margin=8)[0] == "no"
+    assert compared([good, weak, weak, weak])[0] == "no"
 
 
 def test_the_arms_are_corrected_for_their_number() -> None:
-    chance = np.random.default_rng(3)
-    scores = [chance.integers(0, 2, 50).astype(float).tolist() for _ in range(6)]
-    found = compared(scores)
-    rivals = [each for each in found.results if each.lead is not None]
-    p_values = [each.lead.p_two_sided or 0.0 for each in rivals if each.lead is not None]
-    assert [each.p_adjusted for each in rivals] == holm(p_values)
+    scores = np.random.default_rng(3).integers(0, 2, (50, 6)).astype(float)
+    leads = leads_of(PairedScores(scores), fusion.ARMS, 1, ALPHA)
+    found = [lead.p_two_sided or 0.0 for lead, _ in leads.values()]
+    assert [p_adjusted for _, p_adjusted in leads.values()] == holm(found)
+    assert sorted(leads) == [0, 2, 3, 4, 5]
     # Intervals are wider the more arms there are.
-    alone = compared(scores[:2]).results[0].lead
-    assert alone is not None
-    assert rivals[0].lead is not None
-    assert alone.interval[0] > rivals[0].lead.interval[0]
+    alone, _ = leads_of(PairedScores(scores[:, :2]), fusion.ARMS[:2], 1, ALPHA)[0]
+    assert alone.interval[0] > leads[0][0].interval[0]
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=12, max_size=12), min_size=2, max_size=6))
 def test_the_order_of_the_other_arms_changes_nothing(scores: list[list[float]]) -> None:
     first, second = compared(scores), compared([*scores[:2], *reversed(scores[2:])])
-    assert (first.pays, first.questions_needed) == (second.pays, second.questions_needed)
-    assert sorted(each.p_adjusted or -1.0 for each in first.results) == pytest.approx(
-        sorted(each.p_adjusted or -1.0 for each in second.results)
-    )
+    assert (first[0], first[2]) == (second[0], second[2])
 
 
 def test_questions_that_share_a_passage_count_as_one() -> None:
     weak, good = [0.0, 0.0, 0.0, 1.0] * 5, [1.0] * 20
-    assert compared([weak, good]).pays == "yes"
-    passages = [str(n // 10) for n in range(20)]
-    assert compared([weak, good], clusters=passages).pays == "not_yet"
+    assert compared([weak, good])[0] == "yes"
+    assert compared([weak, good], [str(n // 10) for n in range(20)])[0] == "not_yet"
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.floats(0.01, 100), st.floats(0.01, 100))

@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from report_fixture import make_evaluation, make_judges, make_result, make_samples, write_evaluation, write_json
+from report_fixture import (
+    make_arms,
+    make_evaluation,
+    make_judges,
+    make_result,
+    make_samples,
+    write_evaluation,
+    write_json,
+)
 
 from advisor.runs.run import Run
 from ensemble.common.text import visible
@@ -32,13 +40,28 @@ SAMPLES = make_samples(dev=6, held_out=4)
 RESULT = make_result(SAMPLES)
 EVALUATION = make_evaluation(RESULT)
 RESULT["judge"], EVALUATION["judge"] = make_judges()
+RESULT["arms"] = make_arms()
 
 
 def read(folder: Path) -> ReportData:
     return report_data(Run.open(folder))
 
 
-FIXED = {"status", "verdict", "split", "finish_reason", "level", "shown", "mode", "set_by"}
+FIXED = {
+    "status",
+    "verdict",
+    "split",
+    "finish_reason",
+    "level",
+    "shown",
+    "mode",
+    "set_by",
+    "pays",
+    "decided_by",
+    "unit",
+    "arm",
+    "reason_code",
+}
 """Fields whose values are words that the report acts upon; what they may be is checked when they are read."""
 
 NASTY = [

@@ -407,17 +407,9 @@ def _compared(
 def questions_for(
     paired: PairedScores, pair: tuple[int, int], difference: Difference, true: float, alpha: float
 ) -> int | None:
-    """The questions, in all, that show a true difference of a pair with a probability of 80%.
+    """The questions, in all, that show a true difference of a pair with a probability of 80%; None for 0 or less.
 
-    Args:
-        paired: The scores.
-        pair: The columns of the pair.
-        difference: On these questions; how many the two answer differently is taken from it.
-        true: The true difference, in points.
-        alpha: The probability of a false alarm in one direction, between 0 and 0.5.
-
-    Returns:
-        The number; None if the difference is not above 0.
+    How many answers differ is taken from `difference`; `true` is in points, and `alpha` as for :func:`smallest_shown`.
     """
     # Answers that never differed on a few questions may do so on others.
     discordance = difference.discordance or 1 / (difference.n + 2)

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from advisor.advice.arms import FUSION, Arm, ArmResult, ArmsComparison, compare_arms, cost_in, unit_of
-from advisor.compare.paired import MARGIN
+import numpy as np
+
+from advisor.advice.arms import cost_in, decide, leads_of, unit_of
+from advisor.compare.paired import MARGIN, PairedScores
 from advisor.config import RunConfig
 from advisor.jobs.fused import draws_worth, fuse, total
 from advisor.jobs.held_out import ChosenSet, prices_of
@@ -22,16 +25,26 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import ArmCode, ArmReason, Cost, Profile, signed
 from advisor.runs.schema.arms import ArmFigures, ArmsSection, LeftOutArm
+from advisor.statistics import Difference, scores
 from advisor.strategies.fusion import Fusion
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.strategy import FEWEST_VOTERS
 from advisor.strategies.vote import Vote
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Task, clusters_of
-from ensemble.common.text import counted, interval_name, p_value
+from ensemble.common.text import counted, interval_name, p_value, share
 from ensemble.errors import MemberError
 
-_UNITS = {"dollars": "dollars", "tokens": "tokens", "calls": "number of calls"}
+
+class _Arm(NamedTuple):
+    """A way to answer the questions; see :class:`ArmFigures`. ``costs`` are by model, ``calls`` those of a question."""
+
+    code: ArmCode
+    models: tuple[str, ...]
+    profile: Profile
+    costs: Mapping[str, Cost]
+    calls: int = 1
+    draws: int = 1
 
 
 class _LeftOut(Exception):  # noqa: N818  # no error: the other arms go on
@@ -56,7 +69,7 @@ def run_arms(
         progress: Shows notes.
 
     Returns:
-        The section of the result; None if there is no fusion, or nothing to compare it with.
+        The section of the result; None if there is no fusion.
 
     Raises:
         JudgeError: A judge failed.
@@ -65,8 +78,8 @@ def run_arms(
         return None
     asking = _Asking(config, config.held_out, chosen, best, profiler, judge)
     # The gains are over the best single model, which comes first.
-    arms, left_out = [asking.alone("single", best), asking.fusion], list[LeftOutArm]()
-    asked: dict[ArmCode, Callable[[], Arm]] = {
+    arms, left_out = [asking.alone("single", best), asking.fused], list[LeftOutArm]()
+    asked: dict[ArmCode, Callable[[], _Arm]] = {
         "best_of_n" if judge else "self_consistency": asking.best_of_n if judge else asking.self_consistency,
         "vote": asking.vote,
         "self_fusion": asking.self_fusion,
@@ -74,23 +87,16 @@ def run_arms(
     }
     for code, ask in asked.items():
         try:
-            arms.append(ask())
+            arm = ask()
+            if cost_in(asking.unit, arm.costs, arm.calls, asking.prices) is None:
+                raise _LeftOut("unknown_cost", f"what it costs in {asking.unit} is not known")
+            arms.append(arm)
         except _LeftOut as reason:
             left_out.append(LeftOutArm(arm=code, reason_code=reason.code, reason=str(reason)))
         except MemberError as error:
             progress.say(f"--arms, {code}: {error}")
             left_out.append(LeftOutArm(arm=code, reason_code="failed", reason=str(error)))
-    margin = MARGIN if config.rules.min_gain is None else config.rules.min_gain
-    compared = compare_arms(
-        arms,
-        unit=asking.unit,
-        prices=asking.prices,
-        clusters=clusters_of(config.held_out),
-        alpha=config.alpha,
-        margin=margin,
-        seed=config.seed,
-    )
-    return _section(compared, tuple(left_out), len(config.held_out.examples), config.confidence)
+    return _section(config, asking, arms, tuple(left_out))
 
 
 class _Asking:
@@ -107,17 +113,17 @@ class _Asking:
         self.unit = unit_of({**made.spent, best: chosen.alone[best].cost}, self.prices)
         calls = len(self._fusion.panel) * self._fusion.draws * self._fusion.rounds + 1
         models = *self._fusion.panel, self._fusion.writer
-        self.fusion = self._arm(FUSION, models, made.profile, made.spent, calls, self._fusion.draws)
+        self.fused = _Arm("fusion", models, made.profile, made.spent, calls, self._fusion.draws)
         self._budget = cost_in(self.unit, made.spent, calls * len(task.examples), self.prices) or 0.0
 
-    def alone(self, code: ArmCode, name: str) -> Arm:
+    def alone(self, code: ArmCode, name: str) -> _Arm:
         """One model with one response."""
         profile = self._chosen.alone.get(name) or self._profiler.alone([name], self._task).get(name)
         if profile is None:
             raise _LeftOut("failed", f"{name} failed: {self._profiler.failures[name]}")
-        return self._arm(code, (name,), profile, {name: profile.cost}, 1)
+        return _Arm(code, (name,), profile, {name: profile.cost}, 1)
 
-    def cheapest(self) -> Arm:
+    def cheapest(self) -> _Arm:
         """The candidate whose answers to the dev questions cost least."""
         n = len(self._config.dev.examples)
         costs = {
@@ -130,7 +136,7 @@ class _Asking:
             raise _LeftOut("same", f"no candidate costs less than {self._best}, the best single model")
         return self.alone("cheapest", name)
 
-    def vote(self) -> Arm:
+    def vote(self) -> _Arm:
         """The answer that most models of the panel give."""
         panel = self._fusion.panel
         self._check_counts()
@@ -138,17 +144,17 @@ class _Asking:
             raise _LeftOut("few_voters", f"a vote takes {FEWEST_VOTERS} models, and the panel has {len(panel)}")
         own = [self._chosen.alone[name] for name in panel]
         profile = Vote(panel).apply(own, self._task)
-        return self._arm("vote", panel, profile, {each.model: each.cost for each in own}, len(panel))
+        return _Arm("vote", panel, profile, {each.model: each.cost for each in own}, len(panel))
 
-    def self_consistency(self) -> Arm:
+    def self_consistency(self) -> _Arm:
         """The answer that most responses of the best single model have."""
         self._check_counts()
         drawn = self._of_best(lambda each: self._cost(each.cost))
         profile = SelfConsistency((self._best,), len(drawn)).apply(drawn, self._task)
         cost = total([each.cost for each in drawn])
-        return self._arm("self_consistency", (self._best,), profile, {self._best: cost}, len(drawn), len(drawn))
+        return _Arm("self_consistency", (self._best,), profile, {self._best: cost}, len(drawn), len(drawn))
 
-    def best_of_n(self) -> Arm:
+    def best_of_n(self) -> _Arm:
         """The response of the best single model that the second judge prefers; the first judge scores it.
 
         The judge that scores would find its own choice good. The verdicts of the second one cost money, too.
@@ -176,11 +182,14 @@ class _Asking:
         for n, example in enumerate(self._task.examples):
             place = max(range(len(said)), key=lambda draw: said[draw].get(example.id, -1.0))
             answers.append(graded[place].answers[n])
-        costs = {self._best: total([each.cost for each in drawn]), second: total(verdicts)}
+        own = [each.cost for each in drawn]
+        costs = {self._best: total(own), second: total([*(own if second == self._best else ()), *verdicts])}
+        # A judge that compares reads each response with those of all candidates, in both orders.
+        calls = 1 + (2 * len(self._config.candidates) if self._task.is_relative else 1)
         profile = Profile("best_of_n", tuple(answers))
-        return self._arm("best_of_n", (self._best,), profile, costs, 2 * len(drawn), len(drawn))
+        return _Arm("best_of_n", (self._best,), profile, costs, calls * len(drawn), len(drawn))
 
-    def self_fusion(self) -> Arm:
+    def self_fusion(self) -> _Arm:
         """The writer with its own drafts, which cost as much as those of the panel; it then reads about as much."""
         fusion = self._fusion
         if fusion.panel == (fusion.writer,):
@@ -195,7 +204,7 @@ class _Asking:
             self._profiler, own, self._task, self._chosen.alone, seed, f"fusion by {writer} from its own drafts"
         )
         profile = self._profiler.graded(made.profile, own.members, self._task)
-        return self._arm("self_fusion", (writer,), profile, made.spent, count + 1, count)
+        return _Arm("self_fusion", (writer,), profile, made.spent, count + 1, count)
 
     def _draws(self, model: str, budget: float, cost: Callable[[Profile], float]) -> list[Profile]:
         return draws_worth(self._profiler, model, self._task, self._config.seed, budget, cost)
@@ -217,19 +226,6 @@ class _Asking:
         if not can_vote(self._task):
             raise _LeftOut("no_vote", "the responses have no extracted answers that a vote can count")
 
-    def _arm(
-        self,
-        code: ArmCode,
-        models: tuple[str, ...],
-        profile: Profile,
-        costs: Mapping[str, Cost],
-        calls: int,
-        draws: int = 1,
-    ) -> Arm:
-        if cost_in(self.unit, costs, calls, self.prices) is None:
-            raise _LeftOut("unknown_cost", f"what it costs in {self.unit} is not known")
-        return Arm(code, models, draws, profile, costs, calls)
-
 
 def _mean_verdicts(verdicts: Sequence[Grade | Match], name: str) -> dict[str, float]:
     """What a judge says of one model's responses, 0 to 1, by the questions' ids; without those that cannot be read."""
@@ -245,64 +241,66 @@ def _mean_verdicts(verdicts: Sequence[Grade | Match], name: str) -> dict[str, fl
     return {question: sum(own) / len(own) for question, own in said.items()}
 
 
-def _section(
-    compared: ArmsComparison, left_out: tuple[LeftOutArm, ...], questions: int, confidence: float
-) -> ArmsSection:
-    figures = {each.arm.code: _figures(each, questions) for each in compared.results}
-    decided_by = compared.decided_by.arm.code
-    return ArmsSection(
-        pays=compared.pays,
-        decided_by=decided_by,
-        questions_needed=compared.questions_needed,
-        n=questions,
-        unit=compared.unit,
-        margin=compared.margin,
-        confidence=confidence,
-        text=_text(compared, figures[decided_by].title, questions, confidence),
-        arms=tuple(figures.values()),
+def _section(config: RunConfig, asking: _Asking, arms: Sequence[_Arm], left_out: tuple[LeftOutArm, ...]) -> ArmsSection:
+    n, codes = len(arms[0].profile.answers), [arm.code for arm in arms]
+    clusters = None if config.held_out is None else clusters_of(config.held_out)
+    paired = PairedScores(np.stack([scores(arm.profile) for arm in arms], axis=1), clusters, config.seed)
+    leads = leads_of(paired, codes, 1, config.alpha)
+    margin = MARGIN if config.rules.min_gain is None else config.rules.min_gain
+    pays, decisive, needed = decide(paired, 1, leads, config.alpha, margin)
+    figures = []
+    for number, arm in enumerate(arms):
+        lead, p_adjusted = leads.get(number, (None, None))
+        gain = paired.difference(codes, (0, number), config.alpha, is_tested=False)
+        cost = cost_in(asking.unit, arm.costs, arm.calls * n, asking.prices) or 0.0
+        figures.append(
+            ArmFigures(
+                arm=arm.code,
+                models=arm.models,
+                draws=arm.draws,
+                accuracy=arm.profile.accuracy,
+                accuracy_ci=paired.accuracy_interval(number),
+                gain=gain.estimate,
+                # Over itself, a model gains nothing, and that is certain.
+                gain_ci=gain.interval if number else (0.0, 0.0),
+                lead=None if lead is None else lead.estimate,
+                lead_ci=None if lead is None else lead.interval,
+                p_two_sided=None if lead is None else lead.p_two_sided,
+                p_adjusted=p_adjusted,
+                calls_per_question=arm.calls,
+                cost_per_1000=1000 * cost / n,
+            )
+        )
+    section = ArmsSection(
+        pays=pays,
+        decided_by=codes[decisive],
+        questions_needed=needed,
+        n=n,
+        unit=asking.unit,
+        margin=margin,
+        confidence=config.confidence,
+        arms=tuple(figures),
         left_out=left_out,
     )
+    return section.model_copy(update={"text": _text(section, figures[decisive], *leads[decisive])})
 
 
-def _figures(result: ArmResult, questions: int) -> ArmFigures:
-    arm, gain, lead = result.arm, result.gain, result.lead
-    return ArmFigures(
-        arm=arm.code,
-        models=arm.models,
-        draws=arm.draws,
-        accuracy=arm.profile.accuracy,
-        accuracy_ci=result.accuracy_ci,
-        gain=0.0 if gain is None else gain.estimate,
-        gain_ci=(0.0, 0.0) if gain is None else gain.interval,
-        lead=None if lead is None else lead.estimate,
-        lead_ci=None if lead is None else lead.interval,
-        p_two_sided=None if lead is None else lead.p_two_sided,
-        p_adjusted=result.p_adjusted,
-        calls_per_question=arm.calls,
-        cost_per_1000=1000 * result.cost / questions,
-    )
-
-
-def _text(compared: ArmsComparison, rival: str, questions: int, confidence: float) -> str:
-    decisive, n = compared.decided_by, counted(questions, "held-out question")
-    lead, arms = decisive.lead, len(compared.results) - 1
-    if lead is None:
-        return ""
-    ends = f"{interval_name(confidence)} {' to '.join(map(signed, lead.interval))}"
-    over = f"over {rival}, at {100 * decisive.cost / compared.fusion.cost:.0f}% of its {_UNITS[compared.unit]}"
-    if compared.pays == "yes":
+def _text(section: ArmsSection, rival: ArmFigures, lead: Difference, p_adjusted: float) -> str:
+    n, (low, high) = counted(section.n, "held-out question"), lead.interval
+    ends = f"{interval_name(section.confidence)} {signed(low)} to {signed(high)}"
+    unit = "number of calls" if section.unit == "calls" else section.unit
+    over = f"over {rival.title}, at {share(section.share_of(rival))} of its {unit}"
+    if section.pays == "yes":
+        others = counted(len(section.arms) - 1, "other arm")
         return (
-            f"The fusion pays: on {n} it is better than each of {counted(arms, 'other arm')}. It leads least {over}: "
-            f"{signed(lead.estimate)} points ({ends}; p {p_value(decisive.p_adjusted)} after correction for all arms)."
+            f"The fusion pays: on {n} it is better than each of {others}. It leads least {over}: "
+            f"{signed(lead.estimate)} points ({ends}; p {p_value(p_adjusted)} after correction for all arms)."
         )
-    if compared.pays == "no":
-        most = lead.interval[1]
-        gained = f"gains at most {most:.1f} points" if most >= 0 else f"loses at least {-most:.1f} points"
-        return (
-            f"The fusion does not pay: {over}, it {gained} ({ends}, {n}), and {compared.margin:g} is the least that "
-            "pays (--min-gain)."
-        )
-    needed = compared.questions_needed
+    if section.pays == "no":
+        gained = f"gains at most {high:.1f} points" if high >= 0 else f"loses at least {-high:.1f} points"
+        least = f"{section.margin:g} is the least that pays (--min-gain)"
+        return f"The fusion does not pay: {over}, it {gained} ({ends}, {n}), and {least}."
+    needed = section.questions_needed
     more = "" if needed is None else f" About {needed:,} questions would tell, if the differences are as observed."
     return (
         f"Cannot tell with {n} whether the fusion pays: {over}, its difference is {signed(lead.estimate)} points "
