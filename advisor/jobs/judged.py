@@ -69,7 +69,7 @@ def judge_section(
     }
 
 
-def names_of_sets(written: Mapping[Strategy, Profile]) -> dict[str, Profile]:
+def written_by_name(written: Mapping[Strategy, Profile]) -> dict[str, Profile]:
     """The responses of strategies that write new texts, by the names that the verdicts have."""
     return {name_of_set(each.model, strategy.members): each for strategy, each in written.items()}
 

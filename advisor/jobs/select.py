@@ -42,7 +42,7 @@ from advisor.jobs import provenance
 from advisor.jobs.arms import run_arms
 from advisor.jobs.earlier_looks import looks_or_note
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
-from advisor.jobs.judged import direct_comparison, judge_section, names_of_sets, warnings_on_judge
+from advisor.jobs.judged import direct_comparison, judge_section, warnings_on_judge, written_by_name
 from advisor.jobs.label import run_on_labels, with_accuracies
 from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.result_json import Outcome, result_of, samples_of, task_info
@@ -301,7 +301,7 @@ def _judged(
     responses = [(config.dev, profiles)]
     if config.held_out is not None and chosen.alone:
         written = chosen.splits(config, config.held_out)[1].written
-        responses.append((config.held_out, {**chosen.alone, **names_of_sets(written)}))
+        responses.append((config.held_out, {**chosen.alone, **written_by_name(written)}))
     return judge_section(judge, responses, list(profiles), compared.results, failed, config.seed)
 
 

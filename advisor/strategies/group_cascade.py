@@ -55,14 +55,16 @@ class GroupCascade(Strategy):
         """See :meth:`Strategy.learn`."""
         if not vote_sizes(given):
             return
-        examples = given.dev.task.examples
+        examples = given.questions.task.examples
         # The sort is stable: of equally good ones the first one on dev.
-        best = min(given.voters, key=lambda name: -round(given.dev.profiles[name].accuracy, 9))
+        best = min(given.voters, key=lambda name: -round(given.questions.profiles[name].accuracy, 9))
         members = (best, *(name for name in given.voters if name != best))
         responses = given.profiles(members)
-        voted = Cascade(members).apply(responses, given.dev.task)
+        voted = Cascade(members).apply(responses, given.questions.task)
         differences = scores(voted) - scores(responses[0])
-        groups = pooled_groups(differences, [each.group for each in examples], clusters_of(given.dev.task), _DOUBT)
+        groups = pooled_groups(
+            differences, [each.group for each in examples], clusters_of(given.questions.task), _DOUBT
+        )
         if groups is None:
             return
         pays = groups.high > 0 if differences.mean() > 0 else groups.low > 0

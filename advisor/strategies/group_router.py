@@ -83,8 +83,8 @@ class GroupRouter(Strategy):
         """See :meth:`Strategy.learn`."""
         if len(given.voters) < 2:
             return
-        known = dev_scores(given.dev.task, given.profiles(given.voters))
-        routes = _routes([each.group for each in given.dev.task.examples], np.array(known.scores), given.voters)
+        known = dev_scores(given.questions.task, given.profiles(given.voters))
+        routes = _routes([each.group for each in given.questions.task.examples], np.array(known.scores), given.voters)
         if len(routes) > 1:
             used = {given.voters[0], *(name for _, name in routes)}  # the first one also answers new groups
             yield cls(tuple(name for name in given.voters if name in used), routes)

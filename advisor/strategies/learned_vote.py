@@ -57,13 +57,13 @@ class LearnedVote(WeightedVote):
     @classmethod
     def learn(cls, given: TrainingData) -> Iterator[LearnedVote]:
         """See :meth:`Strategy.learn`."""
-        if not given.can_vote or not given.voters or len(given.dev.profiles) < FEWEST_VOTERS:
+        if not given.can_vote or not given.voters or len(given.questions.profiles) < FEWEST_VOTERS:
             return
-        if given.dev.task.compare == "fields":
+        if given.questions.task.compare == "fields":
             return  # the weights are learned from whole answers
         plain = given.voters if len(given.voters) >= FEWEST_VOTERS else given.voters[:1]
         # The sort is stable: of equally good ones the first one. The voters must be among them.
-        ranked = sorted(given.dev.profiles, key=lambda name: -round(given.dev.profiles[name].accuracy, 9))
+        ranked = sorted(given.questions.profiles, key=lambda name: -round(given.questions.profiles[name].accuracy, 9))
         names = list(dict.fromkeys((*plain, *ranked)))[:_MOST_MODELS]
         profiles = given.profiles(names)
         # Threads would wait for each other after each of many small operations: 250 times the time on busy cores.
@@ -130,7 +130,7 @@ class _Choices(NamedTuple):
 
 def _learned(codes: Codes, graded: Floats, plain: Sequence[str], given: TrainingData) -> Floats | None:
     """The weight of each model, of which the plain vote has the first ones; None where that vote stays."""
-    clusters, n = clusters_of(given.dev.task), codes.shape[1]
+    clusters, n = clusters_of(given.questions.task), codes.shape[1]
     folds = folds_of(clusters, n, _FOLDS, np.random.default_rng(0))
     kept = np.sort(np.random.default_rng(0).permutation(n)[:_MOST_QUESTIONS])
     codes, graded, folds = codes[:, kept], graded[:, kept], folds[kept]

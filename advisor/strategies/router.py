@@ -50,7 +50,7 @@ class QuestionRouter(Strategy):
     def learn(cls, given: TrainingData) -> Iterator[QuestionRouter]:
         """See :meth:`Strategy.learn`."""
         if len(given.voters) > 1:
-            first = given.dev.part(range(min(MOST_LEARNED, len(given.dev.task.examples))))
+            first = given.questions.part(range(min(MOST_LEARNED, len(given.questions.task.examples))))
             yield cls(given.voters, dev_scores(first.task, [first.profiles[name] for name in given.voters]))
 
     def problem(self) -> tuple[str, str] | None:

@@ -261,22 +261,22 @@ class TrainingData:
     """What strategies are learned from.
 
     Attributes:
-        dev: The questions to learn from, with the answers of all models.
+        questions: What to learn from, with the answers of all models.
         best: The most accurate model on these questions.
         voters: The models of votes, cascades and routers, the most accurate first.
         can_vote: Whether the extracted answers can be counted.
         draws: How many responses of a model to each question there are, by name.
     """
 
-    dev: AnsweredSplit
+    questions: AnsweredSplit
     best: str
     voters: tuple[str, ...]
     can_vote: bool
     draws: Mapping[str, int] = field(default_factory=dict)
 
     def profiles(self, names: Sequence[str]) -> list[Profile]:
-        """The dev answers of some models."""
-        return [self.dev.profiles[name] for name in names]
+        """The answers of some models."""
+        return [self.questions.profiles[name] for name in names]
 
 
 def picked_answers(name: str, responses: Sequence[Profile], picks: Sequence[Taken], task: Task) -> Profile:
