@@ -341,7 +341,9 @@ async def _sizes(url: str, process: int, requests: int, every: int) -> list[floa
     for start in range(0, requests, every):
         numbers = iter(range(start, min(start + every, requests)))
         await asyncio.gather(*(client(numbers) for _ in range(MIXED)))
-        # Of the clients that left, no text runs any more when a later one is answered.
+        # Of the clients that left, no text runs any more when a later one is answered. The server returns memory at
+        # most once a second, when a text ends.
+        await asyncio.sleep(1.5)
         await usual(url, start)
         sizes.append(_status_mib(process, "VmRSS"))
     return sizes

@@ -51,7 +51,6 @@ def serve(options: ServeOptions) -> None:
     with bind(options.host, options.port) as bound:
         hosts = allowed_hosts(bound, options.host, options.allow_host)
         group = options.group
-        starting.return_freed_memory()
         app, engine = starting.make_app_of(
             chosen, name, limits, key_digest, hosts, inference, group, traces=traces, prompt=prompt
         )

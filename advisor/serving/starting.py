@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 import hashlib
 import json
 import os
-import sys
 import time
 from importlib import metadata, util
 from typing import TYPE_CHECKING
@@ -39,8 +36,6 @@ if TYPE_CHECKING:
 # With --batch-size auto: at most so many texts at a time, as many as fit into memory with prompts of this length.
 _MAX_ROWS = 64
 _PROMPT_TOKENS = 1024
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Of malloc.h."""
 
 
 def check_extra() -> None:
@@ -117,17 +112,6 @@ def _decoding(chosen: EnsembleSpec | StrategyPlan) -> list[object]:
     strategy, reader = chosen.strategy, chosen.reader
     read = [] if reader is None else [reader.metric, reader.extract, reader.compare]
     return [file_json(strategy, models=()), read]
-
-
-def return_freed_memory() -> None:
-    """Let the C library return large pieces of memory to the system as soon as they are free, on Linux with glibc."""
-    # By itself glibc comes to keep pieces of up to 32 MiB, so the process stays as large as its longest texts made it.
-    # From 1 MiB on, steps take a quarter more time, because each gets new pages; from 4 MiB on, hardly more.
-    if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # another C library
-            library = ctypes.CDLL(None)
-            library.mallopt(_M_MMAP_THRESHOLD, 2**22)
-            library.mallopt(_M_TRIM_THRESHOLD, 2**24)
 
 
 def freeze_garbage_collector() -> None:
