@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import dataclasses
 import gc
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -298,6 +301,31 @@ def test_figures_count_tokens_and_texts(server: Running, client: openai.OpenAI) 
 
 def test_figures_have_no_second_ones_with_times(server: Running) -> None:
     assert "_created" not in server.ask("/metrics").text
+
+
+FREES = """
+import os
+from advisor.serving.engine import return_freed_memory
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+# When it is freed, the C library keeps all later pieces that are smaller.
+del (large := [bytearray(b"x") * (30 << 20)])[0]
+before = resident()
+pieces = [bytearray(b"x") * size for _ in range(20) for size in (8 << 20, 100_000)]
+del pieces[::2]
+kept = resident() - before
+return_freed_memory()
+print(kept >> 20, (resident() - before) >> 20)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another C library than glibc")
+def test_memory_that_is_free_goes_back_to_the_system() -> None:
+    ran = subprocess.run([sys.executable, "-c", FREES], capture_output=True, text=True, check=True)
+    kept, left = map(int, ran.stdout.split())
+    assert left < 20 < kept
 
 
 def test_what_is_there_at_the_start_is_no_longer_looked_at_for_garbage() -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -41,6 +43,8 @@ T = TypeVar("T")
 STOPPING = "the server is stopping"
 _STOP_S = 20.0
 """Longest wait for the current step at the end."""
+_RETURN_S = 1.0
+"""Shortest time between two returns of free memory to the system: each takes some milliseconds."""
 _USUAL_TOKENS = 4096
 """Tokens of a prompt, on average over all texts: more than few-shot prompts have."""
 
@@ -135,6 +139,7 @@ class SharedDecoder:
         self._lock = threading.RLock()
         self._accepted = 0
         self._next_number = 0
+        self._returned = 0.0
         self._most_tokens = limits.texts * _USUAL_TOKENS if limits.tokens is None else limits.tokens
         self._most_characters = self._characters_that_fit()
         self.refusing = ""
@@ -436,6 +441,9 @@ class SharedDecoder:
                 events.append((text.request, Piece(text.index, new, steps)))
         # Free the places before the client gets its answer: it may send the next request at once.
         self._release([number for number, _ in finished])
+        if finished and start - self._returned > _RETURN_S:
+            return_freed_memory()
+            self._returned = start
         self._metrics.waiting.set(len(self._decoder.waiting))
         if events:
             self._post(events)
@@ -512,6 +520,14 @@ class SharedDecoder:
     def _count_out(self, texts: int) -> None:
         with self._lock:
             self._accepted -= texts
+
+
+def return_freed_memory() -> None:
+    """Return what is free in the heaps of the C library to the system, on Linux with glibc."""
+    # By itself glibc keeps pieces of up to 32 MiB, so the process would stay as large as its longest texts made it.
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _characters(prompt: AskedPrompt | tuple[int, ...]) -> int:
