@@ -413,7 +413,7 @@ def test_the_set_that_decodes_together_is_compared_as_the_others_and_comes_last_
 def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) -> StrategyResult:
     """A strategy with this expected gain."""
     answers = profile(strategy.name, task("held_out"), "1")
-    gain = Gain(points, points, 1.0, 100.0, 2 * N, N)
+    gain = Gain(points, points, 1.0, 100.0, 2000, 1000)
     return StrategyResult(
         strategy,
         answers,
@@ -642,6 +642,15 @@ def test_a_gain_that_only_the_prediction_expects_is_not_recommended(measured: fl
     found = recommended([cascade, result_of_strategy(SINGLE, 0.0)])
     assert found is not None and found.result.strategy == wanted
     assert ("expected to gain 2.6 points, but only by the prediction" in found.text) == (wanted == SINGLE)
+
+
+@pytest.mark.parametrize(("points", "wanted"), [(1.25, SINGLE), (1.5, CASCADE)])
+def test_a_gain_of_one_question_is_not_recommended(points: float, wanted: Strategy) -> None:
+    gain = Gain(points, points, 1.0, 80.0, questions=80, answered=80)
+    cascade = dataclasses.replace(result_of_strategy(CASCADE, points, 2.0), gain=gain)
+    found = recommended([cascade, result_of_strategy(SINGLE, 0.0)])
+    assert found is not None and found.result.strategy == wanted
+    assert ("but this is no more than one of 80 questions" in found.text) == (wanted == SINGLE)
 
 
 def test_the_advice_says_why_the_strategy_with_the_most_points_is_not_recommended() -> None:

@@ -50,7 +50,8 @@ def recommend(compared: Compared, rules: Limits = Limits(), alpha: float = ALPHA
     """Recommend the strategy with the largest expected gain; None if there is no strategy.
 
     The best single model is recommended unless another strategy is expected to gain enough for its cost
-    (:data:`LEAST_PER_CALL`), and not by the prediction alone: its measured gain is above 0. A strategy with a shown
+    (:data:`LEAST_PER_CALL`), and not by the prediction alone: its measured gain is more than one question, which would
+    be luck too often. A strategy with a shown
     loss is not recommended, a router also if the loss is in one of its groups, and neither is one that costs no less
     than another one that gains as much. If the cascade of all voters is left, another strategy that asks models one by
     one replaces it only if it gains :data:`SWITCH` points more. A set that decodes together needs no such margin. With
@@ -146,7 +147,12 @@ def _pays(result: StrategyResult, base: StrategyResult | None, min_gain: float |
     is_loss = result.shown == "no" and expected >= 0
     routes_badly = bool(result.strategy.groups) and any(group.shown == "no" for group in result.groups)
     is_enough = result.expected_gain - expected >= _least_gain(result, base, min_gain) - TOLERANCE
-    return is_enough and result.gain.points > measured and not is_loss and not routes_badly
+    return is_enough and _is_measured(result, measured) and not is_loss and not routes_badly
+
+
+def _is_measured(result: StrategyResult, over: float = 0.0) -> bool:
+    """Whether the measured gain is more than this, and by more than one question of those that tell it."""
+    return (result.gain.points - over) * result.gain.questions / 100 > 1 + TOLERANCE
 
 
 def _dominates(one: StrategyResult, other: StrategyResult) -> bool:
@@ -190,11 +196,15 @@ def _text(best: StrategyResult, base: StrategyResult | None, compared: Compared,
         elif min_gain is None and max(each.expected_gain for each in others) > 0:
             unit = "call of a question" if best.price is None else "multiple of its price"
             enough = f"at least {LEAST_PER_CALL:g} points for each {unit} (--min-gain)"
-        hopeful = next((each for each in others if each.gain.points <= 0 < each.expected_gain), None)
+        hopeful = next((each for each in others if each.expected_gain > 0 and not _is_measured(each)), None)
         if hopeful is not None and hopeful.expected_gain >= _least_gain(hopeful, base, min_gain) - TOLERANCE:
+            gained = hopeful.gain.points
+            why = f"this is no more than one of {hopeful.gain.questions:,} questions"
+            if gained <= 0:
+                why = f"only by the prediction; the measured gain is {signed(gained)}"
             return (
                 f"{best.strategy.describe()}: {hopeful.strategy} is expected to gain {hopeful.expected_gain:.1f} "
-                f"points, but only by the prediction; the measured gain is {signed(hopeful.gain.points)}.{end}"
+                f"points, but {why}.{end}"
             )
         return f"{best.strategy.describe()}: no other strategy{within} is expected to gain {enough}.{end}"
     # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
@@ -217,6 +227,8 @@ def _other_best(
         why = f"its price for 1,000 questions ({price(top.price)}) is not within the budget"
     elif top.strategy.IS_SINGLE or top.gain.points <= 0:
         why = "on all questions together it gains nothing"
+    elif not _is_measured(top):
+        why = "its measured gain is no more than one question"
     elif top.expected_gain < best.expected_gain:
         why = f"it is expected to gain less ({signed(top.expected_gain)} points)"
     elif top.expected_gain < _least_gain(top, base, rules.min_gain) - TOLERANCE:
