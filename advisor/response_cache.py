@@ -89,8 +89,10 @@ def apart(responses: Iterable[Response], tags: ThinkingTags | None = None) -> li
     parted = []
     for each in responses:
         thinking, text = reader.read(each.text, cut=each.finish_reason == "length")
-        given = [part for part in (each.thinking, thinking) if part]
-        parted.append(replace(each, text=text, thinking="\n\n".join(given)) if given else replace(each, text=text))
+        given = "\n\n".join(part for part in (each.thinking, thinking) if part and part.strip())
+        # vLLM gives an empty section as white space, and counts its tokens.
+        tokens = 0 if each.thinking and not given else each.thinking_tokens
+        parted.append(replace(each, text=text, thinking=given or None, thinking_tokens=tokens))
     return parted
 
 

@@ -49,6 +49,7 @@ def length_figures(profiles: Sequence[Profile]) -> list[Figure]:
         Figure("questions", len(profiles[0].answers)),
         Figure("models_that_think", sum(each.thinks for each in standings)),
         Figure("pairs_within_gap", len(pairs)),
+        Figure("pairs_at_gap", sum(within(limits.max_gap, pair.gap) for pair in pairs), note="exactly at the limit"),
         *(
             Figure(
                 f"pairs_pass_by_{unit}",

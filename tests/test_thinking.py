@@ -202,6 +202,17 @@ def test_the_tokens_of_hidden_thinking_are_known(server: Raw) -> None:
     assert (response.thinking, response.thinking_tokens) == (None, 8)
 
 
+def test_an_empty_section_apart_is_no_thinking(server: Raw, tmp_path: Path) -> None:
+    """So vLLM and tables give that of a model whose thinking is off."""
+    (response,) = apart(
+        [ask(server, {"content": "4", "reasoning": "\n\n"}, completion_tokens_details={"reasoning_tokens": 1})]
+    )
+    assert (response.text, response.thinking, response.thinking_tokens) == ("4", None, 0)
+    row = {"id": "1", "model": "a", "response": "4", "thinking": "\n\n", "score": 1}
+    (answer,) = join_logs([str(write(tmp_path / "log.jsonl", [row]))]).profiles["a"].answers
+    assert (answer.text, answer.thinking, answer.thought) == ("4", None, False)
+
+
 @pytest.mark.parametrize("value", [None, 7, ["hm"], {"text": "hm"}, "\ud800"])
 def test_a_strange_thinking_of_a_server_costs_no_response(server: Raw, value: Any) -> None:
     response = ask(server, {"content": "4", "reasoning": value}, completion_tokens_details=[])
@@ -300,7 +311,7 @@ def lineage() -> tuple[Profile, ...]:
 
 @needs_lineage
 def test_models_that_think_are_compared_by_their_tokens() -> None:
-    """Of the pairs that the gap allows; three of these have a gap of exactly 10 points, which a plain <= may miss."""
+    """Of the pairs that the gap allows; of 17 with a gap of exactly 10 points, a plain <= of fractions misses three."""
     standings = [profile.standing for profile in lineage()]
     pairs = [pair for pair in pairs_of_standings(standings) if within(pair.gap, 10)]
     visible = {each.model: each.mean_length for each in standings}
@@ -308,6 +319,7 @@ def test_models_that_think_are_compared_by_their_tokens() -> None:
     by_tokens = [pair.length_ratio for pair in pairs]
     assert {pair.length_unit for pair in pairs} == {"tokens"}
     assert len(pairs) == 172 + 3
+    assert sum(within(10, pair.gap) for pair in pairs) == 17
     assert sum(ratio is not None and within(ratio, 2) for ratio in by_characters) == 38
     assert sum(ratio is not None and within(ratio, 2) for ratio in by_tokens) == 129 + 3
 

@@ -318,6 +318,7 @@ def _number(reading: _Reading, record: LogRecord) -> int:
 
 def _answer(record: LogRecord) -> Answer:
     text = None if record.response is None else record.response[:_LONGEST_RAW]
+    thinking = record.thinking if record.thinking and record.thinking.strip() else None
     return Answer(
         id=record.id,
         text="" if record.error is not None else text,
@@ -329,8 +330,8 @@ def _answer(record: LogRecord) -> Answer:
         group=record.group,
         logged_length=record.length,
         tokens=record.tokens or 0,
-        thinking=record.thinking,
-        thought=record.thought or bool(record.thinking),
+        thinking=thinking,
+        thought=record.thought or thinking is not None,
         dollars=record.dollars,
     )
 

@@ -228,7 +228,7 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
         seconds=amount_of(_number(value("seconds"))),
         dollars=dollars if dollars is not None else said.usage.cost if said else None,
         thinking=_text(value("thinking")) or (said.choices[0].thinking if said else None),
-        thought=any(_text(value(role)) not in (None, "", "0", "0.0") for role in _THOUGHTS)
+        thought=any((_text(value(role)) or "").strip() not in ("", "0", "0.0") for role in _THOUGHTS)
         or bool(said and said.usage.completion_tokens_details.reasoning_tokens),
         cut=str(value("finish") if said is None else said.choices[0].finish_reason).lower() in CUT,
         draw=_count(value("draw")) or 0,

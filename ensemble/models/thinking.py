@@ -55,6 +55,7 @@ FAMILIES = (
     ThinkingTags("<|channel|>analysis<|message|>", "<|channel|>final<|message|>", _HARMONY),  # gpt-oss
     # The same where the tokenizer removes its special tokens.
     ThinkingTags("analysis", "assistantfinal", needs_closing=True),
+    ThinkingTags("Here is my thought process:", "Here is my response:", needs_closing=True),  # Granite 3
 )
 """The forms that are known without ``thinking=``."""
 

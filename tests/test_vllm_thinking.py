@@ -1,0 +1,88 @@
+"""Recorded answers of vLLM's reasoning parsers: the same texts are parted here as they are there.
+
+``build/vllm/bin/python -m benchmarks._vllm_thinking tests/data/vllm_thinking.json`` makes the file again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import as_json, raw_server
+
+from advisor.response_cache import apart
+from advisor.servers.completions import generate
+from ensemble.decode.settings import Settings
+from ensemble.models.thinking import ThinkingReader
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.client import ServerClient
+
+MODELS = json.loads((Path(__file__).parent / "data" / "vllm_thinking.json").read_text(encoding="utf-8"))["models"]
+CASES = [(model, response) for model in MODELS for response in model["responses"]]
+ALL = frozenset(model["parser"] for model in MODELS)
+DIFFERENCES = {
+    # These parsers take it that the template opened the thinking. Here the other responses of the model tell.
+    "does not think": ALL - {"gemma4", "granite", "hunyuan_a13b", "mistral", "openai_gptoss"},
+    # These parsers take tags out of answers, and some move what is between them. Here answers keep them.
+    "has tags in the answer": ALL - {"deepseek_r1", "deepseek_v3", "ernie45", "hy_v3", "granite", "hunyuan_a13b"},
+    # These parsers take the first tag for one, wherever it is. Here thinking begins where the response does.
+    "has tags, does not think": ALL,
+    # This parser gives a section without an end as the answer. Here such a response has no answer.
+    "is cut off": {"hunyuan_a13b"},
+}
+"""By case: where the parsers part a text otherwise."""
+
+
+def parts(thinking: str | None, answer: str | None) -> tuple[str, str]:
+    """Thinking and answer without the white space at their ends, which parsers keep."""
+    return (thinking or "").strip(), (answer or "").strip()
+
+
+def of_message(message: dict[str, Any]) -> tuple[str, str]:
+    return parts(message["reasoning"], message["content"])
+
+
+def meant(model: dict[str, Any], response: dict[str, Any]) -> tuple[str, str]:
+    """What the text of a case was made of, where a parser gives something else."""
+    text: str = response["text"]
+    if response["case"] == "is cut off":
+        return "2 + 2 is", ""
+    if response["case"] == "has tags in the answer":
+        return "Which?", text[text.rindex("With" if model["template"] else "Between") :]
+    return "", text.removeprefix("<|channel|>final<|message|>")
+
+
+@pytest.mark.parametrize(
+    ("model", "response"),
+    [
+        pytest.param(*case, id="-".join([case[0]["parser"], *["template"] * case[0]["template"], case[1]["case"]]))
+        for case in CASES
+    ],
+)
+def test_texts_are_parted_as_vllm_parts_them(model: dict[str, Any], response: dict[str, Any]) -> None:
+    reader = ThinkingReader((each["text"], each["cut"]) for each in model["responses"])
+    found = parts(*reader.read(response["text"], cut=response["cut"]))
+    if model["parser"] == "hunyuan_a13b":
+        # <answer> stays: a task may ask for it, and read what is in it.
+        found = parts(found[0], found[1].removeprefix("<answer>").removesuffix("</answer>"))
+    differs = model["parser"] in DIFFERENCES.get(response["case"], ())
+    assert (found != of_message(response["message"])) == differs
+    assert found == (meant(model, response) if differs else of_message(response["message"]))
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_messages_of_vllm_have_the_parts_that_its_parser_gave(field: str) -> None:
+    """Older versions have the second name."""
+    with raw_server() as raw, ServerClient(ServerAddress(raw.url, "m"), 0) as client:
+        for _, response in CASES:
+            message = {field if name == "reasoning" else name: each for name, each in response["message"].items()}
+            choice = {"message": message, "finish_reason": "length" if response["cut"] else "stop"}
+            raw.answer = lambda *_, choice=choice: as_json({"choices": [choice], "usage": {"completion_tokens": 9}})
+            (made,) = apart([generate(client, "2 + 2?", Settings(99), chat=True)[0]])
+            thinking, answer = of_message(response["message"])
+            if response["case"] == "is cut off" and answer.startswith("<think>"):
+                thinking, answer = "2 + 2 is", ""  # as above: the parser left the section in the answer
+            assert parts(made.thinking, made.text) == (thinking, answer)
+            assert made.thinking is None or made.thinking.strip()
