@@ -86,7 +86,7 @@ def test_a_run_records_its_threads_and_changes_those_of_no_other_code(
     before = torch.get_num_threads()
     place.job(models)
     assert place.advisor(*SELECT, "--out", "run").status == 0
-    assert set(result()["provenance"]["threads"].values()) == {3}
+    assert {each["threads"] for each in result()["provenance"]["loads"].values()} == {3}
     assert torch.get_num_threads() == before
 
 

@@ -274,6 +274,7 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "single_models",
             "advice",
             "looks",
+            "arms",
             "judge",
             "provenance",
         )

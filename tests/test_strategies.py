@@ -471,9 +471,9 @@ def test_the_largest_gain_after_the_price_of_calls_is_recommended(
     assert found.min_gain == min_gain
 
 
-def test_a_more_expensive_strategy_replaces_the_cascade_only_if_it_gains_a_point_more() -> None:
+def test_a_more_expensive_strategy_replaces_the_cascade_only_if_it_gains_a_quarter_point_more() -> None:
     vote = Vote(("a", "b", "c"))
-    for gain, wanted in ((2.9, CASCADE), (3.1, vote)):
+    for gain, wanted in ((2.2, CASCADE), (2.3, vote)):
         results = [result_of_strategy(vote, gain, 3.0), result_of_strategy(CASCADE, 2.0, 2.5)]
         found = recommended([*results, result_of_strategy(SINGLE, 0.0)])
         assert found is not None and found.result.strategy == wanted

@@ -19,10 +19,9 @@ from ensemble.errors import InputError
 FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
 
-SWITCH = 1.0
+SWITCH = 0.25
 """Points that another strategy that asks several models, or one of several, must gain more than the cascade of all
-voters. The best of several estimates is partly luck, and on real pools this cascade is the best choice most often
-(docs/pools.md)."""
+voters: so small a lead is luck as often as not. On real pools larger margins lose points (docs/pools-advice.md)."""
 
 LEAST_PER_CALL = 0.2
 """Points that a strategy must be expected to gain for each call of a question, unless ``--min-gain`` says otherwise: so
@@ -236,7 +235,7 @@ def _other_best(
     elif not _pays(top, base, rules.min_gain):
         why = "it is shown to lose in some of its groups"
     else:
-        why = f"its expected gain ({signed(top.expected_gain)} points) is not larger by {SWITCH:g} point or more"
+        why = f"its expected gain ({signed(top.expected_gain)} points) is not larger by {SWITCH:g} points or more"
     return f" {top.strategy} has more points on the held-out questions ({points} against {own}), but {why}."
 
 

@@ -29,7 +29,7 @@ def of_run(
     config: RunConfig,
     fingerprints: Mapping[str, Fingerprint | ServerIdentity],
     loads: Mapping[str, Sequence[float]],
-    threads: Mapping[str, int],
+    threads: Mapping[str, int] = MappingProxyType({}),
     methods: Sequence[str] = (),
     judges: Mapping[str, Fingerprint | ServerIdentity] = MappingProxyType({}),
 ) -> dict[str, Any]:
@@ -67,8 +67,11 @@ def of_run(
             if judges
             else {}
         ),
-        "loads": {name: {"count": len(seconds), "seconds_total": sum(seconds)} for name, seconds in loads.items()},
-        "threads": dict(threads),
+        "loads": {
+            name: {"count": len(seconds), "seconds_total": sum(seconds)}
+            | ({"threads": threads[name]} if name in threads else {})
+            for name, seconds in loads.items()
+        },
     }
 
 

@@ -556,6 +556,8 @@ class Loads(Schema):
     """the loads; more than 1 where the memory does not hold all models"""
     seconds_total: Figure = None
     """of all loads together"""
+    threads: Positive | None = None
+    """torch's threads, by a measurement at the first load; null if nothing was measured"""
 
 
 class Provenance(SparseSchema):
