@@ -108,7 +108,10 @@ def refused(place: Place, *more: str) -> str:
     return ran.line
 
 
-@pytest.mark.parametrize("name", ["math-l5", "crux", "mmlu-pro", "lineage-2025", "bfcl-part"])
+@pytest.mark.parametrize(
+    "name",
+    ["math-l5", "crux", pytest.param("mmlu-pro", marks=pytest.mark.second_lane), "lineage-2025", "bfcl-part"],
+)
 def test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_digit(name: str) -> None:
     path = POOLS / f"{name}.jsonl.xz"
     if not path.exists():

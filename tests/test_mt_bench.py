@@ -174,7 +174,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("task", ["mt_bench:likelihood", "mt_bench", "mt_bench:pairwise"])
+@pytest.mark.parametrize(
+    "task", ["mt_bench:likelihood", pytest.param("mt_bench", marks=pytest.mark.second_lane), "mt_bench:pairwise"]
+)
 def test_a_run_with_a_local_judge(place: Place, cast: Path, asked: list[str], task: str) -> None:
     ran = select(place, cast, task)
     assert ran.status == 0, ran.err

@@ -300,6 +300,7 @@ def test_no_size_of_number_is_more_than_a_report_can_draw(tmp_path: Path, number
         write_report(tmp_path)
 
 
+@pytest.mark.slow
 def test_no_single_number_is_more_than_the_sections_can_show(tmp_path: Path) -> None:
     # Each takes a tenth of a second, so a part of the fields is tested; `make fuzz` goes on with the others.
     for path, number in zip(numbers_in(RESULT)[::9], itertools.cycle((1e308, 1e17, -1e308, 5e-324, 0)), strict=False):
