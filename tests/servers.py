@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -180,3 +181,37 @@ def completion(text: object, finish_reason: str = "stop") -> Answer:
 def models(*names: str) -> Answer:
     """What ``/models`` answers."""
     return as_json({"object": "list", "data": [{"id": name, "object": "model", "created": 1} for name in names]})
+
+
+SKIPS = {"ada": 5, "bob": 7, "cyd": 9}
+"""A model adds wrongly where the sum can be divided by this."""
+
+
+class Adders:
+    """A server of three models with prices and usage. Each is wrong on some sums, also after it has read drafts.
+
+    Args:
+        writes: Whether a model that reads drafts adds rightly.
+        drawn: How many of three draws of a model add rightly where its first response does not.
+    """
+
+    def __init__(self, *, writes: bool = True, drawn: int = 0) -> None:
+        self.read: list[tuple[str, str]] = []
+        self.usage = True
+        self._writes, self._drawn = writes, drawn
+
+    def __call__(self, path: str, body: dict[str, Any]) -> Answer:
+        if path.endswith("/models"):
+            return models(*SKIPS)
+        name, prompt = body["model"], body["prompt"]
+        numbers = re.findall(r"(\d+) \+ (\d+)", prompt)
+        if not numbers:
+            return as_json({"choices": [{"text": "Hello", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}})
+        self.read.append((name, prompt))
+        total = sum(map(int, numbers[-1]))
+        reads = "before it come" in prompt.lower()
+        is_lucky = bool(body.get("temperature")) and body["seed"] % 3 < self._drawn
+        is_right = total % SKIPS[name] or (reads and self._writes) or is_lucky
+        usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 4} if self.usage else {}
+        text = f" It is {total if is_right else total + 1}."
+        return as_json({"choices": [{"text": text, "finish_reason": "stop"}], "usage": usage})

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servers import Answer, Raw, as_json, models, raw_server
+from servers import SKIPS, Adders, Answer, Raw, as_json, models, raw_server
 
 from advisor.advice.arms import cost_in, decide, leads_of, unit_of
 from advisor.compare.paired import PairedScores
@@ -34,38 +34,6 @@ ROOT = Path(__file__).resolve().parents[1]
 N = 40
 """Questions of each split."""
 PRICES = {"ada": (1, 2), "bob": (1, 3), "cyd": (2, 8)}
-SKIPS = {"ada": 5, "bob": 7, "cyd": 9}
-"""A model adds wrongly where the sum can be divided by this."""
-
-
-class Adders:
-    """A server of three models with prices and usage. Each is wrong on some sums, also after it has read drafts.
-
-    Args:
-        writes: Whether a model that reads drafts adds rightly.
-        drawn: How many of three draws of a model add rightly where its first response does not.
-    """
-
-    def __init__(self, *, writes: bool = True, drawn: int = 0) -> None:
-        self.read: list[tuple[str, str]] = []
-        self.usage = True
-        self._writes, self._drawn = writes, drawn
-
-    def __call__(self, path: str, body: dict[str, Any]) -> Answer:
-        if path.endswith("/models"):
-            return models(*SKIPS)
-        name, prompt = body["model"], body["prompt"]
-        numbers = re.findall(r"(\d+) \+ (\d+)", prompt)
-        if not numbers:
-            return as_json({"choices": [{"text": "Hello", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}})
-        self.read.append((name, prompt))
-        total = sum(map(int, numbers[-1]))
-        reads = "before it come" in prompt.lower()
-        is_lucky = bool(body.get("temperature")) and body["seed"] % 3 < self._drawn
-        is_right = total % SKIPS[name] or (reads and self._writes) or is_lucky
-        usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 4} if self.usage else {}
-        text = f" It is {total if is_right else total + 1}."
-        return as_json({"choices": [{"text": text, "finish_reason": "stop"}], "usage": usage})
 
 
 @pytest.fixture

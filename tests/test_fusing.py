@@ -8,13 +8,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servers import Answer, Raw, as_json, models, raw_server
+from servers import SKIPS, Adders, Raw, raw_server
 from test_serving_strategies import Says, plan_of, serving, usage
 from test_strategies import by_name, profile, splits_of
 
@@ -271,33 +271,10 @@ def test_a_fusion_is_tested_with_the_sets_that_write_and_leaves_the_votes_alone(
 # --- A run on servers with prices ---
 
 
-class Sums:
-    """A server of three models, which add wrongly on some questions; a model that reads drafts adds rightly."""
-
-    SKIPS: ClassVar[dict[str, int]] = {"ada": 5, "bob": 7, "cyd": 9}
-
-    def __init__(self) -> None:
-        self.read: list[tuple[str, str]] = []
-
-    def __call__(self, path: str, body: dict[str, Any]) -> Answer:
-        if path.endswith("/models"):
-            return models(*self.SKIPS)
-        name, prompt = body["model"], body["prompt"]
-        numbers = re.findall(r"(\d+) \+ (\d+)", prompt)
-        if not numbers:
-            return as_json({"choices": [{"text": "Hello", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}})
-        self.read.append((name, prompt))
-        total = sum(map(int, numbers[-1]))
-        is_right = "before it come" in prompt.lower() or total % self.SKIPS[name]
-        tokens = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 4}
-        text = f" It is {total if is_right else total + 1}."
-        return as_json({"choices": [{"text": text, "finish_reason": "stop"}], "usage": tokens})
-
-
 @pytest.fixture
-def server() -> Iterator[tuple[Raw, Sums]]:
+def server() -> Iterator[tuple[Raw, Adders]]:
     with raw_server() as raw:
-        raw.answer = sums = Sums()
+        raw.answer = sums = Adders()
         yield raw, sums
 
 
@@ -311,7 +288,7 @@ def prepare(place: Place, raw: Raw) -> tuple[str, ...]:
     place.pool(
         *(
             f"openai:{raw.url}/v1#{name} name={name} chat_template=never price_in=1 price_out={n}"
-            for n, name in enumerate(Sums.SKIPS, start=2)
+            for n, name in enumerate(SKIPS, start=2)
         )
     )
     return ("select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run")
@@ -323,7 +300,7 @@ def fusion_of(place: Place) -> dict[str, Any]:
     return found
 
 
-def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: tuple[Raw, Sums]) -> None:
+def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: tuple[Raw, Adders]) -> None:
     raw, sums = server
     command = prepare(place, raw)
     planned = place.advisor(*command, "--fusion", "cyd", "--panel", "ada,bob", "--dry-run")
@@ -372,7 +349,7 @@ def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: t
     assert "E for <bdi>Fusion by cyd, 2 models</bdi>" in (place.folder / "run" / "report.html").read_text()
 
 
-def test_it_is_checked_and_exported(place: Place, server: tuple[Raw, Sums]) -> None:
+def test_it_is_checked_and_exported(place: Place, server: tuple[Raw, Adders]) -> None:
     raw, _ = server
     command = prepare(place, raw)
     assert place.advisor(*command, "--fusion", "best", "--quiet").status == 0
@@ -389,7 +366,7 @@ def test_it_is_checked_and_exported(place: Place, server: tuple[Raw, Sums]) -> N
     assert "write a new text together (fusion), and logs have the answers of models alone" in refused.line
 
 
-def test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say(place: Place, server: tuple[Raw, Sums]) -> None:
+def test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say(place: Place, server: tuple[Raw, Adders]) -> None:
     raw, sums = server
     command = prepare(place, raw)
     place.write("writer.j2", f"before it come {TEMPLATE}\n")
@@ -420,12 +397,12 @@ def test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say(place: Place, s
     ],
 )
 def test_options_that_name_no_fusion_are_refused_in_one_line(
-    place: Place, server: tuple[Raw, Sums], options: tuple[str, ...], message: str
+    place: Place, server: tuple[Raw, Adders], options: tuple[str, ...], message: str
 ) -> None:
     assert message in place.refused(*prepare(place, server[0]), *options)
 
 
-def test_options_of_a_choice_are_not_written(place: Place, server: tuple[Raw, Sums]) -> None:
+def test_options_of_a_choice_are_not_written(place: Place, server: tuple[Raw, Adders]) -> None:
     command = prepare(place, server[0])
     records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
     place.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
