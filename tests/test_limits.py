@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -12,7 +13,7 @@ from ensemble.errors import InputError
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[LimitedProcess]:
-    with LimitedProcess() as started:
+    with closing(LimitedProcess()) as started:
         yield started
 
 
@@ -49,7 +50,7 @@ def test_a_large_argument_reaches_the_function(process: LimitedProcess) -> None:
 
 def test_a_child_knows_no_secret_of_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "secret")
-    with LimitedProcess() as process:
+    with closing(LimitedProcess()) as process:
         assert process.call("os:getenv", "SOME_API_KEY") is None
 
 

@@ -16,7 +16,6 @@ from advisor.cli import app
 from advisor.pool.pool_file import read_pool
 from advisor.tasks.catalogue import find_task
 from advisor.tasks.task_file import read_definition
-from ensemble.common.limits import limited_process
 from ensemble.methods import list_methods, option_fields
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,7 +101,7 @@ def test_the_commands_name_tasks_methods_settings_and_models_that_exist(tmp_path
     made: dict[object, set[str]] = {}
     for given in calls:
         path, variant = find_task(str(given["task"]))
-        read_definition(path, variant, limited_process())
+        read_definition(path, variant)
         if given["command"] == "select":
             made[given["out"]] = {entry.name for entry in read_pool(str(tmp_path / str(given["pool"])))}
             continue

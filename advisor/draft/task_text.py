@@ -20,7 +20,6 @@ from advisor.tasks.questions import QuestionBank
 from advisor.tasks.task import JUDGE, Example, Task
 from advisor.tasks.task_file import read_definition
 from ensemble.common.files import write_text
-from ensemble.common.limits import LimitedProcess
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
@@ -155,15 +154,14 @@ def check_free(out: Path, *, force: bool) -> None:
 def _references(path: Path, data_dir: Path | None, tasks: Mapping[str, Task]) -> list[tuple[Example, str]]:
     """Questions of the splits, and for each what a model should write: the response of a demonstration."""
     pairs = []
-    with LimitedProcess() as child:
-        definition = read_definition(path, None, child)
-        source = open_source(definition.data, path, data_dir)
-        bank = QuestionBank(definition, source)
-        for split, task in tasks.items():
-            questions = {question.id: question for question in bank.split(source.split_of(split))}
-            for example in task.examples[:_MOST_SCORED]:
-                question = questions[example.id]
-                pairs.append((example, bank.shot(question).removeprefix(question.text)))
+    definition = read_definition(path, None)
+    source = open_source(definition.data, path, data_dir)
+    bank = QuestionBank(definition, source)
+    for split, task in tasks.items():
+        questions = {question.id: question for question in bank.split(source.split_of(split))}
+        for example in task.examples[:_MOST_SCORED]:
+            question = questions[example.id]
+            pairs.append((example, bank.shot(question).removeprefix(question.text)))
     return pairs
 
 

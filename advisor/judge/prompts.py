@@ -18,7 +18,6 @@ from advisor.records import Answer
 from advisor.tasks.data_files import Record
 from advisor.tasks.task import JUDGE, Example, Rubric, Score, Task
 from advisor.tasks.templates import Template, find_answers
-from ensemble.common.limits import limited_process
 from ensemble.common.text import without_tokens
 
 LONGEST_RESPONSE = 20_000
@@ -63,7 +62,7 @@ def judge_task(
     Raises:
         InputError: The template fails on a question.
     """
-    template = Template(rubric.prompt, file=rubric.file, key="judge.prompt", child=limited_process())
+    template = Template(rubric.prompt, file=rubric.file, key="judge.prompt")
     by_likelihood = rubric.verdict == "likelihood"
     examples = []
     for n, each in enumerate(shown):

@@ -10,7 +10,6 @@ from advisor.tasks.metrics import metric_names, plugins, runs_code
 from advisor.tasks.task import JUDGE, Compare
 from advisor.tasks.task_file import read_definition
 from advisor.tasks.templates import check_pattern
-from ensemble.common.limits import LimitedProcess, limited_process
 from ensemble.errors import InputError
 
 
@@ -34,7 +33,7 @@ class Scoring:
             # A plug-in is named without being loaded: only the one that is used may fail.
             names = [name for name in metric_names() if name in plugins() or not _needs_more(name)]
             raise InputError(f"--metric {self.metric}: not one of {', '.join(map(plugins().label, names))}")
-        if self.extract is not None and (problem := check_pattern(self.extract, limited_process())) is not None:
+        if self.extract is not None and (problem := check_pattern(self.extract)) is not None:
             raise InputError(f"--extract {self.extract}: {problem}")
 
     @classmethod
@@ -45,8 +44,7 @@ class Scoring:
             InputError: The task cannot be read, or its metric cannot score logs.
         """
         path, variant = find_task(name_or_path)
-        with LimitedProcess() as child:
-            definition = read_definition(path, variant, child)
+        definition = read_definition(path, variant)
         if _needs_more(definition.metric):
             what = "asks a model" if definition.metric == JUDGE else "runs code"
             raise InputError(

@@ -14,7 +14,7 @@ from advisor.running.plan import StrategyPlan
 from advisor.tasks.data_files import Record
 from advisor.tasks.questions import choices_of, with_options
 from advisor.tasks.templates import Template
-from ensemble.common.limits import LimitExceededError, limited_process
+from ensemble.common.limits import LimitExceededError
 from ensemble.errors import InputError
 from ensemble.models.spec import Sourced
 
@@ -53,10 +53,7 @@ class TaskPrompt:
 
     def __init__(self, template: PromptTemplate, place: str) -> None:
         self.template = template
-        named = [
-            Template(text, file=place, key=f"task.template.{key}", child=limited_process()).named
-            for key, text in _texts_of(template)
-        ]
+        named = [Template(text, file=place, key=f"task.template.{key}").named for key, text in _texts_of(template)]
         self.fields = tuple(sorted(frozenset().union(*named) - _OWN))
         self.field: str | None = None
         self._before = self._after = self._shots = ""
@@ -157,7 +154,7 @@ class TaskPrompt:
 
 def _template(key: str, source: str) -> Template:
     # A new one each time: a template's limits are for the questions of one task, and a server has no last question.
-    return Template(source, file="the task", key=key, child=limited_process())
+    return Template(source, file="the task", key=key)
 
 
 def _texts_of(template: PromptTemplate) -> Sequence[tuple[str, str]]:

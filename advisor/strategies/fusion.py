@@ -24,7 +24,6 @@ from advisor.strategies.strategy import MOST_MEMBERS, Strategy, TrainingData
 from advisor.tasks.data_files import Record
 from advisor.tasks.task import Task, sha256
 from advisor.tasks.templates import Template
-from ensemble.common.limits import limited_process
 from ensemble.common.schema import Exact
 from ensemble.common.text import counted, in_words
 from ensemble.errors import InputError
@@ -184,7 +183,7 @@ class Fusion(Strategy):
 
 def prompt_template(source: str, file: str = "the writer's prompt") -> Template:
     """The template of a writer's prompt; `file` is its file, for messages."""
-    return Template(source, file=file, key="", child=limited_process())
+    return Template(source, file=file, key="")
 
 
 def check_prompt(source: str, file: str, question: Sequence[str]) -> None:

@@ -12,7 +12,6 @@ from advisor.strategies.ballot import Ballot
 from advisor.tasks.metrics import get_metric
 from advisor.tasks.task import FIELD_METRICS, MAX_RESPONSE, Compare, Task, read_answer
 from advisor.tasks.templates import check_pattern
-from ensemble.common.limits import limited_process
 from ensemble.errors import InputError
 
 VOTE_METRICS = ("exact_match", "number", "number_comma", "choice", "json", "json_fields", "tool_call")
@@ -55,7 +54,7 @@ class VoteReader:
                     f"{place}: extract should be a text of at most {_LONGEST_PATTERN:,} characters; run `advisor "
                     "select` again with a shorter one"
                 )
-            if (problem := check_pattern(extract, limited_process())) is not None:
+            if (problem := check_pattern(extract)) is not None:
                 raise InputError(f"{place}: extract cannot be used ({problem}); run `advisor select` again")
         if compare is not None and metric not in FIELD_METRICS:
             raise InputError(

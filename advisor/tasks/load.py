@@ -15,7 +15,6 @@ from advisor.tasks.metrics import get_metric, plugins, runs_code
 from advisor.tasks.questions import Question, QuestionBank
 from advisor.tasks.task import Signature, Task, fingerprint, sha256
 from advisor.tasks.task_file import TaskDefinition, read_definition
-from ensemble.common.limits import LimitedProcess
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,37 +65,35 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
     if str(name_or_path).startswith(PREFIX):
         return load_lm_eval_task(str(name_or_path), split=split, folder=folder, shots=shots, limit=limit, seed=seed)
     path, variant = find_task(name_or_path)
-    # All templates are rendered here, so the process ends here, too.
-    with LimitedProcess() as child:
-        definition = read_definition(path, variant, child, needs_reference=needs_reference)
-        source = open_source(definition.data, path, folder)
-        count = definition.shots if shots is None else shots
-        bank = QuestionBank(definition, source)
-        # Before the questions: a demonstration must be in no split.
-        demonstrations = _shots(definition, source, bank, count, seed)
-        all_shots = [shot for shots in demonstrations.values() for shot in shots]
-        questions = _questions(definition, source, bank, split, all_shots, seed)
-        repeated = len(questions) - len({(question.text, question.choices) for question in questions})
-        if repeated and definition.cluster is None and not definition.follow_ups:
-            bank.notes.append(
-                f"{split}: {repeated:,} of {len(questions):,} questions repeat an earlier one; with `cluster`, tests "
-                "count equal ones as one"
-            )
-        if limit is not None and limit > len(questions):
-            bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
-        if allow_code_execution and runs_code(definition.metric):
-            from advisor import sandbox  # here, since few tasks need it
-
-            # Before any model runs: a system that cannot run programs is refused at once, not after hours of decoding.
-            if not allow_weak_sandbox:
-                sandbox.check_strong()
-            bank.notes.extend(sandbox.gaps())
-        examples = tuple(
-            example
-            for question in splits.limited(questions, limit, seed)
-            for example in bank.examples(question, _prefix(definition, bank, question, demonstrations))
+    definition = read_definition(path, variant, needs_reference=needs_reference)
+    source = open_source(definition.data, path, folder)
+    count = definition.shots if shots is None else shots
+    bank = QuestionBank(definition, source)
+    # Before the questions: a demonstration must be in no split.
+    demonstrations = _shots(definition, source, bank, count, seed)
+    all_shots = [shot for shots in demonstrations.values() for shot in shots]
+    questions = _questions(definition, source, bank, split, all_shots, seed)
+    repeated = len(questions) - len({(question.text, question.choices) for question in questions})
+    if repeated and definition.cluster is None and not definition.follow_ups:
+        bank.notes.append(
+            f"{split}: {repeated:,} of {len(questions):,} questions repeat an earlier one; with `cluster`, tests "
+            "count equal ones as one"
         )
-        template = _prompt_template(definition, bank, demonstrations)
+    if limit is not None and limit > len(questions):
+        bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
+    if allow_code_execution and runs_code(definition.metric):
+        from advisor import sandbox  # here, since few tasks need it
+
+        # Before any model runs: a system that cannot run programs is refused at once, not after hours of decoding.
+        if not allow_weak_sandbox:
+            sandbox.check_strong()
+        bank.notes.extend(sandbox.gaps())
+    examples = tuple(
+        example
+        for question in splits.limited(questions, limit, seed)
+        for example in bank.examples(question, _prefix(definition, bank, question, demonstrations))
+    )
+    template = _prompt_template(definition, bank, demonstrations)
     return Task(
         name=definition.name,
         metric=definition.metric,

@@ -35,7 +35,6 @@ from advisor.tasks.data_sources import DataSpec, Files
 from advisor.tasks.task import FIELD_METRICS, JUDGE, Compare, Rubric, Scoring
 from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
-from ensemble.common.limits import LimitedProcess
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -140,13 +139,12 @@ class Texts:
 
     Args:
         file: The file.
-        child: The process that compiles and renders what could waste time or memory.
     """
 
-    __slots__ = ("_child", "file")
+    __slots__ = ("file",)
 
-    def __init__(self, file: str, child: LimitedProcess) -> None:
-        self.file, self._child = file, child
+    def __init__(self, file: str) -> None:
+        self.file = file
 
     def error(self, key: str, message: str) -> InputError:
         """An error about one key."""
@@ -154,7 +152,7 @@ class Texts:
 
     def template(self, key: str, source: str) -> Template:
         """The template of a text under a key."""
-        return Template(source, file=self.file, key=key, child=self._child)
+        return Template(source, file=self.file, key=key)
 
     def optional(self, key: str, source: str | None) -> Template | None:
         """The template of a text under a key; None for None."""
@@ -170,7 +168,7 @@ class Texts:
 
     def pattern(self, key: str, pattern: str | None) -> str | None:
         """A regular expression under a key, after a check that it can be used; None for None."""
-        problem = None if pattern is None else check_pattern(pattern, self._child)
+        problem = None if pattern is None else check_pattern(pattern)
         if problem is not None:
             raise self.error(key, f"is not a regular expression that can be used: {problem}; correct it")
         return pattern
@@ -202,16 +200,13 @@ class Texts:
         return path
 
 
-def read_definition(
-    path: Path, variant: str | None, child: LimitedProcess, *, needs_reference: bool = True
-) -> TaskDefinition:
+def read_definition(path: Path, variant: str | None, *, needs_reference: bool = True) -> TaskDefinition:
     """Read a task file.
 
     Args:
         path: The file.
         variant: The text after the colon of the task's name: a variant, a form, or both (``anatomy:texts``). None
             takes the file's ``variant`` and its first form.
-        child: The process that compiles and renders what could waste time or memory; the templates keep it.
         needs_reference: Whether ``reference`` may not be missing.
 
     Raises:
@@ -222,7 +217,7 @@ def read_definition(
     from ensemble.common.schema import validated
 
     values = read_mapping(path)
-    texts = Texts(str(path), child)
+    texts = Texts(str(path))
     whole = validated(TaskFile, values, texts.file, _WAY_OUT, clean=False)
     values, form, variant = _in_form(whole, values, variant, texts)
     file = validated(TaskFile, values, texts.file, _WAY_OUT, clean=False)

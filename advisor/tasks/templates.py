@@ -27,7 +27,7 @@ from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from advisor.tasks.data_files import Record, field_name
-from ensemble.common.limits import SECONDS, LimitedProcess, LimitExceededError
+from ensemble.common.limits import SECONDS, LimitExceededError, limited_process
 from ensemble.errors import InputError
 
 PATTERN_SECONDS = 1.0
@@ -90,23 +90,21 @@ class Template:
         source: Text with ``{{ }}`` and ``{% %}``.
         file: The task file, for messages.
         key: The template's key in the task file, for messages; empty for a file that is one template.
-        child: The process for templates that do more than read fields.
 
     Raises:
         InputError: The source is not a valid template.
     """
 
-    __slots__ = ("_characters", "_child", "_field", "_named", "_seconds", "_source", "_where")
+    __slots__ = ("_characters", "_field", "_named", "_reads", "_seconds", "_source", "_where")
 
-    def __init__(self, source: str, *, file: str, key: str, child: LimitedProcess) -> None:
+    def __init__(self, source: str, *, file: str, key: str) -> None:
         self._where, self._source = f"{file}: the template{key and f' under {key}'}", source
         self._seconds, self._characters = 0.0, 0
         try:
             tree = list(itertools.islice(_ENVIRONMENT.parse(source).find_all(nodes.Node), _MOST_NODES))
             # Compiling computes constants, so it is as risky as rendering.
-            reads = len(tree) < _MOST_NODES and all(map(_only_reads, tree))
-            self._child = None if reads else child
-            names = field_names(source) if reads else child.call(f"{__name__}:field_names", source, seconds=SECONDS)
+            self._reads = len(tree) < _MOST_NODES and all(map(_only_reads, tree))
+            names = field_names(source) if self._reads else _limited("field_names", source)
             expression = _lone_expression(source)
         except (*_FAILURES, InputError) as error:
             raise InputError(f"{self._where} is broken: {_first_line(error)}; {_way_out(source)}") from error
@@ -144,13 +142,13 @@ class Template:
 
     def _rendered(self, record: Record, *, as_text: bool) -> object:
         try:
-            if self._child is None:
+            if self._reads:
                 value = render(self._source, record.values, as_text=as_text)
             else:
                 # Only the fields that it names. Dates and other values that JSON does not have are rendered as text.
                 fields = {name: record.values[name] for name in self._named & record.values.keys()}
                 arguments = (self._source, json.dumps(fields, default=str), as_text, LONGEST)
-                value, seconds = self._child.call(f"{__name__}:render_timed", *arguments, seconds=SECONDS)
+                value, seconds = _limited("render_timed", *arguments)
                 # Each call has its own limit, but a slow template has a call for each of 10,000 records.
                 self._seconds += max(0.0, seconds - _HONEST_SECONDS)
                 if self._seconds > SECONDS:
@@ -282,15 +280,10 @@ def _lone_expression(source: str) -> str | None:
     return None
 
 
-def check_pattern(pattern: str, child: LimitedProcess) -> str | None:
-    """Why a text is not a usable regular expression, in one line; None if it is one.
-
-    Args:
-        pattern: The text.
-        child: Compiles it first: 30 characters with counts in counts can take all memory.
-    """
+def check_pattern(pattern: str) -> str | None:
+    """Why a text is not a usable regular expression, in one line; None if it is one."""
     try:
-        child.call(f"{__name__}:compile_pattern", pattern, seconds=SECONDS)
+        _limited("compile_pattern", pattern)  # 30 characters with counts in counts can take all memory
     except InputError as error:
         return str(error)
     return None
@@ -333,6 +326,10 @@ def find_answers(pattern: str, text: str, most: int | None = None) -> list[tuple
     except (TimeoutError, RecursionError, MemoryError):
         return None
     return [(match.group(), _answer(match)) for match in matches]
+
+
+def _limited(function: str, *arguments: Any) -> Any:
+    return limited_process().call(f"{__name__}:{function}", *arguments)
 
 
 def _answer(match: regex.Match[str]) -> str | None:

@@ -51,12 +51,6 @@ class LimitedProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def __enter__(self) -> LimitedProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def call(self, function: str, *arguments: Any, seconds: float = SECONDS) -> Any:
         """Call a function in the child process.
 
