@@ -122,6 +122,22 @@ class Cost:
     thinking_tokens: int = 0
     peak_memory: int | None = None
 
+    @classmethod
+    def total(cls, costs: Sequence[Cost]) -> Cost:
+        """The cost of several profiles together."""
+        prompts = [each.prompt_tokens for each in costs]
+        return cls(
+            seconds=sum(each.seconds for each in costs),
+            tokens=sum(each.tokens for each in costs),
+            steps=sum(each.steps for each in costs),
+            combined=sum(each.combined for each in costs),
+            handled=sum(each.handled for each in costs),
+            # The tokens of some prompts alone would be too low a price.
+            prompt_tokens=sum(prompts) if all(prompts) else 0,
+            thinking_tokens=sum(each.thinking_tokens for each in costs),
+            peak_memory=max((each.peak_memory for each in costs if each.peak_memory is not None), default=None),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:

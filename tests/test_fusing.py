@@ -20,7 +20,8 @@ from test_strategies import by_name, profile, splits_of
 
 from advisor.advice.ceiling import is_bounded
 from advisor.advice.comparison import compare_strategies
-from advisor.records import Cost
+from advisor.jobs.fused import Fused
+from advisor.records import Cost, Profile
 from advisor.response_cache import Response
 from advisor.running.asking import Answered, Answerer
 from advisor.running.strategy_to_run import find_strategy
@@ -246,6 +247,17 @@ def test_a_fusion_has_its_own_answers_and_the_price_of_all_its_calls() -> None:
     assert one.gain.points > 0
     assert one.ceiling is None
     assert not is_bounded(both[0])
+
+
+def test_what_a_member_spent_is_that_of_all_its_calls() -> None:
+    one = Cost(1.0, 30, steps=30, combined=2, handled=7, prompt_tokens=5, thinking_tokens=20, peak_memory=8)
+    two = Cost(2.0, 3, steps=4, prompt_tokens=6, peak_memory=9)
+    replies = [Profile("a", (), cost) for cost in (one, two, Cost(1.0, 1))]
+    calls = [("a", replies[0]), ("b", replies[1]), ("a", replies[1]), ("b", replies[2])]
+    spent = Fused(replies[0], calls, (), 2).spent
+    assert spent["a"] == Cost(3.0, 33, 34, 2, 7, prompt_tokens=11, thinking_tokens=20, peak_memory=9)
+    # The tokens of one prompt alone would be too low a price.
+    assert spent["b"] == Cost(3.0, 4, 4, peak_memory=9)
 
 
 def test_a_fusion_is_tested_with_the_sets_that_write_and_leaves_the_votes_alone() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from advisor.advice.arms import cost_in, decide, leads_of, unit_of
 from advisor.compare.paired import MARGIN, PairedScores
 from advisor.config import RunConfig
-from advisor.jobs.fused import draws_worth, fuse, total
+from advisor.jobs.fused import draws_worth, fuse
 from advisor.jobs.held_out import ChosenSet, prices_of
 from advisor.judge.judge import Judge
 from advisor.judge.verdicts import Grade, Match, name_of_set
@@ -151,7 +151,7 @@ class _Asking:
         self._check_counts()
         drawn = self._of_best(lambda each: self._cost(each.cost))
         profile = SelfConsistency((self._best,), len(drawn)).apply(drawn, self._task)
-        cost = total([each.cost for each in drawn])
+        cost = Cost.total([each.cost for each in drawn])
         return _Arm("self_consistency", (self._best,), profile, {self._best: cost}, len(drawn), len(drawn))
 
     def best_of_n(self) -> _Arm:
@@ -173,7 +173,7 @@ class _Asking:
             new = judge.costs[second][before:]
             verdicts.extend(new)
             # Equal texts are not judged again.
-            return self._cost(draw.cost) + (self._cost(total(new), second) if new else 0.0)
+            return self._cost(draw.cost) + (self._cost(Cost.total(new), second) if new else 0.0)
 
         drawn = self._of_best(cost)
         given = judge.verdicts(self._task.split)[1]
@@ -183,7 +183,7 @@ class _Asking:
             place = max(range(len(said)), key=lambda draw: said[draw].get(example.id, -1.0))
             answers.append(graded[place].answers[n])
         own = [each.cost for each in drawn]
-        costs = {self._best: total(own), second: total([*(own if second == self._best else ()), *verdicts])}
+        costs = {self._best: Cost.total(own), second: Cost.total([*(own if second == self._best else ()), *verdicts])}
         # A judge that compares reads each response with those of all candidates, in both orders.
         calls = 1 + (2 * len(self._config.candidates) if self._task.is_relative else 1)
         profile = Profile("best_of_n", tuple(answers))

@@ -35,7 +35,7 @@ class Fused(NamedTuple):
         costs: dict[str, list[Cost]] = {}
         for name, reply in self.calls:
             costs.setdefault(name, []).append(reply.cost)
-        return {name: total(own) for name, own in costs.items()}
+        return {name: Cost.total(own) for name, own in costs.items()}
 
 
 MOST_DRAWS = 32
@@ -64,14 +64,6 @@ def draws_worth(
         drawn.append(profiler.drawn(model, task, TEMPERATURE, seed + len(drawn)))
         spent += cost(drawn[-1])
     return drawn
-
-
-def total(costs: Sequence[Cost]) -> Cost:
-    """The cost of several profiles together."""
-    seconds, tokens = sum(each.seconds for each in costs), sum(each.tokens for each in costs)
-    # The tokens of some prompts alone would be too low a price.
-    prompts = [each.prompt_tokens for each in costs]
-    return Cost(seconds, tokens, prompt_tokens=sum(prompts) if all(prompts) else 0)
 
 
 def fuse(
@@ -117,7 +109,7 @@ def fuse(
     last = calls[-1][1]
     for draft in read:
         last = answered(last, draft)
-    profile = Profile(name, last.answers, total([each.cost for _, each in calls]))
+    profile = Profile(name, last.answers, Cost.total([each.cost for _, each in calls]))
     replies = [answer.error for _, each in calls[drafts:] for answer in each.answers]
     return Fused(profile, calls, [each for each in replies if each is not None], len(replies))
 

@@ -99,25 +99,10 @@ def _joined(task: Task, parts: Sequence[Profile]) -> Profile:
     return Profile(
         parts[0].model,
         tuple(answers.get(example.id) or _unasked(example) for example in task.examples),
-        _total([part.cost for part in parts]),
+        Cost.total([part.cost for part in parts]),
     )
 
 
 def _unasked(example: Example) -> Answer:
     reason = f"the turn before it, {example.earlier}, has no response"
     return Answer(example.id, "", None, 0.0, "error", reason, group=example.group)
-
-
-def _total(costs: Sequence[Cost]) -> Cost:
-    prompts = [cost.prompt_tokens for cost in costs]
-    return Cost(
-        seconds=sum(cost.seconds for cost in costs),
-        tokens=sum(cost.tokens for cost in costs),
-        steps=sum(cost.steps for cost in costs),
-        combined=sum(cost.combined for cost in costs),
-        handled=sum(cost.handled for cost in costs),
-        # 0 is a number that is not known.
-        prompt_tokens=sum(prompts) if all(prompts) else 0,
-        thinking_tokens=sum(cost.thinking_tokens for cost in costs),
-        peak_memory=max((cost.peak_memory for cost in costs if cost.peak_memory is not None), default=None),
-    )
