@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ SECOND_LANE: dict[str, str] = {
     "test_memory_estimate.py::test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes": "measures",
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
     "test_pools.py::test_the_benchmark_measures_every_strategy": "runs a benchmark",
+    "test_report_hostile.py::test_no_payload_changes_the_markup": "writes many reports",
+    "test_serving_crowds.py::test_a_second_signal_ends_it_at_once": "starts a server",
+    "test_tasks_lmeval.py::test_an_unknown_name_gets_near_ones_and_a_group_gets_its_tasks": "reads all of lm-eval",
 }
 """What `make test` leaves to `make test-slow`, with the reason: files, and functions in a file.
 
@@ -35,20 +39,64 @@ measures it.
 """
 
 
+CASES: dict[str, int] = {
+    "test_decoder.py::test_ids_text_and_end_are_those_of_the_reference": 5,
+    "test_decoder_continuation.py::test_a_growing_text_has_the_ids_of_the_whole": 3,
+    "test_decoder_tables.py::test_tables_of_real_tokenizers_are_those_of_the_page": 2,
+    "test_deterministic.py::test_in_half_precision_texts_are_those_of_single_prompts": 5,
+    "test_drafting.py::test_draws_are_those_without_drafts": 5,
+    "test_drafting.py::test_texts_are_those_without_drafts": 4,
+    "test_kinds_of_text.py::test_every_way_to_decode_writes_what_the_reference_writes": 3,
+    "test_label.py::test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_digit": 4,
+    "test_me.py::test_texts_have_the_distribution_of_the_mean": 3,
+    "test_pools.py::test_votes_on_real_answers_are_those_of_a_plain_count": 3,
+    "test_pools_page.py::test_the_real_example_says_what_the_command_recommends": 2,
+    "test_random_ensembles.py::test_every_way_to_decode_writes_the_same": 3,
+    "test_reference.py::test_the_bytes_of_a_continuation_are_the_text": 4,
+    "test_report_hostile.py::test_what_is_known_to_be_nasty_does_not_change_the_markup": 3,
+    "test_retokenization.py::test_a_growing_text_of_any_kind_has_the_ids_of_the_whole": 5,
+    "test_retokenization.py::test_the_work_for_a_token_does_not_grow_with_the_text": 3,
+    "test_scoring.py::test_a_member_reads_the_continuation_of_each_beginning": 3,
+    "test_server_members.py::test_members_that_think_apart_write_what_they_write_in_one_process": 5,
+    "test_server_members.py::test_methods_that_need_the_top_candidates_write_what_they_write_in_one_process": 3,
+    "test_server_members.py::test_texts_are_those_of_one_process": 3,
+    "test_server_members.py::test_texts_under_a_grammar_are_those_of_one_process": 5,
+    "test_serving_crowds.py::test_the_command_serves_until_a_signal_and_ends_well": 2,
+    "test_sweetspan.py::test_the_text_is_that_of_the_slow_implementation": 4,
+    "test_tasks_end_to_end.py::test_a_built_in_task_runs_from_its_files_to_the_advice": 3,
+    "test_think_apart.py::test_drafts_and_batches_change_no_text": 3,
+    "test_think_apart.py::test_each_method_writes_what_it_writes_behind_the_thinking": 4,
+    "test_vocabulary.py::test_hard_texts_continue_as_in_the_reference": 3,
+}
+"""Functions with many cases that take long: every n-th case is in the first lane, from the first on.
+
+The others have further vocabularies, sizes or settings; the code is the same.
+"""
+
+
 def second_lane_reason(item: pytest.Item) -> str | None:
     """Why a test is in the second lane; None for the first."""
-    file = Path(item.path).name
-    function = f"{file}::{getattr(item, 'originalname', None) or item.name}"
+    place = _place(item)
     for marker, reason in (("browser", "drives a browser"), ("slow", "takes over ten seconds")):
         if item.get_closest_marker(marker) is not None:
             return reason
-    return SECOND_LANE.get(file) or SECOND_LANE.get(function)
+    return SECOND_LANE.get(place.partition("::")[0]) or SECOND_LANE.get(place)
+
+
+def _place(item: pytest.Item) -> str:
+    """The file and the function of a test."""
+    return f"{Path(item.path).name}::{getattr(item, 'originalname', None) or item.name}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m leaves tests out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the second lane."""
+    cases: Counter[str] = Counter()
     for item in items:
         reason = second_lane_reason(item)
+        if (place := _place(item)) in CASES:
+            if cases[place] % CASES[place]:
+                reason = reason or f"one case in {CASES[place]} is in the first lane"
+            cases[place] += 1
         if reason is not None:
             item.add_marker(pytest.mark.second_lane(reason=reason))

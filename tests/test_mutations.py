@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import SECOND_LANE, second_lane_reason
+from conftest import CASES, SECOND_LANE, second_lane_reason
 
 from benchmarks._code_changes import Change, changes, chosen
 from benchmarks._line_marks import MODULE, code, marked
@@ -94,7 +94,7 @@ def test_a_change_is_described_by_its_line_before_and_after() -> None:
 # --- The two lanes ---
 
 
-@pytest.mark.parametrize("place", SECOND_LANE)
+@pytest.mark.parametrize("place", [*SECOND_LANE, *CASES])
 def test_what_the_second_lane_names_exists(place: str) -> None:
     file, _, function = place.partition("::")
     assert (HERE / file).is_file()
