@@ -16,8 +16,6 @@ from servers import SKIPS, Adders, Answer, Raw, as_json, models, raw_server
 
 from advisor.advice.arms import cost_in, decide, leads_of, unit_of
 from advisor.compare.paired import PairedScores
-from advisor.jobs.arms import _mean_verdicts
-from advisor.judge.verdicts import Match
 from advisor.records import ALPHA, Cost, Shown
 from advisor.statistics import holm
 from benchmarks import fusion
@@ -192,17 +190,6 @@ def test_the_second_judge_chooses_among_the_draws_and_the_first_one_scores_its_c
     # Its verdicts cost money, too.
     assert best["cost_per_1000"] > draws * single
     assert best["cost_per_1000"] * (draws - 1) / draws < fusion_cost <= best["cost_per_1000"]
-
-
-def test_verdicts_of_both_orders_count_for_the_response() -> None:
-    verdicts = [
-        Match("1", "a", "b", 1.0),
-        Match("1", "b", "a", 0.5),
-        Match("2", "c", "b", 0.0),
-        Match("3", "a", "b", None),
-    ]
-    assert _mean_verdicts(verdicts, "a") == {"1": 0.75}
-    assert _mean_verdicts(verdicts, "b") == {"1": 0.25, "2": 1.0}
 
 
 # --- What cannot be asked ---

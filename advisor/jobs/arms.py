@@ -7,7 +7,6 @@ the cache, so another panel or writer asks only for what is new.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from advisor.config import RunConfig
 from advisor.jobs.fused import draws_worth, fuse
 from advisor.jobs.held_out import ChosenSet, prices_of
 from advisor.judge.judge import Judge
-from advisor.judge.verdicts import Grade, Match, name_of_set
+from advisor.judge.verdicts import mean_scores, name_of_set
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import ArmCode, ArmReason, Cost, Profile, signed
@@ -176,11 +175,11 @@ class _Asking:
             return self._cost(draw.cost) + (self._cost(Cost.total(new), second) if new else 0.0)
 
         drawn = self._of_best(cost)
-        given = judge.verdicts(self._task.split)[1]
-        said = [_mean_verdicts(given, name_of_set(each.model, [self._best])) for each in graded]
+        said = mean_scores(judge.verdicts(self._task.split)[1])
+        names = [name_of_set(each.model, [self._best]) for each in graded]
         answers = []
         for n, example in enumerate(self._task.examples):
-            place = max(range(len(said)), key=lambda draw: said[draw].get(example.id, -1.0))
+            place = max(range(len(names)), key=lambda draw: said.get((example.id, names[draw]), -1.0))
             answers.append(graded[place].answers[n])
         own = [each.cost for each in drawn]
         costs = {self._best: Cost.total(own), second: Cost.total([*(own if second == self._best else ()), *verdicts])}
@@ -225,20 +224,6 @@ class _Asking:
     def _check_counts(self) -> None:
         if not can_vote(self._task):
             raise _LeftOut("no_vote", "the responses have no extracted answers that a vote can count")
-
-
-def _mean_verdicts(verdicts: Sequence[Grade | Match], name: str) -> dict[str, float]:
-    """What a judge says of one model's responses, 0 to 1, by the questions' ids; without those that cannot be read."""
-    said: dict[str, list[float]] = defaultdict(list)
-    for each in verdicts:
-        if each.score is None:
-            continue
-        if isinstance(each, Grade):
-            if each.model == name:
-                said[each.question].append(each.score)
-        elif name in (each.first, each.second):
-            said[each.question].append(each.score if each.first == name else 1 - each.score)
-    return {question: sum(own) / len(own) for question, own in said.items()}
 
 
 def _section(config: RunConfig, asking: _Asking, arms: Sequence[_Arm], left_out: tuple[LeftOutArm, ...]) -> ArmsSection:

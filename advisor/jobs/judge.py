@@ -5,7 +5,7 @@ A run folder has the scores and the texts, whether its judge is a model of the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,14 @@ from advisor.judge.corrected import (
     length_controlled,
     speaks_to_judge,
 )
+from advisor.judge.family import family_of, family_preferences
 from advisor.options.judge import JudgeRunOptions
+from advisor.options.shared import split_names
 from advisor.progress import Progress
 from advisor.records import signed
+from advisor.runs.judge_sentences import on_family
 from advisor.runs.run import Run
+from advisor.runs.schema.judge import FamilyPreference
 from advisor.runs.schema.result import Result
 from advisor.runs.schema.samples import SampleResponse
 from advisor.statistics import Floats
@@ -63,6 +67,7 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
     best = max(scores, key=lambda name: (name not in same and name != RECOMMENDED, means[name]))
     # In a pool of preferences over one model, this one ties with itself.
     rival = next((name for name, own in scores.items() if {*own.values()} == {_TIE}), best)
+    families = _families(run, options)
     models = [
         {
             **_figures(name, scores, labels, best),
@@ -79,8 +84,9 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
         "models": sorted(models, key=lambda each: -each["judged"]),
         "in_its_panel": _own_judges(result),
         "first_wins": _first_wins(result),
+        "families": [each.model_dump() for each in families],
     }
-    return {**found, "text": _lines(found)}
+    return {**found, "text": [*_lines(found), *map(on_family, families)]}
 
 
 def _read_run(run: Run) -> tuple[dict[str, dict[str, SampleResponse]], dict[str, dict[str, float]]]:
@@ -193,6 +199,39 @@ def _own_judges(result: Result) -> list[str]:
 def _first_wins(result: Result) -> float | None:
     share = None if result.judge is None or not result.judge.splits else result.judge.splits[-1].first_wins
     return None if share is None else share.share
+
+
+def _families(run: Run, options: JudgeRunOptions) -> Sequence[FamilyPreference]:
+    """How two judges score the models of their families: those of the run, or its judge and that of another run."""
+    judged = run.result.judge
+    if options.check_run is None:
+        return () if judged is None or not judged.splits else judged.splits[-1].families
+    runs = run, Run.open(options.check_run)
+    known = [each.result.judge.judges[0] for each in runs if each.result.judge is not None]
+    names = split_names(options.judges or "") or tuple(known)
+    if len({*names}) != len(names) or len(names) != len(runs):
+        raise InputError(
+            f"{options.check_run}: the names of the two judges are not known; add --judges FIRST,SECOND: that of "
+            f"{options.run}, and that of {options.check_run}"
+        )
+    scores: list[dict[tuple[str, str], float]] = [{}, {}]
+    clusters: dict[str, str] = {}
+    for own, each in zip(scores, runs, strict=True):
+        for sample in each.samples_for("it has the judge's scores"):
+            # Two logs may number other questions alike.
+            question = f"{sample.id}\n{sample.prompt}"
+            clusters[question] = sample.cluster or question
+            own |= {(question, name): said.score for name, said in sample.responses.items() if said.score is not None}
+    shared = scores[0].keys() & scores[1].keys()
+    models = sorted({model for _, model in shared})
+    of_families = {name: family_of(name) for name in (*names, *models)}
+    judges = [*zip(names, scores, strict=True)]
+    if not (found := family_preferences(judges, of_families, models, clusters)):
+        raise InputError(
+            f"{options.check_run}: of {counted(len(models), 'model')} with scores in both runs, none is of the family "
+            f"{' or '.join(dict.fromkeys(map(family_of, names)))}; give names in --judges that begin as those of models"
+        )
+    return [FamilyPreference.model_validate(each) for each in found]
 
 
 def _lines(found: Mapping[str, Any]) -> list[str]:

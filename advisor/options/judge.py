@@ -20,5 +20,23 @@ class PeopleOptions(Options, panel="Judge"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeRunOptions(OutputOptions, PeopleOptions, RunArgument):
+class TwoJudgesOptions(Options, panel="Judge"):
+    """What another judge says."""
+
+    check_run: Path | None = option(
+        None,
+        "A run on the same questions with another judge's scores, to test whether a judge prefers its own family.",
+        metavar="RUN",
+    )
+    judges: str | None = option(
+        None,
+        "The judges of RUN and of --check-run, for runs on logs: two names with a comma between them. Their first "
+        "words are their families: gpt-4o,claude-3.",
+        metavar="NAMES",
+        needs=("check_run", ()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeRunOptions(OutputOptions, PeopleOptions, TwoJudgesOptions, RunArgument):
     """Of ``advisor judge``."""

@@ -155,7 +155,13 @@ def _spec(checkpoint: Checkpoint | ServerAddress, line: AnyLine, place: str) -> 
     if not name.strip() or not name.isprintable():
         raise InputError(f"the name {name!r} must be printable and not empty", of=place)
     return ModelSpec(
-        checkpoint, name, chat_template=line.chat_template, price=line.price, thinking=line.thinking, place=place
+        checkpoint,
+        name,
+        chat_template=line.chat_template,
+        family=line.family,
+        price=line.price,
+        thinking=line.thinking,
+        place=place,
     )
 
 
