@@ -59,6 +59,12 @@ FAMILY = {
         "<|channel|>analysis<|message|>",
         "<|end|><|start|>assistant<|channel|>final<|message|>",
     ),
+    "PLaMo 3": Family(
+        "bytes",
+        ("<|plamo:begin_", "<|plamo:end_", ":plamo|>"),
+        "<|plamo:begin_think:plamo|>",
+        "<|plamo:end_think:plamo|>",
+    ),
     "named by a user": Family("bytes", ("<plan>", "</plan>"), "<plan>", "</plan>", ThinkingTags("<plan>", "</plan>")),
 }
 

@@ -74,13 +74,26 @@ FAMILIES = (
     ThinkingTags("<seed:think>", "</seed:think>"),  # Seed-OSS
     ThinkingTags("◁think▷", "◁/think▷"),  # Kimi
     ThinkingTags("<|channel>thought\n", "<channel|>"),  # Gemma
-    ThinkingTags(  # gpt-oss
+    ThinkingTags(
         "<|channel|>analysis<|message|>",
         "<|channel|>final<|message|>",
         "<|end|><|start|>assistant",
         ("<|end|>", "<|start|>assistant", "<|return|>"),
-    ),
-    # The same where the tokenizer removes its special tokens.
+    ),  # gpt-oss
+    ThinkingTags(
+        "<|open|>think<|sep|>",
+        "<|open|>response<|sep|>",
+        "<|close|>think<|sep|>",
+        ("<|close|>think<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    ),  # Kimi K3
+    ThinkingTags(
+        "<|content_thinking|>",
+        "<|content_text|>",
+        "<|end_message|><|message_model|>",
+        ("<|end_message|>", "<|message_model|>", "<|content_model_end_sampling|>"),
+    ),  # Inkling
+    ThinkingTags("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>", around=("<|plamo:tag|>",)),  # PLaMo 3
+    # That of gpt-oss where the tokenizer removes its special tokens.
     ThinkingTags("analysis", "assistantfinal", needs_closing=True),
     ThinkingTags("Here is my thought process:", "Here is my response:", needs_closing=True),  # Granite 3
 )
