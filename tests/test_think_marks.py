@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,11 +21,13 @@ from hypothesis import strategies as st
 from reference import ReferenceMember
 from reference import generate as slow
 from running_server import serving
+from servers import as_json, completion, raw_server
 from tiny import byte_tokenizer, let_write, save_member, tiny_model, tokenizer_named
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from advisor.config import InferenceConfig
+from advisor.profile.asked_model import ServerModel
 from advisor.profile.generate import answers
 from advisor.response_cache import Response, apart
 from advisor.tasks import load_task
@@ -35,6 +38,8 @@ from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.models.thinking import FAMILIES, ThinkingTags
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.client import ServerClient
 
 TOKENS = 60
 
@@ -319,3 +324,28 @@ def test_no_tag_in_an_answer_is_thinking_and_no_thinking_reaches_a_vote(
     assert (parted.thinking, parted.text) == (f"THOUGHT{thought}".strip(), answer)
     voting = get_module("voting").make((), (), None)
     assert voting.choose("?", [parted.text], [parted.text]) == voting.choose("?", [answer], [answer])
+
+
+@pytest.mark.parametrize(
+    ("owner", "fields"),
+    [
+        ("vllm", {"skip_special_tokens": False, "spaces_between_special_tokens": False}),
+        ("sglang", {"skip_special_tokens": False}),
+        ("somebody", {}),
+    ],
+)
+def test_a_server_that_gives_whole_texts_is_asked_for_the_marks(owner: str, fields: dict[str, Any]) -> None:
+    with raw_server() as raw:
+        raw.answer = lambda path, _: (
+            as_json({"data": [{"id": "m", "owned_by": owner}]})
+            if path.endswith("/models")
+            else completion("[THINK]5? No.[/THINK]7")
+        )
+        sent = []
+        for one in (thinker("Magistral"), partner()):
+            client = ServerClient(ServerAddress(raw.url, "m"), 0)
+            with closing(ServerModel("m", client, "never", lambda one=one: one)) as model:
+                (parted,) = apart([model.generate(PROMPT, Settings(20))])
+            assert (parted.thinking, parted.text) == ("5? No.", "7")
+            sent.append({name: value for name, value in raw.asked[-1][2].items() if "special" in name})
+        assert sent == [fields, {}]
