@@ -85,7 +85,7 @@ class Ensemble:
         for member in members:
             if isinstance(member, RemoteMember):
                 member.check_k(k)
-        self.members = tuple(members)
+        self.members = tuple(member.as_writing(alone=len(members) == 1) for member in members)
         self.method = method
         self.k = k
         self.weights = normalised(weights, len(members))
@@ -93,7 +93,7 @@ class Ensemble:
         self.options = with_consistency(weights, options)
         self._cache_dir = cache_dir
         self._joint = load_or_build(
-            [member.vocabulary for member in members], cache_dir or default_cache_dir() / "tables"
+            [member.vocabulary for member in self.members], cache_dir or default_cache_dir() / "tables"
         ).to(step_device(members))
         # A budget limits what a model thinks, also where it answers alone.
         spec = members[0].spec if len(members) == 1 else None

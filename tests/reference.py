@@ -114,9 +114,12 @@ def runs(text: bytes) -> Iterator[tuple[bool, str]]:
 
 
 class ReferenceVocabulary:
-    """What the page says of one tokenizer, given the number of logits and the ids of EOS."""
+    """What the page says of one tokenizer, given the number of logits and the ids of EOS.
 
-    def __init__(self, tokenizer: Any, rows: int, eos_ids: tuple[int, ...]) -> None:
+    `marks` are special tokens that a model alone may write all the same, as their text (docs/how-to/thinking.md).
+    """
+
+    def __init__(self, tokenizer: Any, rows: int, eos_ids: tuple[int, ...], marks: tuple[str, ...] = ()) -> None:
         self.rows = rows
         backend = tokenizer.backend_tokenizer
         spec = json.loads(backend.to_str())
@@ -129,7 +132,8 @@ class ReferenceVocabulary:
         # Roles. Open: the model's unknown token is a special one, whether or not it is marked as such.
         special = set(tokenizer.all_special_ids) | {token for token, a in added.items() if a.special}
         special |= {spec["model"].get("unk_id", backend.token_to_id(spec["model"].get("unk_token") or ""))}
-        self.bytes = {t: self._bytes_of(name, t in added) for t, name in names.items() if t < rows and t not in special}
+        never = {t for t in special if names.get(t) not in marks}
+        self.bytes = {t: self._bytes_of(name, t in added) for t, name in names.items() if t < rows and t not in never}
         unused = {t for t in self.bytes if UNUSED.fullmatch(names[t])}
         candidates = sorted(self.bytes.keys() - unused - {*eos_ids}, key=lambda t: (self._is_byte(names[t]), t))
         self.candidates: dict[bytes, int] = {}  # bytes -> representative
@@ -181,9 +185,16 @@ class ReferenceMember:
         model: a causal language model of transformers, or anything that is called and answers like one.
         tokenizer: a fast tokenizer of transformers; it must not change afterwards.
         prompt_ids: how a prompt becomes ids (a chat template, say); None for the tokenizer's default encoding.
+        marks: see `ReferenceVocabulary`.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, prompt_ids: Callable[[str], Sequence[int]] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        prompt_ids: Callable[[str], Sequence[int]] | None = None,
+        marks: tuple[str, ...] = (),
+    ) -> None:
         self.model, self.tokenizer, self._prompt_ids = model, tokenizer, prompt_ids
         rows = self.logits([0]).shape[-1]
         ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -191,7 +202,7 @@ class ReferenceMember:
         self.eos_ids = sorted({e for e in (*ends, tokenizer.eos_token_id) if e is not None and e < rows})
         # Open: which of several ids stands for EOS where ids are compared. The lowest.
         self.eos_id = self.eos_ids[0] if self.eos_ids else None
-        self.vocabulary = vocabulary_of(tokenizer, rows, tuple(self.eos_ids))
+        self.vocabulary = vocabulary_of(tokenizer, rows, tuple(self.eos_ids), marks)
         self.candidates = self.vocabulary.candidates
         self._rows_of_candidates = torch.tensor(list(self.candidates.values()))
 

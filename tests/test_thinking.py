@@ -65,8 +65,30 @@ def test_each_family_has_its_thinking_apart(form: ThinkingTags) -> None:
     assert read(f"\n{form.opening}2 + 2 is 4{form.closing}\n\nIt is 4.") == ("2 + 2 is 4", "It is 4.")
 
 
-def test_harmony_leaves_no_control_text() -> None:
-    text = "<|channel|>analysis<|message|>2 + 2<|end|><|start|>assistant<|channel|>final<|message|>It is 4.<|return|>"
+CHANNELS = {
+    "gpt-oss": "<|channel|>analysis<|message|>2 + 2<|end|><|start|>assistant<|channel|>final<|message|>It is 4."
+    "<|return|>",
+    "Kimi K3": "<|open|>think<|sep|>2 + 2<|close|>think<|sep|><|open|>response<|sep|>It is 4.<|close|>response<|sep|>"
+    "<|close|>message<|sep|>",
+    "Inkling": "<|content_thinking|>2 + 2<|end_message|><|message_model|><|content_text|>It is 4.<|end_message|>",
+}
+
+
+@pytest.mark.parametrize("text", CHANNELS.values(), ids=CHANNELS)
+def test_models_that_write_in_channels_leave_no_control_text(text: str) -> None:
+    """Texts as vLLM's parsers describe them: with thinking, without, cut off, and opened by the template."""
+    (form,) = (form for form in FAMILIES if form.ending and text.startswith(form.opening))
+    assert read(text) == ("2 + 2", "It is 4.")
+    answer = text[text.index(form.closing) :]
+    for others in ([], [(text, False)] * 3):
+        assert ThinkingReader([*others, (answer, False)]).read(answer) == (None, "It is 4.")
+    assert read(text[: text.index(form.closing)], cut=True) == ("2 + 2", "")
+    behind = text.removeprefix(form.opening)
+    assert read(behind) == ("2 + 2", "It is 4.")
+
+
+def test_the_tag_that_ends_an_answer_of_plamo_is_not_its() -> None:
+    text = "<|plamo:begin_think:plamo|>2 + 2<|plamo:end_think:plamo|>It is 4.<|plamo:tag|>"
     assert read(text) == ("2 + 2", "It is 4.")
 
 

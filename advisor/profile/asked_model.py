@@ -161,10 +161,12 @@ class ServerModel:
         if isinstance(prompt, ToolChat):
             # Functions are written by the server's chat template, whether or not the tokenizer is here.
             return generate(self.client, prompt, settings, chat=True)[0]
-        return generate(self.client, self._sent(prompt), settings, chat=self.chat)[0]
+        member = self.member()
+        marked = member is not None and bool(member.vocabulary.marks)
+        return generate(self.client, self._sent(prompt), settings, chat=self.chat, marked=marked)[0]
 
     def member(self) -> Member | None:
-        """The member with its tokenizer, loaded at the first call; None if prompts are sent as texts.
+        """The member with its tokenizer, as it writes alone, loaded at the first call; None if prompts are texts.
 
         Raises:
             MemberError: It cannot be used.
@@ -174,7 +176,7 @@ class ServerModel:
         with self.encoding:
             if self._loaded is None:
                 try:
-                    self._loaded = self._load()
+                    self._loaded = self._load().as_writing(alone=True)
                 except InputError as error:
                     # A client can do nothing about it, and the other models of the strategy go on.
                     raise MemberError(error.reason, of=error.of) from error

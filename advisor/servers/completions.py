@@ -15,7 +15,7 @@ from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.thinking import thinking_fields
+from ensemble.servers.thinking import mark_fields, thinking_fields
 from ensemble.servers.token_client import TokenClient
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def generate(
     settings: Settings,
     *,
     chat: bool,
+    marked: bool = False,
 ) -> tuple[Response, Mapping[str, Any]]:
     """Let a model continue a prompt.
 
@@ -54,6 +55,7 @@ def generate(
             no penalties apply.
         settings: The limit, the stop strings, and how to draw.
         chat: Whether the prompt goes through the model's chat template, on the server.
+        marked: Whether special tokens mark the model's thinking, and its text must show them.
 
     Returns:
         The response, and the JSON object that the server sent.
@@ -64,7 +66,8 @@ def generate(
     from ensemble.servers.schema import ChatChoice
 
     path = CHAT if chat else COMPLETIONS
-    answer = server.post(path, body_of(server.address, server.owner, prompt, settings, chat=chat))
+    body = body_of(server.address, server.owner, prompt, settings, chat=chat)
+    answer = server.post(path, {**body, **(mark_fields(server.owner()) if marked else {})})
     completion = server.checked(shape_of(chat=chat), path, answer)
     try:
         response = response_of(completion, settings)

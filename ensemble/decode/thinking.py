@@ -21,7 +21,7 @@ from ensemble.decode.sequences import FinishReason, Generation, RunningSequence
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import MemberError, PromptTooLongError
 from ensemble.models.member import Member
-from ensemble.models.thinking import FAMILIES, ThinkingTags
+from ensemble.models.thinking import ThinkingTags, forms_of
 from ensemble.runtime.draft import Drafter
 from ensemble.step.token_method import TokenRule
 from ensemble.vocabulary.joint import JointVocabulary
@@ -52,9 +52,9 @@ class Thought(RunningSequence):
         super().__init__(number, [prompt], settings, [member], draw)
         self._member, spec = member, member.spec
         self._budget = None if spec is None else spec.thinking_budget
-        tags = None if spec is None else spec.thinking
+        forms = forms_of(None if spec is None else spec.thinking)
         # Whether an opening that an answer may have begins a thinking is known only from its end.
-        self._forms = [each for each in (FAMILIES if tags is None else (tags,)) if not each.needs_closing]
+        self._forms = [each for each in forms if not each.needs_closing]
         # Ids that an encoder reads are negative.
         written = str(member.tokenizer.decode([index for index in prompt[-_LAST_IDS:] if index >= 0])).rstrip()
         self._form = next((each for each in self._forms if written.endswith(each.opening.strip())), None)
@@ -103,27 +103,26 @@ class Thought(RunningSequence):
         if self._form is None:
             return replace(made, text="", tokens=())
         thought = self.data[self._start : (self._marked or 0) - len(self._form.closing.encode())]
-        return replace(made, text=thought.decode(errors="replace").strip(), finish_reason=self._reason)
+        text = self._form.trimmed(thought.decode(errors="replace"))
+        return replace(made, text=text, finish_reason=self._reason)
 
     def _opened(self) -> ThinkingTags | None:
         """The form with which the text begins; the sequence ends if it can be none."""
         begun = bytes(self.data).lstrip()
-        self._form = next((each for each in self._forms if begun.startswith(each.opening.encode())), None)
+        marks = [(form, mark.encode()) for form in self._forms for mark in form.beginnings]
+        self._form, mark = next((each for each in marks if begun.startswith(each[1])), (None, b""))
         if self._form is not None:
-            self._start = len(self.data) - len(begun) + len(self._form.opening.encode())
-        elif not any(each.opening.encode().startswith(begun) for each in self._forms):
+            # Where the answer begins at once, its mark is behind an empty thinking.
+            opened = len(mark) if mark == self._form.opening.encode() else 0
+            self._start = len(self.data) - len(begun) + opened
+        elif not any(mark.startswith(begun) for _, mark in marks):
             self.finish_reason = "stop"
         return self._form
 
     def _close(self, form: ThinkingTags, reason: FinishReason) -> None:
         """Write the end marker for the member."""
-        tokenizer, marker = self._member.tokenizer, form.closing
-        index = tokenizer.convert_tokens_to_ids(marker)
-        # Where text is read, a special token would be read as its characters.
-        if isinstance(index, int) and tokenizer.convert_ids_to_tokens(index) == marker:
-            self.tokens.append(index)
-        else:
-            self.tokens += self._member.vocabulary.continue_ids(marker.encode())
+        marker = form.ending + form.closing
+        self.tokens += self._member.vocabulary.control_ids(marker)
         self.data += marker.encode()
         self._marked, self._reason = len(self.data), reason
         if len(self.tokens) >= self.settings.max_new_tokens:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +14,7 @@ from ensemble.errors import InputError, PromptTooLongError, first_line
 from ensemble.models.encoder_decoder import EncoderDecoder, EncoderDecoderRunner, encoder_length
 from ensemble.models.memory import free_memory
 from ensemble.models.spec import ChatTemplate, Dialogue, ModelSpec, Sourced
+from ensemble.models.thinking import forms_of
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
 from ensemble.runtime.long_rope import LongRopeRunner, rope_border
@@ -80,6 +81,16 @@ class Member(ABC):
                 "this method needs the model in this process, but it is on a server or another node", of=self.name
             )
         return self
+
+    def as_writing(self, *, alone: bool) -> Member:
+        """The member as it writes: alone also the special tokens that mark its thinking, and not among others."""
+        names = self.vocabulary.special_tokens if alone else {}
+        forms = forms_of(None if self.spec is None else self.spec.thinking)
+        marks = {index for form in forms for index in form.special_tokens(names)}
+        if marks == self.vocabulary.marks:
+            return self
+        vocabulary = Vocabulary(self.tokenizer, self.vocabulary.eos_ids, self.vocabulary.size, marks)
+        return replace(self, vocabulary=vocabulary)
 
     @property
     def uses_chat_template(self) -> bool:

@@ -6,7 +6,7 @@ shows, stays where it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _BETWEEN = "..."
@@ -18,13 +18,16 @@ class ThinkingTags:
 
     Attributes:
         opening: What begins the section.
-        closing: What ends it.
+        closing: What ends it; where ``ending`` does that, what begins the answer.
+        ending: Control text between the section and ``closing``, of models that write in channels: an answer without
+            thinking begins with ``closing``, too.
         around: Control texts at the ends of the section and of the answer, which belong to neither.
         needs_closing: Whether the opening may begin an answer, too, so that it counts only together with the closing.
     """
 
     opening: str
     closing: str
+    ending: str = ""
     around: tuple[str, ...] = ()
     needs_closing: bool = False
 
@@ -32,6 +35,26 @@ class ThinkingTags:
     def option(self) -> str:
         """The value of ``thinking=`` in a pool file."""
         return f"{self.opening}{_BETWEEN}{self.closing}"
+
+    @property
+    def beginnings(self) -> tuple[str, ...]:
+        """What a response of this form begins with."""
+        return (self.opening, self.closing) if self.ending else (self.opening,)
+
+    def special_tokens(self, names: Mapping[int, str]) -> set[int]:
+        """The tokens that write the form, of a tokenizer's special ones by their ids."""
+        # Control texts around it alone are another family's, and may mean something else there.
+        if self.needs_closing or not any(name in self.opening or name in self.closing for name in names.values()):
+            return set()
+        texts = (self.opening, self.closing, self.ending, *self.around)
+        return {index for index, name in names.items() if any(name in text for text in texts)}
+
+    def trimmed(self, text: str) -> str:
+        """A text without white space and control texts at its ends."""
+        text = text.strip()
+        while mark := next((mark for mark in self.around if text.startswith(mark) or text.endswith(mark)), None):
+            text = text.removeprefix(mark).removesuffix(mark).strip()
+        return text
 
     @classmethod
     def of_option(cls, text: str) -> ThinkingTags | None:
@@ -42,7 +65,6 @@ class ThinkingTags:
         return cls(opening, closing)
 
 
-_HARMONY = ("<|end|>", "<|start|>assistant", "<|return|>")
 FAMILIES = (
     ThinkingTags("<think>", "</think>"),  # DeepSeek, Qwen, GLM, MiniMax, OLMo and most others
     ThinkingTags("<thinking>", "</thinking>"),
@@ -52,12 +74,35 @@ FAMILIES = (
     ThinkingTags("<seed:think>", "</seed:think>"),  # Seed-OSS
     ThinkingTags("◁think▷", "◁/think▷"),  # Kimi
     ThinkingTags("<|channel>thought\n", "<channel|>"),  # Gemma
-    ThinkingTags("<|channel|>analysis<|message|>", "<|channel|>final<|message|>", _HARMONY),  # gpt-oss
-    # The same where the tokenizer removes its special tokens.
+    ThinkingTags(
+        "<|channel|>analysis<|message|>",
+        "<|channel|>final<|message|>",
+        "<|end|><|start|>assistant",
+        ("<|end|>", "<|start|>assistant", "<|return|>"),
+    ),  # gpt-oss
+    ThinkingTags(
+        "<|open|>think<|sep|>",
+        "<|open|>response<|sep|>",
+        "<|close|>think<|sep|>",
+        ("<|close|>think<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    ),  # Kimi K3
+    ThinkingTags(
+        "<|content_thinking|>",
+        "<|content_text|>",
+        "<|end_message|><|message_model|>",
+        ("<|end_message|>", "<|message_model|>", "<|content_model_end_sampling|>"),
+    ),  # Inkling
+    ThinkingTags("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>", around=("<|plamo:tag|>",)),  # PLaMo 3
+    # That of gpt-oss where the tokenizer removes its special tokens.
     ThinkingTags("analysis", "assistantfinal", needs_closing=True),
     ThinkingTags("Here is my thought process:", "Here is my response:", needs_closing=True),  # Granite 3
 )
 """The forms that are known without ``thinking=``."""
+
+
+def forms_of(tags: ThinkingTags | None) -> tuple[ThinkingTags, ...]:
+    """The forms of a model: the tags that a user names, or those of the known families."""
+    return FAMILIES if tags is None else (tags,)
 
 
 class ThinkingReader:
@@ -70,7 +115,7 @@ class ThinkingReader:
     """
 
     def __init__(self, responses: Iterable[tuple[str, bool]], tags: ThinkingTags | None = None) -> None:
-        self._forms = FAMILIES if tags is None else (tags,)
+        self._forms = forms_of(tags)
         unopened = [(text, cut) for text, cut in responses if self._opening(text.lstrip()) is None]
         self._of_template = next((form for form in self._forms if _is_of_template(form, unopened)), None)
 
@@ -87,20 +132,20 @@ class ThinkingReader:
         rest = text.lstrip()
         form = self._opening(rest)
         if form is not None:
-            rest = rest[len(form.opening) :]
+            rest = rest.removeprefix(form.opening)
         elif (form := self._of_template) is None or not (cut or form.closing in text):
             return None, text
         thinking, _, rest = rest.partition(form.closing)
-        answer = _trimmed(rest, form.around)
+        answer = form.trimmed(rest)
         # Some servers close the section at a budget, and the model closes it again.
         while answer.startswith(form.closing):
-            answer = _trimmed(answer.removeprefix(form.closing), form.around)
-        return _trimmed(thinking, form.around) or None, answer
+            answer = form.trimmed(answer.removeprefix(form.closing))
+        return form.trimmed(thinking) or None, answer
 
     def _opening(self, text: str) -> ThinkingTags | None:
         """The form with which a text begins."""
         for form in self._forms:
-            if text.startswith(form.opening) and not (form.needs_closing and form.closing not in text):
+            if text.startswith(form.beginnings) and not (form.needs_closing and form.closing not in text):
                 return form
         return None
 
@@ -115,16 +160,10 @@ def _is_of_template(form: ThinkingTags, responses: Sequence[tuple[str, bool]]) -
 
 
 def _closes_alone(form: ThinkingTags, text: str) -> bool:
-    """Whether a text has a closing tag without an opening one, alone in a line and not within code."""
+    """Whether a text has a closing tag without an opening one, after control text or alone in a line, not in code."""
     before, closing, after = text.partition(form.closing)
     if not closing or form.opening in before or before.count("```") % 2:
         return False
+    if form.ending and before.endswith(form.ending):
+        return True
     return before.rstrip(" ")[-1:] in ("", "\n") or after.startswith("\n\n")
-
-
-def _trimmed(text: str, around: tuple[str, ...]) -> str:
-    """A text without white space and some control texts at its ends."""
-    text = text.strip()
-    while mark := next((mark for mark in around if text.startswith(mark) or text.endswith(mark)), None):
-        text = text.removeprefix(mark).removesuffix(mark).strip()
-    return text

@@ -1,4 +1,4 @@
-"""How long a model behind a server may think, in the field of a request that each server expects."""
+"""What a request says of the thinking: how long it may be, and that its marks are shown, in each server's fields."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ _EFFORTS: Mapping[str, Mapping[str, Any]] = {
 _OTHER_BUDGET = {"thinking_budget": _VALUE}
 _OTHER_EFFORT = {"reasoning_effort": _VALUE}
 """As OpenAI's servers have it."""
+_MARKS: Mapping[str, Mapping[str, Any]] = {
+    "vllm": {"skip_special_tokens": False, "spaces_between_special_tokens": False},
+    "sglang": {"skip_special_tokens": False},
+}
+"""By what a server says of its owner. Others refuse fields that they do not know, or ignore them."""
 
 
 def thinking_fields(address: ServerAddress, owner: Callable[[], str]) -> dict[str, Any]:
@@ -43,6 +48,11 @@ def thinking_fields(address: ServerAddress, owner: Callable[[], str]) -> dict[st
     if budget is not None:
         return _filled(_BUDGETS.get(server, _OTHER_BUDGET), budget)
     return _filled(_EFFORTS.get(server, _OTHER_EFFORT), effort)
+
+
+def mark_fields(owner: str) -> Mapping[str, Any]:
+    """The fields of a request with which a text keeps the special tokens that mark its thinking."""
+    return _MARKS.get(owner, {})
 
 
 def _filled(form: Mapping[str, Any], value: object) -> dict[str, Any]:

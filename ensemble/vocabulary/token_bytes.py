@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -70,18 +70,29 @@ class Vocabulary:
         tokenizer: A fast tokenizer of transformers.
         eos_ids: The ids that end a generation, from the generation configuration; the tokenizer's EOS id is added.
         size: Rows of the model's output. Ids from the size on, which some tokenizers have, are not used.
+        marks: Special tokens that the model may write, as their text: those of the thinking of a model alone.
+
+    Attributes:
+        marks: As given.
 
     Raises:
         InputError: The tokenizer is not a fast one, or its decoder is not supported.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: tuple[int, ...], size: int) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        eos_ids: tuple[int, ...],
+        size: int,
+        marks: Collection[int] = (),
+    ) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         name = str(tokenizer.name_or_path)
         if backend is None:
             raise InputError("its tokenizer has no fast form (tokenizer.json), which ensembles need", of=name)
         self.name = name
         self.size = size
+        self.marks = frozenset(marks)
         decoder = _component(backend.decoder)
         self._byte_level = _is_byte_level(decoder, name)
         self._plain = decoder is None
@@ -110,6 +121,12 @@ class Vocabulary:
         """The tokenizer without a prefix before a text, and without special tokens in a text."""
         return _continuation_backend(self._backend, {i: t for i, t in self._tokens.items() if i in self._special})
 
+    @property
+    def special_tokens(self) -> dict[int, str]:
+        """The special tokens that the model has a row for, without those of EOS."""
+        known = (index for index in self._special if index in self._tokens and index < self.size)
+        return {index: self._tokens[index] for index in known if index not in self.eos_ids}
+
     def token_bytes(self, index: int) -> bytes | None:
         """The bytes that an id adds to a text; None for ids without a token and for special tokens (EOS included)."""
         # Kept, because the sampler and the decoder need the same tokens for every row at every step.
@@ -119,10 +136,10 @@ class Vocabulary:
             return self._bytes.setdefault(index, self._bytes_of(index))
 
     def _bytes_of(self, index: int) -> bytes | None:
-        if index in self._special or index not in self._tokens:
+        if (index in self._special and index not in self.marks) or index not in self._tokens:
             return None
         token = self._tokens[index]
-        if self._plain or index in self._literal:
+        if self._plain or index in self._literal or index in self.marks:
             return self._literal.get(index, token).encode()
         if self._byte_level:
             # An added token can hold characters outside of the byte alphabet; then it is plain text.
@@ -158,6 +175,13 @@ class Vocabulary:
             else:
                 ids.extend(self._continuation.encode(text, add_special_tokens=False).ids)
         return self._embedded(ids)
+
+    def control_ids(self, text: str) -> list[int]:
+        """The ids of a text that is control: its :attr:`marks` are read as such, and not as their characters."""
+        names = {self._tokens[index]: index for index in self.marks}
+        pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        parts = re.split(f"({pattern})", text) if names else [text]
+        return [i for part in parts for i in ([names[part]] if part in names else self.continue_ids(part.encode()))]
 
     def opening(self, text: str) -> str:
         """A text as this tokenizer reads it at the beginning of a prompt: some tokenizers add a space."""
@@ -229,7 +253,7 @@ class Vocabulary:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all that decides bytes, roles and ids: the tokenizer's content, special ids and the size."""
-        roles = f"{sorted(self.eos_ids)} {sorted(self._special)} {self.size}"
+        roles = f"{sorted(self.eos_ids)} {sorted(self._special - self.marks)} {self.size}"
         # The pickled state holds the bytes of to_str() and saves a conversion. A hash of the file would be quicker, but
         # wrong after a change of the tokenizer in memory.
         return hashlib.sha256(self._backend.__getstate__() + roles.encode()).hexdigest()

@@ -1,0 +1,351 @@
+"""Models that mark their thinking by special tokens of their tokenizers, alone and together: Magistral, gpt-oss, Gemma.
+
+Models are random, in float64, and write a script from its beginning, special tokens included.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import ReferenceMember
+from reference import generate as slow
+from running_server import serving
+from servers import as_json, completion, raw_server
+from tiny import byte_tokenizer, let_write, save_member, tiny_model, tokenizer_named
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
+
+from advisor.config import InferenceConfig
+from advisor.profile.asked_model import ServerModel
+from advisor.profile.generate import answers
+from advisor.response_cache import Response, apart
+from advisor.tasks import load_task
+from ensemble import Ensemble
+from ensemble.decode.settings import Batch, Settings
+from ensemble.methods import get_module
+from ensemble.models.load import member_of
+from ensemble.models.member import Member
+from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.models.thinking import FAMILIES, ThinkingTags
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.client import ServerClient
+
+TOKENS = 60
+
+
+class Family(NamedTuple):
+    """How a family writes: the tokenizer, its special tokens, and what is around the thinking."""
+
+    tokenizer: str
+    special: tuple[str, ...]
+    opening: str
+    closing: str
+    tags: ThinkingTags | None = None
+
+
+FAMILY = {
+    "Magistral": Family("bytes", ("[THINK]", "[/THINK]"), "[THINK]", "[/THINK]"),
+    "Magistral, pieces": Family("unigram with bytes", ("[THINK]", "[/THINK]"), "[THINK]", "[/THINK]"),
+    "Gemma": Family("bytes", ("<|channel>", "<channel|>"), "<|channel>thought\n", "<channel|>"),
+    "gpt-oss": Family(
+        "bytes",
+        ("<|start|>", "<|channel|>", "<|message|>", "<|end|>"),
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+    ),
+    "PLaMo 3": Family(
+        "bytes",
+        ("<|plamo:begin_", "<|plamo:end_", ":plamo|>"),
+        "<|plamo:begin_think:plamo|>",
+        "<|plamo:end_think:plamo|>",
+    ),
+    "named by a user": Family("bytes", ("<plan>", "</plan>"), "<plan>", "</plan>", ThinkingTags("<plan>", "</plan>")),
+}
+
+
+@cache
+def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
+    """A tokenizer with the family's special tokens, and others that nothing may write."""
+    family = FAMILY[name]
+    plain = byte_tokenizer(("James", " the", " cat"), "<|return|>")
+    made = copy.deepcopy(plain if family.tokenizer == "bytes" else tokenizer_named(family.tokenizer))
+    made.add_tokens([AddedToken(each, special=True, normalized=False) for each in ("<pad>", *family.special)])
+    return made
+
+
+def ids_of(name: str, text: str) -> list[int]:
+    """A text in the ids of a family's tokenizer, its special tokens as such; worked out by hand."""
+    tokenizer, found = tokenizer_of(name), list[int]()
+    plain = ReferenceMember(tiny_model(tokenizer), tokenizer)
+    special = "|".join(map(re.escape, FAMILY[name].special))
+    for part in re.split(f"({special})", text):
+        is_special = part in FAMILY[name].special
+        found += [tokenizer.convert_tokens_to_ids(part)] if is_special else plain.continuation(part.encode())
+    return found
+
+
+def member(name: str, script: str, prompt: str, seed: int = 1, **spec: Any) -> Member:
+    """A member that writes a script after a prompt, round and round."""
+    tokenizer = tokenizer_of(name)
+    model, ids = tiny_model(tokenizer, seed), ids_of(name, script)
+    start = len(tokenizer(prompt)["input_ids"]) % len(ids)
+    let_write(model, [*ids[-start:], *ids[:-start]] if start else ids, strength=60.0)
+    made = member_of(model, tokenizer, name=f"{name} {seed}", chat_template="never")
+    return replace(made, spec=ModelSpec(Checkpoint("nowhere"), made.name, thinking=FAMILY[name].tags, **spec))
+
+
+PROMPT = "Question: 12 + 30 = ?\nAnswer: "
+ANSWER = "\n\nThe cat sat. James and Anna went "
+
+
+def thinker(name: str, seed: int = 1, thought: str = "so it is 4", **spec: Any) -> Member:
+    family = FAMILY[name]
+    return member(name, f"{family.opening}{thought}{family.closing}{ANSWER}", PROMPT, seed, **spec)
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+def slow_alone(one: Member, name: str, prompt: Sequence[int], limit: int = TOKENS) -> tuple[list[int], str]:
+    """What a member alone writes, by the page without a cache: its ids and its text."""
+    plain = ReferenceMember(one.local.model, one.tokenizer, marks=FAMILY[name].special)
+    made = slow([plain], [list(prompt)], max_new_tokens=limit)
+    return made.ids, made.text
+
+
+def thought_of(one: Member, name: str, prompt: Sequence[int], closing: str) -> list[int]:
+    """What a member alone writes before its answer, in its ids."""
+    ids, _ = slow_alone(one, name, prompt)
+    plain = ReferenceMember(one.local.model, one.tokenizer, marks=FAMILY[name].special)
+    for count in range(len(ids) + 1):
+        text = b"".join(map(plain.token_bytes, ids[:count])).decode(errors="replace")
+        _, marker, after = text.partition(closing)
+        if marker and after.strip():
+            return ids[: count - 1]
+    return [*ids, *ids_of(name, closing)]
+
+
+def partner() -> Member:
+    """One that does not think."""
+    tokenizer = tokenizer_named("pieces")
+    model = tiny_model(tokenizer, 3)
+    let_write(model, ReferenceMember(model, tokenizer).continuation(b"The shop and the dog "))
+    return member_of(model, tokenizer, name="partner", chat_template="never")
+
+
+def by_hand(members: Sequence[Member], names: Sequence[str], tables: Path, closing: str | None = None) -> str:
+    """The text of an ordinary ensemble whose prompts end with what each member thought; plain."""
+    ensemble = Ensemble(members, cache_dir=tables)
+    prompts = ensemble.encode(PROMPT)
+    thoughts = [
+        thought_of(one, name, ids, closing or FAMILY[name].closing) if name else []
+        for one, name, ids in zip(members, names, prompts, strict=True)
+    ]
+    behind = [[*ids, *own] for ids, own in zip(prompts, thoughts, strict=True)]
+    ((_, made),) = ensemble.generate_each([behind], Settings(TOKENS - len(thoughts[0])), Batch(1, draft=0))
+    return made.text
+
+
+@pytest.mark.parametrize("method", ["unite", "average"])
+@pytest.mark.parametrize("name", FAMILY)
+def test_alone_a_model_writes_its_marks_as_the_page_does(name: str, method: str, tables: Path) -> None:
+    one = thinker(name)
+    (prompt,) = Ensemble([one], cache_dir=tables).encode(PROMPT)
+    (made,) = Ensemble([one], cache_dir=tables, method=method).generate([PROMPT], max_new_tokens=TOKENS)
+    assert (list(made.tokens), made.text) == slow_alone(one, name, prompt)
+    assert made.text.startswith(f"{FAMILY[name].opening}so it is 4{FAMILY[name].closing}\n\nThe cat")
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_alone_a_model_writes_what_transformers_writes(name: str, tables: Path) -> None:
+    one = thinker(name)
+    (prompt,) = Ensemble([one], cache_dir=tables).encode(PROMPT)
+    (made,) = Ensemble([one], cache_dir=tables).generate([PROMPT], max_new_tokens=TOKENS)
+    given_ids = torch.tensor([prompt])
+    wanted = one.local.model.generate(
+        given_ids, attention_mask=torch.ones_like(given_ids), max_new_tokens=TOKENS, do_sample=False, pad_token_id=0
+    )
+    assert list(made.tokens) == wanted[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_response_of_a_model_is_parted(name: str, tables: Path) -> None:
+    """As the profiler asks a model of this process, and reads its responses."""
+    task = load_task("word_problems", limit=1)
+    (example,) = task.examples
+    text = example.model_input
+    assert isinstance(text, str)
+    one = member(name, f"{FAMILY[name].opening}5? No.{FAMILY[name].closing}The answer is 7.\n\n\n", text)
+    found = answers(
+        one.name,
+        lambda: Ensemble([one], cache_dir=tables, method="average"),
+        {0: example},
+        replace(task, max_new_tokens=99, stop=("\n\n",)),
+        InferenceConfig(),
+    )
+    (parted,) = apart([response for _, response in found], FAMILY[name].tags)
+    assert (parted.thinking, parted.text) == ("5? No.", "The answer is 7.")
+
+
+@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("first", [True, False])
+def test_apart_the_texts_are_those_behind_the_thinking(name: str, first: bool, tables: Path) -> None:
+    members, names = [thinker(name), partner()], [name, ""]
+    if not first:
+        members, names = members[::-1], names[::-1]
+    ensemble = Ensemble(members, cache_dir=tables, think="apart")
+    (made,) = ensemble.generate([PROMPT], max_new_tokens=TOKENS)
+    assert made.text == by_hand(members, names, tables) != ""
+    thought = made.thinking[0 if first else 1]
+    assert thought is not None
+    prompt = ensemble.encode(PROMPT)[0 if first else 1]
+    assert list(thought.tokens) == thought_of(members[0 if first else 1], name, prompt, FAMILY[name].closing)
+    assert (thought.text, thought.finish_reason) == ("so it is 4", "stop")
+
+
+def test_two_families_think_apart_in_batches(tables: Path) -> None:
+    names = ["gpt-oss", "Magistral, pieces"]
+    members = [thinker(names[0]), thinker(names[1], 2, "it is, I think, a cat")]
+    ensemble = Ensemble(members, cache_dir=tables, think="apart")
+    wanted = by_hand(members, names, tables)
+    for batch in (Batch(1), Batch(1, draft=0), Batch(3)):
+        made = dict(ensemble.generate_each([ensemble.encode(PROMPT)] * 3, Settings(TOKENS), batch))
+        assert [made[n].text for n in range(3)] == [wanted] * 3
+        assert {made[n].thought for n in range(3)} == {"so it is 4\n\nit is, I think, a cat"}
+
+
+@pytest.mark.parametrize("budget", [0, 3])
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_budget_writes_the_end_in_special_tokens(name: str, budget: int, tables: Path) -> None:
+    prompt = f"{PROMPT}{FAMILY[name].opening}"
+    one = member(name, "it goes on and on ", prompt, thinking_budget=budget)
+    (made,) = Ensemble([one], cache_dir=tables).generate([prompt], max_new_tokens=TOKENS)
+    (thought,) = made.thinking
+    assert thought is not None
+    end = ids_of(name, FAMILY[name].closing)
+    assert list(thought.tokens[budget : budget + len(end)]) == end
+    assert thought.finish_reason == "length"
+    assert thought.text in "it goes on and on "
+    assert made.text
+
+
+def test_an_answer_at_once_in_the_channel_of_answers_is_no_thinking(tables: Path) -> None:
+    """So gpt-oss may write; its mark belongs to its own context."""
+    final = "<|channel|>final<|message|>"
+    one = member("gpt-oss", f"{final}{ANSWER}", PROMPT)
+    ensemble = Ensemble([one, partner()], cache_dir=tables, think="apart")
+    (made,) = ensemble.generate([PROMPT], max_new_tokens=TOKENS)
+    thought = made.thinking[0]
+    assert thought is not None
+    assert (thought.text, made.thought) == ("", None)
+    assert list(thought.tokens) == thought_of(one, "gpt-oss", ensemble.encode(PROMPT)[0], final)
+    assert made.text == by_hand([one, partner()], ["gpt-oss", ""], tables, final) != ""
+
+
+def test_with_others_no_special_token_is_written(tables: Path) -> None:
+    one = thinker("Magistral")
+    alone, both = Ensemble([one], cache_dir=tables), Ensemble([one, one], cache_dir=tables)
+    assert alone.members[0].vocabulary.marks == set(ids_of("Magistral", "[THINK][/THINK]"))
+    again = Ensemble([*alone.members, *alone.members], cache_dir=tables)
+    for ensemble in (both, again):
+        (made,) = ensemble.generate([PROMPT], max_new_tokens=20)
+        assert not set(made.tokens) & set(ids_of("Magistral", "[THINK][/THINK]"))
+
+
+def test_a_tokenizer_without_such_tokens_stays_as_it_is(tables: Path) -> None:
+    """Control texts around a section are not enough: here ``<|end|>`` ends a turn, as Phi's does."""
+    one = member_of(tiny_model(tokenizer_named("bytes")), tokenizer_named("bytes"), name="one", chat_template="never")
+    assert Ensemble([one], cache_dir=tables).members[0] is one
+    tokenizer = copy.deepcopy(byte_tokenizer(eos="<|endoftext|>"))
+    tokenizer.add_tokens([AddedToken("<|end|>", special=True, normalized=False)])
+    other = member_of(tiny_model(tokenizer), tokenizer, name="other", chat_template="never")
+    assert Ensemble([other], cache_dir=tables).members[0] is other
+
+
+def test_what_a_user_writes_is_never_a_mark(tables: Path) -> None:
+    """An option, say, with the characters of a special token."""
+    (alone,) = Ensemble([thinker("Magistral")], cache_dir=tables).members
+    assert not set(alone.vocabulary.continue_ids(b"a[/THINK]b")) & alone.vocabulary.marks
+
+
+def test_a_member_behind_a_server_thinks_with_its_special_tokens(tmp_path: Path) -> None:
+    name = "Magistral"
+    here, other = thinker(name), partner()
+    folder = save_member(tmp_path / "model", tiny_model(tokenizer_of(name)), tokenizer_of(name))
+    with serving(Ensemble([here], cache_dir=tmp_path)) as server:
+        (far,) = Ensemble.from_pretrained([f"openai:{server.url}/v1#tiny tokenizer={folder}"]).members
+        for batch in (Batch(1), Batch(2), Batch(2, draft=0)):
+            texts = []
+            for one in (here, far):
+                ensemble = Ensemble([one, other], k=5, cache_dir=tmp_path, think="apart")
+                made = dict(ensemble.generate_each([ensemble.encode(PROMPT)] * 2, Settings(TOKENS), batch))
+                texts.append([(made[n].text, made[n].thought, made[n].thinking[0]) for n in range(2)])
+            assert texts[0] == texts[1]
+            assert texts[0][0][1] == "so it is 4"
+
+
+TAGS = [text for form in FAMILIES for text in (form.opening, form.closing, form.ending, *form.around)]
+WORDS = st.text("ab 1\n", min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    name=st.sampled_from(["Magistral", "gpt-oss"]),
+    thought=WORDS.filter(str.strip),
+    rest=st.lists(WORDS | st.sampled_from(TAGS), max_size=4),
+)
+def test_no_tag_in_an_answer_is_thinking_and_no_thinking_reaches_a_vote(
+    name: str, thought: str, rest: list[str], tables: Path
+) -> None:
+    """The text of a model that writes its thinking in special tokens, and tags of all families in its answer."""
+    family = FAMILY[name]
+    answer = f"x{''.join(rest)}x"
+    one = member(name, f"{family.opening}THOUGHT{thought}{family.closing}{answer}\n", PROMPT)
+    ensemble = Ensemble([one], cache_dir=tables)
+    length = len(ids_of(name, f"{family.opening}THOUGHT{thought}{family.closing}{answer}"))
+    (made,) = ensemble.generate([PROMPT], max_new_tokens=length)
+    limited = replace(one, spec=ModelSpec(Checkpoint("nowhere"), one.name, thinking_budget=length))
+    (in_parts,) = Ensemble([limited], cache_dir=tables).generate([PROMPT], max_new_tokens=length)
+    assert (in_parts.thought, in_parts.text) == (f"THOUGHT{thought}".strip(), answer)
+    (parted,) = apart([Response(made.text, length, "eos", 0.0)])
+    assert (parted.thinking, parted.text) == (f"THOUGHT{thought}".strip(), answer)
+    voting = get_module("voting").make((), (), None)
+    assert voting.choose("?", [parted.text], [parted.text]) == voting.choose("?", [answer], [answer])
+
+
+@pytest.mark.parametrize(
+    ("owner", "fields"),
+    [
+        ("vllm", {"skip_special_tokens": False, "spaces_between_special_tokens": False}),
+        ("sglang", {"skip_special_tokens": False}),
+        ("somebody", {}),
+    ],
+)
+def test_a_server_that_gives_whole_texts_is_asked_for_the_marks(owner: str, fields: dict[str, Any]) -> None:
+    with raw_server() as raw:
+        raw.answer = lambda path, _: (
+            as_json({"data": [{"id": "m", "owned_by": owner}]})
+            if path.endswith("/models")
+            else completion("[THINK]5? No.[/THINK]7")
+        )
+        sent = []
+        for one in (thinker("Magistral"), partner()):
+            client = ServerClient(ServerAddress(raw.url, "m"), 0)
+            with closing(ServerModel("m", client, "never", lambda one=one: one)) as model:
+                (parted,) = apart([model.generate(PROMPT, Settings(20))])
+            assert (parted.thinking, parted.text) == ("5? No.", "7")
+            sent.append({name: value for name, value in raw.asked[-1][2].items() if "special" in name})
+        assert sent == [fields, {}]
