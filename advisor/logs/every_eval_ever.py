@@ -103,6 +103,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         performance = object_at(line, "performance")
         milliseconds = amount_of(performance.get("latency_ms")) or amount_of(performance.get("generation_time_ms"))
         reference = texts_of(given.get("reference")) or ()
+        thinking = _trace(object_at(line, "output").get("reasoning_trace"))
         yield LogRecord(
             model=model,
             task=task,
@@ -118,7 +119,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             group=next((value for key in _GROUPS if (value := text_of(metadata.get(key)))), None),
             cluster=text_of(metadata.get(options.cluster)) if options.cluster else None,
             tokens=count_of(object_at(line, "token_usage").get("output_tokens")),
-            thinking=(thinking := _trace(object_at(line, "output").get("reasoning_trace"))),
+            thinking=thinking,
             thought=has_thought(thinking, count_of(object_at(line, "token_usage").get("reasoning_tokens")) or 0),
             seconds=None if milliseconds is None else milliseconds / 1000,
             error=error if score is None else None,
