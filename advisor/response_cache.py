@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 from advisor.records import FinishReason
 from ensemble.errors import InputError, UniteError
-from ensemble.models.thinking import ThinkingReader, ThinkingTags
+from ensemble.models.thinking import ThinkingReader, ThinkingTags, has_thought
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -90,8 +90,7 @@ def apart(responses: Iterable[Response], tags: ThinkingTags | None = None) -> li
     for each in responses:
         thinking, text = reader.read(each.text, cut=each.finish_reason == "length")
         given = "\n\n".join(part for part in (each.thinking, thinking) if part and part.strip())
-        # vLLM gives an empty section as white space, and counts its tokens.
-        tokens = 0 if each.thinking and not given else each.thinking_tokens
+        tokens = each.thinking_tokens if given or has_thought(each.thinking, each.thinking_tokens) else 0
         parted.append(replace(each, text=text, thinking=given or None, thinking_tokens=tokens))
     return parted
 

@@ -161,3 +161,11 @@ def test_lines_that_lack_what_is_needed_are_counted(tmp_path: Path) -> None:
 def test_a_model_whose_name_controls_the_terminal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r":1: the model's name '\\x1b\[2J'"):
         read("every_eval_ever", write(tmp_path, line(model_id="\x1b[2J")))
+
+
+@pytest.mark.parametrize(("shown", "tokens", "thought"), [("hm", 0, True), ("\n\n", 1, False), (None, 500, True)])
+def test_a_trace_of_white_space_is_no_thinking(tmp_path: Path, shown: str | None, tokens: int, thought: bool) -> None:
+    output = {"raw": ["It is 2."], "reasoning_trace": shown}
+    path = write(tmp_path, line(output=output, token_usage={"output_tokens": 510, "reasoning_tokens": tokens}))
+    (record,), _ = read("every_eval_ever", path)
+    assert record.thought == thought

@@ -353,3 +353,15 @@ def test_a_log_that_was_cut_off_is_refused(tmp_path: Path, end: str) -> None:
     path.write_text(path.read_text(encoding="utf-8").removesuffix("]}") + end, encoding="utf-8")
     with pytest.raises(InputError, match="write it again"):
         read("inspect", path)
+
+
+@pytest.mark.parametrize(("shown", "tokens", "thought"), [("hm", 0, True), ("\n\n", 1, False), ("\n\n", 500, True)])
+def test_an_empty_reasoning_block_is_thinking_only_if_its_tokens_are_many(
+    tmp_path: Path, shown: str, tokens: int, thought: bool
+) -> None:
+    said = _said("It is 2.")
+    said["message"]["content"] = [{"type": "reasoning", "reasoning": shown}, {"type": "text", "text": "It is 2."}]
+    usage = {"org/small": {"output_tokens": 510, "reasoning_tokens": tokens}}
+    path = write(tmp_path, sample(output={"model": "m", "choices": [said]}, model_usage=usage))
+    (record,), _ = read("inspect", path)
+    assert record.thought == thought

@@ -287,6 +287,13 @@ def test_a_member_behind_a_server_thinks_with_its_special_tokens(tmp_path: Path)
     folder = save_member(tmp_path / "model", tiny_model(tokenizer_of(name)), tokenizer_of(name))
     with serving(Ensemble([here], cache_dir=tmp_path)) as server:
         (far,) = Ensemble.from_pretrained([f"openai:{server.url}/v1#tiny tokenizer={folder}"]).members
+        drawn = Settings(TOKENS, temperature=1.5, seed=2)
+        alone = Ensemble([far, other], k=5, cache_dir=tmp_path, think="apart")
+        draws = [
+            sorted(alone.generate_each([alone.encode(PROMPT)] * 2, drawn, batch))
+            for batch in (Batch(2), Batch(1, draft=0))
+        ]
+        assert draws[0] == draws[1]
         for batch in (Batch(1), Batch(2), Batch(2, draft=0)):
             texts = []
             for one in (here, far):
@@ -324,6 +331,20 @@ def test_no_tag_in_an_answer_is_thinking_and_no_thinking_reaches_a_vote(
     assert (parted.thinking, parted.text) == (f"THOUGHT{thought}".strip(), answer)
     voting = get_module("voting").make((), (), None)
     assert voting.choose("?", [parted.text], [parted.text]) == voting.choose("?", [answer], [answer])
+
+
+@settings(deadline=None, max_examples=15)
+@given(name=st.sampled_from(["Magistral", "gpt-oss"]), thought=WORDS.filter(str.strip), answer=WORDS)
+def test_no_thinking_is_in_what_members_that_think_apart_write(
+    name: str, thought: str, answer: str, tables: Path
+) -> None:
+    family = FAMILY[name]
+    script = f"{family.opening}THOUGHT{thought}{family.closing}x{answer}x"
+    members = [member(name, script, PROMPT, seed) for seed in (1, 2)]
+    ensemble = Ensemble(members, cache_dir=tables, think="apart")
+    (made,) = ensemble.generate([PROMPT], max_new_tokens=len(ids_of(name, script)))
+    assert made.text == f"x{answer}x"
+    assert [each and each.text for each in made.thinking] == [f"THOUGHT{thought}".strip()] * 2
 
 
 @pytest.mark.parametrize(

@@ -231,8 +231,28 @@ def test_an_empty_section_apart_is_no_thinking(server: Raw, tmp_path: Path) -> N
     )
     assert (response.text, response.thinking, response.thinking_tokens) == ("4", None, 0)
     row = {"id": "1", "model": "a", "response": "4", "thinking": "\n\n", "score": 1}
+    raw = {"id": "1", "model": "b", "response": raw_answer("\n\n", 1), "score": 1}
+    counted = {**row, "model": "c", "thinking_tokens": 1, "thinking_length": 2}
+    for each in join_logs([str(write(tmp_path / "log.jsonl", [row, raw, counted]))]).profiles.values():
+        (answer,) = each.answers
+        assert (answer.text, answer.thinking, answer.thought) == ("4", None, False)
+
+
+def test_many_tokens_behind_white_space_are_thinking_that_is_not_shown(server: Raw, tmp_path: Path) -> None:
+    details = {"reasoning_tokens": 500}
+    (response,) = apart([ask(server, {"content": "4", "reasoning": "\n\n"}, completion_tokens_details=details)])
+    assert (response.text, response.thinking, response.thinking_tokens) == ("4", None, 500)
+    row = {"id": "1", "model": "a", "response": raw_answer("\n\n", 500), "score": 1}
     (answer,) = join_logs([str(write(tmp_path / "log.jsonl", [row]))]).profiles["a"].answers
-    assert (answer.text, answer.thinking, answer.thought) == ("4", None, False)
+    assert (answer.text, answer.thinking, answer.thought) == ("4", None, True)
+
+
+def raw_answer(reasoning: str, tokens: int) -> dict[str, Any]:
+    """The answer of a provider as it came."""
+    return {
+        "choices": [{"message": {"content": "4", "reasoning": reasoning}, "finish_reason": "stop"}],
+        "usage": {"completion_tokens": tokens + 9, "completion_tokens_details": {"reasoning_tokens": tokens}},
+    }
 
 
 @pytest.mark.parametrize("value", [None, 7, ["hm"], {"text": "hm"}, "\ud800"])

@@ -31,6 +31,7 @@ from advisor.logs.values import (
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines, json_object
 from ensemble.errors import InputError
+from ensemble.models.thinking import has_thought
 
 SUMMARY = "Every Eval Ever: ID_samples.jsonl, and the aggregate ID.json beside it"
 _INSTANCE = {"evaluation_id", "model_id", "evaluation_name", "sample_id", "evaluation"}
@@ -102,6 +103,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         performance = object_at(line, "performance")
         milliseconds = amount_of(performance.get("latency_ms")) or amount_of(performance.get("generation_time_ms"))
         reference = texts_of(given.get("reference")) or ()
+        thinking = _trace(object_at(line, "output").get("reasoning_trace"))
         yield LogRecord(
             model=model,
             task=task,
@@ -117,8 +119,8 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             group=next((value for key in _GROUPS if (value := text_of(metadata.get(key)))), None),
             cluster=text_of(metadata.get(options.cluster)) if options.cluster else None,
             tokens=count_of(object_at(line, "token_usage").get("output_tokens")),
-            thinking=_trace(object_at(line, "output").get("reasoning_trace")),
-            thought=bool(count_of(object_at(line, "token_usage").get("reasoning_tokens"))),
+            thinking=thinking,
+            thought=has_thought(thinking, count_of(object_at(line, "token_usage").get("reasoning_tokens")) or 0),
             seconds=None if milliseconds is None else milliseconds / 1000,
             error=error if score is None else None,
         )

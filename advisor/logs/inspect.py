@@ -39,6 +39,7 @@ from advisor.logs.values import (
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
 from ensemble.errors import InputError
+from ensemble.models.thinking import has_thought
 
 if TYPE_CHECKING:
     from inspect_ai.log import EvalSample
@@ -167,7 +168,9 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
             cluster=text_of(sample.metadata.get(options.cluster)) if options.cluster else None,
             tokens=None if usage is None else count_of(usage.output_tokens),
             thinking=text_of("\n\n".join(thoughts)) if thoughts else None,
-            thought=thoughts is not None or (usage is not None and bool(usage.reasoning_tokens)),
+            # A block without a text is hidden.
+            thought=thoughts == []
+            or has_thought("\n\n".join(thoughts or ()), count_of(usage and usage.reasoning_tokens) or 0),
             seconds=amount_of(sample.total_time),
             draw=sample.epoch - 1,
             cut=not output.empty and output.stop_reason in CUT,

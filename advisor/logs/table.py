@@ -33,6 +33,7 @@ from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, r
 from advisor.tables.streams import Notes
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
+from ensemble.models.thinking import has_thought
 
 if TYPE_CHECKING:
     from ensemble.servers.schema import ChatCompletion
@@ -205,6 +206,8 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
     score, said = _score(value("score")), _completion(value("response"))
     response = _text(value("response")) if said is None else said.choices[0].text
     dollars = amount_of(_number(value("dollars")))
+    thinking = _text(value("thinking")) or (said.choices[0].thinking if said else None)
+    thinking_tokens = said.usage.completion_tokens_details.reasoning_tokens if said else 0
     if isinstance(question, LeftOut):
         return question
     if model is None:
@@ -227,9 +230,10 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
         prompt_tokens=_count(value("prompt_tokens")) or (said.usage.prompt_tokens if said else None) or None,
         seconds=amount_of(_number(value("seconds"))),
         dollars=dollars if dollars is not None else said.usage.cost if said else None,
-        thinking=_text(value("thinking")) or (said.choices[0].thinking if said else None),
-        thought=any((_text(value(role)) or "").strip() not in ("", "0", "0.0") for role in _THOUGHTS)
-        or bool(said and said.usage.completion_tokens_details.reasoning_tokens),
+        thinking=thinking,
+        # Of a thinking that is shown, the text says whether it is more than white space.
+        thought=has_thought(thinking, _count(value("thinking_tokens")) or thinking_tokens)
+        or (not thinking and bool(amount_of(_number(value("thinking_length"))))),
         cut=str(value("finish") if said is None else said.choices[0].finish_reason).lower() in CUT,
         draw=_count(value("draw")) or 0,
     )

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _BETWEEN = "..."
+_TAG_TOKENS = 8
+"""Tokens that the two tags of a section may be: some servers count them as thinking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,17 @@ FAMILIES = (
 def forms_of(tags: ThinkingTags | None) -> tuple[ThinkingTags, ...]:
     """The forms of a model: the tags that a user names, or those of the known families."""
     return FAMILIES if tags is None else (tags,)
+
+
+def has_thought(shown: str | None, tokens: int) -> bool:
+    """Whether a model thought, by what is shown of it, and by how many tokens it was; 0 if that is not known.
+
+    An empty section is no thinking: white space, and no more tokens than that and its tags can be. With more of them,
+    the thinking is not shown.
+    """
+    if shown and shown.strip():
+        return True
+    return tokens > (len(shown) + _TAG_TOKENS if shown else 0)
 
 
 class ThinkingReader:
