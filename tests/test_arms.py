@@ -146,6 +146,24 @@ def test_a_dry_run_says_at_most_what_the_experiment_costs_and_asks_nothing(place
     assert re.search(r"fusing       about [\d,]+ calls; those that are stored are not asked again", lines)
 
 
+@pytest.mark.parametrize(("reads", "writes"), [("ada", "cyd"), ("cyd", "ada")])
+def test_a_dry_run_of_arms_says_the_most_whichever_model_the_dev_questions_choose(
+    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch, reads: str, writes: str
+) -> None:
+    """Of long questions the model costs most whose prompts are dear, and of many calls the cheapest one gets most."""
+    prices = {"bob": (1, 1), reads: (9, 1), writes: (1, 9)}
+    monkeypatch.setattr("test_arms.PRICES", prices)
+    adders = Adders()
+    command = (*prepare(place, raw, adders, prompt=f"{'Add. ' * 80}{{{{question}}}}\nAnswer:"), "--fusion", "bob")
+    command = (*command, "--panel", "ada,cyd", "--max-new-tokens", "4")
+    planned = json.loads(place.advisor(*command, "--dry-run", "--json").out)
+    section(place, *command)
+    spent = sum(prices[name][0] * (len(prompt) // 4) + prices[name][1] * 4 for name, prompt in adders.read) / 1e6
+    assert spent <= planned["total"]["price"] < 2 * spent
+    calls = sum(planned["total"][part] for part in ("profiling", "alone", "reading"))
+    assert len(adders.read) <= calls
+
+
 GRADED = {
     "metric": "judge",
     "extract": None,

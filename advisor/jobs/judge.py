@@ -68,10 +68,11 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
     # In a pool of preferences over one model, this one ties with itself.
     rival = next((name for name, own in scores.items() if {*own.values()} == {_TIE}), best)
     families = _families(run, options)
+    at_equal_lengths = _length_controlled(rival, scores, shown)
     models = [
         {
             **_figures(name, scores, labels, best),
-            "length_controlled": _length_controlled(name, rival, scores, shown),
+            "length_controlled": at_equal_lengths.get(name),
             "same_text": name in same,
             "speaks_to_judge": sum(speaks_to_judge(each.text) for each in shown[name].values() if each.text),
         }
@@ -176,18 +177,31 @@ def _json(found: Corrected) -> dict[str, Any]:
 
 
 def _length_controlled(
-    name: str, rival: str, scores: Scores, shown: Mapping[str, Mapping[str, SampleResponse]]
-) -> float | None:
-    """The preference over another model at equal lengths; None where a length is not known."""
-    shared = [key for key in scores[name] if key in scores[rival]]
-    lengths = [(shown[name][key].length, shown[rival][key].length) for key in shared]
-    longer = np.array([float(a - b) for a, b in lengths if a is not None and b is not None])
-    if name == rival or not shared or len(longer) < len(shared):
-        return None
-    mine, theirs = (np.array([scores[each][key] for key in shared]) for each in (name, rival))
-    preferences = mine if np.all(theirs == _TIE) else (1 + mine - theirs) / 2
-    others = [[own[key] for other, own in scores.items() if other != name and key in own] for key in shared]
-    return length_controlled(preferences, longer, np.array([float(np.mean(each)) for each in others]))
+    rival: str, scores: Scores, shown: Mapping[str, Mapping[str, SampleResponse]]
+) -> dict[str, float]:
+    """The preference over another model at equal lengths, by model; without models whose lengths are not known."""
+    keys = [*scores[rival]]
+    # What is not known becomes NaN.
+    points = {name: np.array([own.get(key) for key in keys], np.float64) for name, own in scores.items()}
+    longer = {
+        name: np.array([own[key].length if key in own else None for key in keys], np.float64)
+        - np.array([shown[rival][key].length for key in keys], np.float64)
+        for name, own in shown.items()
+    }
+    theirs = points.pop(rival)
+    if not np.all(theirs == _TIE):
+        points = {name: (1 + mine - theirs) / 2 for name, mine in points.items()}
+
+    def counts(name: str) -> bool:
+        known = ~np.isnan(points[name])
+        # Responses that are the other model's own say nothing about a question.
+        return bool(known.any() and not np.isnan(longer[name][known]).any() and (points[name][known] != _TIE).any())
+
+    names = [name for name in points if counts(name)]
+    if not names:
+        return {}
+    found = length_controlled(np.stack([points[name] for name in names]), np.stack([longer[name] for name in names]))
+    return dict(zip(names, found.tolist(), strict=True))
 
 
 def _own_judges(result: Result) -> list[str]:

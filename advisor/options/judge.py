@@ -11,18 +11,12 @@ from advisor.options.shared import OutputOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeopleOptions(Options, panel="Judge"):
-    """What people say."""
+class OtherScoresOptions(Options, panel="Judge"):
+    """What people and another judge say."""
 
     labels: Path | None = option(
         None, "A table with the columns id, model and label: the scores that people give.", metavar="FILE"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoJudgesOptions(Options, panel="Judge"):
-    """What another judge says."""
-
     check_run: Path | None = option(
         None,
         "A run on the same questions with another judge's scores, to test whether a judge prefers its own family.",
@@ -38,5 +32,5 @@ class TwoJudgesOptions(Options, panel="Judge"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeRunOptions(OutputOptions, PeopleOptions, TwoJudgesOptions, RunArgument):
+class JudgeRunOptions(OutputOptions, OtherScoresOptions, RunArgument):
     """Of ``advisor judge``."""

@@ -11,7 +11,7 @@ from advisor.options.shared import DebugOptions
 from ensemble.errors import InputError
 
 ReportFormat = Literal["html", "md", "csv", "latex"]
-ReportTable = Literal["leaderboard", "strategies"]
+ReportTable = Literal["leaderboard", "strategies", "arms"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,16 @@ class ReportOptions(DebugOptions, RunsArgument):
 
     form: ReportFormat = option(
         "html",
-        "Markdown of the decision (md), a table (csv) or both tables (latex), to standard output.",
+        "Markdown of the decision (md), a table (csv) or all tables (latex), to standard output.",
         "--format",
         metavar="<html|md|csv|latex>",
         one_of=get_args(ReportFormat),
     )
     table: ReportTable = option(
-        "leaderboard", "The table of --format csv.", metavar="<leaderboard|strategies>", one_of=get_args(ReportTable)
+        "leaderboard",
+        "The table of --format csv.",
+        metavar="<leaderboard|strategies|arms>",
+        one_of=get_args(ReportTable),
     )
     diff: bool = option(False, "Hold the second run against the first one.")
     out: Path | None = option(None, "The page of --diff. Default: diff.html in the second.", metavar="FILE")

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from advisor.runs.schema.arms import ArmFigures, ArmsSection
+from advisor.runs.schema.arms import ArmsSection
 from ensemble.common import text
 from reports.charts.axes import WIDE, both_widths, clipped, linear_limits, log_limits, mark
 from reports.charts.differences import shape_of
@@ -26,19 +26,11 @@ def values(report: ReportData) -> dict[str, Any] | None:
         return None
     return {
         "section": section,
-        "rows": [(arm, _written(arm, section), text.share(section.share_of(arm))) for arm in section.arms],
+        "rows": [(arm, section.cost_of(arm), text.share(section.share_of(arm))) for arm in section.arms],
         "left_out": [(each.arm.replace("_", " "), each.reason) for each in section.left_out],
         "interval": text.interval_name(section.confidence),
         "figure": both_widths(lambda width: _draw(section, width)),
     }
-
-
-def _written(arm: ArmFigures, section: ArmsSection) -> str:
-    cost = arm.cost_per_1000
-    if section.unit != "dollars" or cost is None:
-        return text.length(cost)
-    # Two digits of less than a cent, which would else be nothing.
-    return text.price(cost) if cost >= 0.01 or not cost else f"${cost:.2g}"
 
 
 def _draw(section: ArmsSection, width: int) -> str | None:
@@ -65,7 +57,7 @@ def _draw(section: ArmsSection, width: int) -> str | None:
         shape = "selected" if arm.arm in ("single", "cheapest") else shape_of(gain)
         ends_shown = [clipped(end, axes.get_ylim()) for end in (low, high)]
         axes.add_artist(Line2D([cost, cost], ends_shown, color=COLOURS[shape], linewidth=2, zorder=3))
-        title = f"{arm.title}: {text.difference(gain)} points, {_written(arm, section)} {section.unit} of 1,000"
+        title = f"{arm.title}: {text.difference(gain)} points, {section.cost_of(arm)} {section.unit} of 1,000"
         mark(axes, cost, gain, shape, title=title)
     add_scales(axes, f"{section.unit} of 1,000 questions{' (log)' if log else ''}", "gain, points", width)
     return markup(axes, f"Gain over cost of {len(known)} arms, with intervals; the table has the numbers.")

@@ -135,50 +135,58 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
 def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict[str, Any]]:
     """The plans of a fusion's new calls: drafts that are drawn, prompts with drafts, and arms; empty without one.
 
-    The dev questions choose a panel or a writer that the options do not name. Then the dearest models count.
+    The dev questions choose the best model, and a panel or a writer that the options do not name. Each plan that
+    depends on them is that of the model with which it costs most, with the most calls and the most time of any model.
     """
     task, inference = config.held_out, config.inference
     if config.fusion is None or task is None:
         return []
-
-    def dearest(entry: ModelSpec) -> float:
-        return 0.0 if entry.price is None else entry.price.price_in + entry.price.price_out
-
-    by_name = {entry.name: entry for entry in sorted(config.candidates, key=dearest, reverse=True)}
-    panel = split_names(config.panel or "") or tuple(by_name)[: config.rules.max_voters]
-    writer = next(iter(by_name)) if config.fusion == BEST else config.fusion
+    by_name = {entry.name: entry for entry in config.candidates}
+    are_priced = all(entry.price is not None and entry.price.of(1, 1) for entry in config.candidates)
+    named = split_names(config.panel or "")
     # Later turns of conversations have the writer's own texts before them, which are as long as drafts.
-    drafts, n = len(panel) * config.drafts, len(task.examples)
+    n, drafts = len(task.examples), config.drafts * (len(named) or min(config.rules.max_voters, len(by_name)))
     unknown = Profile("", tuple(Answer(each.id, UNKNOWN, None, 0.0, "unknown") for each in task.examples))
-    asked = reading_task(task, config.writer_prompt, [unknown] * drafts)
-    reading = _Prompts(asked.examples, [drafts] * n, inference.limit(task), tokens_written(task, inference))
-    drawing = _Prompts(task.examples, [0] * n, inference.limit(task), tokens_written(task, inference))
-    parts = [(writer, reading, n)]
-    parts += [(name, reading, n * (config.rounds - 1)) for name in panel if config.rounds > 1]
-    parts += [(name, drawing, n * config.drafts) for name in panel if config.drafts > 1]
 
-    def plan(name: str, prompts: _Prompts, count: int) -> dict[str, Any]:
-        return _plan(by_name[name], inference, prompts, count, problems[name], task)
+    def reads(count: int) -> _Prompts:
+        """Prompts with so many drafts; without drafts these are the questions."""
+        asked = reading_task(task, config.writer_prompt, [unknown] * count) if count else task
+        return _Prompts(asked.examples, [count] * n, inference.limit(task), tokens_written(task, inference))
 
-    plans = [plan(*part) for part in parts]
+    def plan(name: str, prompts: _Prompts, count: float) -> dict[str, Any]:
+        return _plan(by_name[name], inference, prompts, math.ceil(count), problems[name], task)
+
+    def cost(made: Mapping[str, Any]) -> float:
+        price = by_name[made["model"]].price
+        return (price if price is not None and are_priced else TOKEN).of(made["read_tokens"], made["new_tokens"]) or 0.0
+
+    def most(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        known = [each["seconds"] for each in plans if each["seconds"] is not None]
+        dearest = max(plans, key=lambda each: cost(each) * each["questions"])
+        return {**dearest, "questions": max(each["questions"] for each in plans), "seconds": max(known, default=None)}
+
+    drawing, reading = reads(0), reads(drafts)
+    draw, read = ({name: cost(plan(name, each, 0)) for name in by_name} for each in (drawing, reading))
+    panel = named or tuple(sorted(by_name, key=draw.__getitem__, reverse=True)[: config.rules.max_voters])
+    writers = tuple(by_name) if config.fusion == BEST else (config.fusion,)
+    plans = [most([plan(name, reading, n) for name in writers])]
+    plans += [plan(name, reading, n * (config.rounds - 1)) for name in panel if config.rounds > 1]
+    plans += [plan(name, drawing, n * config.drafts) for name in panel if config.drafts > 1]
     if not config.arms:
         return plans
 
-    def cost(name: str, prompts: _Prompts) -> float:
-        own, made = by_name[name].price, plan(name, prompts, 0)
-        price = TOKEN if own is None or not all(map(dearest, by_name.values())) else own
-        return price.of(made["read_tokens"], made["new_tokens"]) or 0.0
+    def responses(name: str, budget: float) -> float:
+        """How many responses a budget buys. The last one may exceed it, but one alone that does is not asked."""
+        whole = budget / draw[name]
+        return min(MOST_DRAWS, whole + min(1.0, whole))
 
-    writing = cost(writer, reading) + (config.rounds - 1) * sum(cost(name, reading) for name in panel)
-    drafting = config.drafts * sum(cost(name, drawing) for name in panel)
-    best = next(iter(by_name))
-    # What the arms spend is at most the fusion's cost, and one response more.
-    draws = min(MOST_DRAWS, 1 + math.ceil((drafting + writing) / cost(best, drawing)))
-    own = min(MOST_DRAWS, 1 + math.ceil((drafting + writing - cost(writer, reading)) / cost(writer, drawing)))
+    drafting = sum(config.drafts * draw[name] + (config.rounds - 1) * read[name] for name in panel)
+    budget = drafting + max(read[name] for name in writers)
+    own = {name: responses(name, drafting) for name in writers}
     # The writer may read more drafts than in the fusion.
-    longer = reading_task(task, config.writer_prompt, [unknown] * own)
-    rereading = reading._replace(examples=longer.examples, missing=[own] * n)
-    return [*plans, plan(best, drawing, n * draws), plan(writer, drawing, n * own), plan(writer, rereading, n)]
+    again = [plan(name, reads(max(1, math.ceil(count))), n) for name, count in own.items()]
+    best = most([plan(name, drawing, n * responses(name, budget)) for name in by_name])
+    return [*plans, best, most([plan(name, drawing, n * count) for name, count in own.items()]), most(again)]
 
 
 def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

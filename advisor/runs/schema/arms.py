@@ -9,7 +9,7 @@ from pydantic import Field
 from advisor.records import ArmCode, ArmReason, CostUnit, Shown
 from advisor.runs.schema.measured import Accuracy
 from ensemble.common.schema import Count, Figure, Interval, Line, Number, Points, Positive, Schema
-from ensemble.common.text import counted
+from ensemble.common.text import counted, length, price
 
 
 class ArmFigures(Accuracy):
@@ -92,6 +92,14 @@ class ArmsSection(Schema):
     """the arms, `single` first"""
     left_out: tuple[LeftOutArm, ...] = ()
     """those that could not be compared"""
+
+    def cost_of(self, arm: ArmFigures) -> str:
+        """The cost of 1,000 questions in words; with ``$`` where the unit is dollars."""
+        cost = arm.cost_per_1000
+        if self.unit != "dollars" or cost is None:
+            return length(cost)
+        # Two digits of less than a cent, which would else be nothing.
+        return price(cost) if cost >= 0.01 or not cost else f"${cost:.2g}"
 
     def share_of(self, arm: ArmFigures) -> float | None:
         """The cost of an arm as a share of the fusion's; None if one of them is not known."""
