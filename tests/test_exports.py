@@ -135,7 +135,7 @@ def test_litellm_calls_a_single_model_by_the_name_of_the_run(place: Place) -> No
         ((), {"strategy": "vote"}, "Vote, 3 models cannot run there, because it sends each question to one model"),
         ((), {"strategy": "cascade"}, "it sends each question to one model"),
         (("c",), {"strategy": "group_router", "routes": ROUTES}, "because no server runs c"),
-        (("c",), {"strategy": "single", "members": ["c"]}, "because no server runs c"),
+        (("c",), {"strategy": "single", "members": ["c"]}, "c alone cannot run there, because no server runs c: "),
     ],
 )
 def test_what_a_program_cannot_run_is_behind_advisor_serve(
