@@ -287,10 +287,11 @@ def test_a_reference_is_as_good_as_a_letter(begun: Place) -> None:
     ("change", "said"),
     [
         ({"right": "Z"}, "labels.csv:2: right is 'Z'; give A to"),
+        ({"right": "right"}, "labels.csv:2: right is 'right'; give A to"),
         ({"right": "A", "reference": "4"}, "labels.csv:2: it has both right and reference"),
         ({"key": "q0", "right": "A"}, "no question with these answers has the key 'q0'"),
         ({"A": "99"}, "labels.csv:2: answer A is '99', and was"),
-        ({"right": ""}, "1 row of the round `choose`"),
+        ({"right": ""}, "labels.csv: 1 of "),
         ({"round": "first"}, "labels.csv:2: round should be"),
     ],
 )

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,7 +148,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     held_out = answers.held_out
     accuracies: dict[Strategy, tuple[float, Interval]] = {}
     if chosen.strategy is not None:
-        _check_enough(chosen.verify, labelled, table.labels, answers.held_out)
+        _check_enough(options.labels, chosen.verify, labelled, table.labels, answers.held_out)
         scored = partial(with_labels, questions=[*labelled, *chosen.agreed], labels=table.labels)
         held_out = replace(held_out, profiles={name: scored(own) for name, own in held_out.profiles.items()})
         is_labelled = np.zeros(n, dtype=bool)
@@ -273,8 +274,8 @@ def _read(
     table = read_table(options.labels, keys, ("choose",), answers.dev.task, progress)
     if missing := sum(each.key not in table.labels for each in first):
         raise InputError(
-            f"{options.labels}: {counted(missing, 'row')} of the round `choose` of {len(first):,} without a label; all "
-            "are needed to choose the models"
+            f"{options.labels}: {missing:,} of {counted(len(first), 'row')} of the round `choose` lack a label; label "
+            "all of them, because they choose the models"
         )
     chosen = _choose(answers, first, table.labels, options)
     second = {each.key: each for each in (*chosen.verify, *chosen.agreed)}
@@ -312,7 +313,11 @@ def _no_vote(chosen: _Chosen, options: SelectOptions) -> str:
 
 
 def _check_enough(
-    questions: list[OpenQuestion], labelled: list[OpenQuestion], labels: Labels, held_out: AnsweredSplit
+    table: Path | None,
+    questions: list[OpenQuestion],
+    labelled: list[OpenQuestion],
+    labels: Labels,
+    held_out: AnsweredSplit,
 ) -> None:
     """Check that the labels of a round are all, or a random sample of it."""
     later = [each for each in questions[len(labelled) :] if each.key in labels]
@@ -320,18 +325,19 @@ def _check_enough(
     if later:
         gap = questions[len(labelled)]
         raise InputError(
-            f"row {gap.key} of the round `verify` has no label, and {counted(len(later), 'row')} after it have one; "
-            "the rows are in random order, so only labels from the first one on without a gap are a sample: label it, "
+            f"{table}: row {gap.key} of the round `verify` has no label, and {counted(len(later), 'row')} after it have "
+            "one; the rows are in random order, so only labels from the first one on without a gap are a sample: label it, "
             "or empty the later ones"
         )
     if len(labelled) < 2:
         raise InputError(
-            f"the round `verify` has {counted(len(labelled), 'label')} of {n:,}; label at least 2 from its top"
+            f"{table}: the round `verify` has {counted(len(labelled), 'label')} for {counted(n, 'row')}; label its "
+            f"first rows, at least 2 (`advisor label --labels {table}` adds these rows)"
         )
     if len(labelled) < n and clusters_of(held_out.task) is not None:
         raise InputError(
-            f"the round `verify` has {len(labelled):,} labels of {n:,}; where questions share passages (--cluster) all "
-            "are needed"
+            f"{table}: the round `verify` has {len(labelled):,} labels for {n:,} rows; label all rows, because "
+            "questions share passages (--cluster)"
         )
 
 

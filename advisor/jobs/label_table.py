@@ -186,14 +186,14 @@ def _label(row: LabelRow, question: OpenQuestion, place: str, task: Task) -> fro
             for answer in question.answers
         ]
         return frozenset(place for place, value in enumerate(values) if value == 1)
-    words = re.split(r"[\s,;]+", (row.right or "").strip().strip("'").upper())
+    words = re.split(r"[\s,;]+", (row.right or "").strip().strip("'"))
     letters = _letters(len(question.answers))
-    if words == [_NONE.upper()]:
+    if [word.lower() for word in words] == [_NONE]:
         return frozenset()
-    if wrong := next((word for word in words if word not in letters), None):
+    if wrong := next((word for word in words if word.upper() not in letters), None):
         last = f" to {letters[-1]}" if len(letters) > 1 else ""
         raise InputError(f"{place}: right is {shortened(wrong, 20)!r}; give {letters[0]}{last}, or none")
-    return frozenset(letters.index(word) for word in words)
+    return frozenset(letters.index(word.upper()) for word in words)
 
 
 def _letters(count: int) -> list[str]:
