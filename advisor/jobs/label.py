@@ -325,9 +325,9 @@ def _check_enough(
     if later:
         gap = questions[len(labelled)]
         raise InputError(
-            f"{table}: row {gap.key} of the round `verify` has no label, and {counted(len(later), 'row')} after it have "
-            "one; the rows are in random order, so only labels from the first one on without a gap are a sample: label it, "
-            "or empty the later ones"
+            f"{table}: row {gap.key} of the round `verify` has no label, and {counted(len(later), 'row')} after it "
+            "have one; the rows are in random order, so only labels from the first one on without a gap are a sample: "
+            "label it, or empty the later ones"
         )
     if len(labelled) < 2:
         raise InputError(
