@@ -145,7 +145,10 @@ def test_what_a_program_cannot_run_is_behind_advisor_serve(
     servers = [f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)]
     content, notes, _ = exported(place, program, *servers)
     assert reason in notes[0]
-    assert "`advisor serve run` runs it, and run is its address, http://127.0.0.1:8000/v1" in notes[0]
+    assert (
+        "`advisor serve run` runs it, and the model run of the file is at its address, http://127.0.0.1:8000/v1"
+        in notes[0]
+    )
     if program == "litellm":
         first = content["model_list"][0]
         assert first["model_name"] == "run"

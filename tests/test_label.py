@@ -435,3 +435,15 @@ def test_an_answer_that_the_table_does_not_show_keeps_no_score() -> None:
     profile = Profile("a", (Answer("1", "x", "7", 0.5, "eos"),))
     row = OpenQuestion("verify", 0, "q", "?", ("1", "2"))
     assert np.isnan(with_labels(profile, [row], {"q": frozenset({0})}).answers[0].score)
+
+
+@pytest.mark.parametrize("command", [("select", "--out", "run"), ("label",)])
+def test_a_table_that_cannot_be_read_is_refused_before_a_model_runs(
+    place: Place, models: Path, command: tuple[str, ...]
+) -> None:
+    place.job(models)
+    place.task(metric="exact_match")
+    run = (*command, "--pool", "models.txt", "--task", "task.yaml", "--labels")
+    assert "gone.csv: cannot be read (No such file or directory); give another file" in place.refused(*run, "gone.csv")
+    other = place.write("other.csv", "key,question\n1,What?\n")
+    assert f"{other}: it has no column round; give a table that `advisor label` wrote" in place.refused(*run, other)

@@ -32,7 +32,7 @@ from advisor.choose.rules import fitting_voters, rank
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
 from advisor.jobs.held_out import prices_of
-from advisor.jobs.label_table import LabelTable, read_table, write_table
+from advisor.jobs.label_table import LabelTable, label_columns, read_table, write_table
 from advisor.jobs.result_json import Outcome, task_info
 from advisor.jobs.session import open_session, with_devices
 from advisor.options.label import LabelOptions
@@ -207,6 +207,9 @@ def with_accuracies(result: Result, accuracies: Mapping[str, tuple[float, Interv
 
 def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answers:
     """Read the answers from logs, or ask the models."""
+    if options.labels is not None:
+        # Its rows need the answers; that it is a table of labels should be known before a model runs.
+        label_columns(options.labels)
     if options.logs:
         config = LogsConfig.from_options(options, command)
         logs = config.join(config.logs, config.models, progress.say, needs_score=False)
