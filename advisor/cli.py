@@ -96,7 +96,8 @@ def main() -> None:
         # An option that lacks its value has no context.
         named = [word for word in sys.argv[1:2] if word in command.commands]
         place = context.command_path if context is not None else " ".join(["advisor", *named])
-        _fail(f"{error.format_message().rstrip('.')}; see {place} --help", 2)
+        message = error.format_message().rstrip(".")
+        _fail(f"{message}{' See' if message.endswith('?') else '; see'} {place} --help", 2)
     except UniteError as error:
         if debug:
             raise

@@ -369,9 +369,11 @@ def _check_fusion(config: RunConfig) -> None:
     if config.dev.metric == "choice":
         raise InputError("--fusion: a writer writes a text, and this task chooses options by their likelihood")
     names = [entry.name for entry in config.candidates]
-    for name in (*(() if config.fusion == BEST else (config.fusion,)), *split_names(config.panel or "")):
-        if name not in names:
-            raise InputError(f"--fusion, --panel: {name!r} is no candidate; name some of {', '.join(names)}")
+    writers = () if config.fusion == BEST else (config.fusion,)
+    for option, given in (("--fusion", writers), ("--panel", split_names(config.panel or ""))):
+        for name in given:
+            if name not in names:
+                raise InputError(f"{option} {name}: no candidate has this name; their names are {', '.join(names)}")
     if problem := Fusion.of(names, names[0], config.drafts, config.rounds, config.writer_prompt).problem():
         raise InputError(f"--fusion: {problem[0]} should be {problem[1]}")
 

@@ -367,7 +367,7 @@ def test_bad_options_are_refused(vote: Place, options: tuple[str, ...], message:
 def test_a_run_of_logs_says_what_it_lacks(vote: Place) -> None:
     assert "was made from logs; give --logs FILE with fresh questions, or --task" in vote.refused("check", "run")
     vote.task(metric="exact_match")
-    assert "it does not have the place of its model" in vote.refused("check", "run", "--task", "task.yaml")
+    assert "it does not say where its model" in vote.refused("check", "run", "--task", "task.yaml")
     (vote.folder / "run" / "samples.jsonl").unlink()
     assert "samples.jsonl: the run's questions are in this file" in vote.refused(
         "check", "run", "--logs", "first.jsonl"

@@ -239,6 +239,14 @@ def test_without_labels_it_says_what_misleads_the_judge(place: Place) -> None:
     assert models["flatter"]["length_controlled"] is None
 
 
+def test_scores_that_no_judge_gave_are_refused(place: Place) -> None:
+    prepare(place)
+    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    result["task"]["metric"] = "number"
+    place.write("run/result.json", json.dumps(result))
+    assert "run/result.json: no judge gave its scores, the metric number did" in place.refused("judge", "run")
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -53,7 +53,7 @@ def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
         "GPU",
         "versions",
         *["extra"] * len(machine.EXTRAS),
-        *["quantisation"] * 2,
+        *["quantization"] * 2,
         "hub",
         "cache",
     ]

@@ -135,7 +135,7 @@ def test_litellm_calls_a_single_model_by_the_name_of_the_run(place: Place) -> No
         ((), {"strategy": "vote"}, "Vote, 3 models cannot run there, because it sends each question to one model"),
         ((), {"strategy": "cascade"}, "it sends each question to one model"),
         (("c",), {"strategy": "group_router", "routes": ROUTES}, "because no server runs c"),
-        (("c",), {"strategy": "single", "members": ["c"]}, "because no server runs c"),
+        (("c",), {"strategy": "single", "members": ["c"]}, "c alone cannot run there, because no server runs c: "),
     ],
 )
 def test_what_a_program_cannot_run_is_behind_advisor_serve(
@@ -145,7 +145,10 @@ def test_what_a_program_cannot_run_is_behind_advisor_serve(
     servers = [f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)]
     content, notes, _ = exported(place, program, *servers)
     assert reason in notes[0]
-    assert "`advisor serve run` runs it, and run is its address, http://127.0.0.1:8000/v1" in notes[0]
+    assert (
+        "`advisor serve run` runs it, and the model run of the file is at its address, http://127.0.0.1:8000/v1"
+        in notes[0]
+    )
     if program == "litellm":
         first = content["model_list"][0]
         assert first["model_name"] == "run"

@@ -398,8 +398,8 @@ def test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say(place: Place, s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--fusion", "four"), "--fusion, --panel: 'four' is no candidate; name some of ada, bob, cyd"),
-        (("--fusion", "ada", "--panel", "ada,four"), "--fusion, --panel: 'four' is no candidate"),
+        (("--fusion", "four"), "--fusion four: no candidate has this name; their names are ada, bob, cyd"),
+        (("--fusion", "ada", "--panel", "ada,four"), "--panel four: no candidate has this name"),
         (("--panel", "ada"), "--panel ada has no effect without --fusion"),
         (("--fusion", "ada", "--drafts", "0"), "--drafts 0: give"),
         (("--fusion", "ada", "--drafts", "2", "--rounds", "2"), "--fusion: rounds should be 1 where"),

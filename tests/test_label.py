@@ -287,10 +287,11 @@ def test_a_reference_is_as_good_as_a_letter(begun: Place) -> None:
     ("change", "said"),
     [
         ({"right": "Z"}, "labels.csv:2: right is 'Z'; give A to"),
+        ({"right": "right"}, "labels.csv:2: right is 'right'; give A to"),
         ({"right": "A", "reference": "4"}, "labels.csv:2: it has both right and reference"),
         ({"key": "q0", "right": "A"}, "no question with these answers has the key 'q0'"),
         ({"A": "99"}, "labels.csv:2: answer A is '99', and was"),
-        ({"right": ""}, "1 row of the round `choose`"),
+        ({"right": ""}, "labels.csv: 1 of "),
         ({"round": "first"}, "labels.csv:2: round should be"),
     ],
 )
@@ -434,3 +435,15 @@ def test_an_answer_that_the_table_does_not_show_keeps_no_score() -> None:
     profile = Profile("a", (Answer("1", "x", "7", 0.5, "eos"),))
     row = OpenQuestion("verify", 0, "q", "?", ("1", "2"))
     assert np.isnan(with_labels(profile, [row], {"q": frozenset({0})}).answers[0].score)
+
+
+@pytest.mark.parametrize("command", [("select", "--out", "run"), ("label",)])
+def test_a_table_that_cannot_be_read_is_refused_before_a_model_runs(
+    place: Place, models: Path, command: tuple[str, ...]
+) -> None:
+    place.job(models)
+    place.task(metric="exact_match")
+    run = (*command, "--pool", "models.txt", "--task", "task.yaml", "--labels")
+    assert "gone.csv: cannot be read (No such file or directory); give another file" in place.refused(*run, "gone.csv")
+    other = place.write("other.csv", "key,question\n1,What?\n")
+    assert f"{other}: it has no column round; give a table that `advisor label` wrote" in place.refused(*run, other)

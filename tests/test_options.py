@@ -113,6 +113,7 @@ def test_a_value_out_of_range_is_refused(options: type[Options], given: dict[str
             "Option '--fail-if-worse' requires an argument; see advisor compare -",
         ),
         (["nothing"], "No such command 'nothing'; see advisor --help"),
+        (["selekt"], "No such command 'selekt'. Did you mean 'select'? See advisor --help"),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_plain_words(

@@ -173,7 +173,7 @@ def test_a_pool_that_is_no_file_is_refused(folder: Path, pool: str, says: str) -
 
 def test_a_pool_that_is_no_text_is_refused(folder: Path) -> None:
     (folder / "models.txt").write_bytes(b"\xff\xfe\x00alpha")
-    with pytest.raises(InputError, match="cannot be read as UTF-8 text"):
+    with pytest.raises(InputError, match=r"cannot be read as text \(not UTF-8\); give a text file"):
         read_pool(str(folder / "models.txt"))
 
 

@@ -351,7 +351,7 @@ def logged(run: Path, scoring: dict[str, Any] | None) -> list[str]:
 def test_a_run_of_logs_says_what_it_lacks_and_runs_with_it(place: Place, run: Path) -> None:
     logged(run, None)
     pool = ("--pool", "models.txt")
-    assert "does not have the place of its model" in place.refused("run", "run", QUESTION)
+    assert "does not say where its model" in place.refused("run", "run", QUESTION)
     assert "--pool FILE" in place.refused("run", "run", QUESTION)
     assert "--metric NAME --extract PATTERN` again" in place.refused("run", "run", QUESTION, *pool)
     result = result_of(run)

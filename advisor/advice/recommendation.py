@@ -187,7 +187,7 @@ def _text(best: StrategyResult, base: StrategyResult | None, compared: Compared,
         if ceiling is not None and ceiling.interval[1] < least - TOLERANCE:
             return (
                 f"{best.strategy.describe()}: no vote, cascade or router of these models can gain more than "
-                f"{ceiling.interval[1]:.1f} points (95%), and {least:g} is the least that pays.{end}"
+                f"{ceiling.interval[1]:.1f} points (95%), and the least gain that pays is {least:g}.{end}"
             )
         enough = "anything"
         if min_gain:

@@ -282,7 +282,7 @@ def _more(needed: tuple[int, int | None] | None) -> str:
     # A number alone would sound as if it were enough.
     questions = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
     open_end = "" if most is not None else "; the number has no upper end, because there may be no gain"
-    return f"To show this gain with 80% probability, you need {questions} held-out questions in total{open_end}."
+    return f"To show a gain with 80% probability, you need {questions} held-out questions in total{open_end}."
 
 
 def _nothing_fits(selection: Selection) -> str:

@@ -57,7 +57,7 @@ def handed_over(target: Target, run: Path, chosen: EnsembleSpec | StrategyPlan) 
         name += "-strategy"
     notes = []
     if local or strategy is None or not (strategy.IS_SINGLE or router):
-        serve = f"`advisor serve {run}` runs it, and {name} is its address, {_SERVED_URL}"
+        serve = f"`advisor serve {run}` runs it, and the model {name} of the file is at its address, {_SERVED_URL}"
         what = "a set that decodes together" if strategy is None else str(strategy)
         reason = f"no server runs {', '.join(local)}" if local else "it sends each question to one model"
         notes.append(f"{what} cannot run there, because {reason}: {serve}")

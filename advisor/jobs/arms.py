@@ -283,7 +283,7 @@ def _text(section: ArmsSection, rival: ArmFigures, lead: Difference, p_adjusted:
         )
     if section.pays == "no":
         gained = f"gains at most {high:.1f} points" if high >= 0 else f"loses at least {-high:.1f} points"
-        least = f"{section.margin:g} is the least that pays (--min-gain)"
+        least = f"the least gain that pays is {section.margin:g} (--min-gain)"
         return f"The fusion does not pay: {over}, it {gained} ({ends}, {n}), and {least}."
     needed = section.questions_needed
     more = "" if needed is None else f" About {needed:,} questions would tell, if the differences are as observed."

@@ -405,7 +405,7 @@ _BEGINNINGS = {
     "better": "The recommendation holds.",
     "equal": "The recommendation holds.",
     "worse": "The recommendation no longer holds.",
-    "unclear": "It is not sure whether the recommendation holds.",
+    "unclear": "It is unclear whether the recommendation holds.",
 }
 
 

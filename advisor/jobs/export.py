@@ -50,12 +50,12 @@ def export(options: ExportOptions) -> str:
     """
     run, folder, push, private = Run.open(options.run), options.folder, options.push, not options.public
     chosen = plan_of_run(run, options, Progress().say)
-    if options.target is not None:
-        return _hand_over(options, options.target, chosen)
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
         # A saved ensemble is of several models that decode together.
         name = chosen.members[0].name
         chosen = StrategyPlan(Single((name,)), chosen.members, chosen.max_new_tokens, chosen.stop, chosen.task)
+    if options.target is not None:
+        return _hand_over(options, options.target, chosen)
     # With a pool file the models are where it says, and the run's hashes may be those of other files.
     result = run.result
     sources = result.provenance.models if options.pool is None else {}

@@ -31,6 +31,7 @@ from advisor.runs.schema.result import Result
 from advisor.runs.schema.samples import SampleResponse
 from advisor.statistics import Floats
 from advisor.tables.rows import LeftOut, columns_of, rows_of
+from advisor.tasks.metrics import metric_names, plugins
 from ensemble.common.text import counted
 from ensemble.errors import InputError
 
@@ -59,6 +60,13 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
     """
     run = Run.open(options.run)
     result = run.result
+    metric = result.task.metric
+    # The scores of logs, and those of a metric of another package, may be a judge's; a reference gave all others.
+    if result.judge is None and metric in set(metric_names()) - {"judge", *plugins().names}:
+        raise InputError(
+            f"{run.place}: no judge gave its scores, the metric {metric} did; give a run with a judge, or one on logs "
+            "with the scores of a judge"
+        )
     shown, scores = _read_run(run)
     labels = {} if options.labels is None else _read_labels(options.labels, scores, progress)
     means = {name: float(np.mean([*own.values()])) for name, own in scores.items()}
@@ -255,7 +263,7 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
         name, own, pair = each["model"], each["corrected"], each["difference"]
         line = f"{name}: the judge gives {each['judged']:.1f} points on {counted(each['n'], 'question')}"
         if own is None:
-            line += f"; {counted(each['labels'], 'label')}, and a correction takes {FEWEST_LABELS}"
+            line += f"; {counted(each['labels'], 'label')}, and a correction needs at least {FEWEST_LABELS}"
         else:
             low, high = own["interval"]
             kappa = "" if each["kappa"] is None else f", kappa {each['kappa']:.2f}"

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from advisor.choose.rules import fitting_voters, rank
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
 from advisor.jobs.held_out import prices_of
-from advisor.jobs.label_table import LabelTable, read_table, write_table
+from advisor.jobs.label_table import LabelTable, label_columns, read_table, write_table
 from advisor.jobs.result_json import Outcome, task_info
 from advisor.jobs.session import open_session, with_devices
 from advisor.options.label import LabelOptions
@@ -147,7 +148,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     held_out = answers.held_out
     accuracies: dict[Strategy, tuple[float, Interval]] = {}
     if chosen.strategy is not None:
-        _check_enough(chosen.verify, labelled, table.labels, answers.held_out)
+        _check_enough(options.labels, chosen.verify, labelled, table.labels, answers.held_out)
         scored = partial(with_labels, questions=[*labelled, *chosen.agreed], labels=table.labels)
         held_out = replace(held_out, profiles={name: scored(own) for name, own in held_out.profiles.items()})
         is_labelled = np.zeros(n, dtype=bool)
@@ -206,6 +207,9 @@ def with_accuracies(result: Result, accuracies: Mapping[str, tuple[float, Interv
 
 def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answers:
     """Read the answers from logs, or ask the models."""
+    if options.labels is not None:
+        # Its rows need the answers; that it is a table of labels should be known before a model runs.
+        label_columns(options.labels)
     if options.logs:
         config = LogsConfig.from_options(options, command)
         logs = config.join(config.logs, config.models, progress.say, needs_score=False)
@@ -273,8 +277,8 @@ def _read(
     table = read_table(options.labels, keys, ("choose",), answers.dev.task, progress)
     if missing := sum(each.key not in table.labels for each in first):
         raise InputError(
-            f"{options.labels}: {counted(missing, 'row')} of the round `choose` of {len(first):,} without a label; all "
-            "are needed to choose the models"
+            f"{options.labels}: {missing:,} of {counted(len(first), 'row')} of the round `choose` lack a label; label "
+            "all of them, because they choose the models"
         )
     chosen = _choose(answers, first, table.labels, options)
     second = {each.key: each for each in (*chosen.verify, *chosen.agreed)}
@@ -312,7 +316,11 @@ def _no_vote(chosen: _Chosen, options: SelectOptions) -> str:
 
 
 def _check_enough(
-    questions: list[OpenQuestion], labelled: list[OpenQuestion], labels: Labels, held_out: AnsweredSplit
+    table: Path | None,
+    questions: list[OpenQuestion],
+    labelled: list[OpenQuestion],
+    labels: Labels,
+    held_out: AnsweredSplit,
 ) -> None:
     """Check that the labels of a round are all, or a random sample of it."""
     later = [each for each in questions[len(labelled) :] if each.key in labels]
@@ -320,18 +328,19 @@ def _check_enough(
     if later:
         gap = questions[len(labelled)]
         raise InputError(
-            f"row {gap.key} of the round `verify` has no label, and {counted(len(later), 'row')} after it have one; "
-            "the rows are in random order, so only labels from the first one on without a gap are a sample: label it, "
-            "or empty the later ones"
+            f"{table}: row {gap.key} of the round `verify` has no label, and {counted(len(later), 'row')} after it "
+            "have one; the rows are in random order, so only labels from the first one on without a gap are a sample: "
+            "label it, or empty the later ones"
         )
     if len(labelled) < 2:
         raise InputError(
-            f"the round `verify` has {counted(len(labelled), 'label')} of {n:,}; label at least 2 from its top"
+            f"{table}: the round `verify` has {counted(len(labelled), 'label')} for {counted(n, 'row')}; label its "
+            f"first rows, at least 2 (`advisor label --labels {table}` adds these rows)"
         )
     if len(labelled) < n and clusters_of(held_out.task) is not None:
         raise InputError(
-            f"the round `verify` has {len(labelled):,} labels of {n:,}; where questions share passages (--cluster) all "
-            "are needed"
+            f"{table}: the round `verify` has {len(labelled):,} labels for {n:,} rows; label all rows, because "
+            "questions share passages (--cluster)"
         )
 
 

@@ -93,6 +93,18 @@ def write_table(path: Path, questions: Sequence[OpenQuestion], earlier: Mapping[
         raise UniteError(f"{path}: cannot be written ({error.strerror or error}); give another --out") from error
 
 
+def label_columns(path: Path) -> list[str]:
+    """The names of a table's columns.
+
+    Raises:
+        InputError: The file cannot be read, or lacks a column of labels.
+    """
+    names = columns_of(path)
+    if missing := [name for name in _LABEL if name not in names and path.suffix != ".jsonl"]:
+        raise InputError(f"{path}: it has no column {missing[0]}; give a table that `advisor label` wrote")
+    return names
+
+
 def read_table(
     path: Path, questions: Mapping[str, OpenQuestion], rounds: Sequence[Round], task: Task, progress: Progress
 ) -> LabelTable:
@@ -108,9 +120,7 @@ def read_table(
     Raises:
         InputError: The file cannot be read, or a row cannot be used.
     """
-    names = columns_of(path)
-    if missing := [name for name in _LABEL if name not in names and path.suffix != ".jsonl"]:
-        raise InputError(f"{path}: it has no column {missing[0]}; give a table that `advisor label` wrote")
+    names = label_columns(path)
     notes: Notes = []
     faults: list[str] = []
     labels: dict[str, frozenset[int]] = {}
@@ -186,14 +196,14 @@ def _label(row: LabelRow, question: OpenQuestion, place: str, task: Task) -> fro
             for answer in question.answers
         ]
         return frozenset(place for place, value in enumerate(values) if value == 1)
-    words = re.split(r"[\s,;]+", (row.right or "").strip().strip("'").upper())
+    words = re.split(r"[\s,;]+", (row.right or "").strip().strip("'"))
     letters = _letters(len(question.answers))
-    if words == [_NONE.upper()]:
+    if [word.lower() for word in words] == [_NONE]:
         return frozenset()
-    if wrong := next((word for word in words if word not in letters), None):
+    if wrong := next((word for word in words if word.upper() not in letters), None):
         last = f" to {letters[-1]}" if len(letters) > 1 else ""
         raise InputError(f"{place}: right is {shortened(wrong, 20)!r}; give {letters[0]}{last}, or none")
-    return frozenset(letters.index(word) for word in words)
+    return frozenset(letters.index(word.upper()) for word in words)
 
 
 def _letters(count: int) -> list[str]:

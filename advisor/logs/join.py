@@ -424,6 +424,13 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
     }
     for name, numbers in missing.items():
         if len(numbers) == len(common):
+            answers = reading.models[name].answers
+            if all(answer.text is None for number in numbers for answer in answers[number].values()):
+                raise InputError(
+                    "the log has neither scores nor responses; give a log with one of them, or name the column of a "
+                    "table: --column score=NAME or --column response=NAME",
+                    of=name,
+                )
             raise InputError(
                 "the log has no scores; score its responses with --metric NAME (such as exact_match or "
                 "number) and --extract PATTERN",

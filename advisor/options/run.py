@@ -40,7 +40,9 @@ class RunOptions(ChosenOptions, PromptArguments, panel="Decoding"):
             object.__setattr__(self, "prompt", self.run)
             object.__setattr__(self, "run", None)
         if self.prompt is None:
-            raise InputError("the prompt is missing; give one, or - to read it from standard input")
+            raise InputError(
+                "the prompt is missing; give a run folder (or --models) and a prompt, or - to read standard input"
+            )
         if self.stream and self.answer:
             raise InputError("--stream and --answer: the answer is known at the end of the text; leave out one")
         super().__post_init__()

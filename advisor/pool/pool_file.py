@@ -61,7 +61,10 @@ def read_pool(pool: str) -> tuple[ModelSpec, ...]:
     except IsADirectoryError:
         raise InputError(f"--pool {pool}: this is a folder; give a text file with one model per line") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--pool {pool}: cannot be read as UTF-8 text ({error})") from None
+        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror or error
+        raise InputError(
+            f"--pool {pool}: cannot be read as text ({reason}); give a text file with one model per line"
+        ) from None
     entries = tuple(_entries(text, path))
     if not entries:
         raise InputError(f"{path}: the pool is empty; write a hub id or a local folder on each line")

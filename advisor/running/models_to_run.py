@@ -309,8 +309,8 @@ def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = No
         raise InputError(f"{place}: it has no candidate {unknown!r}; its candidates are {', '.join(sources)}")
     if missing := next((name for name in names if name not in sources), None):
         raise InputError(
-            f"{place}: it does not have the place of its model {missing}, because the run used --logs or --scores; "
-            "`advisor run`, `serve` and `export` take a pool file in which the models have these names: --pool FILE"
+            f"{place}: it does not say where its model {missing} is, because the run used --logs or --scores; add "
+            "--pool FILE, a pool file in which the models have the names of the run"
         )
     return tuple(_entry(name, sources[name], place) for name in names)
 

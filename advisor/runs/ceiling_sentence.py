@@ -12,7 +12,11 @@ def ceiling_in_words(result: Result) -> str:
     if ceiling is None:
         return ""
     most, here = text.points(ceiling.points_ci[1]), text.points(ceiling.points)
-    every = "" if result.is_graded else f" No model is right on {text.points(ceiling.all_wrong)}% of the questions."
+    every = f" No model is right on {text.points(ceiling.all_wrong)}% of the questions."
+    if ceiling.all_wrong == 0:
+        every = " On each question at least one model is right."
+    if result.is_graded:
+        every = ""
     return (
         f"No vote, cascade or router of these models can gain more than {most} points over the best single model (95%; "
         f"{here} on these {text.counted(ceiling.n, 'question')}).{every}"

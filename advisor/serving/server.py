@@ -68,7 +68,9 @@ def bind(host: str, port: int) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise InputError(f"--host {host} --port {port}: cannot be used ({error.strerror or error})") from None
+        raise InputError(
+            f"--host {host} --port {port}: cannot be used ({error.strerror or error}); give another --port or --host"
+        ) from None
     return bound
 
 

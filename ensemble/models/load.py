@@ -228,6 +228,6 @@ def parse_device(device: str) -> torch.device:
         # A machine with a GPU and a torch for CPUs is common, and looks like a machine without a GPU.
         build = "; this torch is built without CUDA" * (device.startswith("cuda") and torch.version.cuda is None)
         raise InputError(
-            f"device {device}: not on this machine; use one of {', '.join(devices)}, or auto{build}"
+            f"device {device}: not on this machine; use one of {', '.join((*devices, 'auto'))}{build}"
         ) from error
     return place

@@ -87,7 +87,7 @@ def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
         way_out = "installed" if is_there else f"missing; pip install 'unite-advisor[{name}]'"
         yield f"extra        {name}: {way_out}"
     for name, number in found["quantization"].items():
-        yield f"quantisation {name}: {number or f'missing; pip install {name}'}"
+        yield f"quantization {name}: {number or f'missing; pip install {name}'}"
     token = "token set" if hub["token"] else "no token (hf auth login, for gated models)"
     if hub["offline"] is not None:
         state = f"switched off by {hub['offline']}; only downloaded models"
