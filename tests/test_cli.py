@@ -682,7 +682,7 @@ def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(place: Place, 
     assert errors(place) == line
 
 
-@pytest.mark.parametrize("times", [5, pytest.param(20, marks=pytest.mark.second_lane)])
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.second_lane)])
 def test_a_run_that_is_killed_again_and_again_goes_on_to_the_undisturbed_result(
     place: Place, models: Path, runs: Runs, undisturbed: tuple[Any, list[str]], times: int
 ) -> None:
@@ -691,7 +691,7 @@ def test_a_run_that_is_killed_again_and_again_goes_on_to_the_undisturbed_result(
     counts = sorted(chance.sample(range(200), times))
     ends = [runs.stop(place, count, chance.random() / 20, signal.SIGKILL) for count in counts]
     # One or two of the last may come too late, when all is done.
-    assert ends.count(-signal.SIGKILL) >= times - 2
+    assert ends.count(-signal.SIGKILL) >= times - 2 > 0
     assert set(ends) <= {-signal.SIGKILL, 0}
     runs.start(place, "run")
     assert runs.statuses() == [0]

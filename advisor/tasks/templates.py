@@ -329,7 +329,7 @@ def find_answers(pattern: str, text: str, most: int | None = None) -> list[tuple
 
 
 def _limited(function: str, *arguments: Any) -> Any:
-    return limited_process().call(f"{__name__}:{function}", *arguments)
+    return limited_process().call(f"{__name__}:{function}", *arguments, seconds=SECONDS)
 
 
 def _answer(match: regex.Match[str]) -> str | None:
