@@ -153,19 +153,19 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     asked = reading_task(task, config.writer_prompt, [unknown] * drafts)
     reading = _Prompts(asked.examples, [drafts] * n, inference.limit(task), tokens_written(task, inference))
     drawing = _Prompts(task.examples, [0] * n, inference.limit(task), tokens_written(task, inference))
-    parts = [(writer, reading, n)]
-    parts += [(name, reading, n * (config.rounds - 1)) for name in panel if config.rounds > 1]
-    parts += [(name, drawing, n * config.drafts) for name in panel if config.drafts > 1]
+    parts = [("fusion, written by", writer, reading, n)]
+    parts += [("fusion, drafts read by", name, reading, n * (config.rounds - 1)) for name in panel if config.rounds > 1]
+    parts += [("fusion, drafts of", name, drawing, n * config.drafts) for name in panel if config.drafts > 1]
 
-    def plan(name: str, prompts: _Prompts, count: int) -> dict[str, Any]:
-        return _plan(by_name[name], inference, prompts, count, problems[name], task)
+    def plan(role: str, name: str, prompts: _Prompts, count: int) -> dict[str, Any]:
+        return {"role": role, **_plan(by_name[name], inference, prompts, count, problems[name], task)}
 
     plans = [plan(*part) for part in parts]
     if not config.arms:
         return plans
 
     def cost(name: str, prompts: _Prompts) -> float:
-        own, made = by_name[name].price, plan(name, prompts, 0)
+        own, made = by_name[name].price, plan("", name, prompts, 0)
         price = TOKEN if own is None or not all(map(dearest, by_name.values())) else own
         return price.of(made["read_tokens"], made["new_tokens"]) or 0.0
 
@@ -178,7 +178,12 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     # The writer may read more drafts than in the fusion.
     longer = reading_task(task, config.writer_prompt, [unknown] * own)
     rereading = reading._replace(examples=longer.examples, missing=[own] * n)
-    return [*plans, plan(best, drawing, n * draws), plan(writer, drawing, n * own), plan(writer, rereading, n)]
+    return [
+        *plans,
+        plan("arm, responses of", best, drawing, n * draws),
+        plan("arm, own drafts of", writer, drawing, n * own),
+        plan("arm, own drafts read by", writer, rereading, n),
+    ]
 
 
 def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
