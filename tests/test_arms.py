@@ -139,6 +139,8 @@ def test_a_dry_run_says_at_most_what_the_experiment_costs_and_asks_nothing(place
     command = prepare(place, raw, adders)
     planned = json.loads(place.advisor(*command, "--dry-run", "--json").out)
     lines = place.advisor(*command, "--dry-run").out
+    for role in ("fusion, written by", "arm, responses of", "arm, own drafts of", "arm, own drafts read by"):
+        assert f"\n{role} " in lines
     assert adders.read == []
     section(place, *command)
     spent = sum(PRICES[name][0] * (len(prompt) // 4) + PRICES[name][1] * 4 for name, prompt in adders.read) / 1e6

@@ -128,6 +128,19 @@ def test_litellm_calls_a_single_model_by_the_name_of_the_run(place: Place) -> No
     assert answering(file, "run", []) == answering(file, "b", []) == [B]
 
 
+def test_the_command_that_runs_another_strategy_names_it_and_its_consent(place: Place) -> None:
+    run_of(place, strategy="single", members=["a"])
+    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    result["strategies"] = [{"strategy": "vote", "members": ["a", "b", "c"]}]
+    place.write("run/result.json", json.dumps(result))
+    servers = [f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)]
+    export = ("export", "run", "out", "--as", "litellm", "--strategy", "vote")
+    consent = " ".join(f"--allow-server http://10.0.0.{n}:8000" for n in (1, 2, 3))
+    assert f": `advisor serve run --strategy vote {consent}` runs it" in place.advisor(*export, *servers).err
+    with_pool = place.advisor(*export[:2], "other", *export[3:], "--pool", "models.txt").err
+    assert ": `advisor serve run --strategy vote --pool models.txt` runs it" in with_pool
+
+
 @pytest.mark.parametrize("program", ["litellm", "vllm-sr"])
 @pytest.mark.parametrize(
     ("local", "strategy", "reason"),
@@ -145,10 +158,8 @@ def test_what_a_program_cannot_run_is_behind_advisor_serve(
     servers = [f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)]
     content, notes, _ = exported(place, program, *servers)
     assert reason in notes[0]
-    assert (
-        "`advisor serve run` runs it, and the model run of the file is at its address, http://127.0.0.1:8000/v1"
-        in notes[0]
-    )
+    assert "`advisor serve run --allow-server http://10.0.0.1:8000 " in notes[0]
+    assert "` runs it, and the model run of the file is at its address, http://127.0.0.1:8000/v1" in notes[0]
     if program == "litellm":
         first = content["model_list"][0]
         assert first["model_name"] == "run"

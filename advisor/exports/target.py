@@ -39,7 +39,7 @@ class Target(Protocol):
         """
 
 
-def handed_over(target: Target, run: Path, chosen: EnsembleSpec | StrategyPlan) -> tuple[str, list[str]]:
+def handed_over(target: Target, run: Path, chosen: EnsembleSpec | StrategyPlan, serve: str) -> tuple[str, list[str]]:
     """The file of a program for a strategy, and what the program does not run as the run did.
 
     What the program cannot run is behind ``advisor serve``, as one model.
@@ -48,6 +48,7 @@ def handed_over(target: Target, run: Path, chosen: EnsembleSpec | StrategyPlan) 
         target: The program.
         run: The run folder; clients call the strategy by its name.
         chosen: The strategy.
+        serve: The command that serves it.
     """
     strategy = chosen.strategy if isinstance(chosen, StrategyPlan) else None
     router = strategy if isinstance(strategy, GroupRouter) else None
@@ -57,10 +58,10 @@ def handed_over(target: Target, run: Path, chosen: EnsembleSpec | StrategyPlan) 
         name += "-strategy"
     notes = []
     if local or strategy is None or not (strategy.IS_SINGLE or router):
-        serve = f"`advisor serve {run}` runs it, and the model {name} of the file is at its address, {_SERVED_URL}"
+        runs = f"`{serve}` runs it, and the model {name} of the file is at its address, {_SERVED_URL}"
         what = "a set that decodes together" if strategy is None else str(strategy)
         reason = f"no server runs {', '.join(local)}" if local else "it sends each question to one model"
-        notes.append(f"{what} cannot run there, because {reason}: {serve}")
+        notes.append(f"{what} cannot run there, because {reason}: {runs}")
         served = ModelSpec(ServerAddress(_SERVED_URL, run.resolve().name, key_env=_SERVED_KEY), name)
         members, router = (served, *(member for member in members if member.is_remote)), None
     else:

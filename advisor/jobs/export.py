@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -93,7 +94,12 @@ def _hand_over(options: ExportOptions, program: str, chosen: EnsembleSpec | Stra
     remote = [member for member in chosen.members if member.is_remote]
     # Consent here is consent in the file: with it, the program sends prompts and keys to these servers.
     check_servers(remote, options, str(options.run), is_trusted=options.pool is not None)
-    content, notes = handed_over(target, options.run, chosen)
+    given = [("--strategy", options.strategy), ("--pool", options.pool)]
+    given += [("--allow-server", url) for url in options.allow_server]
+    given += [("--allow-key-env", name) for name in options.allow_key_env]
+    words = [word for option, value in given if value is not None for word in (option, value)]
+    serve = shlex.join(["advisor", "serve", str(options.run), *words])
+    content, notes = handed_over(target, options.run, chosen, serve)
     path = options.folder / target.FILE
     check_unchanged_files(options.folder, {target.FILE: content})
     try:

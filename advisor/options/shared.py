@@ -96,7 +96,7 @@ class TaskOptions(Options, panel="Models and questions"):
 
     task: str | None = option(None, "The name of a task, or a task file.", metavar="TASK", **ANSWERS)
     data: Path | None = option(
-        None, "A folder with the task's data; before the hub and the task file's folder.", **MODELS
+        None, "A folder with the task's data, looked in before the hub and the task file's folder.", **MODELS
     )
     split: str = option("dev", "The split to profile on.", **MODELS)
     limit: int | None = option(
@@ -241,10 +241,10 @@ class LimitsOptions(Options, panel="Limits"):
         **ANSWERS,
     )
     within: float | None = option(
-        None, "Recommend the cheapest strategy at most so many points below the best one.", **ANSWERS
+        None, "Recommend the cheapest strategy at most this many points below the best one.", **ANSWERS
     )
     budget: float | None = option(
-        None, "Recommend a strategy that costs at most so many dollars for 1,000 questions.", **ANSWERS
+        None, "Recommend a strategy that costs at most this many dollars for 1,000 questions.", **ANSWERS
     )
 
     def __post_init__(self) -> None:

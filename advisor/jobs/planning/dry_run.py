@@ -153,8 +153,8 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
         asked = reading_task(task, config.writer_prompt, [unknown] * count) if count else task
         return _Prompts(asked.examples, [count] * n, inference.limit(task), tokens_written(task, inference))
 
-    def plan(name: str, prompts: _Prompts, count: float) -> dict[str, Any]:
-        return _plan(by_name[name], inference, prompts, math.ceil(count), problems[name], task)
+    def plan(role: str, name: str, prompts: _Prompts, count: float) -> dict[str, Any]:
+        return {"role": role, **_plan(by_name[name], inference, prompts, math.ceil(count), problems[name], task)}
 
     def cost(made: Mapping[str, Any]) -> float:
         price = by_name[made["model"]].price
@@ -166,12 +166,13 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
         return {**dearest, "questions": max(each["questions"] for each in plans), "seconds": max(known, default=None)}
 
     drawing, reading = reads(0), reads(drafts)
-    draw, read = ({name: cost(plan(name, each, 0)) for name in by_name} for each in (drawing, reading))
+    draw, read = ({name: cost(plan("", name, each, 0)) for name in by_name} for each in (drawing, reading))
     panel = named or tuple(sorted(by_name, key=draw.__getitem__, reverse=True)[: config.rules.max_voters])
     writers = tuple(by_name) if config.fusion == BEST else (config.fusion,)
-    plans = [most([plan(name, reading, n) for name in writers])]
-    plans += [plan(name, reading, n * (config.rounds - 1)) for name in panel if config.rounds > 1]
-    plans += [plan(name, drawing, n * config.drafts) for name in panel if config.drafts > 1]
+    plans = [most([plan("fusion, written by", name, reading, n) for name in writers])]
+    again = n * (config.rounds - 1)
+    plans += [plan("fusion, drafts read by", name, reading, again) for name in panel if again]
+    plans += [plan("fusion, drafts of", name, drawing, n * config.drafts) for name in panel if config.drafts > 1]
     if not config.arms:
         return plans
 
@@ -184,9 +185,14 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     budget = drafting + max(read[name] for name in writers)
     own = {name: responses(name, drafting) for name in writers}
     # The writer may read more drafts than in the fusion.
-    again = [plan(name, reads(max(1, math.ceil(count))), n) for name, count in own.items()]
-    best = most([plan(name, drawing, n * responses(name, budget)) for name in by_name])
-    return [*plans, best, most([plan(name, drawing, n * count) for name, count in own.items()]), most(again)]
+    return [
+        *plans,
+        most([plan("arm, responses of", name, drawing, n * responses(name, budget)) for name in by_name]),
+        most([plan("arm, own drafts of", name, drawing, n * count) for name, count in own.items()]),
+        most(
+            [plan("arm, own drafts read by", name, reads(max(1, math.ceil(count))), n) for name, count in own.items()]
+        ),
+    ]
 
 
 def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

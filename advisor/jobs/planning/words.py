@@ -101,7 +101,7 @@ def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
 def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """A dry run for a terminal. Prompts come from files, so control characters are shown as their numbers."""
     asked = [("", "questions", model) for model in plan["models"]]
-    asked += [("fusion, ", "calls", reader) for reader in plan["readers"]]
+    asked += [(f"{reader['role']} ", "calls", reader) for reader in plan["readers"]]
     asked += [("judge ", "verdicts", judge) for judge in plan["judges"]]
     for role, _, model in asked:
         for line in _prompt_lines(f"{role}{model['model']}", model["prompts"]):
