@@ -61,6 +61,7 @@ FIXED = {
     "unit",
     "arm",
     "reason_code",
+    "code",
 }
 """Fields whose values are words that the report acts upon; what they may be is checked when they are read."""
 

@@ -127,8 +127,8 @@ def length_controlled(preferences: Floats, longer: Floats) -> Floats:
     versions keep in check. Here difficulties come from the models that are there, and normal priors keep all in check.
 
     Args:
-        preferences: Models by questions, from 0 (the other one) to 1 (this one); NaN where a model has no
-            response; not for all questions.
+        preferences: Models by questions, from 0 (the other one) to 1 (this one); NaN without a response.
+            Each model has one at least.
         longer: How many characters longer each response is than the other model's.
     """
     from sklearn.linear_model import LogisticRegression
