@@ -363,6 +363,21 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
     assert lines[7] == f"Use it: advisor run {tmp_path} QUESTION, or advisor serve {tmp_path}"
 
 
+def test_the_commands_that_use_a_run_have_the_group_and_the_consent_that_they_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = printed(3)
+    routes = {"law": "a", "math": "b"}
+    own = {"strategy": "group_router", "members": ["a", "b"], "routes": routes}
+    result["advice"]["recommendation"] |= own
+    result["strategies"][0] |= own
+    remote = {name: {"address": f"openai:http://host-{name}:8000/v1#m"} for name in "bc"}
+    result["provenance"] = {"models": {name: {"remote": remote.get(name)} for name in "abc"}}
+    lines = concluded(result, tmp_path, capsys)
+    asked = f"advisor run {tmp_path} QUESTION --group NAME --allow-server http://host-b:8000"
+    assert lines[-1] == f"Use it: {asked}, or advisor serve {tmp_path} --allow-server http://host-b:8000"
+
+
 def test_a_corrected_p_is_called_p_as_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = printed(3)
     result["strategies"][0] |= {"p_no_gain": 0.046, "p_adjusted": 0.98}

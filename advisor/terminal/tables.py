@@ -47,6 +47,7 @@ from ensemble.common.text import (
     visible,
     why_not_shown,
 )
+from ensemble.models.pool_line import saved_address
 
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
@@ -173,7 +174,19 @@ def print_conclusion(result: Result, report: Path) -> None:
     # Where the models of logs are is not known here.
     if recommendation and result.can_decode:
         run = visible(shlex.quote(str(report.parent)))
-        console.print(_plain(f"Use it: advisor run {run} QUESTION, or advisor serve {run}"), soft_wrap=True)
+        group = " --group NAME" if recommendation.key.groups else ""
+        consent = _consent(result, recommendation)
+        console.print(
+            _plain(f"Use it: advisor run {run} QUESTION{group}{consent}, or advisor serve {run}{consent}"),
+            soft_wrap=True,
+        )
+
+
+def _consent(result: Result, recommendation: RecommendedStrategy) -> str:
+    """The options that let a command contact the servers of a strategy: those of the pool file that was just used."""
+    sources = [result.provenance.models.get(name) for name in recommendation.members]
+    found = [saved_address(each.remote, "the pool").origin for each in sources if each is not None and each.remote]
+    return "".join(f" --allow-server {shlex.quote(server)}" for server in dict.fromkeys(found))
 
 
 def _print_judge(judged: JudgeSection | None, console: Console) -> None:

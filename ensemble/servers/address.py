@@ -105,14 +105,18 @@ class ServerAddress:
         """
         if is_allowed(self.url, allowed):
             return
-        # Without the path, which may have characters that a shell obeys.
-        scheme, host, port = _origin(self.url)
-        server = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        server = self.origin
         key = "" if self.key_env is None else f", with the key in {self.key_env}"
         raise InputError(
             f"{place} is behind the server {server}, to which the questions would be sent{key}; add --allow-server "
             f"{server} if you trust it"
         )
+
+    @property
+    def origin(self) -> str:
+        """The scheme, host and port, without the path, which may have characters that a shell obeys."""
+        scheme, host, port = _origin(self.url)
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def as_dict(self) -> dict[str, object]:
         """As ``result.json`` has it; the key itself is not part of it."""
