@@ -139,7 +139,9 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
             InputError: An option is missing, or the pool or the task cannot be used.
         """
         if options.pool is None:
-            raise InputError("--pool is missing; give a file with one model per line, or demo for the bundled pool")
+            raise InputError(
+                "--pool is missing; give a file with one model per line, or a bundled pool: demo or demo-thinking"
+            )
         options.needed_task()
         # Checked before the task is loaded as well, because that may take a download.
         check_decodes(options.method)

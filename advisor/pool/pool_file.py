@@ -56,7 +56,7 @@ def read_pool(pool: str) -> tuple[ModelSpec, ...]:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(
-            f"--pool {pool}: no such file; give a file with one model per line, or demo for the bundled pool"
+            f"--pool {pool}: no such file; give one with one model per line, or a bundled pool: demo or demo-thinking"
         ) from None
     except IsADirectoryError:
         raise InputError(f"--pool {pool}: this is a folder; give a text file with one model per line") from None
