@@ -165,8 +165,13 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
         dearest = max(plans, key=lambda each: cost(each) * each["questions"])
         return {**dearest, "questions": max(each["questions"] for each in plans), "seconds": max(known, default=None)}
 
+    def costs(prompts: _Prompts) -> dict[str, float]:
+        """What one response to them costs, by model."""
+        return {name: cost(plan("", name, prompts, 0)) for name in by_name}
+
     drawing, reading = reads(0), reads(drafts)
-    draw, read = ({name: cost(plan("", name, each, 0)) for name in by_name} for each in (drawing, reading))
+    # Each cost counts the tokens of all prompts, so none is made that nothing needs.
+    draw = {} if named and not config.arms else costs(drawing)
     panel = named or tuple(sorted(by_name, key=draw.__getitem__, reverse=True)[: config.rules.max_voters])
     writers = tuple(by_name) if config.fusion == BEST else (config.fusion,)
     plans = [most([plan("fusion, written by", name, reading, n) for name in writers])]
@@ -181,6 +186,7 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
         whole = budget / draw[name]
         return min(MOST_DRAWS, whole + min(1.0, whole))
 
+    read = costs(reading)
     drafting = sum(config.drafts * draw[name] + (config.rounds - 1) * read[name] for name in panel)
     budget = drafting + max(read[name] for name in writers)
     own = {name: responses(name, drafting) for name in writers}
