@@ -471,12 +471,25 @@ def test_the_largest_gain_after_the_price_of_calls_is_recommended(
     assert found.min_gain == min_gain
 
 
-def test_a_more_expensive_strategy_replaces_the_cascade_only_if_it_gains_a_quarter_point_more() -> None:
+@pytest.mark.parametrize(
+    ("gain", "min_gain", "wanted"),
+    [(2.0, None, "cascade"), (2.19, None, "cascade"), (2.2, None, "vote"), (2.1, 0.0, "vote")],
+)
+def test_a_strategy_that_costs_more_than_another_one_must_gain_more_for_it(
+    gain: float, min_gain: float | None, wanted: str
+) -> None:
+    results = [result_of_strategy(Vote(("a", "b", "c")), gain, 3.0), result_of_strategy(CASCADE, 2.0, 2.0)]
+    found = recommended([*results, result_of_strategy(SINGLE, 0.0)], min_gain=min_gain)
+    assert found is not None and found.result.strategy.name == wanted
+
+
+def test_the_advice_says_that_a_larger_gain_does_not_pay_for_its_cost() -> None:
     vote = Vote(("a", "b", "c"))
-    for gain, wanted in ((2.2, CASCADE), (2.3, vote)):
-        results = [result_of_strategy(vote, gain, 3.0), result_of_strategy(CASCADE, 2.0, 2.5)]
-        found = recommended([*results, result_of_strategy(SINGLE, 0.0)])
-        assert found is not None and found.result.strategy == wanted
+    cheap = dataclasses.replace(result_of_strategy(CASCADE, 2.0, 2.0), profile=profile("b", task("held_out"), "2"))
+    single = dataclasses.replace(result_of_strategy(SINGLE, 0.0), profile=cheap.profile)
+    found = recommended([result_of_strategy(vote, 2.1, 3.0), cheap, single])
+    assert found is not None and found.result.strategy == CASCADE
+    assert "but its expected gain (+2.1 points) is not enough larger for what it costs more" in found.text
 
 
 @pytest.mark.parametrize(

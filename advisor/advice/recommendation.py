@@ -1,4 +1,4 @@
-"""The recommendation, in words: the strategy with the largest expected gain, or the usual one if it is close.
+"""The recommendation, in words: the strategy with the largest expected gain after what its cost must gain.
 
 What is recommended and what is shown are two things: a strategy can be the best choice although the test cannot exclude
 chance. :mod:`advisor.advice.verdict` says what is shown about the set that decodes together.
@@ -12,22 +12,18 @@ from dataclasses import dataclass
 from advisor.advice.comparison import Compared, StrategyResult
 from advisor.records import ALPHA, TOLERANCE, Limits, signed
 from advisor.statistics import Interval
-from advisor.strategies import largest_usual
 from ensemble.common.text import counted, interval_name, price
 from ensemble.errors import InputError
 
 FEW_QUESTIONS = 30
 """With fewer questions the advice adds a warning: a single question is over 3 points then."""
 
-SWITCH = 0.25
-"""Points that another strategy that asks several models, or one of several, must gain more than the cascade of all
-voters: so small a lead is luck as often as not. On real pools larger margins lose points (docs/pools-advice.md)."""
-
 LEAST_PER_CALL = 0.2
 """Points that a strategy must be expected to gain for each call of a question, unless ``--min-gain`` says otherwise: so
-little is not worth what several models cost, and may be luck. On real pools this costs hardly a point; larger values
-cost more than their fewer calls are worth (`python -m benchmarks.pools`, `regret_least_*`). Where prices are known, it
-counts how many times the price of the single model the strategy costs."""
+little is not worth what several models cost, and may be luck. A strategy that costs more than another one must gain so
+much more than that. On real pools this costs hardly a point; larger values cost more than their fewer calls are worth
+(`python -m benchmarks.pools --only recommended`, `regret_least_*`). Where prices are known, it counts how many times
+the price of the single model the strategy costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +42,16 @@ class Recommendation:
 
 
 def recommend(compared: Compared, rules: Limits = Limits(), alpha: float = ALPHA) -> Recommendation | None:
-    """Recommend the strategy with the largest expected gain; None if there is no strategy.
+    """Recommend the strategy that is expected to gain most after its cost; None if there is no strategy.
 
-    The best single model is recommended unless another strategy is expected to gain enough for its cost
-    (:data:`LEAST_PER_CALL`), and not by the prediction alone: its measured gain is more than one question, which would
-    be luck too often. A strategy with a shown
-    loss is not recommended, a router also if the loss is in one of its groups, and neither is one that costs no less
-    than another one that gains as much. If the cascade of all voters is left, another strategy that asks models one by
-    one replaces it only if it gains :data:`SWITCH` points more. A set that decodes together needs no such margin. With
-    ``within`` the cheapest strategy takes its place that is expected to gain at most so many points less: by price, or
-    by calls where a price is not known. With ``budget`` strategies that cost more are left out; if all do, the cheapest
-    is recommended.
+    From the expected gain of a strategy that is not a single model, what its cost must gain is taken away:
+    :data:`LEAST_PER_CALL` for each call, or multiple of the single model's price, or ``min_gain``. The best single
+    model stays unless another strategy is left with a gain, and not by the prediction alone: the measured gain must be
+    more than one question, which would be luck too often. A strategy with a shown loss is not recommended, a router
+    also if the loss is in one of its groups, and neither is one that costs no less than another one that gains as much.
+    With ``within`` the cheapest strategy takes its place that is expected to gain at most so many points less: by
+    price, or by calls where a price is not known. With ``budget`` strategies that cost more are left out; if all do,
+    the cheapest is recommended.
 
     Args:
         compared: The strategies.
@@ -69,18 +64,11 @@ def recommend(compared: Compared, rules: Limits = Limits(), alpha: float = ALPHA
     if not compared.results:
         return None
     results = compared.results if rules.budget is None else _affordable(compared.results, rules.budget)
-    base = max((each for each in results if each.strategy.IS_SINGLE), key=_worth, default=None)
+    base = max((each for each in results if each.strategy.IS_SINGLE), key=_rounded_gain, default=None)
     able = [each for each in results if each.strategy.IS_SINGLE or _pays(each, base, rules.min_gain)] or results
     left = [each for each in able if not any(_dominates(other, each) for other in able)]
-    usual = largest_usual([each.strategy for each in able])
-    margin = SWITCH if any(each.strategy == usual for each in left) else 0.0
-
-    def worth(each: StrategyResult) -> float:
-        is_other = each.strategy.ASKS and not each.strategy.IS_SINGLE and each.strategy != usual
-        return _worth(each, margin if is_other else 0.0)
-
     # The results are in order, and `max` takes the first of several largest values.
-    best = max(left, key=worth)
+    best = max(left, key=lambda each: _worth(each, base, rules.min_gain))
     if rules.within is not None:
         near = best.expected_gain - rules.within
         cheapest = _cheapest([each for each in results if each.shown != "no" or each is best], near)
@@ -95,9 +83,15 @@ def recommend(compared: Compared, rules: Limits = Limits(), alpha: float = ALPHA
     return Recommendation(best, least, _text(best, base, compared, rules, alpha))
 
 
-def _worth(result: StrategyResult, margin: float = 0.0) -> float:
+def _rounded_gain(result: StrategyResult) -> float:
     # Rounded, so that a rounding error does not break a tie.
-    return round(result.expected_gain - margin, 9)
+    return round(result.expected_gain, 9)
+
+
+def _worth(result: StrategyResult, base: StrategyResult | None, min_gain: float | None) -> float:
+    """The expected gain less what the strategy's cost must gain; of a single model, nothing is taken away."""
+    cost = 0.0 if result.strategy.IS_SINGLE else _least_gain(result, base, min_gain)
+    return round(result.expected_gain - cost, 9)
 
 
 def _affordable(results: Sequence[StrategyResult], budget: float) -> Sequence[StrategyResult]:
@@ -158,7 +152,7 @@ def _dominates(one: StrategyResult, other: StrategyResult) -> bool:
     """Whether a strategy is in no figure worse than another one, and in one better: the gain, and each known cost."""
     costs = [(one.calls, other.calls), (one.price, other.price), (one.seconds, other.seconds)]
     pairs = [(-a, -b) for a, b in costs if a is not None and b is not None]
-    pairs.append((round(one.expected_gain, 9), round(other.expected_gain, 9)))
+    pairs.append((_rounded_gain(one), _rounded_gain(other)))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
 
@@ -235,7 +229,7 @@ def _other_best(
     elif not _pays(top, base, rules.min_gain):
         why = "it is shown to lose in some of its groups"
     else:
-        why = f"its expected gain ({signed(top.expected_gain)} points) is not larger by {SWITCH:g} points or more"
+        why = f"its expected gain ({signed(top.expected_gain)} points) is not enough larger for what it costs more"
     return f" {top.strategy} has more points on the held-out questions ({points} against {own}), but {why}."
 
 
