@@ -58,6 +58,53 @@ def asked(ensemble: Ensemble) -> list[tuple[list[list[int]], Settings]]:
     return [(ensemble.encode(prompt), kind) for prompt in PROMPTS[:3] for kind in KINDS]
 
 
+def joined(decoder: Decoder) -> list[int]:
+    """How many prompts join in each step, until all are finished."""
+    counts = []
+    while not decoder.done:
+        waiting = len(decoder.waiting)
+        decoder.step()
+        counts.append(waiting - len(decoder.waiting))
+    return counts
+
+
+def test_of_many_waiting_prompts_several_join_at_a_time(tables: Path) -> None:
+    decoder = ensemble_of(tables).decoder(Batch(8, draft=0))
+    prompt = ensemble_of(tables).encode(PROMPTS[0])
+    for number in range(48):
+        decoder.add(number, prompt, Settings(4 + number % 9))
+    first, *later = [count for count in joined(decoder) if count]
+    assert first == 8 and sum(later) == 40
+    # Texts have 8 tokens on average, so prompts join every fourth step, and a step frees one of the eight places.
+    assert len(later) <= 40 / 3
+
+
+def test_prompts_do_not_wait_for_long_texts(tables: Path) -> None:
+    decoder = ensemble_of(tables).decoder(Batch(8, draft=0))
+    prompt = ensemble_of(tables).encode(PROMPTS[0])
+    for number in range(7):
+        decoder.add(number, prompt, Settings(100))
+    for number in range(7, 12):
+        decoder.add(number, prompt, Settings(4))
+    for _ in range(40):
+        decoder.step()
+    assert not decoder.waiting and len(decoder.running) == 7
+
+
+def test_a_prompt_joins_at_once_if_no_more_wait_than_places_are_free(tables: Path) -> None:
+    decoder = ensemble_of(tables).decoder(Batch(8, draft=0))
+    prompt = ensemble_of(tables).encode(PROMPTS[0])
+    for number in range(20):
+        decoder.add(number, prompt, Settings(4))
+    joined(decoder)
+    for number in range(7):
+        decoder.add(number, prompt, Settings(20))
+    decoder.step()
+    decoder.add(7, prompt, Settings(20))
+    decoder.step()
+    assert not decoder.waiting
+
+
 def alone(ensemble: Ensemble, prompt: list[list[int]], settings: Settings) -> Generation:
     ((_, made),) = ensemble.generate_each([prompt], settings)
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -64,6 +65,10 @@ class Decoder(PromptDecoder):
         # has a single one, but elsewhere several tokens are one request.
         self._never_drafts = not self._batch.draft or running < len(members) or (self._is_here and not others)
         self._drafter = drafter or make_drafter(members, joint, self._batch)
+        # How many prompts are finished, and what steps they took.
+        self._finished, self._finished_steps = 0, 0
+        # Steps since the last prompts joined in which others waited although places were free.
+        self._idle_steps = 0
 
     def add(self, number: int, prompt: Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
         """Add a prompt; it waits for a place in the batch.
@@ -134,7 +139,8 @@ class Decoder(PromptDecoder):
         :attr:`done`.
         """
         start = time.perf_counter()
-        running, places = len(self._contexts.sequences), 1
+        running, waiting, places = len(self._contexts.sequences), len(self._waiting), 1
+        is_free = self._most(running) > 0
         before = sum(sequence.counts.steps for sequence in self._contexts.sequences)
         way, lengths = self._plan()
         if way != "plain":
@@ -150,6 +156,7 @@ class Decoder(PromptDecoder):
             sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run, allowed)
             for row, token in enumerate(sampled):
                 self._emit(sequences[row], token, row)
+        self._idle_steps = 0 if len(self._waiting) < waiting else self._idle_steps + is_free
         seconds, rows = time.perf_counter() - start, len(self._contexts.sequences)
         # To read prompts takes a time that says nothing about the next steps.
         if rows == running:
@@ -255,8 +262,11 @@ class Decoder(PromptDecoder):
         if len(kept) == len(sequences):
             return []
         self._keep(kept)
-        results = [(sequence.number, sequence.outcome()) for sequence in sequences]
-        return [(number, result) for number, result in results if result is not None]
+        results = [(sequence, sequence.outcome()) for sequence in sequences]
+        ended = [(sequence, result) for sequence, result in results if result is not None]
+        self._finished += len(ended)
+        self._finished_steps += sum(sequence.counts.steps for sequence, _ in ended)
+        return [(sequence.number, result) for sequence, result in ended]
 
     def _keep(self, kept: Sequence[int]) -> None:
         """Keep only these rows, given in ascending order."""
@@ -267,7 +277,21 @@ class Decoder(PromptDecoder):
             self._contexts.admit([self._waiting.popleft() for _ in range(room)])
 
     def _room(self, running: int) -> int:
-        """How many of the waiting prompts may join those that run."""
+        """How many of the waiting prompts join those that run: as many as fit, but not a few at each step.
+
+        Where more wait than fit, ``n`` steps a text free ``full / n`` of the places at a step. If a forward pass over
+        prompts takes as long as a step, to let prompts join every ``s`` steps costs ``1 / s`` of a step at each, and
+        the places that are empty meanwhile, ``s / (2 n)``. The sum is smallest at ``s = sqrt(2 n)``. So many steps free
+        ``full s / n`` places; where texts end together, they are free earlier, and behind long texts later.
+        """
+        room = self._most(running)
+        mean = self._finished_steps / max(1, self._finished)
+        steps = math.sqrt(2 * mean)
+        is_early = self._idle_steps < steps and room * mean < (running + room) * steps
+        return 0 if running and room < len(self._waiting) and is_early else room
+
+    def _most(self, running: int) -> int:
+        """How many of the waiting prompts fit beside those that run."""
         room = min(self._batch.size - running, len(self._waiting))
         if self._batch.tokens is None or not room:
             return room
