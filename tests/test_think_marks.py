@@ -242,6 +242,20 @@ def test_a_budget_writes_the_end_in_special_tokens(name: str, budget: int, table
     assert made.text
 
 
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_budget_that_ends_within_the_end_writes_only_the_rest(name: str, tables: Path) -> None:
+    """What the model wrote of it stays. The characters of a special token are not the token."""
+    prompt, thought = f"{PROMPT}{FAMILY[name].opening}", "is 4 [ < "
+    end = ids_of(name, FAMILY[name].closing)
+    for budget in range(len(ids_of(name, thought)), len(ids_of(name, thought)) + len(end)):
+        one = member(name, f"{thought}{FAMILY[name].closing}{ANSWER}", prompt, thinking_budget=budget)
+        (made,) = Ensemble([one], cache_dir=tables).generate([prompt], max_new_tokens=TOKENS)
+        (each,) = made.thinking
+        assert each is not None
+        assert list(each.tokens[: len(ids_of(name, thought)) + len(end)]) == [*ids_of(name, thought), *end]
+        assert (each.text, made.text.split()[0]) == (thought.strip(), "The")
+
+
 def test_an_answer_at_once_in_the_channel_of_answers_is_no_thinking(tables: Path) -> None:
     """So gpt-oss may write; its mark belongs to its own context."""
     final = "<|channel|>final<|message|>"

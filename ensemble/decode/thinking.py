@@ -121,12 +121,26 @@ class Thought(RunningSequence):
 
     def _close(self, form: ThinkingTags, reason: FinishReason) -> None:
         """Write the end marker for the member."""
-        marker = form.ending + form.closing
-        self.tokens += self._member.vocabulary.control_ids(marker)
-        self.data += marker.encode()
+        rest = self._missing(form.ending + form.closing)
+        self.tokens += self._member.vocabulary.control_ids(rest)
+        self.data += rest.encode()
         self._marked, self._reason = len(self.data), reason
         if len(self.tokens) >= self.settings.max_new_tokens:
             self.finish_reason = "length"
+
+    def _missing(self, marker: str) -> str:
+        """An end marker without what the member wrote of it: the limit may be in its middle."""
+        vocabulary, thought = self._member.vocabulary, self.data[self._start :]
+
+        def marks(text: str) -> list[int]:
+            return [index for index in vocabulary.control_ids(text) if index in vocabulary.marks]
+
+        for place in range(len(marker) - 1, 0, -1):
+            begun, rest = marker[:place], marker[place:]
+            # The first characters of a special token are text, and not a part of it.
+            if thought.endswith(begun.encode()) and marks(begun) + marks(rest) == marks(marker):
+                return rest
+        return marker
 
 
 class Thinker(Decoder):
