@@ -128,9 +128,21 @@ def test_the_control_takes_the_tokens_that_the_set_took(run: Place) -> None:
     words = control["note"].split()
     responses, drawn, spent = int(words[0]), float(words[5]), float(words[-1])
     assert spent == pytest.approx(by_name["unite"]["tokens_per_question"], abs=0.05)
+    # The same texts as in the run: all thinking, and the answer of each member.
+    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    (decoded,) = (each for each in result["strategies"] if each["strategy"] == "unite")
+    assert by_name["unite"]["tokens_per_question"] == pytest.approx(decoded["tokens_per_question"])
     assert control["tokens_per_question"] == pytest.approx(drawn, abs=0.05)
     # The fewest responses that reach it.
     assert drawn >= spent > drawn * (responses - 1) / responses - 3
+
+
+def test_the_table_says_how_many_responses_the_control_has(run: Place) -> None:
+    own = ("evaluate", "run", "--methods", "unite", "--limit", "24", "--quiet")
+    assert "as many drawn responses as take the tokens of the set" in " ".join(
+        run.advisor(*own, "--think", "apart").out.split()
+    )
+    assert "as many drawn responses as the set has members" in " ".join(run.advisor(*own).out.split())
 
 
 def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> None:
