@@ -255,6 +255,17 @@ def test_a_budget_writes_the_end_in_special_tokens(name: str, budget: int, table
 
 
 @pytest.mark.parametrize("name", FAMILY)
+def test_without_a_budget_for_thinking_the_section_is_empty(name: str, tables: Path) -> None:
+    """Also where the model opens it by several tokens."""
+    (made,) = Ensemble([thinker(name, thinking_budget=0)], cache_dir=tables).generate([PROMPT], max_new_tokens=TOKENS)
+    (thought,) = made.thinking
+    assert thought is not None
+    section = ids_of(name, FAMILY[name].opening) + ids_of(name, FAMILY[name].closing)
+    assert (list(thought.tokens[: len(section)]), thought.text) == (section, "")
+    assert made.text
+
+
+@pytest.mark.parametrize("name", FAMILY)
 def test_a_budget_that_ends_within_the_end_writes_only_the_rest(name: str, tables: Path) -> None:
     """What the model wrote of it stays. The characters of a special token are not the token."""
     prompt, thought = f"{PROMPT}{FAMILY[name].opening}", "is 4 [ < "

@@ -84,13 +84,12 @@ class Thought(RunningSequence):
             if place >= 0:
                 self._marked = place + len(marker)
             elif self._budget is not None and len(self.tokens) > self._budget:
-                # The token over the budget was not read by the model yet.
-                del self.tokens[count:], self.data[before:]
+                # The token over the budget was not read by the model yet. An opening tag stays whole.
+                self._cut(count, before, self._start)
                 self._close(form, "length")
         if self._marked is not None and self.data[self._marked :].strip():
             # The last token is the answer's. Of one that also ends the marker, that part stays.
-            del self.tokens[count:]
-            self.tokens += self._member.vocabulary.continue_ids(bytes(self.data[before : self._marked]))
+            self._cut(count, before, self._marked)
             self.finish_reason = "stop"
 
     def outcome(self) -> Generation | MemberError | None:
@@ -118,6 +117,13 @@ class Thought(RunningSequence):
         elif not any(mark.startswith(begun) for _, mark in marks):
             self.finish_reason = "stop"
         return self._form
+
+    def _cut(self, count: int, before: int, end: int) -> None:
+        """Take back the last token, behind ``count`` tokens and ``before`` bytes, but not its part before ``end``."""
+        if end < len(self.data):
+            del self.tokens[count:]
+            self.tokens += self._member.vocabulary.continue_ids(bytes(self.data[before:end]))
+            del self.data[max(before, end) :]
 
     def _close(self, form: ThinkingTags, reason: FinishReason) -> None:
         """Write the end marker for the member."""
