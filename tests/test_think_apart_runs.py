@@ -76,6 +76,25 @@ def test_a_budget_that_is_never_reached_changes_no_answer(place: Place) -> None:
         assert (ample["thinking"], ample["tokens"], ample["score"]) == (free["thinking"], free["tokens"], free["score"])
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (f"{POOL[1]} thinking_budget=5", "none of its 9 responses has thinking, so thinking_budget=5 has no effect"),
+        (f"{THINKS} thinking=<plan>...</plan>", "has thinking, so thinking=<plan>...</plan> has no effect"),
+        (f"{THINKS} thinking_budget=64", "thinking_budget=64 leaves no room for an answer: a response has at most 64"),
+        (f"{THINKS} thinking_budget=63", ""),
+        (f"{THINKS} thinking_budget=0", ""),
+    ],
+)
+def test_an_option_of_thinking_that_does_nothing_is_named(place: Place, line: str, says: str) -> None:
+    place.pool(line, POOL[2])
+    ran = place.advisor(*SELECT[:-3], "--limit", "9", "--no-verify", "--out", "run")
+    notes = [each for each in ran.err.splitlines() if "thinking" in each and each.startswith("note")]
+    assert ran.status == 0
+    assert len(notes) == bool(says)
+    assert all(says in each for each in notes)
+
+
 def test_a_set_that_thinks_apart_writes_what_the_class_writes(run: Place) -> None:
     result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
     assert result["ensemble"]["think"] == result["rules"]["think"] == "apart"
