@@ -122,6 +122,10 @@ class Cost:
     thinking_tokens: int = 0
     peak_memory: int | None = None
 
+    def tokens_of_set(self, members: int) -> int:
+        """Tokens of all members that wrote these texts together: the answer once each, and all thinking."""
+        return members * (self.tokens - self.thinking_tokens) + self.thinking_tokens
+
     @classmethod
     def total(cls, costs: Sequence[Cost]) -> Cost:
         """The cost of several profiles together."""

@@ -103,7 +103,7 @@ def refused(place: Place, raw: Raw, options: str = "") -> str:
             "openai:http://host/v1#m chat_template=maybe",
             "chat_template should be one of auto, always, never, not",
         ),
-        ("openai:http://host/v1#m timeout=1 timeout=2", "an option is given twice"),
+        ("openai:http://host/v1#m timeout=1 timeout=2", "timeout is given twice"),
         ("openai:http://host/v1#m name='", "close the quotation mark"),
     ],
 )

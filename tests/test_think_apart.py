@@ -171,6 +171,44 @@ def test_the_thinking_is_closed_at_the_budget(budget: int, tables: Path) -> None
     assert made.new_tokens == TOKENS
 
 
+@pytest.mark.parametrize("tokenizer", ["bytes", "unigram with bytes"])
+def test_a_budget_that_ends_within_the_end_marker_writes_only_the_rest(tokenizer: str, tables: Path) -> None:
+    free = member(tokenizer, "it is 4 < 5</think> The cat sat. James went ", 1)
+    written = []
+    for budget in (None, *range(len(free.vocabulary.continue_ids(b"it is 4 < 5</think>")))):
+        one = replace(free, spec=ModelSpec(Checkpoint("nowhere"), free.name, thinking_budget=budget))
+        (thought,) = apart([one], PROMPTS[:1], tables)[0].thinking
+        assert thought is not None
+        written.append(b"".join(one.vocabulary.token_bytes(index) or b"" for index in thought.tokens))
+    whole = written[0].partition(b"</think>")[0]
+    ends = {each.partition(b"</think>")[0] for each in written}
+    assert all(each.count(b"</think>") == 1 and not each.partition(b"</think>")[2].strip() for each in written)
+    assert all(whole.startswith(each) for each in ends)
+    assert whole in ends
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "unigram with bytes"])
+def test_a_budget_shorter_than_the_opening_tag_leaves_the_tag_whole(tokenizer: str, tables: Path) -> None:
+    script = " <think>so it is 4</think> The cat sat. James went "
+    for budget in range(12):
+        one = member(tokenizer, script, 1, thinking_budget=budget)
+        length = len(one.vocabulary.continue_ids(script.encode()))
+        # The script begins where the length of the prompt in the ring says.
+        prompt = one.vocabulary.continue_ids(b"x" * 99)[:1] * length
+        ensemble = Ensemble([one], cache_dir=tables)
+        made = [
+            dict(ensemble.generate_each([[prompt]], Settings(TOKENS), batch))[0]
+            for batch in (Batch(1), Batch(1, draft=0))
+        ]
+        assert made[0] == made[1]
+        (thought,) = made[0].thinking
+        assert thought is not None
+        written = b"".join(one.vocabulary.token_bytes(index) or b"" for index in thought.tokens)
+        assert written.strip().startswith(b"<think>")
+        assert written.strip().endswith(b"</think>")
+        assert "so it is 4".startswith(thought.text)
+
+
 def test_a_member_that_never_ends_its_thinking_is_closed_at_the_limit_of_the_text(tables: Path) -> None:
     endless = member("unigram with bytes", "it goes on and on ", 2)
     (made,) = apart([thinkers()[0], endless], PROMPTS[:1], tables)

@@ -76,6 +76,25 @@ def test_a_budget_that_is_never_reached_changes_no_answer(place: Place) -> None:
         assert (ample["thinking"], ample["tokens"], ample["score"]) == (free["thinking"], free["tokens"], free["score"])
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (f"{POOL[1]} thinking_budget=5", "none of its 9 responses has thinking, so thinking_budget=5 has no effect"),
+        (f"{THINKS} thinking=<plan>...</plan>", "has thinking, so thinking=<plan>...</plan> has no effect"),
+        (f"{THINKS} thinking_budget=64", "thinking_budget=64 leaves no room for an answer: a response has at most 64"),
+        (f"{THINKS} thinking_budget=63", ""),
+        (f"{THINKS} thinking_budget=0", ""),
+    ],
+)
+def test_an_option_of_thinking_that_does_nothing_is_named(place: Place, line: str, says: str) -> None:
+    place.pool(line, POOL[2])
+    ran = place.advisor(*SELECT[:-3], "--limit", "9", "--no-verify", "--out", "run")
+    notes = [each for each in ran.err.splitlines() if "thinking" in each and each.startswith("note")]
+    assert ran.status == 0
+    assert len(notes) == bool(says)
+    assert all(says in each for each in notes)
+
+
 def test_a_set_that_thinks_apart_writes_what_the_class_writes(run: Place) -> None:
     result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
     assert result["ensemble"]["think"] == result["rules"]["think"] == "apart"
@@ -128,9 +147,21 @@ def test_the_control_takes_the_tokens_that_the_set_took(run: Place) -> None:
     words = control["note"].split()
     responses, drawn, spent = int(words[0]), float(words[5]), float(words[-1])
     assert spent == pytest.approx(by_name["unite"]["tokens_per_question"], abs=0.05)
+    # The same texts as in the run: all thinking, and the answer of each member.
+    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    (decoded,) = (each for each in result["strategies"] if each["strategy"] == "unite")
+    assert by_name["unite"]["tokens_per_question"] == pytest.approx(decoded["tokens_per_question"])
     assert control["tokens_per_question"] == pytest.approx(drawn, abs=0.05)
     # The fewest responses that reach it.
     assert drawn >= spent > drawn * (responses - 1) / responses - 3
+
+
+def test_the_table_says_how_many_responses_the_control_has(run: Place) -> None:
+    own = ("evaluate", "run", "--methods", "unite", "--limit", "24", "--quiet")
+    assert "as many drawn responses as take the tokens of the set" in " ".join(
+        run.advisor(*own, "--think", "apart").out.split()
+    )
+    assert "as many drawn responses as the set has members" in " ".join(run.advisor(*own).out.split())
 
 
 def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> None:

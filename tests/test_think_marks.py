@@ -64,6 +64,18 @@ FAMILY = {
         "<|channel|>analysis<|message|>",
         "<|end|><|start|>assistant<|channel|>final<|message|>",
     ),
+    "Kimi K3": Family(
+        "bytes",
+        ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|><|open|>response<|sep|>",
+    ),
+    "Inkling": Family(
+        "bytes",
+        ("<|content_thinking|>", "<|end_message|>", "<|message_model|>", "<|content_text|>"),
+        "<|content_thinking|>",
+        "<|end_message|><|message_model|><|content_text|>",
+    ),
     "PLaMo 3": Family(
         "bytes",
         ("<|plamo:begin_", "<|plamo:end_", ":plamo|>"),
@@ -242,6 +254,31 @@ def test_a_budget_writes_the_end_in_special_tokens(name: str, budget: int, table
     assert made.text
 
 
+@pytest.mark.parametrize("name", FAMILY)
+def test_without_a_budget_for_thinking_the_section_is_empty(name: str, tables: Path) -> None:
+    """Also where the model opens it by several tokens."""
+    (made,) = Ensemble([thinker(name, thinking_budget=0)], cache_dir=tables).generate([PROMPT], max_new_tokens=TOKENS)
+    (thought,) = made.thinking
+    assert thought is not None
+    section = ids_of(name, FAMILY[name].opening) + ids_of(name, FAMILY[name].closing)
+    assert (list(thought.tokens[: len(section)]), thought.text) == (section, "")
+    assert made.text
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_budget_that_ends_within_the_end_writes_only_the_rest(name: str, tables: Path) -> None:
+    """What the model wrote of it stays. The characters of a special token are not the token."""
+    prompt, thought = f"{PROMPT}{FAMILY[name].opening}", "is 4 [ < "
+    end = ids_of(name, FAMILY[name].closing)
+    for budget in range(len(ids_of(name, thought)), len(ids_of(name, thought)) + len(end)):
+        one = member(name, f"{thought}{FAMILY[name].closing}{ANSWER}", prompt, thinking_budget=budget)
+        (made,) = Ensemble([one], cache_dir=tables).generate([prompt], max_new_tokens=TOKENS)
+        (each,) = made.thinking
+        assert each is not None
+        assert list(each.tokens[: len(ids_of(name, thought)) + len(end)]) == [*ids_of(name, thought), *end]
+        assert (each.text, made.text.split()[0]) == (thought.strip(), "The")
+
+
 def test_an_answer_at_once_in_the_channel_of_answers_is_no_thinking(tables: Path) -> None:
     """So gpt-oss may write; its mark belongs to its own context."""
     final = "<|channel|>final<|message|>"
@@ -265,6 +302,35 @@ def test_with_others_no_special_token_is_written(tables: Path) -> None:
         assert not set(made.tokens) & set(ids_of("Magistral", "[THINK][/THINK]"))
 
 
+ENDS = {
+    "gpt-oss": "<|end|><|start|>assistant",
+    "Inkling": "<|end_message|><|message_model|>",
+    "Kimi K3": "<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>",
+}
+
+
+@pytest.mark.parametrize("think", [None, "apart"])
+@pytest.mark.parametrize("name", ENDS)
+def test_what_ends_an_answer_ends_the_text_of_several_models(name: str, think: str | None, tables: Path) -> None:
+    """It is no EOS of these models, and no other member has it."""
+    family, begun = FAMILY[name], "" if think else f"{FAMILY[name].opening}hm{FAMILY[name].closing}"
+    prompt = PROMPT + begun
+    script = f"{family.opening}hm{family.closing}" if think else ""
+    members = [member(name, f"{script}It is 4.{ENDS[name]} and so on ", prompt, seed) for seed in (1, 2)]
+    options = {} if think is None else {"think": think}
+    (made,) = Ensemble(members, cache_dir=tables, **options).generate([prompt], max_new_tokens=TOKENS)
+    assert (made.text, made.finish_reason) == ("It is 4.", "eos")
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_model_that_was_a_member_writes_its_end_alone(name: str, tables: Path) -> None:
+    """Its own EOS ends its text again, and its thinking is not ended by what ends an answer."""
+    one = thinker(name)
+    (wanted,) = Ensemble([one], cache_dir=tables).generate([PROMPT], max_new_tokens=TOKENS)
+    among_others = Ensemble([one, partner()], cache_dir=tables).members[0]
+    assert Ensemble([among_others], cache_dir=tables).generate([PROMPT], max_new_tokens=TOKENS) == [wanted]
+
+
 def test_a_tokenizer_without_such_tokens_stays_as_it_is(tables: Path) -> None:
     """Control texts around a section are not enough: here ``<|end|>`` ends a turn, as Phi's does."""
     one = member_of(tiny_model(tokenizer_named("bytes")), tokenizer_named("bytes"), name="one", chat_template="never")
@@ -281,8 +347,8 @@ def test_what_a_user_writes_is_never_a_mark(tables: Path) -> None:
     assert not set(alone.vocabulary.continue_ids(b"a[/THINK]b")) & alone.vocabulary.marks
 
 
-def test_a_member_behind_a_server_thinks_with_its_special_tokens(tmp_path: Path) -> None:
-    name = "Magistral"
+@pytest.mark.parametrize("name", ["Magistral", "Kimi K3"])
+def test_a_member_behind_a_server_thinks_with_its_special_tokens(name: str, tmp_path: Path) -> None:
     here, other = thinker(name), partner()
     folder = save_member(tmp_path / "model", tiny_model(tokenizer_of(name)), tokenizer_of(name))
     with serving(Ensemble([here], cache_dir=tmp_path)) as server:

@@ -69,7 +69,7 @@ CHANNELS = {
     "gpt-oss": "<|channel|>analysis<|message|>2 + 2<|end|><|start|>assistant<|channel|>final<|message|>It is 4."
     "<|return|>",
     "Kimi K3": "<|open|>think<|sep|>2 + 2<|close|>think<|sep|><|open|>response<|sep|>It is 4.<|close|>response<|sep|>"
-    "<|close|>message<|sep|>",
+    "<|close|>message<|sep|><|end_of_msg|>",
     "Inkling": "<|content_thinking|>2 + 2<|end_message|><|message_model|><|content_text|>It is 4.<|end_message|>",
 }
 
@@ -85,6 +85,16 @@ def test_models_that_write_in_channels_leave_no_control_text(text: str) -> None:
     assert read(text[: text.index(form.closing)], cut=True) == ("2 + 2", "")
     behind = text.removeprefix(form.opening)
     assert read(behind) == ("2 + 2", "It is 4.")
+
+
+@pytest.mark.parametrize("text", CHANNELS.values(), ids=CHANNELS)
+def test_an_answer_whose_channel_the_template_opened_leaves_no_control_text(text: str) -> None:
+    """So Kimi K3 and Inkling answer where thinking is off."""
+    (form,) = (form for form in FAMILIES if form.ending and text.startswith(form.opening))
+    answer = text.partition(form.closing)[2]
+    assert read(answer) == (None, "It is 4.")
+    others = [("It is 4.", False)] * 3
+    assert ThinkingReader([*others, (answer, False)]).read(answer) == (None, answer)
 
 
 def test_the_tag_that_ends_an_answer_of_plamo_is_not_its() -> None:

@@ -586,8 +586,7 @@ def _result(
     if profile.cost.tokens and not answered.strategy.ASKS:
         # Decoded together: all members write all tokens, in the time of the whole set. But of thinking, each writes its
         # own, which is only counted in all.
-        thinking = profile.cost.thinking_tokens
-        tokens = profile.cost.tokens - thinking + thinking / len(costs)
+        tokens = profile.cost.tokens_of_set(len(costs)) / len(costs)
         costs = {name: each._replace(tokens=tokens) for name, each in costs.items()}
         seconds = profile.cost.seconds / n
     prices = [each.price(held_out.prices.get(name)) for name, each in costs.items()]

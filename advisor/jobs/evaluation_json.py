@@ -76,7 +76,7 @@ def _method(result: MethodResult, task: Task, seed: int) -> EvaluatedMethod:
         p_adjusted=result.p_adjusted,
         gained=difference.gained if difference else None,
         lost=difference.lost if difference else None,
-        tokens_per_question=profile.cost.tokens / len(task.examples) if profile else None,
+        tokens_per_question=None if result.tokens is None else result.tokens / len(task.examples),
         ms_per_token=result.ms_per_token,
         seconds_per_question=result.seconds,
         share_ensembled=result.ensembled,

@@ -70,6 +70,14 @@ class MethodResult:
     handled: float | None = None
     peak_memory: int | None = None
 
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of all models and questions; None if it was not run."""
+        if self.profile is None:
+            return None
+        decoded, cost = self.level not in ("response", "control"), self.profile.cost
+        return cost.tokens_of_set(len(self.members)) if decoded else cost.tokens
+
 
 class Evaluator:
     """Runs methods on a set.
@@ -261,7 +269,7 @@ class Evaluator:
         if not can_vote(self.task):
             return MethodResult(CONTROL, "control", left_out=_NO_VOTE)
         # The thinking is the same for all methods, and the answers are nearly as long.
-        spent = [each.profile.cost.tokens for each in results if each.level == "token" and each.profile is not None]
+        spent = [each.tokens for each in results if each.level == "token" and each.tokens is not None]
         tokens = max(spent, default=None) if self._config.think else None
         best, seed = _best(alone).model, self._config.seed
         if tokens is None:

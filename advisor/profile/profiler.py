@@ -84,9 +84,19 @@ class Profiler:
             for name, candidate in self._candidates.items()
         }
         self.failures: dict[str, str] = {}
+        self._unused: set[str] = set()
         for name, identity in self.identities.items():
             if isinstance(identity, ServerIdentity) and identity.lacks is not None:
                 progress.say(f"{name}: {identity.lacks}; until then it gives whole texts")
+        limit = config.inference.limit(config.dev)
+        for name, candidate in self._candidates.items():
+            checkpoint = candidate.checkpoint
+            budget = checkpoint.thinking_budget if checkpoint.is_remote else candidate.thinking_budget
+            if budget is not None and budget >= limit and config.dev.metric != "choice":
+                progress.say(
+                    f"{name}: thinking_budget={budget} leaves no room for an answer: a response has at most {limit} "
+                    "tokens, thinking included; give a lower budget, or more tokens with --max-new-tokens"
+                )
 
     @property
     def loads(self) -> Mapping[str, Sequence[float]]:
@@ -115,8 +125,10 @@ class Profiler:
         results = profile_in_turns(names, task, run)
         # In the order of the names: jobs that run at the same time finish in any order.
         for name in names:
-            if isinstance(failure := results[name], MemberError):
-                self.failures[name] = _without_name(name, failure)
+            if isinstance(result := results[name], MemberError):
+                self.failures[name] = _without_name(name, result)
+            else:
+                self._say_no_thinking(result)
         return {name: result for name in names if isinstance(result := results[name], Profile)}
 
     def together(
@@ -374,6 +386,20 @@ class Profiler:
             self._progress.say(
                 f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered; they count "
                 f"as wrong, and not for its mean length; the first: {errors[0]}"
+            )
+
+    def _say_no_thinking(self, profile: Profile) -> None:
+        candidate = self._candidates[profile.model]
+        tags, budget = candidate.thinking, candidate.thinking_budget
+        named = [f"thinking={tags.option}"] if tags else []
+        # A budget of 0 is kept where nothing is thought.
+        named += [f"thinking_budget={budget}"] if budget else []
+        if profile.model not in self._unused and named and not any(answer.thought for answer in profile.answers):
+            # Once: a race asks in several rounds.
+            self._unused.add(profile.model)
+            self._progress.say(
+                f"{profile.model}: none of its {len(profile.answers)} responses has thinking, so {' and '.join(named)} "
+                "has no effect; leave it out, or name the tags that the model writes with thinking=OPENING...CLOSING"
             )
 
 

@@ -138,10 +138,11 @@ def print_methods(evaluation: Evaluation) -> None:
     """Print methods side by side, on standard output."""
     console = Console(highlight=False)
     console.print(methods_table(evaluation))
+    drawn = "take the tokens of the set" if evaluation.think else "the set has members"
     console.print(
         "p: of no gain over the best single model, corrected for the number of methods (Holm). joint: steps in which "
         "several members decided. entries: probabilities that a step looks at. self-consistency: the majority of the "
-        "best single model over as many drawn responses as the set has members."
+        f"best single model over as many drawn responses as {drawn}."
     )
     for entry in evaluation.methods:
         if entry.left_out:

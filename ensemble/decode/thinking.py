@@ -84,13 +84,12 @@ class Thought(RunningSequence):
             if place >= 0:
                 self._marked = place + len(marker)
             elif self._budget is not None and len(self.tokens) > self._budget:
-                # The token over the budget was not read by the model yet.
-                del self.tokens[count:], self.data[before:]
+                # The token over the budget was not read by the model yet. An opening tag stays whole.
+                self._cut(count, before, self._start)
                 self._close(form, "length")
         if self._marked is not None and self.data[self._marked :].strip():
             # The last token is the answer's. Of one that also ends the marker, that part stays.
-            del self.tokens[count:]
-            self.tokens += self._member.vocabulary.continue_ids(bytes(self.data[before : self._marked]))
+            self._cut(count, before, self._marked)
             self.finish_reason = "stop"
 
     def outcome(self) -> Generation | MemberError | None:
@@ -119,14 +118,35 @@ class Thought(RunningSequence):
             self.finish_reason = "stop"
         return self._form
 
+    def _cut(self, count: int, before: int, end: int) -> None:
+        """Take back the last token, behind ``count`` tokens and ``before`` bytes, but not its part before ``end``."""
+        if end < len(self.data):
+            del self.tokens[count:]
+            self.tokens += self._member.vocabulary.continue_ids(bytes(self.data[before:end]))
+            del self.data[max(before, end) :]
+
     def _close(self, form: ThinkingTags, reason: FinishReason) -> None:
         """Write the end marker for the member."""
-        marker = form.ending + form.closing
-        self.tokens += self._member.vocabulary.control_ids(marker)
-        self.data += marker.encode()
+        rest = self._missing(form.ending + form.closing)
+        self.tokens += self._member.vocabulary.control_ids(rest)
+        self.data += rest.encode()
         self._marked, self._reason = len(self.data), reason
         if len(self.tokens) >= self.settings.max_new_tokens:
             self.finish_reason = "length"
+
+    def _missing(self, marker: str) -> str:
+        """An end marker without what the member wrote of it: the limit may be in its middle."""
+        vocabulary, thought = self._member.vocabulary, self.data[self._start :]
+
+        def marks(text: str) -> list[int]:
+            return [index for index in vocabulary.control_ids(text) if index in vocabulary.marks]
+
+        for place in range(len(marker) - 1, 0, -1):
+            begun, rest = marker[:place], marker[place:]
+            # The first characters of a special token are text, and not a part of it.
+            if thought.endswith(begun.encode()) and marks(begun) + marks(rest) == marks(marker):
+                return rest
+        return marker
 
 
 class Thinker(Decoder):

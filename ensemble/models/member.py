@@ -83,14 +83,18 @@ class Member(ABC):
         return self
 
     def as_writing(self, *, alone: bool) -> Member:
-        """The member as it writes: alone also the special tokens that mark its thinking, and not among others."""
-        names = self.vocabulary.special_tokens if alone else {}
+        """The member as it writes: alone also the special tokens that mark its thinking, and not among others.
+
+        There, the special token with which its answer ends is EOS: no other member can write it.
+        """
+        vocabulary, names = self.vocabulary, self.vocabulary.special_tokens
         forms = forms_of(None if self.spec is None else self.spec.thinking)
-        marks = {index for form in forms for index in form.special_tokens(names)}
-        if marks == self.vocabulary.marks:
+        marks = {index for form in forms for index in form.special_tokens(names)} if alone else set()
+        ends = set() if alone else {index for form in forms for index in form.end_tokens(names)}
+        if marks == vocabulary.marks and ends == vocabulary.ends:
             return self
-        vocabulary = Vocabulary(self.tokenizer, self.vocabulary.eos_ids, self.vocabulary.size, marks)
-        return replace(self, vocabulary=vocabulary)
+        eos_ids = tuple(index for index in vocabulary.eos_ids if index not in vocabulary.ends)
+        return replace(self, vocabulary=Vocabulary(self.tokenizer, eos_ids, vocabulary.size, marks, ends))
 
     @property
     def uses_chat_template(self) -> bool:

@@ -228,9 +228,13 @@ def read_options(shape: type[Line], words: Sequence[str], place: str) -> Line:
             raise InputError(f"an option has no =; write key=value, for {names}", of=place)
         if not equals or key not in shape.model_fields:
             shown, of = (key, "model behind a server") if of_server else (word, "model")
+            if not of_server and key in ServerLine.model_fields:
+                raise InputError(
+                    f"{key} is an option of a model behind a server; the options of this one are {names}", of=place
+                )
             raise InputError(f"{shown!r} is not an option of a {of}; the options are {names}", of=place)
         if key in texts:
-            raise InputError("an option is given twice", of=place)
+            raise InputError(f"{key} is given twice", of=place)
         texts[key] = text
     try:
         return shape.model_validate(texts)

@@ -24,6 +24,7 @@ class ThinkingTags:
         ending: Control text between the section and ``closing``, of models that write in channels: an answer without
             thinking begins with ``closing``, too.
         around: Control texts at the ends of the section and of the answer, which belong to neither.
+        ends: Control texts that end an answer. They need not be EOS: more of them may follow.
         needs_closing: Whether the opening may begin an answer, too, so that it counts only together with the closing.
     """
 
@@ -31,6 +32,7 @@ class ThinkingTags:
     closing: str
     ending: str = ""
     around: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
     needs_closing: bool = False
 
     @property
@@ -48,13 +50,21 @@ class ThinkingTags:
         # Control texts around it alone are another family's, and may mean something else there.
         if self.needs_closing or not any(name in self.opening or name in self.closing for name in names.values()):
             return set()
-        texts = (self.opening, self.closing, self.ending, *self.around)
+        texts = (self.opening, self.closing, self.ending, *self.around, *self.ends)
         return {index for index, name in names.items() if any(name in text for text in texts)}
+
+    def end_tokens(self, names: Mapping[int, str]) -> set[int]:
+        """Of the same tokens, those with which the end of an answer begins."""
+        return {index for index in self.special_tokens(names) if any(end.startswith(names[index]) for end in self.ends)}
+
+    def is_ended(self, text: str) -> bool:
+        """Whether a text has the end of an answer."""
+        return text.rstrip().endswith(self.ends)
 
     def trimmed(self, text: str) -> str:
         """A text without white space and control texts at its ends."""
-        text = text.strip()
-        while mark := next((mark for mark in self.around if text.startswith(mark) or text.endswith(mark)), None):
+        text, marks = text.strip(), (*self.around, *self.ends)
+        while mark := next((mark for mark in marks if text.startswith(mark) or text.endswith(mark)), None):
             text = text.removeprefix(mark).removesuffix(mark).strip()
         return text
 
@@ -80,21 +90,24 @@ FAMILIES = (
         "<|channel|>analysis<|message|>",
         "<|channel|>final<|message|>",
         "<|end|><|start|>assistant",
-        ("<|end|>", "<|start|>assistant", "<|return|>"),
+        around=("<|start|>assistant",),
+        ends=("<|end|>", "<|return|>"),
     ),  # gpt-oss
     ThinkingTags(
         "<|open|>think<|sep|>",
         "<|open|>response<|sep|>",
         "<|close|>think<|sep|>",
-        ("<|close|>think<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+        around=("<|close|>think<|sep|>",),
+        ends=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
     ),  # Kimi K3
     ThinkingTags(
         "<|content_thinking|>",
         "<|content_text|>",
         "<|end_message|><|message_model|>",
-        ("<|end_message|>", "<|message_model|>", "<|content_model_end_sampling|>"),
+        around=("<|message_model|>",),
+        ends=("<|end_message|>", "<|content_model_end_sampling|>"),
     ),  # Inkling
-    ThinkingTags("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>", around=("<|plamo:tag|>",)),  # PLaMo 3
+    ThinkingTags("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>", ends=("<|plamo:tag|>",)),  # PLaMo 3
     # That of gpt-oss where the tokenizer removes its special tokens.
     ThinkingTags("analysis", "assistantfinal", needs_closing=True),
     ThinkingTags("Here is my thought process:", "Here is my response:", needs_closing=True),  # Granite 3
@@ -123,7 +136,8 @@ class ThinkingReader:
 
     Args:
         responses: The texts of the model, and whether each was cut off at a limit. All together they tell whether the
-            chat template writes the opening tag into the prompt: then nearly all have only the closing one.
+            chat template writes the opening tag into the prompt: then nearly all have only the closing one. They
+            also tell whether control text ends its answers.
         tags: The model's own tags; None for those of the known families.
     """
 
@@ -131,6 +145,8 @@ class ThinkingReader:
         self._forms = forms_of(tags)
         unopened = [(text, cut) for text, cut in responses if self._opening(text.lstrip()) is None]
         self._of_template = next((form for form in self._forms if _is_of_template(form, unopened)), None)
+        whole = [text for text, cut in unopened if not cut]
+        self._ended = next((form for form in self._forms if 2 * sum(map(form.is_ended, whole)) >= len(whole)), None)
 
     def read(self, text: str, *, cut: bool = False) -> tuple[str | None, str]:
         """Part a response.
@@ -147,7 +163,8 @@ class ThinkingReader:
         if form is not None:
             rest = rest.removeprefix(form.opening)
         elif (form := self._of_template) is None or not (cut or form.closing in text):
-            return None, text
+            ended = self._ended
+            return None, ended.trimmed(text) if ended is not None and ended.is_ended(text) else text
         thinking, _, rest = rest.partition(form.closing)
         answer = form.trimmed(rest)
         # Some servers close the section at a budget, and the model closes it again.

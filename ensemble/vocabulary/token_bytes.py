@@ -71,9 +71,12 @@ class Vocabulary:
         eos_ids: The ids that end a generation, from the generation configuration; the tokenizer's EOS id is added.
         size: Rows of the model's output. Ids from the size on, which some tokenizers have, are not used.
         marks: Special tokens that the model may write, as their text: those of the thinking of a model alone.
+        ends: Special tokens that end a generation too: those at the end of an answer of a model among others.
 
     Attributes:
         marks: As given.
+        ends: As given.
+        eos_ids: All ids that end a generation.
 
     Raises:
         InputError: The tokenizer is not a fast one, or its decoder is not supported.
@@ -85,6 +88,7 @@ class Vocabulary:
         eos_ids: tuple[int, ...],
         size: int,
         marks: Collection[int] = (),
+        ends: Collection[int] = (),
     ) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         name = str(tokenizer.name_or_path)
@@ -92,7 +96,7 @@ class Vocabulary:
             raise InputError("its tokenizer has no fast form (tokenizer.json), which ensembles need", of=name)
         self.name = name
         self.size = size
-        self.marks = frozenset(marks)
+        self.marks, self.ends = frozenset(marks), frozenset(ends)
         decoder = _component(backend.decoder)
         self._byte_level = _is_byte_level(decoder, name)
         self._plain = decoder is None
@@ -107,8 +111,8 @@ class Vocabulary:
         self._literal: dict[int, str] = {index: token.content for index, token in added.items() if not token.special}
         # Some models end a generation by other ids than their tokenizer's EOS, for example at the end of a chat turn.
         own_eos = tokenizer.eos_token_id
-        ends = {*eos_ids, *([own_eos] if isinstance(own_eos, int) else [])}
-        self.eos_ids = tuple(sorted(index for index in ends if index < size))
+        all_eos = {*eos_ids, *self.ends, *([own_eos] if isinstance(own_eos, int) else [])}
+        self.eos_ids = tuple(sorted(index for index in all_eos if index < size))
         special = {index for index, token in added.items() if token.special}
         self._special = special | set(tokenizer.all_special_ids) | {*self.eos_ids, *_unknown_ids(backend)}
         self._backend = backend
@@ -123,9 +127,10 @@ class Vocabulary:
 
     @property
     def special_tokens(self) -> dict[int, str]:
-        """The special tokens that the model has a row for, without those of EOS."""
-        known = (index for index in self._special if index in self._tokens and index < self.size)
-        return {index: self._tokens[index] for index in known if index not in self.eos_ids}
+        """The special tokens that the model has a row for, without those of EOS that are no :attr:`ends`."""
+        eos = set(self.eos_ids) - self.ends
+        known = (index for index in self._special - eos if index in self._tokens and index < self.size)
+        return {index: self._tokens[index] for index in known}
 
     def token_bytes(self, index: int) -> bytes | None:
         """The bytes that an id adds to a text; None for ids without a token and for special tokens (EOS included)."""

@@ -47,7 +47,7 @@ class EvaluatedMethod(Scored, OfMethod):
     lost: Count | None = None
     """number of questions on which it scores less"""
     tokens_per_question: Figure = None
-    """tokens of a question"""
+    """tokens of a question, of all models"""
     ms_per_token: Figure = None
     """milliseconds of a token"""
     seconds_per_question: Figure = None
