@@ -129,7 +129,7 @@ class Evaluator:
         for name in self._methods:
             level = get_method(name).level
             if name in left_out:
-                results.append(MethodResult(name, level, left_out=left_out[name]))
+                results.append(_left_out(name, level, left_out[name]))
             elif level == "response":
                 results.append(self._choose(name, alone))
             else:
@@ -173,7 +173,7 @@ class Evaluator:
             together = self._profiler.together(self._names, self.task, name, self._settings.get(name, {}))
         except MemberError as error:
             self._progress.say(str(error))
-            return MethodResult(name, level, left_out=str(error))
+            return _left_out(name, level, str(error))
         result = self._result(name, level, together, alone, _speed(together.cost), together.cost)
         gated = get_method(name).gated or self._settings.get(name, {}).get("gate") is not None
         return replace(result, note=_NO_GATE) if gated and self.task.metric == "choice" else result
@@ -190,7 +190,7 @@ class Evaluator:
             raise  # all other methods would fail as well
         except UniteError as error:
             self._progress.say(str(error))
-            return MethodResult(name, "response", left_out=str(error))
+            return _left_out(name, "response", str(error))
         speeds = [_speed(member.cost) for member in alone]
         # With a router one member answers each question; with the other methods all members answer.
         everyone = range(len(alone))
@@ -303,6 +303,11 @@ class Evaluator:
             handled=cost.handled / cost.steps if cost and decoded and cost.handled else None,
             peak_memory=cost.peak_memory if cost else None,
         )
+
+
+def _left_out(name: str, level: str, reason: str) -> MethodResult:
+    # The name stands beside it.
+    return MethodResult(name, level, left_out=reason.removeprefix(f"method {name}: "))
 
 
 def _best(alone: Sequence[Profile]) -> Profile:

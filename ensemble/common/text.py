@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 
 UNKNOWN = "–"
@@ -70,6 +71,12 @@ def shortened(name: str, longest: int) -> str:
         return name
     head = (longest - 1) // 2
     return f"{name[:head]}…{name[len(name) - (longest - 1 - head) :]}"
+
+
+def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
+    """Return the question of a message whether the nearest of some names is meant; empty if none is near."""
+    near = get_close_matches(name, list(names), most)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def sentence(text: str) -> str:
