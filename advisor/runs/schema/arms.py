@@ -17,8 +17,8 @@ class ArmFigures(Accuracy):
 
     arm: ArmCode
     """`single`: the best single model; `self_consistency`, `best_of_n`: the vote of several of its responses, or the
-    one that the second judge prefers; `vote`: the panel's vote; `fusion`: the panel with a writer; `self_fusion`: the
-    writer with its own drafts; `cheapest`: the cheapest candidate"""
+    one that a judge prefers (of a judged task the second judge); `vote`: the panel's vote; `fusion`: the panel with a
+    writer; `self_fusion`: the writer with its own drafts; `cheapest`: the cheapest candidate"""
     models: Annotated[tuple[Line, ...], Field(min_length=1)]
     """those that answer; of a fusion the panel, and then the writer"""
     draws: Positive = 1
