@@ -249,8 +249,10 @@ def duration(value: float | None) -> str:
 
 
 def price(value: float | None) -> str:
-    """Return dollars: ``$0.42``."""
-    return UNKNOWN if value is None else f"${value:,.2f}"
+    """Return dollars: ``$0.42``; two digits of less than a cent, which would else be nothing."""
+    if value is None:
+        return UNKNOWN
+    return f"${value:,.2f}" if value >= 0.01 or not value else f"${value:.2g}"
 
 
 def milliseconds(value: float | None) -> str:

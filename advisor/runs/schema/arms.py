@@ -95,11 +95,7 @@ class ArmsSection(Schema):
 
     def cost_of(self, arm: ArmFigures) -> str:
         """The cost of 1,000 questions in words; with ``$`` where the unit is dollars."""
-        cost = arm.cost_per_1000
-        if self.unit != "dollars" or cost is None:
-            return length(cost)
-        # Two digits of less than a cent, which would else be nothing.
-        return price(cost) if cost >= 0.01 or not cost else f"${cost:.2g}"
+        return price(arm.cost_per_1000) if self.unit == "dollars" else length(arm.cost_per_1000)
 
     def share_of(self, arm: ArmFigures) -> float | None:
         """The cost of an arm as a share of the fusion's; None if one of them is not known."""
