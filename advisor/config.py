@@ -91,7 +91,8 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
         command: The command line, for the record.
         race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
             question.
-        judges: The judge of a task with a rubric, and the one that checks it if there are two; empty for other tasks.
+        judges: The judge of a task with a rubric, and the one that checks it if there are two. For other tasks empty,
+            or with ``arms`` the one that chooses among responses.
         batch_results: Files with answers of batches; see :mod:`advisor.profile.batch`.
     """
 
@@ -311,11 +312,14 @@ def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Ta
     checking = options.check_judge if isinstance(options, CheckJudgeOptions) else None
     given = {"judge": options.judge, "check-judge": checking}
     if task.rubric is None:
+        chooses = ("judge",) if isinstance(options, FusionOptions) and options.arms else ()
         for option, line in given.items():
-            if line is not None:
-                raise InputError(f"--{option} {line}: {task.name} has metric {task.metric}, which needs no judge")
-        return ()
-    if given["judge"] is None:
+            if line is not None and option not in chooses:
+                raise InputError(
+                    f"--{option} {line}: {task.name} has metric {task.metric}, which needs no judge; leave it out "
+                    "(only --arms asks one, --judge, for the best of several responses)"
+                )
+    elif given["judge"] is None:
         raise InputError(
             f"{task.name} has metric judge; add --judge with the name of a candidate, or a line as in a pool file"
         )

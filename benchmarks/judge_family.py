@@ -11,19 +11,17 @@ judges varies between models with a standard deviation of 0.6 points, about as o
 
 from __future__ import annotations
 
-import json
-import lzma
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from advisor.judge.family import Scores, family_of, family_preferences
 from advisor.records import FIGURE_ALPHA
+from advisor.runs.schema.judge import FamilyPreference
 from advisor.statistics import cluster_interval
 from benchmarks._measure import Figure, arguments, progress, tell
-from benchmarks._pools import POOLS
+from benchmarks._pools import POOLS, read_pool
 
 JUDGES = {"gpt-4o": "wildbench-gpt4o", "gpt-4-turbo": "wildbench-gpt4turbo"}
 QUESTIONS, MODELS = 1000, 6
@@ -48,7 +46,7 @@ def over_questions(judges: Sequence[tuple[str, Scores]], own: str, others: Seque
     return cluster_interval(np.array(contrast), [*map(str, range(len(contrast)))], FIGURE_ALPHA, (-2.0, 2.0))[0]
 
 
-def preference(judges: Sequence[tuple[str, Scores]], models: Sequence[str], own: str) -> dict[str, Any]:
+def preference(judges: Sequence[tuple[str, Scores]], models: Sequence[str], own: str) -> FamilyPreference:
     """The figures of the first judge, if one of the models is of its family and the second judge of another one."""
     families = {name: "own" if name == own else name for name in models} | {judges[0][0]: "own", judges[1][0]: ""}
     return family_preferences(judges, families, models)[0]
@@ -70,17 +68,14 @@ def found(runs: int, preferred: float = 0.0) -> tuple[float, float]:
     for _ in range(runs):
         judges = simulated(chance, preferred)
         alone += over_questions(judges, "0", names[1:]) > 0
-        both += preference(judges, names, "0")["code"] == "prefers"
+        both += preference(judges, names, "0").code == "prefers"
     return alone / runs, both / runs
 
 
 def said_of(pool: str) -> dict[tuple[str, str], float]:
     """A judge's scores of a pool, by question and model."""
-    found: dict[tuple[str, str], float] = {}
-    with lzma.open(POOLS / f"{pool}.jsonl.xz", "rt", encoding="utf-8") as lines:
-        for line in map(json.loads, lines):
-            found |= {(line["id"], name): float(own[1]) for name, own in line["models"].items() if own[1] is not None}
-    return found
+    profiles = read_pool(pool).logs.profiles
+    return {(answer.id, name): answer.score for name, own in profiles.items() for answer in own.answers}
 
 
 def planted(said: Scores, models: Sequence[str], share: float) -> dict[tuple[str, str], float]:
@@ -98,9 +93,9 @@ def on_wildbench() -> list[Figure]:
     models = sorted({model for _, model in judges[0][1]} & {model for _, model in judges[1][1]})
     families = {name: family_of(name) for name in (*JUDGES, *models)}
     (real,) = family_preferences(judges, families, models)
-    low, high = real["points_ci"]
-    (own,) = real["models"]
-    note = f"gpt-4o against gpt-4-turbo on {own}, {real['n']} questions; {real['code']}"
+    (own,) = real.models
+    low, high = real.points_ci or (None, None)
+    note = f"gpt-4o against gpt-4-turbo on {own}, {real.n} questions; {real.code}"
     unrelated = [name for name in models if name != own]
     placebos = [
         (preference(each, models, name), over_questions(each, name, [other for other in models if other != name]))
@@ -108,7 +103,7 @@ def on_wildbench() -> list[Figure]:
         for each in (judges, judges[::-1])
     ]
     figures = [
-        Figure("wildbench_points", real["points"], low, high, note=note),
+        Figure("wildbench_points", real.points, low, high, note=note),
         Figure("wildbench_over_questions", over_questions(judges, own, unrelated), note="its lower end there"),
         Figure(
             "wildbench_false_over_questions",
@@ -117,7 +112,7 @@ def on_wildbench() -> list[Figure]:
         ),
         Figure(
             "wildbench_false",
-            sum(found["code"] == "prefers" for found, _ in placebos),
+            sum(found.code == "prefers" for found, _ in placebos),
             limit="at most 1",
             note="the same, by the wider interval",
         ),
@@ -127,16 +122,9 @@ def on_wildbench() -> list[Figure]:
         own_models = [name for name in models if families[name] == "gemma"]
         liking = [("gemma", planted(judges[0][1], own_models, share)), judges[1]]
         found = family_preferences(liking, {**families, "gemma": "gemma"}, models)[0]
-        low, high = found["points_ci"]
-        figures.append(
-            Figure(
-                f"wildbench_planted_{share:g}",
-                found["points"],
-                low,
-                high,
-                note=f"one grade more on {share:.0%} of the responses of {' and '.join(own_models)}; {found['code']}",
-            )
-        )
+        note = f"one grade more on {share:.0%} of the responses of {' and '.join(own_models)}; {found.code}"
+        low, high = found.points_ci or (None, None)
+        figures.append(Figure(f"wildbench_planted_{share:g}", found.points, low, high, note=note))
     return figures
 
 

@@ -103,7 +103,7 @@ class Ensemble:
         self._made = self._make(self.weights)
         if self._weights_of_prompt:
             if not isinstance(self._made, TokenRule):
-                raise InputError(f"method {method}: weights perplexity is for token-level methods; give numbers")
+                raise InputError("weights perplexity is for token-level methods; give numbers", of=f"method {method}")
             # A method that takes no weights refuses unequal ones.
             self._make((1.0, *(0.5,) * (len(members) - 1)))
 
@@ -269,7 +269,7 @@ class Ensemble:
             InputError: The method decodes whole spans, or each prompt has other weights.
         """
         if not isinstance(self._made, TokenRule):
-            raise InputError(f"method {self.method}: it does not write tokens; use a token-level one")
+            raise InputError("it does not write tokens; use a token-level one", of=f"method {self.method}")
         if self._weights_of_prompt:
             raise InputError("weights perplexity: each prompt has its own weights, so none can join; give numbers")
         return self._decoder(self._made, batch or Batch())
@@ -449,13 +449,15 @@ class Ensemble:
     def _rule(self) -> TokenRule:
         """The method, if it is a token-level one."""
         if not isinstance(self._made, TokenRule):
-            raise InputError(f"method {self.method}: it scores no tokens; use a token-level one")
+            raise InputError("it scores no tokens; use a token-level one", of=f"method {self.method}")
         return self._made
 
     def _decode(self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch) -> PromptDecoder:
         if not isinstance(self._made, TokenRule):
             if settings.grammar is not None:
-                raise InputError(f"method {self.method}: it takes no grammar; use a token-level one, such as unite")
+                raise InputError(
+                    "it takes no grammar; use a token-level one, such as unite", of=f"method {self.method}"
+                )
             return self._made(prompts, settings, batch)
         draws: Counter[tuple[int, ...]] = Counter()
         starts: dict[int, Callable[[], Decoder]] = {}

@@ -212,6 +212,62 @@ def test_the_second_judge_chooses_among_the_draws_and_the_first_one_scores_its_c
     assert best["cost_per_1000"] * (draws - 1) / draws < fusion_cost <= best["cost_per_1000"]
 
 
+def test_on_a_task_with_references_a_judge_chooses_among_the_draws_and_sees_no_reference(
+    place: Place, raw: Raw
+) -> None:
+    adders, verdicts = Adders(drawn=1), list[str]()
+    command = prepare(place, raw, adders)
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        """A judge that adds: it prefers the right sum."""
+        if path.endswith("/models") or body["model"] != "judge":
+            return adders(path, body)
+        prompt = body["prompt"]
+        verdicts.append(prompt)
+        first, second, said = map(int, (re.findall(r"(\d+) \+ (\d+).*It is (\d+)", prompt, re.DOTALL) or [(0,) * 3])[0])
+        text = f" [[{10 if said == first + second else 1}]]"
+        usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 4}
+        return as_json({"choices": [{"text": text, "finish_reason": "stop"}], "usage": usage})
+
+    raw.answer = answer
+    judge = f"openai:{raw.url}/v1#judge chat_template=never price_in=1 price_out=1"
+    command = (*command, "--panel", "ada,bob,cyd", "--drafts", "3", "--judge", judge)
+    planned = json.loads(place.advisor(*command, "--dry-run", "--json").out)
+    assert (verdicts, adders.read) == ([], [])
+    (chooses,) = (reader for reader in planned["readers"] if reader["model"] == "judge")
+    found = section(place, *command)
+    arms = by_arm(found)
+    best, vote = arms["best_of_n"], arms["self_consistency"]
+    # Of some sums one draw in three is right: the judge finds it, and the vote does not.
+    assert best["draws"] >= 3
+    assert best["accuracy"] == 100 > vote["accuracy"]
+    assert best["draws"] < vote["draws"]
+    assert best["cost_per_1000"] * (best["draws"] - 1) / best["draws"] < arms["fusion"]["cost_per_1000"]
+    assert arms["fusion"]["cost_per_1000"] <= best["cost_per_1000"]
+    asked = [prompt for prompt in verdicts if " + " in prompt]
+    assert asked
+    assert all(
+        str(sum(map(int, re.findall(r"(\d+) \+ (\d+)", prompt)[0]))) not in prompt.split("===")[2] for prompt in asked
+    )
+    spent = sum(PRICES[name][0] * (len(prompt) // 4) + PRICES[name][1] * 4 for name, prompt in adders.read)
+    spent += sum(len(prompt) // 4 + 4 for prompt in verdicts)
+    assert spent / 1e6 <= planned["total"]["price"]
+    assert len(asked) <= chooses["questions"]
+    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    assert result["judge"] is None
+    assert list(result["provenance"]["judges"]) == ["judge"]
+
+
+@pytest.mark.parametrize("more", [("--check-judge", "ada"), ()])
+def test_without_arms_no_judge_is_asked_on_a_task_with_references(
+    place: Place, raw: Raw, more: tuple[str, ...]
+) -> None:
+    command = [each for each in prepare(place, raw, Adders()) if more or each != "--arms"]
+    assert "which needs no judge; leave it out (only --arms asks one" in place.refused(
+        *command, *(more or ("--judge", "ada"))
+    )
+
+
 # --- What cannot be asked ---
 
 

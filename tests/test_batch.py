@@ -249,6 +249,18 @@ def test_what_no_batch_can_ask_is_said(place: Place, raw: Raw) -> None:
     assert raw.asked == []
 
 
+def test_what_a_batch_costs_is_at_most_the_tokens_of_its_questions_at_half_the_price(place: Place, raw: Raw) -> None:
+    prepared(place, raw, max_new_tokens=50)
+    place.pool(f"openai:{raw.url}#good revision=1 price_in=1000 price_out=2000")
+    ran = place.advisor(*SELECT, "--batch", "questions")
+    prompts = [line["body"]["messages"][0]["content"] for line in lines_of(place.folder / "questions" / "good.jsonl")]
+    whole = sum(1000 * len(prompt) / 4 + 2000 * 50 for prompt in prompts) / 1e6
+    assert f"at most ${whole:.2f} as requests, and ${whole / 2:.2f} where a batch costs half" in ran.err
+    # Without a price nothing is said of it.
+    place.pool(f"openai:{raw.url}#good revision=1")
+    assert "$" not in place.advisor(*SELECT, "--batch", "more").err
+
+
 def test_models_of_this_process_are_left_to_the_run(place: Place, raw: Raw, models: Path) -> None:
     place.task(QUESTIONS)
     place.pool(str(models / "alpha"), f"openai:{raw.url}#good revision=1")

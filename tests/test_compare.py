@@ -270,6 +270,31 @@ def test_the_smallest_difference_needs_enough_changed_questions_for_the_exact_te
     assert 0.77 <= shown <= 0.88
 
 
+@pytest.mark.parametrize(("n", "spread"), [(60, 0.1), (200, 0.3)])
+def test_figures_of_graded_scores_are_on_the_scale_of_their_differences(n: int, spread: float) -> None:
+    generator = np.random.default_rng(n)
+
+    def grades(count: int, gain: float) -> Floats:
+        """Two columns: a model, and one that is better by a mean gain, and nearly always by another one."""
+        return np.clip([[0.5 + value, 0.5] for value in generator.normal(gain, spread, count)], 0, 1)
+
+    def power(count: int, gain: float) -> float:
+        return float(np.mean([PairedScores(grades(count, gain)).p_two_sided(1, 0)[0] <= 0.05 for _ in range(200)]))
+
+    observed = generator.normal(0, spread, n)
+    (pair,) = pairs_of(table(np.full(n, 0.5), np.clip(0.5 + observed - observed.mean() + spread / 4, 0, 1)))
+    # Three standard deviations of 200 repetitions.
+    assert 0.71 <= power(n, pair.smallest_shown / 100) <= 0.9
+    assert pair.questions_needed is not None
+    assert 0.71 <= power(pair.questions_needed, spread / 4) <= 0.9
+
+
+@pytest.mark.parametrize("clusters", [(), ("a", "b")])
+def test_two_questions_show_no_equality(clusters: tuple[str, ...]) -> None:
+    (pair,) = pairs_of(table([0.5, 0.75], [0.501, 0.752], clusters=clusters))
+    assert (pair.verdict, pair.equivalent) == ("unclear", False)
+
+
 def test_clusters_make_the_smallest_difference_larger() -> None:
     a, b, labels = clustered(np.random.default_rng(3), 60, 10)
     alone, together = (pairs_of(table(a, b, clusters=names))[0].smallest_shown for names in ((), labels))

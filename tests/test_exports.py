@@ -208,6 +208,7 @@ def test_what_cannot_be_handed_over_is_one_line(place: Place) -> None:
     run_of(place)
     export = ("export", "run", "out", "--as")
     assert "--as ?: not one of litellm, vllm-sr" in place.refused(*export, "?")
+    assert "`advisor select --batch FOLDER` writes questions" in place.refused(*export, "openai-batch")
     assert "add --allow-server http://10.0.0.1:8000" in place.refused(*export, "litellm")
     assert "--as has no effect with --compose" in place.refused(*export, "litellm", "--compose")
     (place.folder / "out").mkdir()

@@ -26,7 +26,7 @@ from advisor.response_cache import Response
 from advisor.running.asking import Answered, Answerer
 from advisor.running.strategy_to_run import find_strategy
 from advisor.strategies import label
-from advisor.strategies.fusion import OWN_PROMPT, Fusion, prompt_template, with_drafts
+from advisor.strategies.fusion import Fusion, own_prompt, prompt_template, with_drafts
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.single import Single
@@ -330,7 +330,7 @@ def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: t
         "writer": "cyd",
         "draws": 1,
         "rounds": 1,
-        "prompt": OWN_PROMPT,
+        "prompt": own_prompt(),
     }
     assert (found["accuracy"], found["calls_per_question"], found["shown"]) == (100, 3, "yes")
     readings = [prompt for name, prompt in sums.read if "before it come" in prompt.lower()]

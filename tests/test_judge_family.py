@@ -58,30 +58,31 @@ def test_the_contrast_is_over_models_of_neither_family_and_the_wider_interval_co
     mine, theirs = family_preferences([("gpt-9", first), ("claude-9", second)], FAMILIES, MODELS)
     gaps = {name: [first[str(n), name] - second[str(n), name] for n in range(40) if n != 3] for name in MODELS}
     contrast = [gaps["gpt-1"][n] - fmean(gaps[name][n] for name in MODELS[2:]) for n in range(39)]
-    assert (mine["models"], mine["others"], mine["n"]) == (["gpt-1"], list(MODELS[2:]), 39)
-    assert mine["points"] == pytest.approx(100 * fmean(contrast))
+    assert (mine.models, mine.others, mine.n) == (("gpt-1",), MODELS[2:], 39)
+    assert mine.points == pytest.approx(100 * fmean(contrast))
+    assert mine.points_ci is not None
     over_questions = cluster_interval(np.array(contrast), [str(n) for n in range(39)], ends=(-2, 2))
     half = 100 * stdev(map(fmean, [gaps[name] for name in MODELS[2:]])) * (1 + 1 / 3) ** 0.5 * stats.t.isf(0.025, 2)
-    assert mine["points_ci"][0] == pytest.approx(min(over_questions[0], mine["points"] - half))
-    assert mine["points_ci"][1] == pytest.approx(max(over_questions[1], mine["points"] + half))
-    assert (theirs["judge"], theirs["models"], theirs["others"]) == ("claude-9", ["claude-1"], list(MODELS[2:]))
+    assert mine.points_ci[0] == pytest.approx(min(over_questions[0], mine.points - half))
+    assert mine.points_ci[1] == pytest.approx(max(over_questions[1], mine.points + half))
+    assert (theirs.judge, theirs.models, theirs.others) == ("claude-9", ("claude-1",), MODELS[2:])
 
 
 @pytest.mark.parametrize(("bonus", "code"), [(0.4, "prefers"), (-0.4, "against"), (0.0, "unclear")])
 def test_what_the_interval_says(bonus: float, code: str) -> None:
     first = scores(1, [bonus, 0, 0, 0, 0], questions=200)
     mine, _ = family_preferences([("gpt-9", first), ("claude-9", scores(2, questions=200))], FAMILIES, MODELS)
-    assert mine["code"] == code
+    assert mine.code == code
 
 
 def test_two_judges_of_one_family_say_nothing_about_it() -> None:
     (found,) = family_preferences([("gpt-9", scores(1, [0.4, 0, 0, 0, 0])), ("gpt-8", scores(2))], FAMILIES, MODELS)
-    assert (found["judge"], found["code"]) == ("gpt-9", "same_family")
+    assert (found.judge, found.code) == ("gpt-9", "same_family")
 
 
 def test_few_models_of_neither_family_show_no_spread() -> None:
     judges: list[tuple[str, Scores]] = [("gpt-9", scores(1)), ("claude-9", scores(2))]
-    assert {each["code"] for each in family_preferences(judges, FAMILIES, MODELS[:3])} == {"few_others"}
+    assert {each.code for each in family_preferences(judges, FAMILIES, MODELS[:3])} == {"few_others"}
     assert family_preferences(judges, FAMILIES, MODELS[2:]) == []
 
 
@@ -94,8 +95,8 @@ def test_clusters_of_questions_widen_the_interval() -> None:
         family_preferences(judges, FAMILIES, MODELS, clusters)
         for clusters in (None, {str(n): str(n % 4) for n in range(80)})
     )
-    assert alone["code"] == "prefers"
-    assert shared["code"] == "unclear"
+    assert alone.code == "prefers"
+    assert shared.code == "unclear"
 
 
 def test_a_preference_is_rarely_found_where_models_only_differ() -> None:

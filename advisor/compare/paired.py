@@ -348,12 +348,22 @@ def smallest_shown(difference: Difference, alpha: float, design: float, units: i
         return 100.0
     n = difference.n / design
     # Connor's formula, solved for the difference. As in the interval, one question more is gained and one lost.
-    discordance = (difference.discordance * difference.n + 2) / (difference.n + 2)
+    changed, size = _changes(difference)
+    discordance = (changed * difference.n + 2) / (difference.n + 2)
     alarm, miss = z_value(alpha), z_value(1 - POWER)
     spread = math.sqrt(max(n + miss**2 - alarm**2, 0.0))
     share = math.sqrt(discordance) * (alarm * math.sqrt(n) + miss * spread) / (n + miss**2)
     # The exact test is stricter than the formula by about one question, and it needs a few changed questions at all.
-    return 100 * min(1.0, max(share + 1 / n, float(special.gammaincinv(fewest, POWER)) / n))
+    return 100 * min(1.0, size * max(share + 1 / n, float(special.gammaincinv(fewest, POWER)) / n))
+
+
+def _changes(difference: Difference) -> tuple[float, float]:
+    """The share of the questions whose scores differ, and the typical size of these differences.
+
+    The size is 1 for scores of 0 and 1. Grades that differ by a tenth are counted as tenths of such questions.
+    """
+    share = (difference.gained + difference.lost) / difference.n
+    return share, math.sqrt(difference.discordance / share) if share else 1.0
 
 
 def _parts(table: ScoreTable, seed: int) -> dict[str, PairedScores]:
@@ -387,7 +397,8 @@ def _compared(
     error = 100 * math.sqrt(design * max(difference.discordance - (estimate / 100) ** 2, 0.0) / difference.n)
     least = abs(estimate) - z_value(1 - POWER) * error
 
-    equivalent = -margin < low and high < margin
+    # Equal clusters, or nearly equal grades, of a few questions leave an interval without a width.
+    equivalent = -margin < low and high < margin and paired.units >= _fewest(alpha)
     verdict: Verdict = "equal" if equivalent else "unclear"
     if p_adjusted <= 2 * alpha and estimate:
         verdict = "better" if estimate > 0 else "worse"
@@ -412,14 +423,14 @@ def questions_for(
     How many answers differ is taken from `difference`; `true` is in points, and `alpha` as for :func:`smallest_shown`.
     """
     # Answers that never differed on a few questions may do so on others.
-    discordance = difference.discordance or 1 / (difference.n + 2)
-    questions = questions_needed(true, discordance, alpha) if true > 0 else None
+    changed, size = _changes(difference)
+    questions = questions_needed(true / size, changed or 1 / (difference.n + 2), alpha) if true > 0 else None
     if questions is None:
         return None
     # One question of a difference more: the exact test is stricter than the formula. Without it, the power is 76% to
     # 79% in place of 80%. Clusters of the same size must be enough for their test, too.
     fewest = _fewest(alpha) * difference.n / paired.units
-    return math.ceil(max(paired.design_effect(*pair) * (questions + 100 / true), fewest))
+    return math.ceil(max(paired.design_effect(*pair) * (questions + 100 * size / true), fewest))
 
 
 def _fewest(alpha: float) -> int:

@@ -23,5 +23,6 @@ def target_named(name: str) -> Target:
     found = {module.name.replace("_", "-"): module.name for module in pkgutil.iter_modules(__path__)}
     del found["target"]
     if name not in found:
-        raise InputError(f"--as {name}: not one of {', '.join(sorted(found))}")
+        batch = "; `advisor select --batch FOLDER` writes questions as batch files" if "batch" in name else ""
+        raise InputError(f"--as {name}: not one of {', '.join(sorted(found))}{batch}")
     return cast(Target, import_module(f"{__name__}.{found[name]}"))

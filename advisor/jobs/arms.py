@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,18 +32,10 @@ from advisor.strategies.vote import Vote
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Task, clusters_of
 from ensemble.common.text import counted, interval_name, p_value, share
-from ensemble.errors import MemberError
+from ensemble.errors import JudgeError, MemberError
 
-
-class _Arm(NamedTuple):
-    """A way to answer the questions; see :class:`ArmFigures`. ``costs`` are by model, ``calls`` those of a question."""
-
-    code: ArmCode
-    models: tuple[str, ...]
-    profile: Profile
-    costs: Mapping[str, Cost]
-    calls: int = 1
-    draws: int = 1
+_Arm = tuple[ArmFigures, Profile]
+"""What an arm is and what it costs, without a comparison, and its answers."""
 
 
 class _LeftOut(Exception):  # noqa: N818  # no error: the other arms go on
@@ -64,35 +56,30 @@ def run_arms(
         chosen: What was asked before: the models' own answers, and the fusion.
         best: The best single model.
         profiler: Asks the models.
-        judge: The judge of the run; None for a task without one.
+        judge: The judge of the run; None without one. For a task without a judge it chooses among responses.
         progress: Shows notes.
 
     Returns:
         The section of the result; None if there is no fusion.
-
-    Raises:
-        JudgeError: A judge failed.
     """
     if config.held_out is None or not chosen.fused:
         return None
     asking = _Asking(config, config.held_out, chosen, best, profiler, judge)
     # The gains are over the best single model, which comes first.
-    arms, left_out = [asking.alone("single", best), asking.fused], list[LeftOutArm]()
+    arms, left_out = [asking.alone("single", best), asking.fused()], list[LeftOutArm]()
     asked: dict[ArmCode, Callable[[], _Arm]] = {
-        "best_of_n" if judge else "self_consistency": asking.best_of_n if judge else asking.self_consistency,
+        **({} if asking.is_judged else {"self_consistency": asking.self_consistency}),
+        **({"best_of_n": asking.best_of_n} if judge else {}),
         "vote": asking.vote,
         "self_fusion": asking.self_fusion,
         "cheapest": asking.cheapest,
     }
     for code, ask in asked.items():
         try:
-            arm = ask()
-            if cost_in(asking.unit, arm.costs, arm.calls, asking.prices) is None:
-                raise _LeftOut("unknown_cost", f"what it costs in {asking.unit} is not known")
-            arms.append(arm)
+            arms.append(ask())
         except _LeftOut as reason:
             left_out.append(LeftOutArm(arm=code, reason_code=reason.code, reason=str(reason)))
-        except MemberError as error:
+        except (MemberError, JudgeError) as error:
             progress.say(f"--arms, {code}: {error}")
             left_out.append(LeftOutArm(arm=code, reason_code="failed", reason=str(error)))
     return _section(config, asking, arms, tuple(left_out))
@@ -107,20 +94,24 @@ class _Asking:
         self._config, self._task, self._chosen, self._best = config, task, chosen, best
         self._profiler, self._judge = profiler, judge
         ((self._fusion, made),) = chosen.fused.items()
-        self._written = made.calls[-1][1].cost
+        self._made, self._written = made, made.calls[-1][1].cost
         self.prices = prices_of(config) | {each.name: each.price for each in config.judges if each.price is not None}
         self.unit = unit_of({**made.spent, best: chosen.alone[best].cost}, self.prices)
-        calls = len(self._fusion.panel) * self._fusion.draws * self._fusion.rounds + 1
-        models = *self._fusion.panel, self._fusion.writer
-        self.fused = _Arm("fusion", models, made.profile, made.spent, calls, self._fusion.draws)
-        self._budget = cost_in(self.unit, made.spent, calls * len(task.examples), self.prices) or 0.0
+        self.is_judged = task.rubric is not None
+        self._calls = len(self._fusion.panel) * self._fusion.draws * self._fusion.rounds + 1
+        self._budget = cost_in(self.unit, made.spent, self._calls * len(task.examples), self.prices) or 0.0
+
+    def fused(self) -> _Arm:
+        """The fusion itself."""
+        fusion, made = self._fusion, self._made
+        return self._arm("fusion", (*fusion.panel, fusion.writer), made.profile, made.spent, self._calls, fusion.draws)
 
     def alone(self, code: ArmCode, name: str) -> _Arm:
         """One model with one response."""
         profile = self._chosen.alone.get(name) or self._profiler.alone([name], self._task).get(name)
         if profile is None:
             raise _LeftOut("failed", f"{name} failed: {self._profiler.failures[name]}")
-        return _Arm(code, (name,), profile, {name: profile.cost}, 1)
+        return self._arm(code, (name,), profile, {name: profile.cost}, 1)
 
     def cheapest(self) -> _Arm:
         """The candidate whose answers to the dev questions cost least."""
@@ -143,7 +134,7 @@ class _Asking:
             raise _LeftOut("few_voters", f"a vote takes {FEWEST_VOTERS} models, and the panel has {len(panel)}")
         own = [self._chosen.alone[name] for name in panel]
         profile = Vote(panel).apply(own, self._task)
-        return _Arm("vote", panel, profile, {each.model: each.cost for each in own}, len(panel))
+        return self._arm("vote", panel, profile, {each.model: each.cost for each in own}, len(panel))
 
     def self_consistency(self) -> _Arm:
         """The answer that most responses of the best single model have."""
@@ -151,42 +142,47 @@ class _Asking:
         drawn = self._of_best(lambda each: self._cost(each.cost))
         profile = SelfConsistency((self._best,), len(drawn)).apply(drawn, self._task)
         cost = Cost.total([each.cost for each in drawn])
-        return _Arm("self_consistency", (self._best,), profile, {self._best: cost}, len(drawn), len(drawn))
+        return self._arm("self_consistency", (self._best,), profile, {self._best: cost}, len(drawn), len(drawn))
 
     def best_of_n(self) -> _Arm:
-        """The response of the best single model that the second judge prefers; the first judge scores it.
+        """The response of the best single model that a judge prefers: of a judged task the second one.
 
-        The judge that scores would find its own choice good. The verdicts of the second one cost money, too.
+        The judge that scores would find its own choice good. The verdicts cost money, too.
         """
-        judge = self._judge
-        if judge is None or len(judge.names) < 2:
+        judge, task = self._judge, self._task
+        if judge is None or (self.is_judged and len(judge.names) < 2):
             raise _LeftOut("no_judge", "who scores the answers may not choose them; add --check-judge, which chooses")
-        second, graded, verdicts = judge.names[1], list[Profile](), list[Cost]()
-        if self.unit == "dollars" and second not in self.prices:
-            raise _LeftOut("unknown_cost", f"{second} has no price; give price_in= and price_out= on its line")
+        chooser, graded, verdicts = judge.names[-1], list[Profile](), list[Cost]()
+        if self.unit == "dollars" and chooser not in self.prices:
+            raise _LeftOut("unknown_cost", f"{chooser} has no price; give price_in= and price_out= on its line")
 
         def cost(draw: Profile) -> float:
-            before = len(judge.costs[second])
+            before = len(judge.costs[chooser])
             named = replace(draw, model=f"{self._best}, draw {1 + len(graded)}")
-            graded.append(self._profiler.graded(named, [self._best], self._task))
-            new = judge.costs[second][before:]
+            if self.is_judged:
+                graded.append(self._profiler.graded(named, [self._best], task))
+            else:
+                # The scores stay those of the task's metric.
+                judge.grade({name_of_set(named.model, [self._best]): named}, task)
+                graded.append(named)
+            new = judge.costs[chooser][before:]
             verdicts.extend(new)
             # Equal texts are not judged again.
-            return self._cost(draw.cost) + (self._cost(Cost.total(new), second) if new else 0.0)
+            return self._cost(draw.cost) + (self._cost(Cost.total(new), chooser) if new else 0.0)
 
         drawn = self._of_best(cost)
-        said = mean_scores(judge.verdicts(self._task.split)[1])
+        said = mean_scores(judge.verdicts(task.split)[-1])
         names = [name_of_set(each.model, [self._best]) for each in graded]
         answers = []
-        for n, example in enumerate(self._task.examples):
+        for n, example in enumerate(task.examples):
             place = max(range(len(names)), key=lambda draw: said.get((example.id, names[draw]), -1.0))
             answers.append(graded[place].answers[n])
         own = [each.cost for each in drawn]
-        costs = {self._best: Cost.total(own), second: Cost.total([*(own if second == self._best else ()), *verdicts])}
+        costs = {self._best: Cost.total(own), chooser: Cost.total([*(own if chooser == self._best else ()), *verdicts])}
         # A judge that compares reads each response with those of all candidates, in both orders.
-        calls = 1 + (2 * len(self._config.candidates) if self._task.is_relative else 1)
+        calls = 1 + (2 * len(self._config.candidates) if task.is_relative else 1)
         profile = Profile("best_of_n", tuple(answers))
-        return _Arm("best_of_n", (self._best,), profile, costs, calls * len(drawn), len(drawn))
+        return self._arm("best_of_n", (self._best,), profile, costs, calls * len(drawn), len(drawn))
 
     def self_fusion(self) -> _Arm:
         """The writer with its own drafts, which cost as much as those of the panel; it then reads about as much."""
@@ -203,7 +199,31 @@ class _Asking:
             self._profiler, own, self._task, self._chosen.alone, seed, f"fusion by {writer} from its own drafts"
         )
         profile = self._profiler.graded(made.profile, own.members, self._task)
-        return _Arm("self_fusion", (writer,), profile, made.spent, count + 1, count)
+        return self._arm("self_fusion", (writer,), profile, made.spent, count + 1, count)
+
+    def _arm(
+        self,
+        code: ArmCode,
+        models: tuple[str, ...],
+        profile: Profile,
+        costs: Mapping[str, Cost],
+        calls: int = 1,
+        draws: int = 1,
+    ) -> _Arm:
+        """An arm; ``costs`` are by model, for all questions, and ``calls`` those of a question."""
+        n = len(profile.answers)
+        cost = cost_in(self.unit, costs, calls * n, self.prices)
+        if cost is None:
+            raise _LeftOut("unknown_cost", f"what it costs in {self.unit} is not known")
+        figures = ArmFigures(
+            arm=code,
+            models=models,
+            draws=draws,
+            accuracy=profile.accuracy,
+            calls_per_question=calls,
+            cost_per_1000=1000 * cost / n,
+        )
+        return figures, profile
 
     def _draws(self, model: str, budget: float, cost: Callable[[Profile], float]) -> list[Profile]:
         return draws_worth(self._profiler, model, self._task, self._config.seed, budget, cost)
@@ -227,47 +247,38 @@ class _Asking:
 
 
 def _section(config: RunConfig, asking: _Asking, arms: Sequence[_Arm], left_out: tuple[LeftOutArm, ...]) -> ArmsSection:
-    n, codes = len(arms[0].profile.answers), [arm.code for arm in arms]
+    codes = [figures.arm for figures, _ in arms]
     clusters = None if config.held_out is None else clusters_of(config.held_out)
-    paired = PairedScores(np.stack([scores(arm.profile) for arm in arms], axis=1), clusters, config.seed)
+    paired = PairedScores(np.stack([scores(profile) for _, profile in arms], axis=1), clusters, config.seed)
     leads = leads_of(paired, codes, 1, config.alpha)
     margin = MARGIN if config.rules.min_gain is None else config.rules.min_gain
     pays, decisive, needed = decide(paired, 1, leads, config.alpha, margin)
-    figures = []
-    for number, arm in enumerate(arms):
-        lead, p_adjusted = leads.get(number, (None, None))
+    compared = []
+    for number, (figures, _) in enumerate(arms):
         gain = paired.difference(codes, (0, number), config.alpha, is_tested=False)
-        cost = cost_in(asking.unit, arm.costs, arm.calls * n, asking.prices) or 0.0
-        figures.append(
-            ArmFigures(
-                arm=arm.code,
-                models=arm.models,
-                draws=arm.draws,
-                accuracy=arm.profile.accuracy,
-                accuracy_ci=paired.accuracy_interval(number),
-                gain=gain.estimate,
-                # Over itself, a model gains nothing, and that is certain.
-                gain_ci=gain.interval if number else (0.0, 0.0),
-                lead=None if lead is None else lead.estimate,
-                lead_ci=None if lead is None else lead.interval,
-                p_two_sided=None if lead is None else lead.p_two_sided,
-                p_adjusted=p_adjusted,
-                calls_per_question=arm.calls,
-                cost_per_1000=1000 * cost / n,
-            )
-        )
+        found: dict[str, Any] = {
+            "accuracy_ci": paired.accuracy_interval(number),
+            "gain": gain.estimate,
+            # Over itself, a model gains nothing, and that is certain.
+            "gain_ci": gain.interval if number else (0.0, 0.0),
+        }
+        if number in leads:
+            lead, p_adjusted = leads[number]
+            found |= {"lead": lead.estimate, "lead_ci": lead.interval}
+            found |= {"p_two_sided": lead.p_two_sided, "p_adjusted": p_adjusted}
+        compared.append(figures.model_copy(update=found))
     section = ArmsSection(
         pays=pays,
         decided_by=codes[decisive],
         questions_needed=needed,
-        n=n,
+        n=len(arms[0][1].answers),
         unit=asking.unit,
         margin=margin,
         confidence=config.confidence,
-        arms=tuple(figures),
+        arms=tuple(compared),
         left_out=left_out,
     )
-    return section.model_copy(update={"text": _text(section, figures[decisive], *leads[decisive])})
+    return section.model_copy(update={"text": _text(section, compared[decisive], *leads[decisive])})
 
 
 def _text(section: ArmsSection, rival: ArmFigures, lead: Difference, p_adjusted: float) -> str:

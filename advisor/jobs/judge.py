@@ -23,7 +23,6 @@ from advisor.judge.family import family_of, family_preferences
 from advisor.options.judge import JudgeRunOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress
-from advisor.records import signed
 from advisor.runs.judge_sentences import on_family
 from advisor.runs.run import Run
 from advisor.runs.schema.judge import FamilyPreference
@@ -32,6 +31,7 @@ from advisor.runs.schema.samples import SampleResponse
 from advisor.statistics import Floats
 from advisor.tables.rows import LeftOut, columns_of, rows_of
 from advisor.tasks.metrics import metric_names, plugins
+from advisor.terminal.judge import judge_lines
 from ensemble.common.text import counted
 from ensemble.errors import InputError
 
@@ -95,7 +95,7 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
         "first_wins": _first_wins(result),
         "families": [each.model_dump() for each in families],
     }
-    return {**found, "text": [*_lines(found), *map(on_family, families)]}
+    return {**found, "text": [*judge_lines(found), *map(on_family, families)]}
 
 
 def _read_run(run: Run) -> tuple[dict[str, dict[str, SampleResponse]], dict[str, dict[str, float]]]:
@@ -253,41 +253,4 @@ def _families(run: Run, options: JudgeRunOptions) -> Sequence[FamilyPreference]:
             f"{options.check_run}: of {counted(len(models), 'model')} with scores in both runs, none is of the family "
             f"{' or '.join(dict.fromkeys(map(family_of, names)))}; give names in --judges that begin as those of models"
         )
-    return [FamilyPreference.model_validate(each) for each in found]
-
-
-def _lines(found: Mapping[str, Any]) -> list[str]:
-    """The figures in words."""
-    lines, best = [], found["best_single_model"]
-    for each in found["models"]:
-        name, own, pair = each["model"], each["corrected"], each["difference"]
-        line = f"{name}: the judge gives {each['judged']:.1f} points on {counted(each['n'], 'question')}"
-        if own is None:
-            line += f"; {counted(each['labels'], 'label')}, and a correction needs at least {FEWEST_LABELS}"
-        else:
-            low, high = own["interval"]
-            kappa = "" if each["kappa"] is None else f", kappa {each['kappa']:.2f}"
-            line += (
-                f"; {counted(own['labels'], 'label')} correct that to {own['points']:.1f} (95% interval {low:.1f} to "
-                f"{high:.1f}{kappa}), as precise as {own['worth']:.0f} labels alone"
-            )
-        if pair is not None:
-            ends = " to ".join(map(signed, pair["interval"]))
-            needed = "more questions" if pair["needed"] is None else f"about {pair['needed']:,} labels"
-            line += f"; {signed(pair['points'])} points against {best} ({ends}; to show it takes {needed})"
-        if each["length_controlled"] is not None:
-            line += (
-                f"; preferred to {found['length_controlled_over']} at equal lengths: {each['length_controlled']:.1f}%"
-            )
-        lines.append(f"{line}.")
-        if each["same_text"]:
-            lines.append(f"  Nearly all responses of {name} are the same text: they score by no answer.")
-        if each["speaks_to_judge"]:
-            lines.append(f"  {counted(each['speaks_to_judge'], 'response')} of {name} speak to the judge; read them.")
-    for name in found["in_its_panel"]:
-        lines.append(f"The judge {name} is a candidate, too, and judges prefer their own responses.")
-    if found["first_wins"] is not None:
-        lines.append(
-            f"The response that the judge reads first wins {found['first_wins']:.0f}% of its decided verdicts."
-        )
-    return lines
+    return found

@@ -131,13 +131,13 @@ class Evaluator:
         """
         left_out = self._check()
         if len(left_out) == len(self._methods):
-            raise InputError("; ".join(left_out.values()))
+            raise InputError("; ".join(map(str, left_out.values())))
         alone = self._alone()
         results = []
         for name in self._methods:
             level = get_method(name).level
             if name in left_out:
-                results.append(MethodResult(name, level, left_out=left_out[name]))
+                results.append(_left_out(name, level, left_out[name]))
             elif level == "response":
                 results.append(self._choose(name, alone))
             else:
@@ -145,12 +145,12 @@ class Evaluator:
         results.append(self._control(alone, results))
         return alone, _adjusted(results)
 
-    def _check(self) -> dict[str, str]:
+    def _check(self) -> dict[str, InputError]:
         """The reasons of the methods that cannot be run on this set, by name."""
-        reasons = {}
+        reasons = dict[str, InputError]()
         for name in self._methods:
             if name == "voting" and not can_vote(self.task):
-                reasons[name] = f"method voting: {_NO_VOTE}"
+                reasons[name] = InputError(_NO_VOTE, of="method voting")
                 continue
             try:
                 if get_method(name).level == "response":
@@ -166,7 +166,7 @@ class Evaluator:
                 if not self._profiler.is_stored(self._names, self.task, name, options):
                     self._profiler.load(self._names, name, options)
             except InputError as error:
-                reasons[name] = str(error)
+                reasons[name] = error
         return reasons
 
     def _alone(self) -> list[Profile]:
@@ -181,7 +181,7 @@ class Evaluator:
             together = self._profiler.together(self._names, self.task, name, self._settings.get(name, {}))
         except MemberError as error:
             self._progress.say(str(error))
-            return MethodResult(name, level, left_out=str(error))
+            return _left_out(name, level, error)
         result = self._result(name, level, together, alone, _speed(together.cost), together.cost)
         gated = get_method(name).gated or self._settings.get(name, {}).get("gate") is not None
         return replace(result, note=_NO_GATE) if gated and self.task.metric == "choice" else result
@@ -198,7 +198,7 @@ class Evaluator:
             raise  # all other methods would fail as well
         except UniteError as error:
             self._progress.say(str(error))
-            return MethodResult(name, "response", left_out=str(error))
+            return _left_out(name, "response", error)
         speeds = [_speed(member.cost) for member in alone]
         # With a router one member answers each question; with the other methods all members answer.
         everyone = range(len(alone))
@@ -252,7 +252,9 @@ class Evaluator:
         except UniteError:
             raise
         except Exception as error:  # of transformers, or of code that came with a model
-            raise InputError(f"method {plugins().label(name)}: {type(error).__name__}: {first_line(error)}") from error
+            raise InputError(
+                f"{type(error).__name__}: {first_line(error)}", of=f"method {plugins().label(name)}"
+            ) from error
         return made
 
     def _dev_scores(self) -> DevScores:
@@ -311,6 +313,10 @@ class Evaluator:
             handled=cost.handled / cost.steps if cost and decoded and cost.handled else None,
             peak_memory=cost.peak_memory if cost else None,
         )
+
+
+def _left_out(name: str, level: str, error: UniteError) -> MethodResult:
+    return MethodResult(name, level, left_out=error.without(f"method {name}"))
 
 
 def _best(alone: Sequence[Profile]) -> Profile:

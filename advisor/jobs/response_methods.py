@@ -98,7 +98,7 @@ def chosen(
             taken = method.choose(example.prompt, texts, extracted)
         if isinstance(taken, str):
             if task.metric == "choice":
-                raise InputError(f"method {name}: {_ONLY_OPTIONS}")
+                raise InputError(f"{_ONLY_OPTIONS}", of=f"method {name}")
             picks.append(None)
             written[n] = taken
         # -1 would be the last response, and True the second.
@@ -106,8 +106,9 @@ def chosen(
             picks.append(taken)
         else:
             raise InputError(
-                f"method {plugins().label(name)}: question {example.id}: it chose {taken!r}; it must give the number "
-                f"of a response, from 0 to {len(texts) - 1}, or a text"
+                f"question {example.id}: it chose {taken!r}; it must give the number "
+                f"of a response, from 0 to {len(texts) - 1}, or a text",
+                of=f"method {plugins().label(name)}",
             )
     # All at once: a task whose answers are programs runs them in parallel.
     scores = iter(task.score_all([(task.examples[n], text) for n, text in written.items()]))
@@ -129,9 +130,10 @@ def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: 
         InputError: The task chooses options, the aggregator is no member, or the template cannot be used.
     """
     if task.metric == "choice":
-        raise InputError(f"method {name}: {_ONLY_OPTIONS}")
+        raise InputError(f"{_ONLY_OPTIONS}", of=f"method {name}")
     if aggregation.aggregator is not None and aggregation.aggregator not in members:
         raise InputError(
-            f"method {name}: {aggregation.aggregator!r} is not a member of the set; name one of {', '.join(members)}"
+            f"{aggregation.aggregator!r} is not a member of the set; name one of {', '.join(members)}",
+            of=f"method {name}",
         )
     check_prompt(aggregation.template, aggregation.file, ("prompt", "question"))

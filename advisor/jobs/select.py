@@ -154,9 +154,10 @@ def run(
         UniteError: All candidates failed, or a judge.
     """
     profiler, judge = open_profiler(config, cache, progress, engine=engine)
-    if judge:
-        held_out = None if config.held_out is None else judge.sign(config.held_out)
-        config = replace(config, dev=judge.sign(config.dev), held_out=held_out)
+    scorer = judge if config.dev.rubric is not None else None
+    if scorer:
+        held_out = None if config.held_out is None else scorer.sign(config.held_out)
+        config = replace(config, dev=scorer.sign(config.dev), held_out=held_out)
     candidates = profile_candidates(config, profiler, progress)
     # From here on the held-out questions are those that were asked.
     config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
@@ -172,7 +173,7 @@ def run(
     readers = close_candidates(standings, margins, rules)[:READERS] if config.held_out is not None else []
     token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
-    judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
+    judged = _judged(scorer, config, by_name, chosen, compared, profiler.failures) if scorer else None
     # A candidate that fails as an arm is no failed candidate; and the draws are no part of the judge's figures.
     failures = dict(profiler.failures)
     best = compared.results[0].best_single_model if compared.results else ""

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from advisor.records import FIGURE_ALPHA
+from advisor.runs.schema.judge import FamilyPreference
 from advisor.statistics import cluster_interval
 
 FEWEST_OTHERS = 2
@@ -38,7 +38,7 @@ def family_preferences(
     families: Mapping[str, str],
     candidates: Sequence[str],
     clusters: Mapping[str, str] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[FamilyPreference]:
     """How much more each of two judges gives to models of its family than the other judge does.
 
     The contrast of a question is the mean difference of the two judges' scores over the models of the family, minus
@@ -52,10 +52,10 @@ def family_preferences(
         clusters: What questions share with others, by their ids; None if each is alone.
 
     Returns:
-        Figures as in ``result.json``, in points, for each judge that has candidates of its family. Two judges of one
-        family have one entry, for the first of them.
+        The preference of each judge that has candidates of its family. Two judges of one family have one entry, for the
+        first of them.
     """
-    found: list[dict[str, Any]] = []
+    found: list[FamilyPreference] = []
     # Not all candidates answer the held-out questions.
     scored = set.intersection(*({model for _, model in said} for _, said in judges))
     candidates = [each for each in candidates if each in scored]
@@ -65,13 +65,21 @@ def family_preferences(
         others = [each for each in candidates if families[each] not in (family, other)]
         if not own or (found and family == other):
             continue
-        figures = {"judge": name, "rival": rival, "family": family, "models": own, "others": others}
         questions = dict.fromkeys(question for question, _ in own_scores)
         keys = [[(question, model) for model in (*own, *others)] for question in questions]
         # A question counts if both judges have scored all of these models on it.
         keys = [each for each in keys if all(key in own_scores and key in rival_scores for key in each)]
+        figures = FamilyPreference(
+            judge=name,
+            rival=rival,
+            family=family,
+            models=tuple(own),
+            others=tuple(others),
+            code="few_others",
+            n=len(keys),
+        )
         if len(others) < FEWEST_OTHERS or not keys:
-            found.append({**figures, "code": "few_others", "n": len(keys), "points": None, "points_ci": None})
+            found.append(figures)
             continue
         gaps = np.array([[own_scores[key] - rival_scores[key] for key in each] for each in keys])
         contrast = gaps[:, : len(own)].mean(axis=1) - gaps[:, len(own) :].mean(axis=1)
@@ -83,5 +91,5 @@ def family_preferences(
         ends = min(low, points - over_models), max(high, points + over_models)
         code = "prefers" if ends[0] > 0 else "against" if ends[1] < 0 else "unclear"
         code = "same_family" if family == other else code
-        found.append({**figures, "code": code, "n": len(keys), "points": points, "points_ci": list(ends)})
+        found.append(figures.model_copy(update={"code": code, "points": points, "points_ci": ends}))
     return found

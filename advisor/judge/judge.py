@@ -22,7 +22,7 @@ from functools import cached_property
 
 from advisor.config import InferenceConfig, RunConfig
 from advisor.judge.family import family_of
-from advisor.judge.prompts import Shown, judge_task, verdict_of
+from advisor.judge.prompts import Shown, choosing_rubric, judge_task, verdict_of
 from advisor.judge.verdicts import Grade, Match
 from advisor.pool.fingerprint import Fingerprint
 from advisor.pool.weights import EQUAL
@@ -34,7 +34,7 @@ from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Rubric, Task, sha256
 from ensemble.common.text import counted, visible
-from ensemble.errors import InputError, JudgeError, MemberError
+from ensemble.errors import JudgeError, MemberError
 from ensemble.models.check import control_tokens
 
 TIE = 0.5
@@ -63,7 +63,8 @@ class Judge:
     """Grades the responses of a run with one or two models.
 
     Args:
-        config: The run; it has one or two judges.
+        config: The run; it has one or two judges. For a task without a judge it has one, whose grades choose among
+            responses and are no scores.
         cache: The response cache.
         progress: Shows progress and messages.
         engine: Runs the judges; None for this process.
@@ -77,15 +78,13 @@ class Judge:
         note: That a judge reads responses which it wrote itself; None if it does not.
 
     Raises:
-        InputError: A judge cannot be used, or the task needs none.
+        InputError: A judge cannot be used.
     """
 
     def __init__(
         self, config: RunConfig, cache: ResponseCache, progress: Progress, engine: JobRunner | None = None
     ) -> None:
-        if config.dev.rubric is None or not config.judges:
-            raise InputError("a judge needs a task with `metric: judge`, and a model", of=config.dev.name)
-        self._rubric: Rubric = config.dev.rubric
+        self._rubric: Rubric = config.dev.rubric or choosing_rubric()
         self._candidates = {entry.name: entry.checkpoint for entry in config.candidates}
         self._progress = progress
         judges = replace(config, candidates=config.judges, weights=EQUAL, inference=judging(config))
@@ -102,7 +101,7 @@ class Judge:
         self._splits: dict[str, _Split] = defaultdict(lambda: _Split(tuple({} for _ in self.names)))
         # By their files or addresses: a judge's line may give a candidate another name.
         own = [judge.name for judge in config.judges if judge.checkpoint in self._candidates.values()]
-        self.note = _OWN.format(", ".join(own)) if own else None
+        self.note = _OWN.format(", ".join(own)) if own and config.dev.rubric is not None else None
         if self.note is not None:
             progress.say(self.note)
 

@@ -103,14 +103,14 @@ def open_profiler(
     *,
     engine: JobRunner | None = None,
 ) -> tuple[Profiler, Judge | None]:
-    """The profiler of a run, and the judge if its task needs one.
+    """The profiler of a run, and the judge if it has one: of a task with a rubric the judge gives the scores.
 
     Raises:
         InputError: A candidate or a judge cannot be used. No model has been run then.
     """
     # Judges and candidates share it, and so the memory.
     engine = engine or LocalJobRunner(config.cache_dir, deterministic=config.inference.deterministic)
-    if config.dev.rubric is None:
-        return Profiler(config, cache, progress, engine=engine), None
-    judge = Judge(config, cache, progress, engine)
+    judge = Judge(config, cache, progress, engine) if config.judges else None
+    if judge is None or config.dev.rubric is None:
+        return Profiler(config, cache, progress, engine=engine), judge
     return JudgedProfiler(config, cache, progress, judge, engine=engine), judge

@@ -142,7 +142,7 @@ class JudgeOptions(KeyOptions, panel="Judge"):
 
     judge: str | None = option(
         None,
-        "For a task with metric judge: a candidate's name, or another model as a line of a pool file has it.",
+        "For a task with metric judge (or --arms): a candidate's name, or a model as a line of a pool file has it.",
         metavar="LINE",
         **MODELS,
     )

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from advisor.pool.quantization import quantization_config
 from advisor.records import fits, fits_patterns
+from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, ModelSpec, Resources, Sides
@@ -56,7 +57,8 @@ def read_pool(pool: str) -> tuple[ModelSpec, ...]:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(
-            f"--pool {pool}: no such file; give one with one model per line, or a bundled pool: demo or demo-thinking"
+            f"--pool {pool}: no such file; {did_you_mean(pool, _BUNDLED)}give one with one model per line, or a "
+            "bundled pool: demo or demo-thinking"
         ) from None
     except IsADirectoryError:
         raise InputError(f"--pool {pool}: this is a folder; give a text file with one model per line") from None

@@ -27,7 +27,7 @@ from advisor.servers.identity import ServerIdentity
 from advisor.tables.streams import Notes, json_lines
 from advisor.tasks.task import Example, Task
 from ensemble.common.files import write_text
-from ensemble.common.text import counted, shortened, visible
+from ensemble.common.text import counted, price, shortened, visible
 from ensemble.errors import InputError, UniteError
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
@@ -92,7 +92,8 @@ def write_batches(config: RunConfig, folder: Path, say: Say) -> list[Path]:
             if path in written or path.exists():
                 raise InputError(f"{path}: exists; remove it, or give --batch a new folder")
             written[path] = dict(_lines(asked, config, stored))
-            say(f"{asked.entry.name}: {counted(len(written[path]), 'question')} without a stored response")
+            count = counted(len(written[path]), "question")
+            say(f"{asked.entry.name}: {count} without a stored response{_most_dollars(asked, config, stored)}")
     for path, lines in written.items():
         try:
             write_text(path, "".join(f"{json.dumps(line)}\n" for line in lines.values()))
@@ -167,6 +168,18 @@ def _asked(config: RunConfig, say: Say) -> Iterator[_Asked]:
         yield _Asked(entry, address, identity.chat, {"members": [identity.key()]})
     if not count:
         raise InputError("the pool has no model that a batch can ask: one behind a server, without tokenizer=")
+
+
+def _most_dollars(asked: _Asked, config: RunConfig, stored: ResponseCache | None) -> str:
+    """What the answers cost at most, as the end of a sentence; empty without a price. A token has four characters."""
+    if asked.entry.price is None:
+        return ""
+    total = sum(
+        asked.entry.price.of(len(each.prompt) / 4, config.inference.limit(task)) or 0.0
+        for task in splits_of(config)
+        for each in asked.questions(config, task, stored).values()
+    )
+    return f"; at most {price(total)} as requests, and {price(total / 2)} where a batch costs half"
 
 
 def _lines(asked: _Asked, config: RunConfig, stored: ResponseCache | None) -> Iterator[tuple[str, Mapping[str, Any]]]:

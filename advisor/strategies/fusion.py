@@ -11,7 +11,8 @@ says nothing of who wrote it, and a question has the same order in ``select``, `
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
@@ -34,8 +35,13 @@ if TYPE_CHECKING:
     from advisor.statistics import Floats
     from ensemble.models.member import Prompt
 
-OWN_PROMPT, _ = read_prompt(None)
-"""The writer's prompt of this project, which ``moa`` and ``self-moa`` have, too."""
+
+@cache
+def own_prompt() -> str:
+    """The writer's prompt of this project, which ``moa`` and ``self-moa`` have, too."""
+    return read_prompt(None)[0]
+
+
 Panel = Annotated[
     tuple[Exact, ...],
     Field(min_length=1, max_length=MOST_MEMBERS, description="of fusion: the models that write drafts"),
@@ -72,7 +78,7 @@ class Fusion(Strategy):
     writer: Writer
     draws: Draws = 1
     rounds: Rounds = 1
-    prompt: WriterPrompt = OWN_PROMPT
+    prompt: WriterPrompt = field(default_factory=own_prompt)
 
     KIND: ClassVar[str] = "fusion"
     SIMPLICITY: ClassVar[int] = 80
@@ -107,7 +113,7 @@ class Fusion(Strategy):
             return "rounds", "1 where each model writes several drafts (draws)"
         try:
             # Only the whole prompt is known of a question in production.
-            if self.prompt != OWN_PROMPT:
+            if self.prompt != own_prompt():
                 check_prompt(self.prompt, "the writer's prompt", ("prompt",))
         except InputError as error:
             return "prompt", f"a template over prompt and responses ({error})"

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from advisor.tasks.data_files import TABLES, data_suffix
 from advisor.tasks.task_file import read_mapping
+from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError
 
 _BUILTIN = Path(__file__).parent / "builtin"
@@ -79,11 +79,9 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
         return Path(name), variant
     files = _builtin_files()
     if name not in files:
-        near = difflib.get_close_matches(name, files, n=1)
-        guess = f"did you mean {near[0]}? " if near else ""
         raise InputError(
-            f"there is no task '{name}'; {guess}`advisor tasks` lists them; FILE.yaml is your own task, and "
-            "lm_eval:NAME is a task of lm-eval"
+            f"there is no task '{name}'; {did_you_mean(name, files)}`advisor tasks` lists them; FILE.yaml is "
+            "your own task, and lm_eval:NAME is a task of lm-eval"
         )
     return files[name], variant or None
 

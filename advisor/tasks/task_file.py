@@ -258,7 +258,7 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
         dev_size=file.dev_size,
         digest=_digest(values, tuple(values), chosen),
         prompt_digest=_digest(values, _PROMPT_KEYS, chosen),
-        rubric=None if file.judge is None else _rubric(file.judge, texts),
+        rubric=None if file.judge is None else rubric_of(file.judge, texts),
     )
 
 
@@ -308,8 +308,12 @@ def _in_form(
     return {key: value for key, value in values.items() if key != "forms"} | dict(changes), form, variant or None
 
 
-def _rubric(judge: JudgeSettings, texts: Texts) -> Rubric:
-    """How a judge grades, from the mapping under ``judge``."""
+def rubric_of(judge: JudgeSettings, texts: Texts) -> Rubric:
+    """How a judge grades, from the mapping under ``judge``.
+
+    Raises:
+        InputError: Settings do not go together, or the prompt does not show what is judged.
+    """
     if judge.verdict == "likelihood":
         for key, value in (("max_new_tokens", judge.max_new_tokens), ("pattern", judge.pattern)):
             if value is not None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 
 UNKNOWN = "–"
@@ -70,6 +71,12 @@ def shortened(name: str, longest: int) -> str:
         return name
     head = (longest - 1) // 2
     return f"{name[:head]}…{name[len(name) - (longest - 1 - head) :]}"
+
+
+def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
+    """Return the question of a message whether the nearest of some names is meant; empty if none is near."""
+    near = get_close_matches(name, list(names), most)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def sentence(text: str) -> str:
@@ -242,8 +249,10 @@ def duration(value: float | None) -> str:
 
 
 def price(value: float | None) -> str:
-    """Return dollars: ``$0.42``."""
-    return UNKNOWN if value is None else f"${value:,.2f}"
+    """Return dollars: ``$0.42``; two digits of less than a cent, which would else be nothing."""
+    if value is None:
+        return UNKNOWN
+    return f"${value:,.2f}" if value >= 0.01 or not value else f"${value:.2g}"
 
 
 def milliseconds(value: float | None) -> str:

@@ -101,9 +101,9 @@ def get_method(name: str, levels: Sequence[Level] = get_args(Level)) -> Method:
     plugins().check(name)
     names = ", ".join(other for other, method in methods.items() if method.level in levels)
     if name not in methods:
-        raise InputError(f"method {name!r}: not one of {names}")
+        raise InputError(f"not one of {names}", of=f"method {name!r}")
     if methods[name].level not in levels:
-        raise InputError(f"method {name}: it works at {methods[name].level} level; use one of {names}")
+        raise InputError(f"it works at {methods[name].level} level; use one of {names}", of=f"method {name}")
     return methods[name]
 
 
@@ -116,8 +116,9 @@ def check_distributed(name: str) -> None:
     if not get_method(name).distributed:
         names = [other for other, method in list_methods().items() if method.distributed]
         raise InputError(
-            f"method {name}: it needs the logits of all tokens, and members on a cluster or behind servers send only "
-            f"the likeliest; use {', '.join(names[:-1])} or {names[-1]}"
+            f"it needs the logits of all tokens, and members on a cluster or behind servers send only "
+            f"the likeliest; use {', '.join(names[:-1])} or {names[-1]}",
+            of=f"method {name}",
         )
 
 
@@ -132,7 +133,7 @@ def check_greedy(name: str, instead: str) -> None:
         InputError: It only draws.
     """
     if get_method(name).drawn:
-        raise InputError(f"method {name}: it draws every token, so it has no greedy decoding; {instead}")
+        raise InputError(f"it draws every token, so it has no greedy decoding; {instead}", of=f"method {name}")
 
 
 def get_module(name: str) -> ModuleType:
@@ -160,7 +161,7 @@ def make_options(name: str, given: Mapping[str, object]) -> Any:
     """
     given = dict(given)
     if get_method(name).level == "token" and (think := given.pop(THINK, None)) not in (None, "apart"):
-        raise InputError(f"method {name}: {THINK} {think!r}: not one of apart")
+        raise InputError(f"{THINK} {think!r}: not one of apart", of=f"method {name}")
     known = [field.name for field in option_fields(name)]
     for unknown in [key for key in given if key not in known]:
         raise InputError(f"method {name} has no option {unknown}; it has {', '.join(known) or 'no options'}")
@@ -170,7 +171,7 @@ def make_options(name: str, given: Mapping[str, object]) -> Any:
     # Here for all methods, because `--set` takes any YAML, and a saved ensemble any JSON.
     for key, kind in _kinds(options).items():
         if key in given and not _fits(given[key], kind):
-            raise InputError(f"method {name}: {key} {given[key]!r}: {_wanted(kind)}")
+            raise InputError(f"{key} {given[key]!r}: {_wanted(kind)}", of=f"method {name}")
     with plugins().running(name):
         return options(**given)
 

@@ -43,7 +43,9 @@ def unit_embeddings(method: str, member: Member, side: Side, ids: Tensor) -> Ten
     elif weight.shape[0] <= int(ids.max()):
         problem = f"has {weight.shape[0]} rows of them for {member.vocabulary.size} ids"
     if problem or weight is None:
-        raise InputError(f"method {method}: it needs {side} embeddings, and {member.name} {problem}; use unite or gac")
+        raise InputError(
+            f"it needs {side} embeddings, and {member.name} {problem}; use unite or gac", of=f"method {method}"
+        )
     # Embeddings of large models take gigabytes, so only one copy is made; the indexing makes it.
     rows = weight.detach()[ids.to(weight.device)].to(ids.device)
     rows = rows if rows.dtype == torch.float64 else rows.float()
@@ -78,7 +80,8 @@ def common_entries(method: str, setup: Setup, indices: Sequence[int]) -> Tensor:
     if len(common) < MIN_COMMON:
         names = " and ".join(setup.members[n].name for n in indices)
         raise InputError(
-            f"method {method}: it needs {MIN_COMMON} tokens in common, and {names} have {len(common)}; use unite or gac"
+            f"it needs {MIN_COMMON} tokens in common, and {names} have {len(common)}; use unite or gac",
+            of=f"method {method}",
         )
     return common
 

@@ -311,8 +311,9 @@ def running(method: str, place: str) -> Iterator[None]:
         yield
     except Exception as error:  # tokenizers and networks of strangers raise errors of many kinds
         raise MemberError(
-            f"method {method}: {place} failed while it was run ({type(error).__name__}: {first_line(error)}); take "
-            "all its files from its publisher, or name another model"
+            f"{place} failed while it was run ({type(error).__name__}: {first_line(error)}); take "
+            "all its files from its publisher, or name another model",
+            of=f"method {method}",
         ) from error
 
 
@@ -422,8 +423,8 @@ def load_pretrained(
     stored = stored_weights(place, checkpoint)
     if stored is None and checkpoint.is_local and json_of(checkpoint, "config.json"):
         raise InputError(
-            f"method {method}: {place} has no weights in safetensors files, and only those are loaded; save the model "
-            "in this format"
+            f"{place} has no weights in safetensors files, and only those are loaded; save the model in this format",
+            of=f"method {method}",
         )
     # Always said, because transformers asks on the terminal where trust_remote_code is missing, and runs code on a yes.
     options: dict[str, Any] = {**checkpoint.options, "trust_remote_code": False}
@@ -442,10 +443,12 @@ def load_pretrained(
     except UniteError:
         raise
     except Exception as error:  # damaged files raise errors of many libraries
-        raise InputError(f"method {method}: {place} cannot be loaded as {wanted} ({first_line(error)})") from error
+        raise InputError(
+            f"{place} cannot be loaded as {wanted} ({first_line(error)})", of=f"method {method}"
+        ) from error
     # transformers fills missing weights with random numbers; rewards of a base model would mean nothing.
     if missing := sorted(loaded["missing_keys"]):
-        raise InputError(f"method {method}: {place} has no trained {missing[0]}; name {wanted}")
+        raise InputError(f"{place} has no trained {missing[0]}; name {wanted}", of=f"method {method}")
     # A batch needs padding, and some classifiers use the padding id to find the last token of each text.
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -462,7 +465,7 @@ def _load_classifier(method: str, checkpoint: Checkpoint, kind: Kind, device: st
     labels = model.config.num_labels
     if labels > (1 if kind == "pointwise" else 2):
         needs = "one output, a reward" if kind == "pointwise" else "one output or two"
-        raise InputError(f"method {method}: {place} has {labels} outputs; {kind} needs {needs}")
+        raise InputError(f"{place} has {labels} outputs; {kind} needs {needs}", of=f"method {method}")
     return (Classifier if kind == "pointwise" else PairwiseClassifier)(method, place, model, tokenizer)
 
 
@@ -473,7 +476,9 @@ def _config(
     try:
         config: PreTrainedConfig = config_class.from_dict({**settings, "model_type": config_class.model_type})
     except Exception as error:  # damaged settings raise errors of many libraries
-        raise InputError(f"method {method}: {place} cannot be loaded as {wanted} ({first_line(error)})") from error
+        raise InputError(
+            f"{place} cannot be loaded as {wanted} ({first_line(error)})", of=f"method {method}"
+        ) from error
     return config
 
 
@@ -496,8 +501,8 @@ def _pairrm_config(
     is_other = any(".conv." in key or ".pos_key_proj." in key for key in shapes)
     if is_other or not len(words) == len(positions) == len(inner) == 2 or words[1] % 64:
         raise InputError(
-            f"method {method}: {place} is a ranker of LLM-Blender, and not on DeBERTa-v3 as PairRM; name "
-            "llm-blender/PairRM"
+            f"{place} is a ranker of LLM-Blender, and not on DeBERTa-v3 as PairRM; name llm-blender/PairRM",
+            of=f"method {method}",
         )
     sizes = {
         "vocab_size": words[0],
@@ -528,7 +533,8 @@ def _ids_of(
     for token in tokens:
         if vocabulary.get(token, rows) >= rows:
             raise InputError(
-                f"method {method}: {place}: its tokenizer has no token {token} that the weights know; take the "
-                "tokenizer from the model's publisher"
+                f"{place}: its tokenizer has no token {token} that the weights know; take the "
+                "tokenizer from the model's publisher",
+                of=f"method {method}",
             )
     return tuple(vocabulary[token] for token in tokens)

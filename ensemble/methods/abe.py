@@ -249,7 +249,7 @@ class AgreementDecoder(PromptDecoder):
         batch: Batch,
     ) -> None:
         if settings.temperature > 0:
-            raise InputError("method abe: it searches for the likeliest text; leave the temperature at 0")
+            raise InputError("it searches for the likeliest text; leave the temperature at 0", of="method abe")
         self._weights, self._beams, self._settings = weights, beams, settings
         self._vocabularies = [vocabulary for _, vocabulary in members]
         self._readers = [Reader(*pair) for pair in members]
@@ -332,7 +332,7 @@ class AgreementDecoder(PromptDecoder):
                 break
         best = max(text.complete, key=lambda complete: complete[0], default=None)
         if best is None:
-            return None if text.beams else MemberError("method abe: the members have no tokens whose texts agree")
+            return None if text.beams else MemberError("the members have no tokens whose texts agree", of="method abe")
         goes_on = text.beams and len(text.complete) < self._beams and text.beams[0].score(self._weights) >= best[0]
         return None if goes_on else text.generation(*best[1:])
 

@@ -66,11 +66,13 @@ def _check_vocabularies(members: Sequence[Member]) -> None:
         others = member.vocabulary.representatives.keys()
         if different := len(tokens ^ others):
             raise InputError(
-                f"method average: it needs one vocabulary, and {first.name} and {member.name} differ in {different} "
-                "tokens; use unite or gac"
+                f"it needs one vocabulary, and {first.name} and {member.name} differ in {different} "
+                "tokens; use unite or gac",
+                of="method average",
             )
         if bool(first.vocabulary.eos_ids) != bool(member.vocabulary.eos_ids):
             raise InputError(
-                f"method average: it needs one vocabulary, and only one of {first.name} and {member.name} has an EOS "
-                "token; use unite or gac"
+                f"it needs one vocabulary, and only one of {first.name} and {member.name} has an EOS "
+                "token; use unite or gac",
+                of="method average",
             )

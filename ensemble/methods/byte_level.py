@@ -69,11 +69,11 @@ def make(setup: Setup, options: Options) -> PromptMethod:
     if options.mean == "proxy":
         if len(setup.members) != 3:
             raise InputError(
-                f"method byte-level: mean=proxy needs three models, base, tuned and untuned, and has "
-                f"{len(setup.members)}"
+                f"mean=proxy needs three models, base, tuned and untuned, and has {len(setup.members)}",
+                of="method byte-level",
             )
         if max(setup.weights) - min(setup.weights) > 1e-9:
-            raise InputError("method byte-level: mean=proxy has fixed weights; leave the weights out")
+            raise InputError("mean=proxy has fixed weights; leave the weights out", of="method byte-level")
     # Sorted once: a vocabulary has 100,000 tokens.
     sides = zip(setup.members, setup.joint.members, strict=True)
     members = [(member, SortedVocabulary(member, tables)) for member, tables in sides]
@@ -211,7 +211,7 @@ class ByteDecoder(PromptDecoder):
         if isinstance(members, MemberError):
             return members
         if not members.any():
-            return MemberError("method byte-level: no member can write this text")
+            return MemberError("no member can write this text", of="method byte-level")
         text.counts.steps += 1
         text.counts.combined += 1
         text.counts.handled += SYMBOLS

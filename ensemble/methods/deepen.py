@@ -337,8 +337,9 @@ def _draw(method: str, common: Tensor, options: Options) -> Tensor:
         return common
     if options.anchors > len(common):
         raise InputError(
-            f"method {method}: anchors is {options.anchors}, and the members have {len(common)} tokens in common; use "
-            "fewer, or 0 for all"
+            f"anchors is {options.anchors}, and the members have {len(common)} tokens in common; use "
+            "fewer, or 0 for all",
+            of=f"method {method}",
         )
     # On the processor, so that the draw is the same for models on any device.
     order = torch.randperm(len(common), generator=torch.Generator().manual_seed(options.anchor_seed))

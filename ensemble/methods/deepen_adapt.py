@@ -50,7 +50,7 @@ def adaptive_weights(accuracies: Sequence[float], chance: float) -> list[float]:
     above = [max(accuracy - chance, 0.0) for accuracy in accuracies]
     if not sum(above) > 0:
         raise InputError(
-            f"method deepen-adapt: no accuracy of {list(accuracies)} is above chance ({chance:g}); use deepen"
+            f"no accuracy of {list(accuracies)} is above chance ({chance:g}); use deepen", of="method deepen-adapt"
         )
     return [value / sum(above) for value in above]
 
@@ -64,11 +64,12 @@ def make(setup: Setup, options: Options) -> TokenRule:
     members = len(setup.members)
     if len(options.accuracies) != members:
         raise InputError(
-            f"method deepen-adapt: it needs accuracies, one for each of {members} models, and has "
-            f"{len(options.accuracies)}; give them, or use deepen"
+            f"it needs accuracies, one for each of {members} models, and has "
+            f"{len(options.accuracies)}; give them, or use deepen",
+            of="method deepen-adapt",
         )
     if max(setup.weights) - min(setup.weights) > 1e-9:
         raise InputError(
-            "method deepen-adapt: its weights follow from the accuracies; leave the weights out, or use deepen"
+            "its weights follow from the accuracies; leave the weights out, or use deepen", of="method deepen-adapt"
         )
     return deepen.make_rule("deepen-adapt", setup, adaptive_weights(options.accuracies, options.chance), options)

@@ -166,7 +166,7 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
         MemberError: The weights of one are damaged.
     """
     if options.model is None:
-        raise InputError("method fuse: it needs a model that fuses responses; name one with model=FOLDER_OR_ID")
+        raise InputError("it needs a model that fuses responses; name one with model=FOLDER_OR_ID", of="method fuse")
     wanted = "a sequence-to-sequence model"
     model, tokenizer = load_pretrained(
         "fuse", checked(options.model), AutoModelForSeq2SeqLM, None, wanted, options.device

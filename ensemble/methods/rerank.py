@@ -91,6 +91,6 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
         MemberError: The weights of one are damaged.
     """
     if not options.models:
-        raise InputError("method rerank: it needs a reward model; name one with reward_model=FOLDER_OR_ID")
+        raise InputError("it needs a reward model; name one with reward_model=FOLDER_OR_ID", of="method rerank")
     models = [load_reward_model("rerank", place, options.kind, options.device) for place in options.models]
     return Reranker(models, options.keep)

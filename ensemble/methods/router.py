@@ -77,7 +77,8 @@ def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Opt
     """
     if len(prompts) < options.neighbours:
         raise InputError(
-            f"method router: it needs {options.neighbours} dev questions to learn from, and there are "
-            f"{len(prompts)}; profile the members on more"
+            f"it needs {options.neighbours} dev questions to learn from, and there are "
+            f"{len(prompts)}; profile the members on more",
+            of="method router",
         )
     return Router(prompts, scores, options.neighbours)

@@ -78,7 +78,7 @@ def make(setup: Setup, options: Options) -> PromptMethod:
         InputError: The members' weights differ.
     """
     if max(setup.weights) - min(setup.weights) > 1e-9:
-        raise InputError("method sweetspan: it weighs all members alike; leave the weights out")
+        raise InputError("it weighs all members alike; leave the weights out", of="method sweetspan")
     return partial(SpanDecoder, setup, options)
 
 
@@ -174,7 +174,7 @@ class SpanDecoder(PromptDecoder):
         self, setup: Setup, options: Options, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch
     ) -> None:
         if settings.temperature > 0:
-            raise InputError("method sweetspan: its members write greedily; leave the temperature at 0")
+            raise InputError("its members write greedily; leave the temperature at 0", of="method sweetspan")
         self._options = options
         self._settings = settings
         self._size = batch.size

@@ -6,7 +6,7 @@ Only tokenizers are loaded. Nothing is written, and no request goes to a server 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from advisor.jobs.planning.plan import (
     tokens_written,
 )
 from advisor.judge.judge import judging
+from advisor.judge.prompts import choosing_rubric
 from advisor.options.shared import split_names
 from advisor.pool.fit import weights_here
 from advisor.profile.stored import Said, splits_of, stored_responses, unanswered
@@ -190,15 +191,27 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     drafting = sum(config.drafts * draw[name] + (config.rounds - 1) * read[name] for name in panel)
     budget = drafting + max(read[name] for name in writers)
     own = {name: responses(name, drafting) for name in writers}
+    drawn = most([plan("arm, responses of", name, drawing, n * responses(name, budget)) for name in by_name])
     # The writer may read more drafts than in the fusion.
     return [
         *plans,
-        most([plan("arm, responses of", name, drawing, n * responses(name, budget)) for name in by_name]),
+        drawn,
+        *_choosing(config, task, drawn["questions"]),
         most([plan("arm, own drafts of", name, drawing, n * count) for name, count in own.items()]),
         most(
             [plan("arm, own drafts read by", name, reads(max(1, math.ceil(count))), n) for name, count in own.items()]
         ),
     ]
+
+
+def _choosing(config: RunConfig, task: Task, responses: int) -> Iterator[dict[str, Any]]:
+    """The plan of a judge that chooses among responses to a task without a judge; none without one."""
+    if task.rubric is None and config.judges:
+        (judge,), inference = config.judges, judging(config)
+        asked, missing = judge_prompts(task, choosing_rubric())
+        shown = _Prompts(asked.examples, missing, config.inference.limit(task), tokens_written(asked, inference))
+        made = _plan(judge, inference, shown, responses, problem_of(judge, inference), asked)
+        yield {"role": "arm, best response by", **made}
 
 
 def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

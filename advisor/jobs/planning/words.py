@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from advisor.records import join
-from ensemble.common.text import counted, visible
+from ensemble.common.text import counted, price, visible
 
 
 def duration(seconds: float | None) -> str:
@@ -132,9 +132,7 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     if total["price"] is None:
         yield "price        no prices in the pool file"
     else:
-        # Two digits of less than a cent, which would else be nothing.
-        dollars = f"{total['price']:.2f}" if total["price"] >= 0.01 else f"{total['price']:.2g}"
-        yield f"price        at most ${dollars} for {_whose(total)}"
+        yield f"price        at most {price(total['price'])} for {_whose(total)}"
     said = {model["problem"] for _, _, model in asked}
     yield from problem_lines([problem for problem in plan["problems"] if problem not in said])
     yield "Nothing was run or written."

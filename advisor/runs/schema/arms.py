@@ -17,8 +17,8 @@ class ArmFigures(Accuracy):
 
     arm: ArmCode
     """`single`: the best single model; `self_consistency`, `best_of_n`: the vote of several of its responses, or the
-    one that the second judge prefers; `vote`: the panel's vote; `fusion`: the panel with a writer; `self_fusion`: the
-    writer with its own drafts; `cheapest`: the cheapest candidate"""
+    one that a judge prefers (of a judged task the second judge); `vote`: the panel's vote; `fusion`: the panel with a
+    writer; `self_fusion`: the writer with its own drafts; `cheapest`: the cheapest candidate"""
     models: Annotated[tuple[Line, ...], Field(min_length=1)]
     """those that answer; of a fusion the panel, and then the writer"""
     draws: Positive = 1
@@ -95,11 +95,7 @@ class ArmsSection(Schema):
 
     def cost_of(self, arm: ArmFigures) -> str:
         """The cost of 1,000 questions in words; with ``$`` where the unit is dollars."""
-        cost = arm.cost_per_1000
-        if self.unit != "dollars" or cost is None:
-            return length(cost)
-        # Two digits of less than a cent, which would else be nothing.
-        return price(cost) if cost >= 0.01 or not cost else f"${cost:.2g}"
+        return price(arm.cost_per_1000) if self.unit == "dollars" else length(arm.cost_per_1000)
 
     def share_of(self, arm: ArmFigures) -> float | None:
         """The cost of an arm as a share of the fusion's; None if one of them is not known."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.tasks.lm_eval_tasks import check_installed
+from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError, UniteError
 
 _OUTPUTS = {
@@ -96,9 +96,8 @@ def _full_manager(folder: Path | None) -> Any:
 
 
 def _unknown(name: str, names: list[str], folder: Path | None) -> str:
-    near = difflib.get_close_matches(name, names, n=3)
-    guess = f"did you mean {' or '.join(near)}? " if near else ""
     where = "" if folder is None else f", and no readable file below {folder} has this name as its `task`"
+    guess = did_you_mean(name, names, 3)
     return f"lm-eval {version('lm_eval')} has no task '{name}'{where}; {guess}`lm_eval ls tasks` lists them"
 
 
