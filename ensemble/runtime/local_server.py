@@ -107,18 +107,19 @@ def finished(steps: Generator[None, None, T]) -> T:
 
 def _next_tokens(logits: Tensor, wanted: int | Ids) -> list[NextToken]:
     """The next token after each row of logits [rows, V], none of which may be NaN."""
-    if bool(logits.isnan().any()):
-        raise MemberError("its logits are not numbers (NaN)")
     # A model in half precision gets exact log-probabilities too; one in double precision keeps it.
-    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    logprobs = logits.log_softmax(dim=1, dtype=dtype)
-    best, tokens = logprobs.max(dim=1)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    # Of all log-probabilities few are wanted, so they are not computed; a NaN is in the sum of its row.
+    total = logits.logsumexp(dim=1, keepdim=True)
+    if bool(total.isnan().any()):
+        raise MemberError("its logits are not numbers (NaN)")
+    best, tokens = logits.max(dim=1, keepdim=True)
     if isinstance(wanted, int):
-        values, ids = logprobs.topk(min(wanted, logprobs.shape[1]), dim=1)
-        rows = [dict(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)]
+        values, ids = logits.topk(min(wanted, logits.shape[1]), dim=1)
+        rows = [dict(zip(*row, strict=True)) for row in zip(ids.tolist(), (values - total).tolist(), strict=True)]
     else:
-        index = torch.tensor(wanted, dtype=torch.long, device=logprobs.device)
-        rows = [dict(zip(wanted, row, strict=True)) for row in logprobs[:, index].tolist()]
+        index = torch.tensor(wanted, dtype=torch.long, device=logits.device)
+        rows = [dict(zip(wanted, row, strict=True)) for row in (logits[:, index] - total).tolist()]
     # With equal logits the top candidates may lack the token that was chosen among them.
-    found = zip(tokens.tolist(), best.tolist(), rows, strict=True)
-    return [NextToken(token, {**row, token: value}) for token, value, row in found]
+    found = zip(tokens.tolist(), (best - total).tolist(), rows, strict=True)
+    return [NextToken(token, {**row, token: value}) for [token], [value], row in found]
