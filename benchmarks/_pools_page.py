@@ -38,10 +38,12 @@ WAYS = {
     "never": "never vote: the best single model by dev",
     "rules": "always vote with the set of the paper's rules",
     "shown": "vote only if the test shows a gain",
-    "no_margin": "take the largest expected gain",
+    "largest": "take the largest expected gain",
     "recommended": "follow the recommendation",
     "always": "always vote within 15 points, at most 5",
 }
+LEAST = {"least_00": "0", "recommended": "0.2 (the default)", "least_04": "0.4", "least_06": "0.6", "least_08": "0.8"}
+"""Points that a strategy must be expected to gain for each call."""
 BINS = {"0_10": "up to 10", "10_15": "10 to 15", "15_20": "15 to 20", "20_25": "20 to 25", "25_100": "over 25"}
 RATIO_BINS = {"1_125": "up to 1.25", "125_15": "1.25 to 1.5", "15_2": "1.5 to 2", "2_3": "2 to 3", "3_inf": "over 3"}
 NUMBERS = {"calls3": "3", "calls4": "4", "default": "5 (the default)", "calls6": "6", "calls7": "7", "gap15": "any"}
@@ -179,6 +181,18 @@ def _recommendation_tables(by: By) -> Iterator[str]:
         for name in ("always", "recommended")
     ]
     yield _table(["gain over the best single model by dev", *compared.values(), "name"], rows)
+    for part, what in kinds.items():
+        rows = [
+            [
+                text,
+                *(f"{_value(by, f'{key}_{lost}'):.2f}; {_value(by, f'{key}_{calls}'):.2f}" for key in compared),
+                f"`{lost}`; `{calls}`",
+            ]
+            for text, lost, calls in (
+                (text, f"{part}regret_{name}", f"{part}calls_{name}") for name, text in LEAST.items()
+            )
+        ]
+        yield _table([f"points for each call: regret; calls, {what}", *compared.values(), "name"], rows)
     more = "gain_recommended_minus_default_vote"
     rows = [[*row(what, f"{part}{more}", _interval), f"`{part}{more}`"] for part, what in kinds.items()]
     yield _table(["recommendation over the default vote", *compared.values(), "name"], rows)

@@ -241,9 +241,8 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
     """What each way to decide loses against the best strategy in hindsight, judged on questions that decided nothing.
 
     ``never`` vote; vote if a gain is ``shown``; ``always`` vote as by default; always let the set of the paper's
-    ``rules`` vote; what the product has ``recommended``; and the largest expected gain, without the ``margin`` that
-    the product gives to the default cascade. ``least_NN`` is ``recommended`` with another least gain for each call, in
-    tenths of a point.
+    ``rules`` vote; what the product has ``recommended``; and the ``largest`` expected gain, whatever it costs.
+    ``least_NN`` is ``recommended`` with another least gain for each call, in tenths of a point.
     """
     values: Values = defaultdict(list)
     for sub in drawn:
@@ -274,7 +273,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
             "shown": together if is_shown else single,
             "always": together,
             "recommended": recommended.result.strategy,
-            "no_margin": tested[0].strategy,
+            "largest": tested[0].strategy,
         }
         for least in LEAST:
             with patch("advisor.advice.recommendation.LEAST_PER_CALL", least):
@@ -282,15 +281,14 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
             if other is not None:
                 choices[f"least_{round(10 * least):02}"] = other.result.strategy
         values["gain_recommended_minus_default_vote"].append(points[choices["recommended"]] - points[together])
+        calls = {each.strategy: each.calls for each in tested}
         for name, strategy in choices.items():
+            values[f"calls_{name}"].append(calls.get(strategy, 1.0))
             values[f"regret_{name}"].append(best - points[strategy])
             values[f"votes_{name}"].append(float(len(strategy.members) > 1))
         rules = select([profile.standing for profile in profiles], Limits()).selected
         values["regret_rules"].append(best - ballot(sub.pool, rules, sub.judge).points)
         values["votes_rules"].append(float(len(rules) >= FEWEST_VOTERS))
-        calls = {each.strategy: each.calls for each in tested}
-        values["calls_always"].append(calls.get(together, 1.0))
-        values["calls_recommended"].append(calls.get(recommended.result.strategy, 1.0))
         values["optimism"].append(recommended.result.expected_gain - gains[recommended.result.strategy])
         if recommended.result.shown == "yes":
             values["shown_wrong"].append(float(gains[recommended.result.strategy] < 0))

@@ -19,8 +19,8 @@ from benchmarks import pools
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "docs" / name for name in ("pools.md", "pools-rules.md", "pools-advice.md")]
-BY_HAND = ("| pool | kind |", "| margin |")
-"""How the tables begin that other commands measured, which the page names."""
+BY_HAND = ("| pool | kind |", "| rule: ")
+"""How the tables begin that other commands or commits measured, which the page names."""
 EXAMPLE = ROOT / "docs" / "how-to" / "advice-from-logs.md"
 LOG = ROOT.parent / "shared" / "pools" / "math-l5.jsonl.xz"
 PLOTS = ("gap", "length", "regret", "strategies", "voters")
