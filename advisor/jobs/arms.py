@@ -230,9 +230,12 @@ class _Asking:
 
     def _of_best(self, cost: Callable[[Profile], float]) -> list[Profile]:
         """Responses of the best single model, which cost what the fusion costs."""
-        if self._cost(self._chosen.alone[self._best].cost) >= self._budget:
-            raise _LeftOut("costs_more", f"one response of {self._best} costs as much as the fusion")
-        return self._draws(self._best, self._budget, cost)
+        drawn: list[Profile] = []
+        if self._cost(self._chosen.alone[self._best].cost) < self._budget:
+            drawn = self._draws(self._best, self._budget, cost)
+        if len(drawn) < 2:
+            raise _LeftOut("costs_more", f"two responses of {self._best} cost more than the fusion")
+        return drawn
 
     def _cost(self, cost: Cost, name: str = "") -> float:
         """What one response of a model to each question costs; of the best single model without a name."""
