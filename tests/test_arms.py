@@ -20,6 +20,7 @@ from advisor.records import ALPHA, Cost, Shown
 from advisor.statistics import holm
 from benchmarks import fusion
 from benchmarks._measure import Figure
+from ensemble.common.text import difference, price
 from ensemble.models.spec import Price
 
 if TYPE_CHECKING:
@@ -321,6 +322,10 @@ def test_a_fusion_that_only_its_own_drafts_reach_does_not_pay_and_the_report_and
     assert "The fusion at equal cost, 40 held-out questions" in ran.err
     page = (place.folder / "run" / "report.html").read_text(encoding="utf-8")
     assert "<h2>Fusion at equal cost</h2>" in page
+    # A chart of the gains over the costs, with each arm.
+    assert f"Gain over cost of {len(found['arms'])} arms" in page
+    for arm in found["arms"]:
+        assert f": {difference(arm['gain'])} points, {price(arm['cost_per_1000'])} dollars of 1,000" in page
     assert re.search(r"<bdi>fusion by cyd from its own \d drafts</bdi>", page)
     assert section(place, *command, "--min-gain", "20", "--force")["pays"] == "no"
 

@@ -243,6 +243,9 @@ def test_without_labels_it_says_what_misleads_the_judge(place: Place) -> None:
     found = json.loads(place.advisor("judge", "run", "--json").out)
     models = by_model(found)
     assert [each["corrected"] for each in models.values()] == [None] * 3
+    assert [line for line in found["text"] if "labels" in line] == [
+        "A few labels of people correct these scores: --labels FILE, at least 10 of a model."
+    ]
     assert models["plain"]["length_controlled"] < 50
     assert models["flatter"]["length_controlled"] is None
 
