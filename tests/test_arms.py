@@ -294,6 +294,8 @@ def test_where_one_response_costs_as_much_as_the_fusion_there_are_no_more_of_it(
     found = section(place, *command, "--fusion", "ada", "--panel", "ada,bob")
     reason = next(each for each in found["left_out"] if each["arm"] == "self_consistency")
     assert reason["reason_code"] == "costs_more"
+    ran = place.advisor(*command, "--fusion", "ada", "--panel", "ada,bob")
+    assert "self consistency was left out: two responses of cyd cost more than the fusion" in ran.err
     assert by_arm(found)["single"]["models"] == ["cyd"]
 
 

@@ -170,7 +170,7 @@ class _Asking:
             # Equal texts are not judged again.
             return self._cost(draw.cost) + (self._cost(Cost.total(new), chooser) if new else 0.0)
 
-        drawn = self._of_best(cost)
+        drawn = self._of_best(cost, " with their verdicts")
         said = mean_scores(judge.verdicts(task.split)[-1])
         names = [name_of_set(each.model, [self._best]) for each in graded]
         answers = []
@@ -228,13 +228,13 @@ class _Asking:
     def _draws(self, model: str, budget: float, cost: Callable[[Profile], float]) -> list[Profile]:
         return draws_worth(self._profiler, model, self._task, self._config.seed, budget, cost)
 
-    def _of_best(self, cost: Callable[[Profile], float]) -> list[Profile]:
+    def _of_best(self, cost: Callable[[Profile], float], parts: str = "") -> list[Profile]:
         """Responses of the best single model, which cost what the fusion costs."""
         drawn: list[Profile] = []
         if self._cost(self._chosen.alone[self._best].cost) < self._budget:
             drawn = self._draws(self._best, self._budget, cost)
         if len(drawn) < 2:
-            raise _LeftOut("costs_more", f"two responses of {self._best} cost more than the fusion")
+            raise _LeftOut("costs_more", f"two responses of {self._best}{parts} cost more than the fusion")
         return drawn
 
     def _cost(self, cost: Cost, name: str = "") -> float:
