@@ -33,7 +33,7 @@ from advisor.pool.pool_file import entries_named, read_line, read_pool
 from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import check_weights
 from advisor.records import Limits
-from advisor.strategies.fusion import Fusion
+from advisor.strategies.fusion import check_prompt
 from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
@@ -380,8 +380,13 @@ def _check_fusion(config: RunConfig) -> None:
         for name in given:
             if name not in names:
                 raise InputError(f"{option} {name}: no candidate has this name; their names are {', '.join(names)}")
-    if problem := Fusion.of(names, names[0], config.drafts, config.rounds, config.writer_prompt).problem():
-        raise InputError(f"--fusion: {problem[0]} should be {problem[1]}")
+    if config.panel is not None and not split_names(config.panel):
+        raise InputError("--panel: no name is given; give candidates, or leave it out")
+    if config.drafts > 1 and config.rounds > 1:
+        raise InputError(
+            f"--rounds {config.rounds}: models that write several drafts read none; leave out --rounds or --drafts"
+        )
+    check_prompt(config.writer_prompt, str(config.fusion_prompt or "--fusion"), ("prompt",))
 
 
 def check_disjoint(task: Task, other: Task, other_questions: str, way_out: str) -> None:

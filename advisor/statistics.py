@@ -462,13 +462,13 @@ def questions_needed(
 ) -> int | None:
     """The number of questions, in all, that show a difference like the observed one, if it is really that large.
 
-    Connor's formula for McNemar's test (1987, Biometrics 43(1)); with the mean squared difference as the share of
-    discordant questions, it also holds for graded scores. The number is never below the fewest questions with which the
-    exact test can show anything.
+    Connor's formula for McNemar's test (1987, Biometrics 43(1)). It also holds for graded scores, if the difference is
+    in units of the typical change of a question. The number is never below the fewest questions with which the exact
+    test can show anything.
 
     Args:
-        difference: In points, -100 to 100.
-        discordance: Mean squared difference of the scores, 0 to 1.
+        difference: In points.
+        discordance: The share of the questions whose scores differ, 0 to 1.
         alpha: The probability of a false alarm in one direction, between 0 and 0.5.
         power: The probability to show the difference, between 0 and 1.
 

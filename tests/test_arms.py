@@ -20,6 +20,7 @@ from advisor.records import ALPHA, Cost, Shown
 from advisor.statistics import holm
 from benchmarks import fusion
 from benchmarks._measure import Figure
+from ensemble.common.text import difference, price
 from ensemble.models.spec import Price
 
 if TYPE_CHECKING:
@@ -92,11 +93,11 @@ def test_each_arm_has_the_dollars_of_its_own_calls_and_one_model_spends_what_the
     assert arms["vote"]["cost_per_1000"] == pytest.approx(sum(own.values()))
     assert arms["fusion"]["cost_per_1000"] == pytest.approx(whole)
     draws = arms["self_consistency"]["draws"]
-    # As many as the fusion's cost buys: one fewer would cost less.
-    assert (draws - 1) * own["cyd"] < whole <= draws * own["cyd"]
+    # As many as the fusion's cost buys, to the nearest whole number.
+    assert abs(draws * own["cyd"] - whole) <= own["cyd"] / 2
     assert arms["self_consistency"]["cost_per_1000"] == pytest.approx(draws * own["cyd"])
     drafts = arms["self_fusion"]["draws"]
-    assert (drafts - 1) * own["cyd"] < sum(own.values()) <= drafts * own["cyd"]
+    assert abs(drafts * own["cyd"] - sum(own.values())) <= own["cyd"] / 2
     assert arms["self_fusion"]["cost_per_1000"] == pytest.approx(whole, rel=0.25)
 
 
@@ -110,9 +111,9 @@ def test_a_second_run_asks_nothing_and_another_panel_only_what_is_new(place: Pla
     assert adders.read == []
     other = section(place, *command, "--panel", "ada,cyd", "--force")
     readings = [prompt for _, prompt in adders.read if "before it come" in prompt.lower()]
-    # The drafts and most draws are there: a cheaper panel buys fewer of them.
+    # The drafts and most draws are there: a cheaper panel buys no more of them.
     assert len(adders.read) == len(readings) <= 2 * N
-    assert by_arm(other)["self_consistency"]["draws"] < by_arm(first)["self_consistency"]["draws"]
+    assert by_arm(other)["self_consistency"]["draws"] <= by_arm(first)["self_consistency"]["draws"]
 
 
 @pytest.mark.slow
@@ -127,7 +128,7 @@ def test_without_prices_tokens_are_equal_and_without_usage_calls(
     assert found["unit"] == unit
     cost = arms["single"]["cost_per_1000"]
     draws = arms["self_consistency"]["draws"]
-    assert (draws - 1) * cost < arms["fusion"]["cost_per_1000"] <= draws * cost
+    assert abs(draws * cost - arms["fusion"]["cost_per_1000"]) <= cost / 2
     if unit == "calls":
         assert (draws, arms["self_fusion"]["draws"]) == (4, 3)
         assert [(each["arm"], each["reason_code"]) for each in found["left_out"]] == [("cheapest", "same")]
@@ -209,7 +210,8 @@ def test_the_second_judge_chooses_among_the_draws_and_the_first_one_scores_its_c
     single, fusion_cost = by_arm(found)["single"]["cost_per_1000"], by_arm(found)["fusion"]["cost_per_1000"]
     # Its verdicts cost money, too.
     assert best["cost_per_1000"] > draws * single
-    assert best["cost_per_1000"] * (draws - 1) / draws < fusion_cost <= best["cost_per_1000"]
+    # Draws of equal texts take no verdicts, so their costs differ.
+    assert abs(best["cost_per_1000"] - fusion_cost) <= best["cost_per_1000"] / draws
 
 
 def test_on_a_task_with_references_a_judge_chooses_among_the_draws_and_sees_no_reference(
@@ -242,8 +244,7 @@ def test_on_a_task_with_references_a_judge_chooses_among_the_draws_and_sees_no_r
     assert best["draws"] >= 3
     assert best["accuracy"] == 100 > vote["accuracy"]
     assert best["draws"] < vote["draws"]
-    assert best["cost_per_1000"] * (best["draws"] - 1) / best["draws"] < arms["fusion"]["cost_per_1000"]
-    assert arms["fusion"]["cost_per_1000"] <= best["cost_per_1000"]
+    assert abs(best["cost_per_1000"] - arms["fusion"]["cost_per_1000"]) <= best["cost_per_1000"] / best["draws"]
     asked = [prompt for prompt in verdicts if " + " in prompt]
     assert asked
     assert all(
@@ -293,6 +294,8 @@ def test_where_one_response_costs_as_much_as_the_fusion_there_are_no_more_of_it(
     found = section(place, *command, "--fusion", "ada", "--panel", "ada,bob")
     reason = next(each for each in found["left_out"] if each["arm"] == "self_consistency")
     assert reason["reason_code"] == "costs_more"
+    ran = place.advisor(*command, "--fusion", "ada", "--panel", "ada,bob")
+    assert "self consistency was left out: two responses of cyd cost more than the fusion" in ran.err
     assert by_arm(found)["single"]["models"] == ["cyd"]
 
 
@@ -321,6 +324,10 @@ def test_a_fusion_that_only_its_own_drafts_reach_does_not_pay_and_the_report_and
     assert "The fusion at equal cost, 40 held-out questions" in ran.err
     page = (place.folder / "run" / "report.html").read_text(encoding="utf-8")
     assert "<h2>Fusion at equal cost</h2>" in page
+    # A chart of the gains over the costs, with each arm.
+    assert f"Gain over cost of {len(found['arms'])} arms" in page
+    for arm in found["arms"]:
+        assert f": {difference(arm['gain'])} points, {price(arm['cost_per_1000'])} dollars of 1,000" in page
     assert re.search(r"<bdi>fusion by cyd from its own \d drafts</bdi>", page)
     assert section(place, *command, "--min-gain", "20", "--force")["pays"] == "no"
 

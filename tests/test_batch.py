@@ -161,6 +161,10 @@ def endless(answers: list[Body]) -> None:
     answers[0]["response"]["body"]["choices"][0]["message"]["content"] = "x" * 6001
 
 
+def question(answers: list[Body]) -> None:
+    answers[0] = {"custom_id": answers[0]["custom_id"], "method": "POST", "url": "/v1/chat/completions", "body": {}}
+
+
 def odd(answers: list[Body]) -> None:
     answers[0] = {"custom_id": 3}
 
@@ -177,6 +181,7 @@ LEFT = "good: 1 question has no answer in the batch results"
         (missing, ""),
         (misshapen, "answers.jsonl:1: the answer has another shape (choices[0].message.content should be a text"),
         (endless, "answers.jsonl:1: the answer has 6,001 characters, too many for 6 tokens; it is not used"),
+        (question, "answers.jsonl:1: has no answer (it is a question that --batch wrote); the line is not used"),
         (odd, "answers.jsonl:1: has no answer (no reason is given); the line is not used"),
     ],
 )

@@ -67,6 +67,14 @@ def test_intervals_contain_the_truth_as_often_as_they_say(accuracy: float) -> No
     assert np.mean(gains) > 0.91
 
 
+def test_a_mean_of_labels_is_within_the_labels_range() -> None:
+    labels, scores = np.array([1.0, 1.0, 1.0, 0.2] * 3), np.linspace(0.2, 0.9, 12)
+    found = corrected_mean(labels, scores, np.linspace(0.2, 0.9, 20), (0.0, 1.0))
+    assert 0 <= found.interval[0] < found.points < found.interval[1] == 100
+    # The mean of differences may be as low as -1.
+    assert corrected_mean(-labels, -scores, -np.linspace(0.2, 0.9, 20)).interval[0] == -100
+
+
 def test_labels_that_all_fit_are_no_proof() -> None:
     everything = np.repeat([0.0, 1.0], 100)
     few = np.array([0.0, 1.0] * 6)
@@ -235,6 +243,9 @@ def test_without_labels_it_says_what_misleads_the_judge(place: Place) -> None:
     found = json.loads(place.advisor("judge", "run", "--json").out)
     models = by_model(found)
     assert [each["corrected"] for each in models.values()] == [None] * 3
+    assert [line for line in found["text"] if "labels" in line] == [
+        "A few labels of people correct these scores: --labels FILE, at least 10 of a model."
+    ]
     assert models["plain"]["length_controlled"] < 50
     assert models["flatter"]["length_controlled"] is None
 

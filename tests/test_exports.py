@@ -145,8 +145,12 @@ def test_the_command_that_runs_another_strategy_names_it_and_its_consent(place: 
 @pytest.mark.parametrize(
     ("local", "strategy", "reason"),
     [
-        ((), {"strategy": "vote"}, "Vote, 3 models cannot run there, because it sends each question to one model"),
-        ((), {"strategy": "cascade"}, "it sends each question to one model"),
+        (
+            (),
+            {"strategy": "vote"},
+            "Vote, 3 models cannot run there, because such a program sends each question to one model",
+        ),
+        ((), {"strategy": "cascade"}, "such a program sends each question to one model"),
         (("c",), {"strategy": "group_router", "routes": ROUTES}, "because no server runs c"),
         (("c",), {"strategy": "single", "members": ["c"]}, "c alone cannot run there, because no server runs c: "),
     ],
@@ -211,6 +215,8 @@ def test_what_cannot_be_handed_over_is_one_line(place: Place) -> None:
     assert "`advisor select --batch FOLDER` writes questions" in place.refused(*export, "openai-batch")
     assert "add --allow-server http://10.0.0.1:8000" in place.refused(*export, "litellm")
     assert "--as has no effect with --compose" in place.refused(*export, "litellm", "--compose")
+    given = ("export", "run", "models.txt", "--as", "litellm", "--pool", "models.txt")
+    assert "models.txt: is a file; give a folder" in place.refused(*given)
     (place.folder / "out").mkdir()
     place.write("out/litellm.yaml", "mine")
     assert "is another file than this command writes" in place.refused(*export, "litellm", "--pool", "models.txt")

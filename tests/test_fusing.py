@@ -402,9 +402,16 @@ def test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say(place: Place, s
         (("--fusion", "ada", "--panel", "ada,four"), "--panel four: no candidate has this name"),
         (("--panel", "ada"), "--panel ada has no effect without --fusion"),
         (("--fusion", "ada", "--drafts", "0"), "--drafts 0: give"),
-        (("--fusion", "ada", "--drafts", "2", "--rounds", "2"), "--fusion: rounds should be 1 where"),
+        (
+            ("--fusion", "ada", "--drafts", "2", "--rounds", "2"),
+            "--rounds 2: models that write several drafts read none; leave out",
+        ),
         (("--fusion", "ada", "--fusion-prompt", "gone.j2"), "prompt gone.j2: it cannot be read"),
-        (("--fusion", "ada", "--fusion-prompt", "task.yaml"), "--fusion: prompt should be a template over"),
+        (
+            ("--fusion", "ada", "--fusion-prompt", "task.yaml"),
+            "task.yaml: the template must use responses, and prompt; add what is missing",
+        ),
+        (("--fusion", "ada", "--panel", ""), "--panel: no name is given; give candidates, or leave it out"),
         (("--fusion", "ada", "--no-verify"), "--fusion has no effect with --no-verify"),
     ],
 )

@@ -506,6 +506,10 @@ def test_a_set_is_compared_with_the_same_opponents_as_its_members(place: Place, 
         assert each["ensemble"]["score"] == pytest.approx(shares(texts, each["ensemble"]["text"]))
         for name in names:
             assert each["responses"][name]["score"] == pytest.approx(shares(texts, texts[name]))
+    # One model is recommended, so the set's texts are not those of the recommended strategy.
+    assert result(place)["advice"]["recommendation"]["strategy"] == "single"
+    found = json.loads(place.advisor("judge", "run", "--json").out)
+    assert {each["model"] for each in found["models"]} == {*names}
 
 
 def test_evaluate_judges_the_answers_of_methods_and_no_text_that_is_only_read(

@@ -67,6 +67,13 @@ def test_texts_of_one_length_are_one_text_where_a_log_has_no_texts() -> None:
     assert [doubts_of(each) for each in lengths] == [("same_text",), ()]
 
 
+@pytest.mark.skipif(not POOLS.is_dir(), reason="../shared/pools is not beside the project")
+def test_the_two_models_that_game_the_judge_of_alpaca_eval_are_found_by_their_lengths() -> None:
+    logs = join_logs([str(POOLS / "alpaca-eval-2.jsonl.xz")])
+    gamed = {name for name, profile in logs.profiles.items() if "same_text" in doubts_of(profile)}
+    assert gamed == {"NullModel", "gpt4_gamed"}
+
+
 def test_labels_may_be_equal() -> None:
     labels = Profile("m", tuple(Answer(f"q{n}", "no", "no", 1.0, "eos") for n in range(40)))
     assert doubts_of(labels) == ()

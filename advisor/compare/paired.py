@@ -347,8 +347,8 @@ def smallest_shown(difference: Difference, alpha: float, design: float, units: i
     if units < fewest:
         return 100.0
     n = difference.n / design
-    # Connor's formula, solved for the difference. As in the interval, one question more is gained and one lost.
     changed, size = _changes(difference)
+    # Connor's formula, solved for the difference. As in the interval, one question more is gained and one lost.
     discordance = (changed * difference.n + 2) / (difference.n + 2)
     alarm, miss = z_value(alpha), z_value(1 - POWER)
     spread = math.sqrt(max(n + miss**2 - alarm**2, 0.0))
@@ -422,9 +422,11 @@ def questions_for(
 
     How many answers differ is taken from `difference`; `true` is in points, and `alpha` as for :func:`smallest_shown`.
     """
-    # Answers that never differed on a few questions may do so on others.
+    if true <= 0:
+        return None
     changed, size = _changes(difference)
-    questions = questions_needed(true / size, changed or 1 / (difference.n + 2), alpha) if true > 0 else None
+    # Answers that never differed on a few questions may do so on others.
+    questions = questions_needed(true / size, changed or 1 / (difference.n + 2), alpha)
     if questions is None:
         return None
     # One question of a difference more: the exact test is stricter than the formula. Without it, the power is 76% to

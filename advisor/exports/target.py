@@ -60,7 +60,7 @@ def handed_over(target: Target, run: Path, chosen: EnsembleSpec | StrategyPlan, 
     if local or strategy is None or not (strategy.IS_SINGLE or router):
         runs = f"`{serve}` runs it, and the model {name} of the file is at its address, {_SERVED_URL}"
         what = "a set that decodes together" if strategy is None else str(strategy)
-        reason = f"no server runs {', '.join(local)}" if local else "it sends each question to one model"
+        reason = f"no server runs {', '.join(local)}" if local else "such a program sends each question to one model"
         notes.append(f"{what} cannot run there, because {reason}: {runs}")
         served = ModelSpec(ServerAddress(_SERVED_URL, run.resolve().name, key_env=_SERVED_KEY), name)
         members, router = (served, *(member for member in members if member.is_remote)), None

@@ -66,7 +66,7 @@ def run_arms(
         return None
     asking = _Asking(config, config.held_out, chosen, best, profiler, judge)
     # The gains are over the best single model, which comes first.
-    arms, left_out = [asking.alone("single", best), asking.fused()], list[LeftOutArm]()
+    arms, left_out = [asking.alone("single", best), asking.fused], list[LeftOutArm]()
     asked: dict[ArmCode, Callable[[], _Arm]] = {
         **({} if asking.is_judged else {"self_consistency": asking.self_consistency}),
         **({"best_of_n": asking.best_of_n} if judge else {}),
@@ -94,17 +94,14 @@ class _Asking:
         self._config, self._task, self._chosen, self._best = config, task, chosen, best
         self._profiler, self._judge = profiler, judge
         ((self._fusion, made),) = chosen.fused.items()
-        self._made, self._written = made, made.calls[-1][1].cost
+        self._written = made.calls[-1][1].cost
         self.prices = prices_of(config) | {each.name: each.price for each in config.judges if each.price is not None}
         self.unit = unit_of({**made.spent, best: chosen.alone[best].cost}, self.prices)
         self.is_judged = task.rubric is not None
-        self._calls = len(self._fusion.panel) * self._fusion.draws * self._fusion.rounds + 1
-        self._budget = cost_in(self.unit, made.spent, self._calls * len(task.examples), self.prices) or 0.0
-
-    def fused(self) -> _Arm:
-        """The fusion itself."""
-        fusion, made = self._fusion, self._made
-        return self._arm("fusion", (*fusion.panel, fusion.writer), made.profile, made.spent, self._calls, fusion.draws)
+        calls = len(self._fusion.panel) * self._fusion.draws * self._fusion.rounds + 1
+        models = *self._fusion.panel, self._fusion.writer
+        self.fused = self._arm("fusion", models, made.profile, made.spent, calls, self._fusion.draws)
+        self._budget = cost_in(self.unit, made.spent, calls * len(task.examples), self.prices) or 0.0
 
     def alone(self, code: ArmCode, name: str) -> _Arm:
         """One model with one response."""
@@ -170,7 +167,7 @@ class _Asking:
             # Equal texts are not judged again.
             return self._cost(draw.cost) + (self._cost(Cost.total(new), chooser) if new else 0.0)
 
-        drawn = self._of_best(cost)
+        drawn = self._of_best(cost, " with their verdicts")
         said = mean_scores(judge.verdicts(task.split)[-1])
         names = [name_of_set(each.model, [self._best]) for each in graded]
         answers = []
@@ -228,11 +225,14 @@ class _Asking:
     def _draws(self, model: str, budget: float, cost: Callable[[Profile], float]) -> list[Profile]:
         return draws_worth(self._profiler, model, self._task, self._config.seed, budget, cost)
 
-    def _of_best(self, cost: Callable[[Profile], float]) -> list[Profile]:
+    def _of_best(self, cost: Callable[[Profile], float], parts: str = "") -> list[Profile]:
         """Responses of the best single model, which cost what the fusion costs."""
-        if self._cost(self._chosen.alone[self._best].cost) >= self._budget:
-            raise _LeftOut("costs_more", f"one response of {self._best} costs as much as the fusion")
-        return self._draws(self._best, self._budget, cost)
+        drawn: list[Profile] = []
+        if self._cost(self._chosen.alone[self._best].cost) < self._budget:
+            drawn = self._draws(self._best, self._budget, cost)
+        if len(drawn) < 2:
+            raise _LeftOut("costs_more", f"two responses of {self._best}{parts} cost more than the fusion")
+        return drawn
 
     def _cost(self, cost: Cost, name: str = "") -> float:
         """What one response of a model to each question costs; of the best single model without a name."""

@@ -141,13 +141,15 @@ def check_unchanged_files(folder: Path, content: Mapping[str, str]) -> None:
     """Check that no file would be written over that its owner may have edited, for example the GPUs of the services.
 
     Raises:
-        InputError: A file has another content.
+        InputError: A file has another content, or the folder is a file.
     """
     for name, text in content.items():
         try:
             before = (folder / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             continue
+        except NotADirectoryError:
+            raise InputError(f"{folder}: is a file; give a folder") from None
         except (OSError, ValueError):
             before = None
         if before != text:

@@ -45,7 +45,7 @@ MOST_DRAWS = 32
 def draws_worth(
     profiler: Profiler, model: str, task: Task, seed: int, budget: float, cost: Callable[[Profile], float]
 ) -> list[Profile]:
-    """As many responses of a model as cost a budget or a little more, from 1 to 32.
+    """As many responses of a model as cost a budget, to the nearest whole number, from 1 to 32.
 
     Args:
         profiler: Asks the model.
@@ -60,7 +60,8 @@ def draws_worth(
     """
     drawn: list[Profile] = []
     spent = 0.0
-    while not drawn or (spent < budget and len(drawn) < MOST_DRAWS):
+    # Half a response more than the budget is as far from it as half a response less.
+    while not drawn or (spent + spent / len(drawn) / 2 < budget and len(drawn) < MOST_DRAWS):
         drawn.append(profiler.drawn(model, task, TEMPERATURE, seed + len(drawn)))
         spent += cost(drawn[-1])
     return drawn

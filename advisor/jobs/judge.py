@@ -101,6 +101,8 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
 def _read_run(run: Run) -> tuple[dict[str, dict[str, SampleResponse]], dict[str, dict[str, float]]]:
     """The responses to the held-out questions (or to dev, without these) and their scores, by model and question."""
     by_split: dict[str, dict[str, dict[str, SampleResponse]]] = {"held_out": {}, "dev": {}}
+    recommended = run.result.recommended
+    decodes = recommended is not None and recommended.is_decoded
     for sample in run.samples_for("it has the judge's scores"):
         own = dict(sample.responses)
         taken = sample.recommended
@@ -108,7 +110,7 @@ def _read_run(run: Run) -> tuple[dict[str, dict[str, SampleResponse]], dict[str,
             own[RECOMMENDED] = SampleResponse(text=taken.text, score=taken.score)
         elif taken is not None and not taken.draw and taken.model in own:
             own[RECOMMENDED] = own[taken.model]
-        elif sample.ensemble is not None:
+        elif sample.ensemble is not None and decodes:
             own[RECOMMENDED] = sample.ensemble
         for name, response in own.items():
             by_split[sample.split].setdefault(name, {})[sample.id] = response
@@ -172,7 +174,9 @@ def _figures(name: str, scores: Scores, labels: Scores, best: str) -> dict[str, 
         "n": len(own),
         "judged": 100 * float(np.mean([*own.values()])),
         "labels": len(known),
-        "corrected": _json(corrected_mean(people, own_scores, np.array([*own.values()]))) if enough else None,
+        "corrected": _json(corrected_mean(people, own_scores, np.array([*own.values()]), (0.0, 1.0)))
+        if enough
+        else None,
         "kappa": agreement(people, own_scores) if enough else None,
         "difference": _json(corrected_mean(differ(labels, both), differ(scores, both), differ(scores, shared)))
         if paired

@@ -54,7 +54,9 @@ class Corrected(NamedTuple):
     needed: int | None
 
 
-def corrected_mean(labels: Floats, scores: Floats, everything: Floats) -> Corrected:
+def corrected_mean(
+    labels: Floats, scores: Floats, everything: Floats, ends: tuple[float, float] = (-1.0, 1.0)
+) -> Corrected:
     """Correct the mean of a judge's scores, or of differences of scores.
 
     *Grades and differences*: prediction-powered inference with power tuning (PPI: Angelopoulos et al. 2023, arXiv
@@ -72,6 +74,7 @@ def corrected_mean(labels: Floats, scores: Floats, everything: Floats) -> Correc
         labels: Of the labelled questions; from 0 to 1, or differences from -1 to 1. At least 3.
         scores: The judge's, of the same questions.
         everything: The judge's, of all questions.
+        ends: The least and the largest value of a label; no mean is beyond them.
     """
     n, total = len(labels), len(everything)
     spread = float(scores.var())
@@ -81,7 +84,7 @@ def corrected_mean(labels: Floats, scores: Floats, everything: Floats) -> Correc
     unexplained = max(float(((rest - rest.mean()) ** 2).sum()), _LEAST_SPREAD) / (n - 2)
     explained = weight**2 * float(everything.var()) / total
     half = float(stats.t.ppf(1 - FIGURE_ALPHA, n - 2)) * math.sqrt(unexplained / n + explained)
-    ends = mean - half, mean + half
+    low, high = mean - half, mean + half
     if all(is_binary(each) for each in (labels, scores, everything)):
         chance = np.random.default_rng(0)
 
@@ -93,15 +96,15 @@ def corrected_mean(labels: Floats, scores: Floats, everything: Floats) -> Correc
         missed = share(float((labels * (1 - scores)).sum()), float((1 - scores).sum()))
         said_yes = share(float(everything.sum()), total)
         low, high = np.quantile(said_yes * right + (1 - said_yes) * missed, [FIGURE_ALPHA, 1 - FIGURE_ALPHA])
-        ends = float(low), float(high)
     alone = float(labels.var(ddof=1))
     room = (mean / (z_value(FIGURE_ALPHA) + z_value(0.2))) ** 2 - explained
+    points, lower, upper = (100 * float(np.clip(each, *ends)) for each in (mean, low, high))
     return Corrected(
         n,
         100 * float(everything.mean()),
-        100 * mean,
-        (100 * ends[0], 100 * ends[1]),
-        alone / ((ends[1] - ends[0]) / 2 / z_value(FIGURE_ALPHA)) ** 2,
+        points,
+        (lower, upper),
+        alone / (float(high - low) / 2 / z_value(FIGURE_ALPHA)) ** 2,
         max(FEWEST_LABELS, math.ceil(unexplained / room)) if room > 0 else None,
     )
 

@@ -247,6 +247,8 @@ def _more(lines: Collection[Any]) -> str:
 
 def _reason(line: Mapping[str, Any], body: Any) -> str:
     """Why a line has no answer, in the provider's words."""
+    if "method" in line and "url" in line:
+        return "it is a question that --batch wrote"
     error = line.get("error") or (body.get("error") if isinstance(body, dict) else None)
     message = error.get("message") if isinstance(error, dict) else error
     return shortened(visible(message), _LONGEST_REASON) if isinstance(message, str) else "no reason is given"

@@ -13,12 +13,13 @@ from ensemble.common.text import counted
 def judge_lines(found: Mapping[str, Any]) -> list[str]:
     """The figures of ``advisor judge --json`` in words."""
     lines, best = [], found["best_single_model"]
+    has_labels = any(each["labels"] for each in found["models"])
     for each in found["models"]:
         name, own, pair = each["model"], each["corrected"], each["difference"]
         line = f"{name}: the judge gives {each['judged']:.1f} points on {counted(each['n'], 'question')}"
-        if own is None:
+        if own is None and has_labels:
             line += f"; {counted(each['labels'], 'label')}, and a correction needs at least {FEWEST_LABELS}"
-        else:
+        elif own is not None:
             low, high = own["interval"]
             kappa = "" if each["kappa"] is None else f", kappa {each['kappa']:.2f}"
             line += (
@@ -43,5 +44,9 @@ def judge_lines(found: Mapping[str, Any]) -> list[str]:
     if found["first_wins"] is not None:
         lines.append(
             f"The response that the judge reads first wins {found['first_wins']:.0f}% of its decided verdicts."
+        )
+    if not has_labels:
+        lines.append(
+            f"A few labels of people correct these scores: --labels FILE, at least {FEWEST_LABELS} of a model."
         )
     return lines

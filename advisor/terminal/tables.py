@@ -131,6 +131,8 @@ def print_tables(result: Result) -> None:
     if result.arms:
         console.print()
         console.print(arms(result.arms))
+        for each in result.arms.left_out:
+            console.print(_plain(f"{each.arm.replace('_', ' ')} was left out: {each.reason}"), soft_wrap=True)
     _print_judge(result.judge, console)
 
 

@@ -62,7 +62,7 @@ class LeftOutArm(Schema):
     """as above"""
     reason_code: ArmReason
     """`same` as another arm, `no_vote` (answers that cannot be counted), `no_judge` (no second judge), `few_voters`
-    (under three), `costs_more` (one response costs as much as the fusion), `unknown_cost`, or `failed`"""
+    (under three), `costs_more` (two responses cost more than the fusion), `unknown_cost`, or `failed`"""
     reason: Line
     """the same as a sentence"""
 
