@@ -26,6 +26,7 @@ pytest_plugins = ["pools"]
 DEMO = Path(os.fspath(advisor.demo.__path__[0])) / "models"
 THINKS = f"{DEMO}/thinking-llama dtype=float32"
 POOL = (THINKS, f"{DEMO}/terse-neox dtype=float32", f"{DEMO}/terse-llama dtype=float32")
+PROMPT = "Question: Ali has 53 eggs. He drops 12. How many eggs does Ali have now?\nAnswer:"
 SELECT = ("select", "--pool", "models.txt", "--task", "word_problems", "--limit", "24", "--quiet")
 
 
@@ -185,6 +186,24 @@ def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> No
         events = [each[6:] for each in answer.text.splitlines() if each.startswith("data: {")]
         pieces = [json.loads(each)["choices"][0]["text"] for each in events]
         assert "".join(pieces) == line["ensemble"]["text"]
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_a_single_model_that_thinks_gives_its_answer_alone(place: Place, verified: bool) -> None:
+    place.pool(THINKS)
+    select(place, *(() if verified else ("--no-verify",)))
+    line = samples(place)[0]
+    answer = line["responses"]["thinking-llama"]
+    assert answer["thinking"]
+    for option, wanted in ((), answer["text"]), (("--stream",), answer["text"]), (("--answer",), answer["extracted"]):
+        ran = place.advisor("run", "run", line["prompt"], "--raw", *option)
+        assert (ran.status, ran.out.strip()) == (0, wanted)
+
+
+def test_a_model_that_is_named_thinks_apart_if_that_is_wanted(place: Place) -> None:
+    own = ("run", "--models", THINKS.split(maxsplit=1)[0], PROMPT, "--max-new-tokens", "40")
+    assert "<think>" in place.advisor(*own).out
+    assert "<think>" not in place.advisor(*own, "--think", "apart").out
 
 
 def test_the_bundled_pool_has_the_model_that_thinks_at_two_budgets() -> None:
