@@ -97,8 +97,15 @@ def test_an_answer_whose_channel_the_template_opened_leaves_no_control_text(text
     assert ThinkingReader([*others, (answer, False)]).read(answer) == (None, answer)
 
 
-def test_the_tag_that_ends_an_answer_of_plamo_is_not_its() -> None:
-    text = "<|plamo:begin_think:plamo|>2 + 2<|plamo:end_think:plamo|>It is 4.<|plamo:tag|>"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|plamo:begin_think:plamo|>2 + 2<|plamo:end_think:plamo|>It is 4.<|plamo:tag|>",
+        "<|START_THINKING|>2 + 2<|END_THINKING|><|START_RESPONSE|>It is 4.<|END_RESPONSE|>",
+        "<|START_THINKING|>2 + 2<|END_THINKING|><|START_TEXT|>It is 4.<|END_TEXT|>",
+    ],
+)
+def test_the_tags_around_an_answer_are_not_its(text: str) -> None:
     assert read(text) == ("2 + 2", "It is 4.")
 
 
