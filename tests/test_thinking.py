@@ -603,6 +603,19 @@ def test_a_limit_of_thinking_that_cannot_be_is_refused(option: str, says: str) -
         read_line(f"openai:http://host/v1#m {option}", "pool:1")
 
 
+@pytest.mark.parametrize("option", ["thinking_budget=5", "reasoning_effort=vast"])
+def test_a_server_that_refuses_a_limit_of_thinking_is_quoted_with_the_option(
+    place: Place, server: Raw, option: str
+) -> None:
+    refusal = {"error": {"message": "thinking cannot be limited so"}}
+    server.answer = lambda path, _: models("m") if path.endswith("/models") else as_json(refusal, 400)
+    place.task()
+    place.pool(f"openai:{server.url}#m {option}")
+    said = place.refused("select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run")
+    name = option.partition("=")[0]
+    assert said.endswith(f"says: thinking cannot be limited so; correct {name}= of its line, or leave it out")
+
+
 def test_openai_takes_no_budget() -> None:
     with pytest.raises(InputError, match="take no thinking_budget=; give reasoning_effort="):
         read_line("openai:https://api.openai.com/v1#gpt thinking_budget=5", "pool:1")
