@@ -67,7 +67,7 @@ def ensemble_of(members: Sequence[Member], spec: EnsembleSpec, cache_dir: Path) 
     # Greedy decoding of a single model needs only its likeliest token. Sampling and likelihoods need the whole
     # vocabulary, which the method "average" reads.
     if len(members) == 1 and spec.method != "average":
-        think = {name: value for name, value in spec.options.items() if name == THINK}
+        think = {THINK: spec.options[THINK]} if THINK in spec.options else {}
         return Ensemble(members, k=1, cache_dir=tables, **think)
     options = dict(spec.options) if spec.weights is None else {**spec.options, "weights": spec.weights}
     return Ensemble(members, method=spec.method, k=spec.k, cache_dir=tables, **options)
