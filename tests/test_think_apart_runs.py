@@ -12,6 +12,7 @@ import pytest
 from running_server import serving
 
 import advisor.demo
+from advisor.logs.join import join_logs
 from advisor.pool.pool_file import read_pool
 from advisor.running.models_to_run import chosen_by_folder
 from ensemble import Ensemble
@@ -117,6 +118,19 @@ def test_the_length_rule_compares_the_answers_alone(run: Place) -> None:
     together = select(run, "--max-gap", "100", "--no-verify", out="together")
     assert "tokens" in {pair["length_unit"] for pair in together["pairs"]}
     assert len(together["selected"]) < 3
+
+
+def test_a_run_as_a_log_has_the_lengths_of_the_run(place: Place) -> None:
+    """Also the tokens of models that do not think, with which the length rule compares those that do."""
+    place.pool(*POOL)
+    figures = {each["model"]: each for each in select(place, "--no-verify")["candidates"]}
+    for name, profile in join_logs([str(place.folder / "run")]).profiles.items():
+        standing = profile.standing
+        assert (standing.thinks, standing.mean_length) == (figures[name]["thinks"], figures[name]["mean_length"])
+        assert standing.mean_tokens == pytest.approx(figures[name]["mean_tokens"])
+    place.pool(*POOL[1:])
+    select(place, "--no-verify", out="plain")
+    assert not any("tokens" in answer for line in samples(place, "plain") for answer in line["responses"].values())
 
 
 def test_where_thinking_is_too_long_the_way_out_is_named(place: Place) -> None:
