@@ -306,6 +306,23 @@ def test_a_table_has_thinking_tokens_and_end(tmp_path: Path) -> None:
     assert (d.text, d.thinking, d.thought, d.tokens) == ("4", None, False, 1)
 
 
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [
+        ("length", "length"),
+        ("MAX_TOKENS", "length"),
+        ("max_output_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("end_turn", "unknown"),
+        (7, "unknown"),
+    ],
+)
+def test_the_words_of_providers_for_a_cut_off_are_known(tmp_path: Path, finish: object, reason: str) -> None:
+    row = {"id": "1", "model": "a", "response": "", "score": 0, "finish": finish}
+    (answer,) = join_logs([str(write(tmp_path / "log.jsonl", [row]))]).profiles["a"].answers
+    assert answer.finish_reason == reason
+
+
 @pytest.mark.parametrize("as_text", [False, True])
 def test_a_table_may_have_the_answers_of_a_provider_as_they_came(tmp_path: Path, as_text: bool) -> None:
     raw = {
