@@ -85,7 +85,9 @@ def apart(responses: Iterable[Response], tags: ThinkingTags | None = None) -> li
         tags: Its tags, if a user names them.
     """
     responses = list(responses)
-    reader = ThinkingReader(((each.text, each.finish_reason == "length") for each in responses), tags)
+    # Where a server gave the thinking apart, no template is to be known by the text: it is the answer.
+    whole = [(each.text, each.finish_reason == "length") for each in responses if not each.thinking]
+    reader = ThinkingReader(whole, tags)
     parted = []
     for each in responses:
         thinking, text = reader.read(each.text, cut=each.finish_reason == "length")

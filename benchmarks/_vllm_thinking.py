@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 
 TOKENIZER = Path(__file__).resolve().parents[1] / "advisor" / "demo" / "models" / "thinking-llama"
 """Any tokenizer: the tags become special tokens of it."""
-SPECIAL = ("<think>", "</think>", "[THINK]", "[/THINK]", "<seed:think>", "</seed:think>", "<|channel>", "<channel|>")
+SPECIAL = (
+    *("<think>", "</think>", "[THINK]", "[/THINK]", "<seed:think>", "</seed:think>", "<|channel>", "<channel|>"),
+    *("<|open|>", "<|close|>", "<|sep|>"),
+    *("<|content_thinking|>", "<|content_text|>", "<|message_model|>", "<|end_message|>"),
+    *("<|plamo:begin_", "<|plamo:end_", ":plamo|>"),
+    *("<mm:think>", "</mm:think>", "<ifm|think>", "</ifm|think>"),
+)
 NEEDED = ("[TOOL_CALLS]",)
 """Tokens that a parser looks for, though no text here has them."""
 
@@ -49,8 +55,10 @@ FORMS = {
     "glm45": Form(template=True),
     "hy_v3": Form(arguments=(("reasoning_effort", "high"),)),
     "kimi_k2": Form(),
+    "k2_horizon": Form("<ifm|think>", "</ifm|think>", template=True),
     "mimo": Form(),
     "minimax_m2": Form(template=True),
+    "minimax_m3": Form("<mm:think>", "</mm:think>"),
     "nemotron_v3": Form(template=True),
     "qwen3": Form(template=True),
     "mistral": Form("[THINK]", "[/THINK]"),
@@ -58,6 +66,20 @@ FORMS = {
     "gemma4": Form("<|channel>thought\n", "<channel|>"),
     "openai_gptoss": Form("<|channel|>analysis<|message|>", f"<|end|><|start|>assistant{FINAL}", plain=FINAL),
     "granite": Form("Here is my thought process:", "Here is my response:"),
+    "kimi_k3": Form(
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|><|open|>response<|sep|>",
+        plain="<|open|>response<|sep|>",
+        end="<|close|>response<|sep|><|close|>message<|sep|>",
+        template=True,
+    ),
+    "inkling": Form(
+        "<|content_thinking|>",
+        "<|end_message|><|message_model|><|content_text|>",
+        plain="<|content_text|>",
+        end="<|end_message|>",
+    ),
+    "plamo3": Form("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>", end="<|plamo:tag|>"),
     "hunyuan_a13b": Form("<think>\n", "\n</think>\n<answer>\n", end="\n</answer>"),
 }
 """By the name of the parser."""

@@ -17,6 +17,7 @@ from reference import ReferenceMember
 from reference import generate as slow
 from tiny import byte_tokenizer, let_write, tiny_model, tokenizer_named
 from transformers import PreTrainedTokenizerFast
+from ways import decode, differences
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
@@ -245,17 +246,19 @@ def test_a_token_that_ends_the_marker_and_begins_the_answer_is_parted(tables: Pa
     assert [made.text] == by_hand([one], PROMPTS[:1], tables)
 
 
-def test_draws_are_the_same_in_each_batch(tables: Path) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_all_ways_to_decode_write_the_same_texts(temperature: float, tables: Path) -> None:
     ensemble = Ensemble(thinkers(), cache_dir=tables, think="apart")
-    texts = [
-        [each.text for each in ensemble.generate(PROMPTS, max_new_tokens=TOKENS, temperature=1.5, batch_size=size)]
-        for size in (1, 4)
-    ]
-    assert texts[0] == texts[1]
+    settings = Settings(TOKENS, stop=(" and",), temperature=temperature, seed=3)
+    plain = decode(ensemble, PROMPTS[:2], settings)
+    assert differences(ensemble, PROMPTS[:2], settings, plain) == []
+    assert any(each.text for each in plain)
 
 
 def test_other_levels_refuse_it_and_so_are_other_values() -> None:
-    with pytest.raises(InputError, match="has no option think"):
+    with pytest.raises(
+        InputError, match="method sweetspan: think apart is for methods that write single tokens, such as unite"
+    ):
         make_options("sweetspan", {"think": "apart"})
     with pytest.raises(InputError, match="think 'together': not one of apart"):
         make_options("unite", {"think": "together"})

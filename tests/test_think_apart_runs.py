@@ -12,6 +12,7 @@ import pytest
 from running_server import serving
 
 import advisor.demo
+from advisor.logs.join import join_logs
 from advisor.pool.pool_file import read_pool
 from advisor.running.models_to_run import chosen_by_folder
 from ensemble import Ensemble
@@ -26,6 +27,7 @@ pytest_plugins = ["pools"]
 DEMO = Path(os.fspath(advisor.demo.__path__[0])) / "models"
 THINKS = f"{DEMO}/thinking-llama dtype=float32"
 POOL = (THINKS, f"{DEMO}/terse-neox dtype=float32", f"{DEMO}/terse-llama dtype=float32")
+PROMPT = "Question: Ali has 53 eggs. He drops 12. How many eggs does Ali have now?\nAnswer:"
 SELECT = ("select", "--pool", "models.txt", "--task", "word_problems", "--limit", "24", "--quiet")
 
 
@@ -118,6 +120,28 @@ def test_the_length_rule_compares_the_answers_alone(run: Place) -> None:
     assert len(together["selected"]) < 3
 
 
+def test_a_run_as_a_log_has_the_lengths_of_the_run(place: Place) -> None:
+    """Also the tokens of models that do not think, with which the length rule compares those that do."""
+    place.pool(*POOL)
+    figures = {each["model"]: each for each in select(place, "--no-verify")["candidates"]}
+    for name, profile in join_logs([str(place.folder / "run")]).profiles.items():
+        standing = profile.standing
+        assert (standing.thinks, standing.mean_length) == (figures[name]["thinks"], figures[name]["mean_length"])
+        assert standing.mean_tokens == pytest.approx(figures[name]["mean_tokens"])
+    place.pool(*POOL[1:])
+    select(place, "--no-verify", out="plain")
+    assert not any("tokens" in answer for line in samples(place, "plain") for answer in line["responses"].values())
+
+
+def test_where_thinking_is_too_long_the_way_out_is_named(place: Place) -> None:
+    place.pool(*POOL)
+    own = (*SELECT[:-1], "--max-gap", "100", "--no-verify", "--out", "run")
+    said = "--think apart lets each model think alone: then only the lengths of the answers are compared."
+    assert said in " ".join(place.advisor(*own).err.split())
+    place.pool(*POOL[1:])
+    assert said not in " ".join(place.advisor(*own, "--force").err.split())
+
+
 def test_tokens_of_a_set_are_those_of_the_answer_by_each_member_and_of_all_thinking(run: Place) -> None:
     result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
     (decoded,) = (each for each in result["strategies"] if each["strategy"] == "unite")
@@ -162,6 +186,9 @@ def test_the_table_says_how_many_responses_the_control_has(run: Place) -> None:
         run.advisor(*own, "--think", "apart").out.split()
     )
     assert "as many drawn responses as the set has members" in " ".join(run.advisor(*own).out.split())
+    # Only members that decode together think apart.
+    votes = run.advisor(*own[:3], "voting", *own[4:], "--think", "apart")
+    assert "as many drawn responses as the set has members" in " ".join(votes.out.split())
 
 
 def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> None:
@@ -187,6 +214,27 @@ def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> No
         assert "".join(pieces) == line["ensemble"]["text"]
 
 
+@pytest.mark.parametrize("verified", [True, False])
+def test_a_single_model_that_thinks_gives_its_answer_alone(place: Place, verified: bool) -> None:
+    place.pool(THINKS)
+    select(place, *(() if verified else ("--no-verify",)))
+    line = samples(place)[0]
+    answer = line["responses"]["thinking-llama"]
+    assert answer["thinking"]
+    for option, wanted in ((), answer["text"]), (("--stream",), answer["text"]), (("--answer",), answer["extracted"]):
+        ran = place.advisor("run", "run", line["prompt"], "--raw", *option)
+        assert (ran.status, ran.out.strip()) == (0, wanted)
+
+
+def test_a_model_that_is_named_thinks_apart_if_that_is_wanted(place: Place) -> None:
+    own = ("run", "--models", THINKS.split(maxsplit=1)[0], PROMPT, "--max-new-tokens", "40")
+    assert "<think>" in place.advisor(*own).out
+    assert "<think>" not in place.advisor(*own, "--think", "apart").out
+    short = place.advisor(*own[:-1], "4", "--think", "apart")
+    assert "the text is empty" in short.err
+    assert "may need more tokens (--max-new-tokens)" in short.err
+
+
 def test_the_bundled_pool_has_the_model_that_thinks_at_two_budgets() -> None:
     pool = {entry.name: entry for entry in read_pool("demo-thinking")}
     assert [pool[name].thinking_budget for name in ("thinking-llama", "thinking-brief")] == [None, 16]
@@ -197,7 +245,9 @@ def test_it_is_refused_where_it_has_no_effect(place: Place, models: Path) -> Non
     place.task()
     place.pool(*(str(models / name) for name in ("alpha", "beta")))
     own = ("select", "--pool", "models.txt", "--task", "task.yaml", "--think", "apart")
-    assert "method sweetspan has no option think" in place.refused(*own, "--method", "sweetspan")
+    assert "method sweetspan: think apart is for methods that write single tokens" in place.refused(
+        *own, "--method", "sweetspan"
+    )
     assert "--think together: not one of apart" in place.refused(*own[:-1], "together")
     place.task(choices=["a", "b"], metric="choice", reference="a")
     assert "has options, which are chosen by their likelihood" in place.refused(*own)

@@ -97,8 +97,15 @@ def test_an_answer_whose_channel_the_template_opened_leaves_no_control_text(text
     assert ThinkingReader([*others, (answer, False)]).read(answer) == (None, answer)
 
 
-def test_the_tag_that_ends_an_answer_of_plamo_is_not_its() -> None:
-    text = "<|plamo:begin_think:plamo|>2 + 2<|plamo:end_think:plamo|>It is 4.<|plamo:tag|>"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|plamo:begin_think:plamo|>2 + 2<|plamo:end_think:plamo|>It is 4.<|plamo:tag|>",
+        "<|START_THINKING|>2 + 2<|END_THINKING|><|START_RESPONSE|>It is 4.<|END_RESPONSE|>",
+        "<|START_THINKING|>2 + 2<|END_THINKING|><|START_TEXT|>It is 4.<|END_TEXT|>",
+    ],
+)
+def test_the_tags_around_an_answer_are_not_its(text: str) -> None:
     assert read(text) == ("2 + 2", "It is 4.")
 
 
@@ -297,6 +304,23 @@ def test_a_table_has_thinking_tokens_and_end(tmp_path: Path) -> None:
     assert (b.text, b.thinking, b.thought, b.finish_reason) == ("", None, True, "length")
     assert (c.text, c.thinking, c.thought) == ("4", "x", True)
     assert (d.text, d.thinking, d.thought, d.tokens) == ("4", None, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [
+        ("length", "length"),
+        ("MAX_TOKENS", "length"),
+        ("max_output_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("end_turn", "unknown"),
+        (7, "unknown"),
+    ],
+)
+def test_the_words_of_providers_for_a_cut_off_are_known(tmp_path: Path, finish: object, reason: str) -> None:
+    row = {"id": "1", "model": "a", "response": "", "score": 0, "finish": finish}
+    (answer,) = join_logs([str(write(tmp_path / "log.jsonl", [row]))]).profiles["a"].answers
+    assert answer.finish_reason == reason
 
 
 @pytest.mark.parametrize("as_text", [False, True])
@@ -594,6 +618,19 @@ def test_a_server_without_a_list_of_models_is_one_of_the_others(server: Raw) -> 
 def test_a_limit_of_thinking_that_cannot_be_is_refused(option: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         read_line(f"openai:http://host/v1#m {option}", "pool:1")
+
+
+@pytest.mark.parametrize("option", ["thinking_budget=5", "reasoning_effort=vast"])
+def test_a_server_that_refuses_a_limit_of_thinking_is_quoted_with_the_option(
+    place: Place, server: Raw, option: str
+) -> None:
+    refusal = {"error": {"message": "thinking cannot be limited so"}}
+    server.answer = lambda path, _: models("m") if path.endswith("/models") else as_json(refusal, 400)
+    place.task()
+    place.pool(f"openai:{server.url}#m {option}")
+    said = place.refused("select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run")
+    name = option.partition("=")[0]
+    assert said.endswith(f"says: thinking cannot be limited so; correct {name}= of its line, or leave it out")
 
 
 def test_openai_takes_no_budget() -> None:

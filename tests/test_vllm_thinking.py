@@ -24,15 +24,40 @@ CASES = [(model, response) for model in MODELS for response in model["responses"
 ALL = frozenset(model["parser"] for model in MODELS)
 DIFFERENCES = {
     # These parsers take it that the template opened the thinking. Here the other responses of the model tell.
-    "does not think": ALL - {"gemma4", "granite", "hunyuan_a13b", "mistral", "openai_gptoss"},
+    "does not think": ALL
+    - {
+        "gemma4",
+        "granite",
+        "hunyuan_a13b",
+        "inkling",
+        "k2_horizon",
+        "kimi_k3",
+        "minimax_m3",
+        "mistral",
+        "openai_gptoss",
+    },
     # These parsers take tags out of answers, and some move what is between them. Here answers keep them.
-    "has tags in the answer": ALL - {"deepseek_r1", "deepseek_v3", "ernie45", "hy_v3", "granite", "hunyuan_a13b"},
+    "has tags in the answer": ALL
+    - {
+        "deepseek_r1",
+        "deepseek_v3",
+        "ernie45",
+        "granite",
+        "hunyuan_a13b",
+        "hy_v3",
+        "k2_horizon",
+        "kimi_k3",
+        "minimax_m3",
+    },
     # These parsers take the first tag for one, wherever it is. Here thinking begins where the response does.
     "has tags, does not think": ALL,
-    # This parser gives a section without an end as the answer. Here such a response has no answer.
-    "is cut off": {"hunyuan_a13b"},
+    # These parsers give a section without an end as the answer. Here such a response has no answer.
+    "is cut off": {"hunyuan_a13b", "k2_horizon"},
 }
 """By case: where the parsers part a text otherwise."""
+BEGINS = ("<|channel|>final<|message|>", "<|open|>response<|sep|>", "<|content_text|>")
+ENDS = ("<|end_message|>", "<|plamo:tag|>")
+"""Control text around answers, in texts of which parsers make something else than was meant."""
 
 
 def parts(thinking: str | None, answer: str | None) -> tuple[str, str]:
@@ -50,8 +75,9 @@ def meant(model: dict[str, Any], response: dict[str, Any]) -> tuple[str, str]:
     if response["case"] == "is cut off":
         return "2 + 2 is", ""
     if response["case"] == "has tags in the answer":
-        return "Which?", text[text.rindex("With" if model["template"] else "Between") :]
-    return "", text.removeprefix("<|channel|>final<|message|>")
+        answer = text[text.rindex("With" if model["template"] else "Between") :]
+        return "Which?", next((answer.removesuffix(end) for end in ENDS if answer.endswith(end)), answer)
+    return "", next((text.removeprefix(mark) for mark in BEGINS if text.startswith(mark)), text)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Prompt
 
-EMPTY = "the text is empty; is the prompt like the questions of the task that the models were chosen for?"
+EMPTY = (
+    "the text is empty; is the prompt like the questions of the task that the models were chosen for? A model that "
+    "thinks may need more tokens (--max-new-tokens)"
+)
 
 
 def run(options: RunOptions) -> None:

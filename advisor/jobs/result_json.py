@@ -448,6 +448,8 @@ def _samples(
     recommended: StrategyResult | None = None,
 ) -> Iterator[Sample]:
     answers = {profile.model: {answer.id: answer for answer in profile.answers} for profile in profiles}
+    # Only where one thinks: then the length rule compares the tokens of all.
+    counted = any(answer.thought for profile in profiles for answer in profile.answers)
     for n, example in enumerate(task.examples):
         yield Sample(
             id=example.id,
@@ -457,13 +459,13 @@ def _samples(
             # Only where it is so: most questions share nothing.
             **({} if example.cluster is None else {"cluster": example.cluster}),
             responses={
-                model: SampleResponse(**_answer(those[example.id]))
+                model: SampleResponse(**_answer(those[example.id], counted=counted))
                 for model, those in answers.items()
                 if example.id in those
             },
             ensemble=None
             if ensemble is None
-            else EnsembleResponse(**_answer(ensemble.answers[n]), trace=_trace(traces.get(n))),
+            else EnsembleResponse(**_answer(ensemble.answers[n], counted=counted), trace=_trace(traces.get(n))),
             recommended=None if recommended is None else _taken(recommended, n),
         )
 
@@ -492,8 +494,7 @@ def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
     return RecommendedAnswer(model=model, draw=draw, extracted=answer.extracted, score=_score(answer), **own)
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
-    thoughts = {"thought": True, "thinking": answer.thinking, "tokens": answer.tokens or None}
+def _answer(answer: Answer, *, counted: bool) -> dict[str, Any]:
     return {
         "text": answer.text,
         "extracted": answer.extracted,
@@ -502,7 +503,8 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "finish_reason": answer.finish_reason,
         "error": answer.error,
         # Only where it is so, as most models do not think.
-        **(thoughts if answer.thought else {}),
+        **({"thought": True, "thinking": answer.thinking} if answer.thought else {}),
+        **({"tokens": answer.tokens or None} if counted else {}),
         **({} if answer.problem is None else {"problem": answer.problem}),
     }
 

@@ -14,7 +14,7 @@ from ensemble.errors import InputError
 
 LONGEST_NAME = 500
 """Characters of a model's name."""
-CUT = frozenset({"length", "max_tokens", "model_length"})
+CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
 """How tools write that a response was cut off at a token limit, in lower case."""
 # Floats hold every whole number up to here.
 _LARGEST = 2**53

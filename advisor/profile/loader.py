@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -67,7 +67,8 @@ def ensemble_of(members: Sequence[Member], spec: EnsembleSpec, cache_dir: Path) 
     # Greedy decoding of a single model needs only its likeliest token. Sampling and likelihoods need the whole
     # vocabulary, which the method "average" reads.
     if len(members) == 1 and spec.method != "average":
-        return Ensemble(members, k=1, cache_dir=tables)
+        think = {THINK: spec.options[THINK]} if THINK in spec.options else {}
+        return Ensemble(members, k=1, cache_dir=tables, **think)
     options = dict(spec.options) if spec.weights is None else {**spec.options, "weights": spec.weights}
     return Ensemble(members, method=spec.method, k=spec.k, cache_dir=tables, **options)
 

@@ -286,7 +286,8 @@ class Profiler:
         """How a set decodes, without its members; see :meth:`together` for the arguments."""
         config = self._config
         method, options = method or config.method, dict(options or {})
-        if config.think is not None and get_method(method).level == "token":
+        # Of a single model, the thinking is read from its response.
+        if config.think is not None and len(names) > 1 and get_method(method).level == "token":
             options.setdefault(THINK, config.think)
         return EnsembleSpec((), method, config.k, self.weights(names), options)
 

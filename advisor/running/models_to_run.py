@@ -174,6 +174,9 @@ def chosen_by_run(
     decodes = method or (measured.method if measured else DEFAULT)
     if decodes not in list_methods() or list_methods()[decodes].level == "response":
         raise InputError(f"{run.place}: ensemble.method should be an installed method that decodes; {RUN_AGAIN}")
+    if len(members) == 1 and any(each.model == members[0].name and each.thinks for each in run.result.candidates):
+        # Its answers were read behind its thinking.
+        think = "apart"
     # They belong to the set that decoded, and to its method: another one may take none.
     names = [each.name for each in members]
     is_measured = measured is not None and measured.method == decodes and [m.model for m in measured.members] == names

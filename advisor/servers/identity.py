@@ -205,6 +205,9 @@ def _with_hint(error: ServerError, address: ServerAddress, models: Sequence[str]
         more = f" and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
         names = ", ".join(" ".join(name.split()) for name in models[:_MAX_LISTED])
         hint = f"; the server does not list {address.model!r}, but lists {names}{more}"
+    elif error.status == 400 and (address.thinking_budget, address.reasoning_effort) != (None, None):
+        option = "thinking_budget" if address.reasoning_effort is None else "reasoning_effort"
+        hint = f"; correct {option}= of its line, or leave it out"
     elif chat:
         hint = f"; if the model has no chat template, add chat_template=never to its line to use {COMPLETIONS}"
         if error.status == 404 and not models:

@@ -258,7 +258,8 @@ class Endpoints:
         """Say so if a text of a response is empty, which is most often the fault of its prompt."""
         if any(not (response.texts[index].strip() or last.calls) for index, last in response.request.ended.items()):
             self._say_once(
-                "a text is empty; are the prompts like the questions of the task that the models were chosen for?"
+                "a text is empty; are the prompts like the questions of the task that the models were chosen for? A "
+                "model that thinks may need more tokens (max_tokens)"
             )
 
     def _say_once(self, note: str) -> None:

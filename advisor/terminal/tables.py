@@ -117,6 +117,9 @@ def print_tables(result: Result) -> None:
         )
     if close := [candidate.model for candidate in ruled if candidate.close_call]:
         console.print(_plain(f"Other questions could change what the rules decide on {join(close)}."))
+    by_tokens = any(pair.length_unit == "tokens" for pair in result.pairs)
+    if by_tokens and result.rules.think is None and any(each.reason_code == "length" for each in ruled):
+        console.print("--think apart lets each model think alone: then only the lengths of the answers are compared.")
     # A table with the set of the rules alone would say nothing new.
     prediction = result.prediction
     if prediction and (prediction.set_by != "rules" or not prediction.sets[0].rules):
@@ -140,7 +143,8 @@ def print_methods(evaluation: Evaluation) -> None:
     """Print methods side by side, on standard output."""
     console = Console(highlight=False)
     console.print(methods_table(evaluation))
-    drawn = "take the tokens of the set" if evaluation.think else "the set has members"
+    apart = evaluation.think and any(each.level == "token" and not each.left_out for each in evaluation.methods)
+    drawn = "take the tokens of the set" if apart else "the set has members"
     console.print(
         "p: of no gain over the best single model, corrected for the number of methods (Holm). joint: steps in which "
         "several members decided. entries: probabilities that a step looks at. self-consistency: the majority of the "

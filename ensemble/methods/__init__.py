@@ -160,8 +160,10 @@ def make_options(name: str, given: Mapping[str, object]) -> Any:
         InputError: The method does not have one of the options, or its value is out of range or of the wrong kind.
     """
     given = dict(given)
-    if get_method(name).level == "token" and (think := given.pop(THINK, None)) not in (None, "apart"):
+    if (think := given.pop(THINK, None)) not in (None, "apart"):
         raise InputError(f"{THINK} {think!r}: not one of apart", of=f"method {name}")
+    if think is not None and get_method(name).level != "token":
+        raise InputError("think apart is for methods that write single tokens, such as unite", of=f"method {name}")
     known = [field.name for field in option_fields(name)]
     for unknown in [key for key in given if key not in known]:
         raise InputError(f"method {name} has no option {unknown}; it has {', '.join(known) or 'no options'}")

@@ -85,6 +85,10 @@ FAMILIES = (
     ThinkingTags("[THINK]", "[/THINK]"),  # Magistral
     ThinkingTags("<seed:think>", "</seed:think>"),  # Seed-OSS
     ThinkingTags("◁think▷", "◁/think▷"),  # Kimi
+    ThinkingTags("<mm:think>", "</mm:think>"),  # MiniMax M3
+    ThinkingTags("<ifm|think>", "</ifm|think>"),  # K2 Horizon, by its effort
+    ThinkingTags("<ifm|think_fast>", "</ifm|think_fast>"),
+    ThinkingTags("<ifm|think_faster>", "</ifm|think_faster>"),
     ThinkingTags("<|channel>thought\n", "<channel|>"),  # Gemma
     ThinkingTags(
         "<|channel|>analysis<|message|>",
@@ -100,6 +104,12 @@ FAMILIES = (
         around=("<|close|>think<|sep|>",),
         ends=("<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
     ),  # Kimi K3
+    ThinkingTags(
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        around=("<|START_RESPONSE|>", "<|START_TEXT|>"),
+        ends=("<|END_RESPONSE|>", "<|END_TEXT|>"),
+    ),  # Command A
     ThinkingTags(
         "<|content_thinking|>",
         "<|content_text|>",

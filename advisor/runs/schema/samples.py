@@ -82,11 +82,11 @@ class SampleResponse(SparseSchema):
     error: Line | None = None
     """why there is no response"""
     thought: Flag = False
-    """whether the model thought before it answered, also where that is not shown; absent with the next two if not"""
+    """whether the model thought before it answered, also where that is not shown; absent with the next one if not"""
     thinking: Prose | None = None
     """what it thought; null where that is not shown"""
     tokens: Count | None = None
-    """tokens of thinking and answer; null if they are not known"""
+    """tokens of thinking and answer; null if they are not known, absent if no model of the run thought"""
 
 
 class EnsembleResponse(SampleResponse):
