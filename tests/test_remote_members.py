@@ -136,7 +136,7 @@ def test_a_run_with_servers_is_run_evaluated_checked_and_exported_with_consent(
     assert evaluated.status == 0, evaluated.err
     found = {each["method"]: each for each in json.loads(evaluated.out)["methods"]}
     assert found["unite"]["accuracy"] is not None
-    assert "method deepen" in found["deepen"]["left_out"]
+    assert found["deepen"]["left_out"].startswith("it needs the logits of all tokens")
     assert place.advisor("export", "run", "exported", "--strategy", "unite").status == 0
     assert "--allow-server" in place.advisor("run", "exported", prompt).line
     assert place.advisor("run", "exported", prompt, *consent).out == expected.out
