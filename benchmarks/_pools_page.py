@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
+from advisor.advice.recommendation import LEAST_PER_CALL
 from benchmarks._measure import Figure
 from benchmarks._pools import ANSWERED, NAMES
 
@@ -42,8 +43,8 @@ WAYS = {
     "recommended": "follow the recommendation",
     "always": "always vote within 15 points, at most 5",
 }
-LEAST = {"least_00": "0", "recommended": "0.2 (the default)", "least_04": "0.4", "least_06": "0.6", "least_08": "0.8"}
-"""Points that a strategy must be expected to gain for each call."""
+LEAST = {f"least_{tenths:02}": tenths / 10 for tenths in (0, 4, 6, 8)}
+"""Points for each call of a question that a strategy must be expected to gain, beside the default, by name."""
 BINS = {"0_10": "up to 10", "10_15": "10 to 15", "15_20": "15 to 20", "20_25": "20 to 25", "25_100": "over 25"}
 RATIO_BINS = {"1_125": "up to 1.25", "125_15": "1.25 to 1.5", "15_2": "1.5 to 2", "2_3": "2 to 3", "3_inf": "over 3"}
 NUMBERS = {"calls3": "3", "calls4": "4", "default": "5 (the default)", "calls6": "6", "calls7": "7", "gap15": "any"}
@@ -181,17 +182,18 @@ def _recommendation_tables(by: By) -> Iterator[str]:
         for name in ("always", "recommended")
     ]
     yield _table(["gain over the best single model by dev", *compared.values(), "name"], rows)
+    points = {**LEAST, "recommended": LEAST_PER_CALL}
     for part, what in kinds.items():
-        rows = [
-            [
-                text,
-                *(f"{_value(by, f'{key}_{lost}'):.2f}; {_value(by, f'{key}_{calls}'):.2f}" for key in compared),
-                f"`{lost}`; `{calls}`",
-            ]
-            for text, lost, calls in (
-                (text, f"{part}regret_{name}", f"{part}calls_{name}") for name, text in LEAST.items()
+        rows = []
+        for name in sorted(points, key=points.__getitem__):
+            lost, calls = f"{part}regret_{name}", f"{part}calls_{name}"
+            rows.append(
+                [
+                    f"{points[name]:g}" + (" (the default)" if name == "recommended" else ""),
+                    *(f"{_value(by, f'{key}_{lost}'):.2f}; {_value(by, f'{key}_{calls}'):.2f}" for key in compared),
+                    f"`{lost}`; `{calls}`",
+                ]
             )
-        ]
         yield _table([f"points for each call: regret; calls, {what}", *compared.values(), "name"], rows)
     more = "gain_recommended_minus_default_vote"
     rows = [[*row(what, f"{part}{more}", _interval), f"`{part}{more}`"] for part, what in kinds.items()]

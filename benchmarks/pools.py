@@ -71,7 +71,7 @@ from benchmarks._pools import (
     tie_rules,
     voter_sets,
 )
-from benchmarks._pools_page import draw, tables
+from benchmarks._pools_page import LEAST, draw, tables
 from benchmarks.prediction import fit_vote, vote_cases, vote_figures
 from ensemble.methods._votes import NONE, Codes, vote
 
@@ -88,8 +88,6 @@ RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, float("inf"))
 _LARGE = ("single", "rules", "top3", "calls3", "calls4", "default", "calls6", "calls7", "gap15", "all")
 """What is told of large sub-pools."""
 _WIDE = 100.0
-LEAST = (0.0, 0.4, 0.6, 0.8)
-"""Points for each call of a question that a strategy must be expected to gain, beside the default."""
 LABELS = (100, 200, 300, 400)
 GAINED = (4.0, 6.0)
 """Points that a vote truly gains where the power to show it is told."""
@@ -275,11 +273,11 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
             "recommended": recommended.result.strategy,
             "largest": tested[0].strategy,
         }
-        for least in LEAST:
+        for name, least in LEAST.items():
             with patch("advisor.advice.recommendation.LEAST_PER_CALL", least):
                 other = recommend(compared)
             if other is not None:
-                choices[f"least_{round(10 * least):02}"] = other.result.strategy
+                choices[name] = other.result.strategy
         values["gain_recommended_minus_default_vote"].append(points[choices["recommended"]] - points[together])
         calls = {each.strategy: each.calls for each in tested}
         for name, strategy in choices.items():

@@ -1,4 +1,4 @@
-"""The recommendation, in words: the strategy with the largest expected gain after what its cost must gain.
+"""The recommendation, in words: the strategy that is expected to gain most after its cost.
 
 What is recommended and what is shown are two things: a strategy can be the best choice although the test cannot exclude
 chance. :mod:`advisor.advice.verdict` says what is shown about the set that decodes together.

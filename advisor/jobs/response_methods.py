@@ -98,7 +98,7 @@ def chosen(
             taken = method.choose(example.prompt, texts, extracted)
         if isinstance(taken, str):
             if task.metric == "choice":
-                raise InputError(f"{_ONLY_OPTIONS}", of=f"method {name}")
+                raise InputError(_ONLY_OPTIONS, of=f"method {name}")
             picks.append(None)
             written[n] = taken
         # -1 would be the last response, and True the second.
@@ -130,7 +130,7 @@ def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: 
         InputError: The task chooses options, the aggregator is no member, or the template cannot be used.
     """
     if task.metric == "choice":
-        raise InputError(f"{_ONLY_OPTIONS}", of=f"method {name}")
+        raise InputError(_ONLY_OPTIONS, of=f"method {name}")
     if aggregation.aggregator is not None and aggregation.aggregator not in members:
         raise InputError(
             f"{aggregation.aggregator!r} is not a member of the set; name one of {', '.join(members)}",

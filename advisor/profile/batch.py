@@ -35,6 +35,8 @@ from ensemble.servers.client import ServerClient
 
 _LONGEST_REASON = 200  # characters of a provider's own words in a message
 Say = Callable[[str], None]
+Questions = Sequence[tuple[Task, Mapping[str, Example]]]
+"""The questions that a model is asked, of each split by the keys of their responses."""
 
 
 class _Asked(NamedTuple):
@@ -91,9 +93,10 @@ def write_batches(config: RunConfig, folder: Path, say: Say) -> list[Path]:
             path = folder / f"{folder_name(asked.entry.name)}.jsonl"
             if path in written or path.exists():
                 raise InputError(f"{path}: exists; remove it, or give --batch a new folder")
-            written[path] = dict(_lines(asked, config, stored))
+            questions = [(task, asked.questions(config, task, stored)) for task in splits_of(config)]
+            written[path] = dict(_lines(asked, config, questions))
             count = counted(len(written[path]), "question")
-            say(f"{asked.entry.name}: {count} without a stored response{_most_dollars(asked, config, stored)}")
+            say(f"{asked.entry.name}: {count} without a stored response{_most_dollars(asked, config, questions)}")
     for path, lines in written.items():
         try:
             write_text(path, "".join(f"{json.dumps(line)}\n" for line in lines.values()))
@@ -170,19 +173,19 @@ def _asked(config: RunConfig, say: Say) -> Iterator[_Asked]:
         raise InputError("the pool has no model that a batch can ask: one behind a server, without tokenizer=")
 
 
-def _most_dollars(asked: _Asked, config: RunConfig, stored: ResponseCache | None) -> str:
-    """What the answers cost at most, as the end of a sentence; empty without a price. A token has four characters."""
+def _most_dollars(asked: _Asked, config: RunConfig, questions: Questions) -> str:
+    """What the answers cost at most, as the end of a sentence; empty without a price."""
     if asked.entry.price is None:
         return ""
     total = sum(
-        asked.entry.price.of(len(each.prompt) / 4, config.inference.limit(task)) or 0.0
-        for task in splits_of(config)
-        for each in asked.questions(config, task, stored).values()
+        asked.entry.price.of(example.estimated_tokens, config.inference.limit(task)) or 0.0
+        for task, own in questions
+        for example in own.values()
     )
     return f"; at most {price(total)} as requests, and {price(total / 2)} where a batch costs half"
 
 
-def _lines(asked: _Asked, config: RunConfig, stored: ResponseCache | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _lines(asked: _Asked, config: RunConfig, questions: Questions) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The requests to a model, by the keys of their responses. Its server is asked at most who runs it."""
 
     @cache
@@ -190,9 +193,9 @@ def _lines(asked: _Asked, config: RunConfig, stored: ResponseCache | None) -> It
         with ServerClient(asked.address) as server:
             return server.owner()
 
-    for task in splits_of(config):
+    for task, own in questions:
         settings = config.inference.settings(task)
-        for key, example in asked.questions(config, task, stored).items():
+        for key, example in own.items():
             prompt = as_text(example.model_input, asked.entry.name, chat=asked.chat)
             body = body_of(asked.address, owner, prompt, settings, chat=asked.chat)
             yield (

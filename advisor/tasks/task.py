@@ -135,6 +135,11 @@ class Example:
         return self.prompt if self.source is None else Sourced(self.prompt, self.source)
 
     @property
+    def estimated_tokens(self) -> float:
+        """Tokens of the prompt where no tokenizer counts them: a token has about four characters."""
+        return len(self.prompt) / 4
+
+    @property
     def accepted(self) -> tuple[str, ...]:
         """The reference as a tuple, also where it is one text."""
         return (self.reference,) if isinstance(self.reference, str) else self.reference

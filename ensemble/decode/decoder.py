@@ -140,7 +140,6 @@ class Decoder(PromptDecoder):
         """
         start = time.perf_counter()
         running, waiting, places = len(self._contexts.sequences), len(self._waiting), 1
-        is_free = self._most(running) > 0
         before = sum(sequence.counts.steps for sequence in self._contexts.sequences)
         way, lengths = self._plan()
         if way != "plain":
@@ -156,7 +155,10 @@ class Decoder(PromptDecoder):
             sampled = self._sample(self._contexts.logits, draws, appends_only, self._contexts.run, allowed)
             for row, token in enumerate(sampled):
                 self._emit(sequences[row], token, row)
-        self._idle_steps = 0 if len(self._waiting) < waiting else self._idle_steps + is_free
+        if len(self._waiting) < waiting:
+            self._idle_steps = 0
+        elif self._most(running):
+            self._idle_steps += 1
         seconds, rows = time.perf_counter() - start, len(self._contexts.sequences)
         # To read prompts takes a time that says nothing about the next steps.
         if rows == running:

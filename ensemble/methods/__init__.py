@@ -116,8 +116,8 @@ def check_distributed(name: str) -> None:
     if not get_method(name).distributed:
         names = [other for other, method in list_methods().items() if method.distributed]
         raise InputError(
-            f"it needs the logits of all tokens, and members on a cluster or behind servers send only "
-            f"the likeliest; use {', '.join(names[:-1])} or {names[-1]}",
+            "it needs the logits of all tokens, and members on a cluster or behind servers send only the likeliest; "
+            f"use {', '.join(names[:-1])} or {names[-1]}",
             of=f"method {name}",
         )
 

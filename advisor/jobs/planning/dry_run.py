@@ -250,8 +250,7 @@ def _plan(
     if plan["fits"] is False and not questions:
         # All its responses are stored, so it is not loaded.
         plan["problem"] = None
-    # Without a tokenizer here a token counts as four characters.
-    texts = [len(each.prompt) / 4 + count * prompts.limit for each, count in zip(*prompts[:2], strict=True)]
+    texts = [each.estimated_tokens + count * prompts.limit for each, count in zip(*prompts[:2], strict=True)]
     read, price = mean(lengths or texts), None
     if entry.price is not None:
         if task.metric == "choice" and entry.is_remote:

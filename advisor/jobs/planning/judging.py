@@ -91,8 +91,8 @@ def say_judging(config: RunConfig, progress: Progress, sets: dict[str, int] | No
         return
     task, responses = judge_prompts(config.dev, rubric)
     new, limit = tokens_written(task, judging(config)), inference.limit(config.dev)
-    # A token has about four characters; `--dry-run` counts them with each judge's tokenizer.
-    tokens = sum(len(example.prompt) / 4 for example in task.examples) + limit * sum(responses)
+    # `--dry-run` counts them with each judge's tokenizer.
+    tokens = sum(example.estimated_tokens for example in task.examples) + limit * sum(responses)
     prompt = int(tokens / len(task.examples)) + 1
     for judge in config.judges:
         begin = f"judge {judge.name}: at most {counted(count, 'verdict')}; those that are stored are not asked again"
