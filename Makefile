@@ -26,7 +26,7 @@ REAL_TASKS := $(basename $(notdir $(wildcard benchmarks/real_tasks/*.yaml)))
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-TYPED := advisor ensemble reports $(wildcard benchmarks)
+TYPED := advisor ensemble reports hatch_build.py $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py benchmarks/real.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
@@ -139,7 +139,7 @@ LOCK_HEADER := \
 	"What only the CUDA build of torch needs (nvidia-*, cuda-*, triton) is left out: torch names the versions that belong" \
 	"to its build, and the CPU build needs none of them. There are no hashes, because the two builds have different ones."
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml hatch_build.py ensemble/step/compiled.c
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || \
 		{ echo "Python 3.10 to 3.13 is needed, and $(PYTHON) is not that. Choose one: make venv PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "Setting up $(VENV); it takes a few minutes, once."; $(PYTHON) -m venv $(VENV); } || \

@@ -29,9 +29,10 @@ STEP_LIMIT = "at most 1.25"
 HALF_LIMIT = "at most 1.3"
 GAC_LIMIT = "at least 10"
 PLAIN_LIMIT = "at most 1.05"
-DRAFTED_LIMIT = "at most 1.15"
+DRAFTED_LIMITS = {"": "at most 1.1", "_long": "at most 0.9", "_middle": "at most 1.15"}
+"""By the end of the figures' names: the demo's short and long answers, and models of middle size or real ones."""
 WORTH_LIMIT = "at most 1.0"
-BATCH_LIMIT = "at least 6"
+BATCH_LIMIT = "at least 6.5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str =
             f"speculative_over_primary{suffix}",
             drafted,
             times["alone 1 0"],
-            limit=DRAFTED_LIMIT,
+            limit=DRAFTED_LIMITS.get(suffix, ""),
             note=f"{note}, {first} this decoder",
         ),
         ratio(

@@ -186,7 +186,7 @@ def _host(run: Run) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         for many, end in ENDS.items():
             for size in sizes:
-                name, limit = f"host_ms_per_step_{size}{end}", HOST_LIMITS[many, size]
+                name, limit = f"host_ms_per_step_{size}{end}", f"at most {HOST_LIMITS[many, size]}"
                 if run.left <= 0:
                     figures.append(Figure(name, None, limit=limit, note=LATE))
                     continue

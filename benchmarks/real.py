@@ -41,7 +41,7 @@ from advisor.strategies.vote import codes_of
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks import Task, load_task
 from benchmarks import _llama_cpp
-from benchmarks._decoding import BATCH, DRAFTED_LIMIT, PLAIN_LIMIT, Work, pair_figures
+from benchmarks._decoding import BATCH, DRAFTED_LIMITS, PLAIN_LIMIT, Work, pair_figures
 from benchmarks._llama_cpp import ids
 from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, spread, tell
 from benchmarks._outcomes import answer_digits
@@ -378,7 +378,7 @@ def time_figures(options: argparse.Namespace) -> Iterator[Figure]:
             suffix = "_" + "_".join(name.partition("-")[0] for name in names)
             figures += pair_figures(members, work, timer, suffix, note=f"{' + '.join(names)}, float32")
     yield from figures
-    for name, limit in (("plain_over_members", PLAIN_LIMIT), ("speculative_over_primary", DRAFTED_LIMIT)):
+    for name, limit in (("plain_over_members", PLAIN_LIMIT), ("speculative_over_primary", DRAFTED_LIMITS["_middle"])):
         own = [figure for figure in figures if figure.name.startswith(f"{name}_") and "batch" not in figure.name]
         if own:
             worst = max(own, key=lambda figure: figure.value or 0)

@@ -131,7 +131,7 @@ def _time(members: Sequence[Member], options: argparse.Namespace, folder: Path) 
         spread(
             f"host_ms_per_step_{size}{ENDS[many]}_tiny",
             [1000 * each for each in taken],
-            limit=HOST_LIMITS[many, size],
+            limit=f"at most {HOST_LIMITS[many, size]}",
             note="random models of two narrow layers, without their forward passes",
         )
         for (many, size), taken in seconds.items()

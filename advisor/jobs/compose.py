@@ -36,7 +36,7 @@ _DOCKERFILE = """\
 FROM python:3.12-slim-trixie
 # The wheel of this release has to be beside this file. By its name alone, pip would take whatever an index has.
 COPY {wheel} /tmp/
-RUN pip install --no-cache-dir "/tmp/{wheel}[{extras}]" && pip check
+RUN pip install --no-cache-dir "$(ls /tmp/{wheel})[{extras}]" && pip check
 # Not root: the server reads what clients and model files hold. The uid is the first user's of most systems, so that
 # it can read mounted models.
 RUN useradd --create-home --uid 1000 advisor && install --directory --owner advisor /cache
@@ -96,8 +96,8 @@ def compose(
 
 
 def wheel() -> str:
-    """The name of this release's wheel, which the image is built with."""
-    return f"unite_advisor-{metadata.version('unite-advisor')}-py3-none-any.whl"
+    """The name of this release's wheel, which the image is built with; its last part is the platform."""
+    return f"unite_advisor-{metadata.version('unite-advisor')}-*.whl"
 
 
 def write_compose(folder: Path, content: Mapping[str, str]) -> None:

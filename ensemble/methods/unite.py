@@ -18,6 +18,7 @@ from torch import Tensor
 from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.runtime.logits import Logits, are_remote, whole
+from ensemble.step import compiled
 from ensemble.step import means as mixing
 from ensemble.step.distribution import Distribution, at_least_single, is_certain, mask_
 from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_safe
@@ -187,6 +188,8 @@ def union(
         if isinstance(z, Tensor):
             mask_(z, tables)
     remote = are_remote(logits)
+    if not remote and also is None and (step := compiled.union(whole(logits), joint, k, weights)) is not None:
+        return step
     largest = tops_of(logits, k) if remote else top_k(whole(logits), k)
     tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(largest, joint.members, strict=True)]
     # An entry is NONE where a member has fewer candidates than k, or excludes some of them.

@@ -142,8 +142,11 @@ class CachedRunner(LocalRunner):
         for row, ids in zip(self._rows, new, strict=True):
             row.extend(ids)
         self._slots = keep + width
-        tokens = to_device(torch.tensor([*chain.from_iterable(new)]).view(-1, width), self._device)
-        positions = torch.arange(keep, self._slots, device=self._device).expand(len(new), -1)
+        tokens = to_device(torch.tensor(new), self._device)
+        if width == 1:
+            positions = torch.full((len(new), 1), keep, device=self._device)
+        else:
+            positions = torch.arange(keep, self._slots, device=self._device).expand(len(new), -1)
         # Every slot holds a token, so no mask is needed; a step without one is faster.
         return self._forward(tokens, positions, last, None)
 

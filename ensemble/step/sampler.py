@@ -17,6 +17,7 @@ from ensemble.errors import MemberError
 from ensemble.models.member import Member
 from ensemble.runtime.forward_pass import to_device
 from ensemble.runtime.logits import Logits, fault
+from ensemble.step import compiled
 from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.grammar import Allowed
 from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
@@ -254,9 +255,7 @@ class Sampler:
         """The cheapest combination that is enough for these draws."""
         rough = self._rule.combine_greedy
         # Draws, log-probabilities and traces need exact probabilities.
-        if rough is None or self._trace or any(draw.temperature or draw.alternatives is not None for draw in draws):
-            return self._rule.combine
-        return rough
+        return self._rule.combine if rough is None or self._trace or not _are_plain(draws) else rough
 
 
 class _Pick:
@@ -283,6 +282,11 @@ class _Pick:
         source: Distribution | None = None,
     ) -> None:
         self._draws, self._combined, self._trace = draws, combined, trace
+        # Where nothing is drawn or told, the choice is all.
+        is_plain = source is None and not trace and _are_plain(draws)
+        if is_plain and (choices := compiled.choice(step)) is not None:
+            self.numbers = choices
+            return
         winners = _winners(source or step, draws).unsqueeze(1)
         tokens = step.ids.gather(1, winners)
         # NaN where a probability is. In float64, so that all of them are when they are joined.
@@ -365,6 +369,11 @@ def no_token(ran: Iterable[tuple[Member, Logits]], rows: Sequence[int], where: s
         if reason := next((why for row in rows if (why := fault(own, row))), None):
             return MemberError(f"{reason}{where}", of=member.name)
     return MemberError(f"no member has a candidate token{where}")
+
+
+def _are_plain(draws: Sequence[Draw]) -> bool:
+    """Whether the likeliest entries are taken, and no log-probabilities are told."""
+    return not any(draw.temperature or draw.alternatives is not None for draw in draws)
 
 
 def _winners(step: Distribution, draws: Sequence[Draw]) -> Tensor:

@@ -44,11 +44,15 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, its cores for this process, the types it is slow in, free memory, and each GPU; memory in bytes."""
+    """Processor, its cores for this process, the types it is slow in, free memory, and each GPU; memory in bytes.
+
+    ``compiled_step`` is whether a step of UNITE on the processor is compiled code.
+    """
     import torch
 
     from ensemble.models.memory import free_memory
     from ensemble.models.numeric_type import HALF, this_processor
+    from ensemble.step import compiled
 
     gpus = [
         {
@@ -71,6 +75,7 @@ def machine() -> dict[str, Any]:
         "free": free_memory(torch.device("cpu")),
         "gpus": gpus,
         "cuda": torch.version.cuda,
+        "compiled_step": compiled.library is not None,
     }
 
 

@@ -82,6 +82,8 @@ def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
     if not here["gpus"]:
         build = "torch is built without CUDA" if here["cuda"] is None else f"torch is built for CUDA {here['cuda']}"
         yield f"GPU          torch sees none ({build})"
+    if not here["compiled_step"]:
+        yield "step         not compiled, so it takes longer; install a C compiler, and then unite-advisor again"
     yield f"versions     {', '.join(f'{name} {number}' for name, number in found['versions'].items())}"
     for name, is_there in found["extras"].items():
         way_out = "installed" if is_there else f"missing; pip install 'unite-advisor[{name}]'"
