@@ -489,7 +489,7 @@ def test_the_advice_says_that_a_larger_gain_does_not_pay_for_its_cost() -> None:
     single = dataclasses.replace(result_of_strategy(SINGLE, 0.0), profile=cheap.profile)
     found = recommended([result_of_strategy(vote, 2.1, 3.0), cheap, single])
     assert found is not None and found.result.strategy == CASCADE
-    assert "but its expected gain (+2.1 points) is not enough larger for what it costs more" in found.text
+    assert "but its expected gain (+2.1 points) is not large enough for its higher cost" in found.text
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def _other_best(
     elif not _pays(top, base, rules.min_gain):
         why = "it is shown to lose in some of its groups"
     else:
-        why = f"its expected gain ({signed(top.expected_gain)} points) is not enough larger for what it costs more"
+        why = f"its expected gain ({signed(top.expected_gain)} points) is not large enough for its higher cost"
     return f" {top.strategy} has more points on the held-out questions ({points} against {own}), but {why}."
 
 
