@@ -123,6 +123,10 @@ def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str =
             ratio(f"plain_over_members{end}", plain, *own, limit=PLAIN_LIMIT, note=f"{note}, members by this decoder"),
             ratio(f"plain_over_generate{end}", plain, *theirs, note=f"{note}, members by transformers"),
         ]
+    one_by_one = [sum(seconds) for seconds in zip(*(times[f"alone 1 {n}"] for n in range(len(pair))), strict=True)]
+    together = [times[f"alone {BATCH} {n}"] for n in range(len(pair))]
+    said = f"{note}, the members alone: what a batch gives them"
+    figures.append(ratio(f"batch{BATCH}_speedup_of_members{suffix}", one_by_one, *together, note=said))
     drafted, first = times["drafted"], "the primary alone by"
     figures += [
         ratio(
