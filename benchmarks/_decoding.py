@@ -147,6 +147,27 @@ def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str =
     return figures
 
 
+def pass_figure(member: Member, timer: Timer, suffix: str, note: str) -> Figure:
+    """A pass that checks the longest draft, over one that reads a token: what a draft costs at least."""
+    prompt = list(range(3, 40))
+    runner = member.local.runner()
+    with torch.inference_mode():
+        runner.prefill([prompt])
+
+    def part(tokens: int) -> Callable[[], int]:
+        def passes() -> int:
+            with torch.inference_mode():
+                for _ in range(4):
+                    runner.extend([len(prompt)], [prompt[:tokens]], last=tokens)
+            return 4
+
+        return passes
+
+    times = timer({"draft": part(1 + MAX_DRAFT_TOKENS), "token": part(1)})
+    said = f"{note}: a pass over {1 + MAX_DRAFT_TOKENS} tokens over one over 1, of {member.name}"
+    return ratio(f"draft_pass_over_token_pass{suffix}", times["draft"], times["token"], note=said)
+
+
 def drafting_figures(
     pair: Sequence[Member], work: Work, timer: Timer, suffix: str = "", note: str = ""
 ) -> list[Figure]:

@@ -18,7 +18,17 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks._counting import reads_per_step
-from benchmarks._decoding import BATCH, K, Work, by_ensemble, drafting_figures, half_figures, pair_figures, step_figures
+from benchmarks._decoding import (
+    BATCH,
+    K,
+    Work,
+    by_ensemble,
+    drafting_figures,
+    half_figures,
+    pair_figures,
+    pass_figure,
+    step_figures,
+)
 from benchmarks._host import host_figures
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
 from benchmarks._models import (
@@ -188,7 +198,11 @@ def middle(options: argparse.Namespace) -> list[Figure]:
     prompts = [f"Tell me something about the number {n}, and say it in as few words as you can." for n in range(BATCH)]
     work = Work(prompts, 1 if options.quick else 2, tokens)
     note = f"{shape.layers} layers of {shape.hidden}, {_note(options.quick)}"
-    return pair_figures(members, work, _timer(options, 3), suffix="_middle", note=note)
+    timer = _timer(options, 3)
+    return [
+        *pair_figures(members, work, timer, suffix="_middle", note=note),
+        pass_figure(members[1], timer, "_middle", note),
+    ]
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
