@@ -112,7 +112,7 @@ real: venv  ## fetch real models and questions, and run the main job on them, on
 	$(BIN)/python -m benchmarks._real_models $(REAL) $(if $(GEMMA),--gemma)
 	@set -e; for task in $(REAL_TASKS); do \
 		$(BIN)/advisor select --pool $(REAL)/models.txt --task benchmarks/real_tasks/$$task.yaml --data $(REAL) \
-			--limit $(QUESTIONS) --out runs/real-$$task; \
+			--limit $(QUESTIONS) --chat-template never --out runs/real-$$task; \
 	done
 
 fuzz: venv  ## change real files and messages, and read them, for five minutes; make fuzz SECONDS=3600 goes on longer
