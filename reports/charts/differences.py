@@ -88,7 +88,7 @@ def draw_differences(
 
 def shape_of(points: float) -> str:
     """The mark and colour of a gain, or of a loss: a loss is never green."""
-    return "rejected" if points < 0 else "ensemble"
+    return "rejected" if points <= 0 else "ensemble"
 
 
 def _gain_interval(axes: Axes, ends: Interval, y: float, width: float, colour: str = "") -> None:
