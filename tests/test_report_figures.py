@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -127,6 +127,7 @@ def test_a_pair_without_a_value_is_an_empty_cell(tmp_path: Path) -> None:
 
 
 @settings(max_examples=30, deadline=None)
+@example(spots=[(60, 60), (60, 60), (60, 79)], names=["000"] * 14)
 @given(
     spots=st.lists(st.tuples(st.integers(60, 300), st.integers(60, 330)), min_size=1, max_size=14),
     names=st.lists(st.text("abcdefgh-0123", min_size=3, max_size=18), min_size=14, max_size=14),
@@ -138,7 +139,8 @@ def test_names_on_a_map_never_collide(spots: list[tuple[int, int]], names: list[
         marks = [Bbox.from_bounds(x - 7, y - 7, 14, 14) for x, y in axes.transData.transform(spots)]
         written = [text.get_window_extent() for text in axes.texts]
     for one, other in itertools.combinations([*written, *marks], 2):
-        assert (one in marks and other in marks) or not one.overlaps(other)
+        # By less than half a pixel they only touch: a text is drawn so far from the place that was looked for.
+        assert (one in marks and other in marks) or not one.padded(-0.5).overlaps(other)
     # A name may begin two pixels beside the axes, and a line above them.
     assert all(axes.bbox.padded(13).contains(*corner) for box in written for corner in (box.min, box.max))
 
