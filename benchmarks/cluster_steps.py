@@ -14,15 +14,18 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import ray
 import torch
 
 from benchmarks._decoding import BATCH, K, Work, by_ensemble
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
 from benchmarks._models import MIDDLE, TINY, made_up_tokenizer, random_member
 from ensemble import Ensemble
+from ensemble.common.background import in_background
 from ensemble.decode.settings import MAX_DRAFT_TOKENS
 from ensemble.distributed.ray_cluster import cluster
 
@@ -34,6 +37,7 @@ NAMES = ("sure", "unsure")
 KEYS = (
     "added_ms_per_step",
     f"added_ms_per_step_batch{BATCH}",
+    f"bare_calls_ms_batch{BATCH}",
     "added_ms_per_step_drawn",
     "added_ms_per_token_drafted",
     "ray_over_local",
@@ -100,6 +104,7 @@ def _measure(folders: Sequence[Path], place: Path, options: argparse.Namespace) 
     for end, (batch, draft, temperature) in kinds.items():
         for name, one in (("local", local), ("ray", apart)):
             parts[f"{name}{end}"] = by_ensemble(one, work, batch=batch, draft=draft, temperature=temperature)
+    parts["bare"] = _bare_calls(apart, work)
     progress("benchmarks.cluster_steps: decoding")
     times = Timer(options.rounds or (1 if options.quick else 7), options.clock)(parts)
     note = f"two models of {local.members[0].vocabulary.size:,} ids, on one machine"
@@ -115,14 +120,42 @@ def _measure(folders: Sequence[Path], place: Path, options: argparse.Namespace) 
         near = [1000 * batch * seconds for seconds in times[f"local{end}"]]
         unit = "token_drafted" if end == "_drafted" else f"step{end}"
         figures.append(spread(f"local_ms_per_{unit}", near, note=note))
+    bare = [1000 * seconds for seconds in times["bare"]]
+    figures.append(spread(f"bare_calls_ms_batch{BATCH}", bare, note="of as many bytes to two workers that do nothing"))
     return [*figures, *_moved(apart, work), _same(local, apart, work)]
+
+
+class _Echo:
+    """A worker that does nothing but answer."""
+
+    def answer(self, request: bytes, size: int) -> bytes:  # noqa: ARG002  # it is only sent
+        return bytes(size)
+
+
+def _bare_calls(apart: Ensemble, work: Work) -> Callable[[], int]:
+    """What Ray alone takes of a step of a batch: a call of each worker, from threads as those of a request."""
+    calls, sent, received = _traffic(apart, work, 0.0, BATCH)
+    data, size = bytes(round(sent / calls)), round(received / calls)
+    workers = [ray.remote(_Echo).options(num_cpus=0, enable_task_events=False).remote() for _ in apart.members]
+
+    def ask(worker: Any) -> bytes:
+        answer: bytes = ray.get(worker.answer.remote(data, size))
+        return answer
+
+    def part() -> int:
+        for _ in range(2 * work.tokens):
+            for future in [in_background(partial(ask, worker), "bare call") for worker in workers]:
+                future.result()
+        return 2 * work.tokens
+
+    return part
 
 
 def _moved(apart: Ensemble, work: Work) -> list[Figure]:
     """What a step of one text says to and hears from a member, prompts included."""
     note = "of one text and one member, without Ray's envelopes"
-    calls, sent, received = _traffic(apart, work, 0.0)
-    drawn, drawn_sent, drawn_received = _traffic(apart, work, 1.0)
+    calls, sent, received = _traffic(apart, work, 0.0, 1)
+    drawn, drawn_sent, drawn_received = _traffic(apart, work, 1.0, 1)
     return [
         Figure("calls_per_step", calls, note=note),
         Figure("sent_bytes_per_step", sent, note=note),
@@ -133,11 +166,11 @@ def _moved(apart: Ensemble, work: Work) -> list[Figure]:
     ]
 
 
-def _traffic(apart: Ensemble, work: Work, temperature: float) -> list[float]:
-    """Calls, bytes sent and bytes received, for each step and member."""
+def _traffic(apart: Ensemble, work: Work, temperature: float, batch: int) -> list[float]:
+    """Calls, bytes sent and bytes received, for each step of a text and member."""
     clients = [cast("RayMember", member).server for member in apart.members]
     before = [(one.calls, one.sent, one.received) for one in clients]
-    steps = by_ensemble(apart, work, batch=1, temperature=temperature)() * len(clients)
+    steps = by_ensemble(apart, work, batch=batch, temperature=temperature)() * len(clients)
     after = [(one.calls, one.sent, one.received) for one in clients]
     return [sum(late[n] - early[n] for early, late in zip(before, after, strict=True)) / steps for n in range(3)]
 

@@ -114,11 +114,20 @@ def test_many_places_of_a_row_are_read_in_passes_of_bounded_size(monkeypatch: py
     check(runner, model_of("llama"), contexts)
 
 
-def test_the_same_contexts_again_cost_a_token_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_of_the_last_contexts_again_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = PrefixRunner(KINDS["cached"])
     texts = [[n, *range(20)] for n in range(3)]
     fed_by(monkeypatch, runner, texts)
-    assert fed_by(monkeypatch, runner, [*texts, texts[0]]) == [(3, 1)]
+    again = [texts[2], texts[0], texts[2]]
+    assert fed_by(monkeypatch, runner, again) == []
+    check(runner, model_of("llama"), again)
+
+
+def test_logits_of_more_contexts_than_rows_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = PrefixRunner(KINDS["cached"], rows=2)
+    contexts = [[*range(n)] for n in range(20, 23)]
+    fed_by(monkeypatch, runner, contexts)
+    assert fed_by(monkeypatch, runner, contexts[2:]) == [(1, 1)]
 
 
 def test_texts_of_one_client_do_not_cost_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +242,13 @@ def test_more_contexts_than_rows_are_answered_in_order() -> None:
     assert [tokens[0].token for tokens in server().write([[n % 256] for n in range(300)], 1, 1)[256:265]] == [
         int(token) for token in fresh(model_of("llama"), [[n % 256] for n in range(256, 265)]).argmax(1)
     ]
+
+
+def test_log_probabilities_of_logits_far_apart_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.tensor([[-300.0, 5.0, -90.0, 4.0, -torch.inf, -62.0]], dtype=torch.float64)
+    monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], logits)]))
+    ((token,),) = server().write([[1]], 1, 6)
+    assert token.top == pytest.approx(dict(enumerate(logits[0].log_softmax(0).tolist())), abs=1e-15)
 
 
 def test_logits_that_are_no_numbers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,15 +192,18 @@ def union(
         return step
     largest = tops_of(logits, k) if remote else top_k(whole(logits), k)
     tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(largest, joint.members, strict=True)]
+    # One NONE more, which the tables have as the id of what is no entry.
+    none = joint.places[-1:, -1:].expand(len(tops[0]), 1)
+    wanted = torch.cat([*tops, none] if also is None else [*tops, also, none], dim=1)
     # An entry is NONE where a member has fewer candidates than k, or excludes some of them.
-    wanted = torch.cat(tops, dim=1)
-    wanted.masked_fill_(torch.cat([values for values, _ in largest], dim=1) == -torch.inf, NONE)
-    in_order = (wanted if also is None else torch.cat([wanted, also], dim=1)).sort(dim=1).values
-    # Sorted entries put duplicates side by side; all but the first of them are absent. So is NONE, also in the first
-    # place, because NONE is put before it.
-    present = in_order.diff(dim=1, prepend=wanted.new_full((len(wanted), 1), NONE)) != 0
+    values = torch.cat([values for values, _ in largest], dim=1)
+    wanted[:, : values.shape[1]].masked_fill_(values == -torch.inf, NONE)
+    in_order = wanted.sort(dim=1).values
+    # Sorted entries put duplicates side by side; all but the first of them are absent. So are all NONE, the first entry
+    # of which is left out.
+    present = in_order[:, 1:] != in_order[:, :-1]
     # The tables have a column for what is absent: minus infinity for every member, and no id.
-    entries = torch.where(present, in_order, joint.size)
+    entries = torch.where(present, in_order[:, 1:], joint.size)
     flat, count = entries.view(-1), len(joint.members)
     *places, ids = joint.places.index_select(1, flat).view(count + 1, *entries.shape).unbind()
     penalty = joint.penalties.index_select(1, flat).view(count, *entries.shape)
@@ -213,7 +216,7 @@ def union(
     on_union = (at_least_single(on_union) if also is None else on_union.double()).add_(penalty)
     members = on_union.softmax(dim=2)
     mean = (members * weights.to(members).view(-1, 1, 1)).sum(dim=0)
-    split = wanted.split_with_sizes([top.shape[1] for top in tops], dim=1)
+    split = wanted[:, : values.shape[1]].split_with_sizes([top.shape[1] for top in tops], dim=1)
     return Distribution(entries, present, ids, members, mean, tuple(split))
 
 

@@ -142,13 +142,11 @@ class CachedRunner(LocalRunner):
         for row, ids in zip(self._rows, new, strict=True):
             row.extend(ids)
         self._slots = keep + width
-        tokens = to_device(torch.tensor(new), self._device)
-        if width == 1:
-            positions = torch.full((len(new), 1), keep, device=self._device)
-        else:
-            positions = torch.arange(keep, self._slots, device=self._device).expand(len(new), -1)
+        # One tensor for all that the device needs: each copy to a device takes as long as a larger one.
+        table = to_device(torch.tensor([*chain.from_iterable(new), *range(keep, self._slots)]), self._device)
+        tokens, positions = table.split_with_sizes((len(new) * width, width))
         # Every slot holds a token, so no mask is needed; a step without one is faster.
-        return self._forward(tokens, positions, last, None)
+        return self._forward(tokens.view(-1, width), positions.expand(len(new), -1), last, None)
 
     def _extend_uneven(self, new: Sequence[Ids], widest: int, last: int, *, is_even: bool) -> Tensor:
         """Extend rows by ids, of which the longest are ``widest``; ``is_even`` if all are."""
@@ -156,24 +154,21 @@ class CachedRunner(LocalRunner):
         filled = self._mask(start + widest)
         for row, ids in zip(self._rows, new, strict=True):
             row.extend(ids)
-        firsts = [len(row) - widest for row in self._rows]
-        # One tensor for all that the device needs: each copy to a device takes as long as a larger one.
+        # Padding has no position, and a model has no negative ones.
+        positions = [max(0, place) for row in self._rows for place in range(len(row) - widest, len(row))]
+        # One tensor for the ids and the positions, as in _extend_full.
         if is_even:
-            table = torch.tensor([*chain.from_iterable(new), *firsts])
+            table = torch.tensor([*chain.from_iterable(new), *positions])
             filled[:, start:] = True
         else:
             # Padding goes left of the new tokens, so that the last logits of every row are in the last column.
             padding = [widest - len(ids) for ids in new]
             padded = chain.from_iterable((*repeat(0, empty), *ids) for empty, ids in zip(padding, new, strict=True))
-            table = torch.tensor([*padded, *firsts, *padding])
+            table = torch.tensor([*padded, *positions, *padding])
             torch.ge(torch.arange(widest), table[-count:, None], out=filled[:, start:])
         self._slots += widest
-        on_device = to_device(table[: (widest + 1) * count], self._device)
-        positions = on_device[widest * count :, None]
-        if widest > 1:
-            # Padding has no position, and a model has no negative ones.
-            positions = (positions + torch.arange(widest, device=self._device)).clamp_(min=0)
-        return self._forward(on_device[: widest * count].view(count, widest), positions, last, filled)
+        tokens, places = to_device(table[: 2 * widest * count], self._device).view(2, count, widest).unbind()
+        return self._forward(tokens, places, last, filled)
 
     def _forward(self, ids: Tensor, positions: Tensor, last: int, mask: Tensor | None) -> Tensor:
         logits: Tensor = self._model(

@@ -18,6 +18,8 @@ T = TypeVar("T")
 _MAX_CONTEXTS = 1024
 _CONTEXTS_AT_ONCE = 256
 """Contexts whose logits are in memory together: with a large vocabulary they take some hundred megabytes."""
+_NOTHING = -64.0
+"""From the largest logit; a million of these add less to the sum of exponentials than the rounding of float64."""
 
 
 class LocalTokenServer:
@@ -109,11 +111,12 @@ def _next_tokens(logits: Tensor, wanted: int | Ids) -> list[NextToken]:
     """The next token after each row of logits [rows, V], none of which may be NaN."""
     # A model in half precision gets exact log-probabilities too; one in double precision keeps it.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    # Of all log-probabilities few are wanted, so they are not computed; a NaN is in the sum of its row.
-    total = logits.logsumexp(dim=1, keepdim=True)
+    # Of all log-probabilities few are wanted, so only the logarithm of the sum is computed. What a logit far below the
+    # largest adds is rounded away, and exponentials below the range of normal numbers take 30 times as long.
+    best, tokens = logits.max(dim=1, keepdim=True)
+    total = best + (logits - best).clamp_(min=_NOTHING).exp_().sum(dim=1, keepdim=True).log_()
     if bool(total.isnan().any()):
         raise MemberError("its logits are not numbers (NaN)")
-    best, tokens = logits.max(dim=1, keepdim=True)
     if isinstance(wanted, int):
         values, ids = logits.topk(min(wanted, logits.shape[1]), dim=1)
         rows = [dict(zip(*row, strict=True)) for row in zip(ids.tolist(), (values - total).tolist(), strict=True)]

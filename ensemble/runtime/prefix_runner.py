@@ -22,8 +22,9 @@ _MAX_LOGITS = 512
 """Rows of logits of a forward pass. More would take more memory than the cache: a row is as long as the vocabulary."""
 _USUAL_STEP = 32
 """New tokens of a context that continues a row, as a draft has them; more can cost the other rows much padding."""
-_MAX_IDLE_CALLS = 32
-"""A row is fed with its batch, whether or not a call needs it; after so many calls of the batch it is dropped."""
+_MAX_IDLE_CALLS = 8
+"""A row is fed with its batch, whether or not a call needs it; after so many calls of the batch it is dropped. Its text
+has mostly ended."""
 
 
 class PrefixRunner:
@@ -40,6 +41,8 @@ class PrefixRunner:
         self._most_tokens = rows * _TOKENS_PER_ROW
         self._batches: list[_Batch] = []
         self._calls = 0
+        # The contexts that were read last, as bytes, and their logits.
+        self._last: tuple[list[bytes], Tensor] = [], torch.empty(0)
 
     def logits(self, contexts: Sequence[Ids]) -> Iterator[tuple[list[int], Tensor]]:
         """The logits after contexts, in parts. Other calls may come between two parts.
@@ -50,26 +53,37 @@ class PrefixRunner:
         Yields:
             Numbers of contexts, and their logits [numbers, V].
         """
+        keys, (last, logits) = [_key(ids) for ids in contexts], self._last
+        places = {key: place for place, key in enumerate(last)}
+        if places.keys() >= {*keys}:
+            # After its top candidates, other ids of a context are often asked for.
+            yield [*range(len(keys))], logits if keys == last else logits[[places[key] for key in keys]]
+            return
         first = self._calls + 1
         part: list[_Path] = []
-        for path in _paths(contexts):
+        for path in _paths(contexts, keys):
             tokens = len(path.ids) + sum(len(other.ids) for other in part)
             if part and (len(part) == self._most_rows or tokens > self._most_tokens):
-                yield self._read(part, first)
+                yield self._read(part, first, keys)
                 part = []
             part.append(path)
         if part:
-            yield self._read(part, first)
+            yield self._read(part, first, keys)
 
     @torch.inference_mode()
-    def _read(self, paths: list[_Path], first: int) -> tuple[list[int], Tensor]:
+    def _read(self, paths: list[_Path], first: int, keys: list[bytes]) -> tuple[list[int], Tensor]:
         try:
             parts = self._run(paths, first)
         except BaseException:
             # A forward pass that failed leaves a cache that no longer fits its rows.
             self._batches.clear()
             raise
-        return [number for numbers, _ in parts for number in numbers], torch.cat([logits for _, logits in parts])
+        # A copy of all logits takes longer than the search for their largest.
+        logits = parts[0][1] if len(parts) == 1 else torch.cat([logits for _, logits in parts])
+        numbers = [number for numbers, _ in parts for number in numbers]
+        if len(numbers) <= self._most_rows:
+            self._last = [keys[number] for number in numbers], logits
+        return numbers, logits
 
     def _run(self, paths: list[_Path], first: int) -> list[tuple[list[int], Tensor]]:
         """Read some of the paths of a call, whose first part has the number ``first``."""
@@ -96,7 +110,8 @@ class PrefixRunner:
             for number, path in enumerate(paths)
             for batch in self._batches
             for row in batch.rows
-            if (shared := _worth(path, row, len(batch.rows)))
+            # The row may be needed again as it is: a few tokens at its beginning are no reason to lose the rest of it.
+            if path.key.startswith(row.first_half) and (shared := _worth(path, row, len(batch.rows)))
         ]
         # The longest beginning first, so that a path does not take the row that another one continues.
         for _, number, _, row in sorted(pairs, key=lambda pair: pair[:2], reverse=True):
@@ -135,6 +150,7 @@ class _Row:
     Attributes:
         ids: Its ids.
         key: The same ids as bytes.
+        first_half: Their first half as bytes.
         used: The number of the last call that needed it.
         idle: Calls of its batch since then.
     """
@@ -147,6 +163,7 @@ class _Row:
     def set(self, ids: list[int]) -> None:
         self.ids = ids
         self.key = _key(ids)
+        self.first_half = _key(ids[: -(-len(ids) // 2)])
 
 
 class _Path:
@@ -227,6 +244,9 @@ class _Batch:
                     places += [(place, length - 1 - lengths[-1])] * len(own)
             logits = self.runner.extend(keep, new, last=max(-column for _, column in places))
             # Columns count from the end, where all rows end together.
+            if places == [(place, -1) for place in range(len(self.rows))]:
+                found.append((numbers, logits[:, -1]))
+                continue
             index = to_device(torch.tensor(places), logits.device)
             found.append((numbers, logits[index[:, 0], index[:, 1]]))
         return found
@@ -251,19 +271,16 @@ def _shared(path: _Path, row: _Row) -> int:
 
 
 def _worth(path: _Path, row: _Row, rows: int) -> int:
-    """The tokens of a row that a path continues; 0 if a new row is better."""
+    """The tokens of a row that a path has at its front; 0 if a new row is better."""
     shared = _shared(path, row)
     new = len(path.ids) - shared
-    # The row may be needed again as it is: a few tokens at its beginning are no reason to lose the rest of it. And all
-    # rows of a batch are as wide in a pass as the widest: many tokens for one of them cost less in a pass without them.
-    if 2 * shared < len(row.ids) or (new > _USUAL_STEP and new * rows > len(path.ids)):
-        return 0
-    return shared
+    # All rows of a batch are as wide in a pass as the widest: many tokens for one of them cost less in a pass without
+    # them.
+    return 0 if new > _USUAL_STEP and new * rows > len(path.ids) else shared
 
 
-def _paths(contexts: Sequence[Ids]) -> list[_Path]:
-    """The contexts that are not the beginning of another one, each with its beginnings."""
-    keys = [_key(ids) for ids in contexts]
+def _paths(contexts: Sequence[Ids], keys: Sequence[bytes]) -> list[_Path]:
+    """The contexts that are not the beginning of another one, each with its beginnings; `keys` are their bytes."""
     chains: list[list[int]] = []
     # In reverse order of the bytes, a context comes right after one that it is the beginning of, if there is any.
     for number in sorted(range(len(keys)), key=keys.__getitem__, reverse=True):
@@ -283,4 +300,4 @@ def _paths(contexts: Sequence[Ids]) -> list[_Path]:
 
 def distinct_tokens(contexts: Sequence[Ids]) -> int:
     """The tokens that a model reads for contexts: the beginning of another context costs nothing."""
-    return sum(len(path.ids) for path in _paths(contexts))
+    return sum(len(path.ids) for path in _paths(contexts, list(map(_key, contexts))))

@@ -69,9 +69,9 @@ def greedy(step: Distribution) -> Tensor:
     """
     # Minus one is below every probability, so a row whose probabilities are all 0 still has a winner.
     mean = step.mean.masked_fill(step.ids == NONE, -1)
-    own = torch.where(mean == mean.amax(dim=1, keepdim=True), step.members[0], -1)
-    best = own == own.amax(dim=1, keepdim=True)
-    return torch.where(best, step.ids, torch.iinfo(torch.long).max).argmin(dim=1)
+    own = step.members[0].masked_fill(mean != mean.amax(dim=1, keepdim=True), -1)
+    others = own != own.amax(dim=1, keepdim=True)
+    return step.ids.masked_fill(others, torch.iinfo(torch.long).max).argmin(dim=1)
 
 
 def sample(
