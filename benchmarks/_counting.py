@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.member import Member
+from ensemble.step import compiled
 
 BATCHES = (1, 16, 64)
 TOKENS = 8
@@ -111,6 +113,8 @@ class DeviceCounter(TorchFunctionMode):
 
     def __enter__(self) -> DeviceCounter:
         """Begin to follow tensors."""
+        # The compiled step is for processors: on a device tensors do it.
+        self._stack.enter_context(patch.object(compiled, "library", None))
         self._stack.enter_context(self._forward)
         self._stack.enter_context(_OperationCounter(self))
         super().__enter__()  # type: ignore[no-untyped-call]
