@@ -241,7 +241,7 @@ class ServerClient:
         url = self.address.url
         try:
             response = self._http.request(
-                "GET" if body is None else "POST", self._place(path), json=body, headers=TRACE_HEADERS.get()
+                "GET" if body is None else "POST", self._place(path), body, TRACE_HEADERS.get()
             )
         except httpx2.TimeoutException:
             raise ServerError(
