@@ -171,7 +171,7 @@ def test_no_draft_is_longer_than_allowed() -> None:
 
 def test_times_of_many_texts_are_not_those_of_one() -> None:
     drafting, texts = (
-        Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check", "plain"), by_rows=True),
+        Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check", "plain")),
         [TextDrafts() for _ in range(8)],
     )
     for _ in range(200):
@@ -218,7 +218,7 @@ def test_new_tokens_are_followed_by_nothing() -> None:
 
 def always(ensemble: Ensemble, way: DraftMode, batch: Batch) -> Ensemble:
     """The same ensemble, with each step made in one way, however long that takes."""
-    ensemble._drafters[batch] = Drafter(ensemble._joint.members[0], batch.draft, (way,), by_rows=True)
+    ensemble._drafters[batch] = Drafter(ensemble._joint.members[0], batch.draft, (way,))
     return ensemble
 
 

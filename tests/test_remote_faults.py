@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from advisor.pool.pool_file import read_pool
 from ensemble.errors import InputError
 from ensemble.servers import transport
 from ensemble.servers.address import ServerAddress
-from ensemble.servers.client import ServerClient, key_variable
+from ensemble.servers.client import ServerClient, ServerError, key_variable
 
 if TYPE_CHECKING:
     from pools import Place
@@ -244,6 +245,18 @@ def test_nobody_is_followed_to_another_host(place: Place, raw: Raw, monkeypatch:
         raw.answer = lambda _path, _body: (307, {"Location": f"{other.url}/models"}, b"")
         assert f"redirects to {other.url}" in refused(place, raw, "key_env=MY_API_KEY")
         assert not other.asked
+
+
+def test_the_proxy_of_the_environment_is_asked_where_no_exception_names_the_host(
+    raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw.answer = lambda _path, _body: (200, {}, b"{}")
+    monkeypatch.setenv("http_proxy", raw.url.removesuffix("/v1").removeprefix("http://"))
+    for host in ("models.example", "127.0.0.1:9"):
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        with ServerClient(ServerAddress(f"http://{host}/v1", "m"), retries=0) as client, suppress(ServerError):
+            client.get("/models")
+    assert [path for path, _, _ in raw.asked] == ["http://models.example/v1/models"]
 
 
 def test_without_the_client_a_line_says_what_to_install(

@@ -26,6 +26,8 @@ from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.models.thinking import ThinkingTags
 from ensemble.runtime.draft import Drafter, DraftMode
+from ensemble.servers.token_client import TokenClient
+from ensemble.servers.token_server import NextToken
 
 PROMPTS = ["The cat sat on", "James and Anna went to the shop", "Café", "3 pears and", "What is the capital"]
 KINDS = [("bytes", "llama"), ("unigram with bytes", "gpt2")]
@@ -258,6 +260,33 @@ def test_a_draft_takes_fewer_requests_than_its_tokens(far: Far, way: DraftMode) 
     assert max(taken) < len(made.tokens)
 
 
+@pytest.mark.parametrize("size", [1, 4])
+def test_what_a_member_has_written_is_not_requested_again(far: Far, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the members disagree, the one whose token was chosen has written on from there already."""
+    told: set[tuple[int, tuple[int, ...]]] = set()
+    again = []
+    send = TokenClient.write
+
+    def write(self: TokenClient, contexts: Sequence[Sequence[int]], *args: int, **options: bool) -> Any:
+        if not options.get("second"):
+            again.extend(context for context in contexts if (id(self), tuple(context)) in told)
+        wait = send(self, contexts, *args, **options)
+
+        def answer() -> list[list[NextToken]]:
+            tokens = wait()
+            for context, own in zip(contexts, tokens, strict=True):
+                ids = [*context, *(each.token for each in own)]
+                told.update((id(self), tuple(ids[: len(context) + n])) for n in range(len(own)))
+            return tokens
+
+        return answer
+
+    monkeypatch.setattr(TokenClient, "write", write)
+    batch = Batch(size)
+    generate(always(Ensemble(far.members), "ahead", batch), PROMPTS[:4], Settings(max_new_tokens=24), batch)
+    assert (again, len(told) > 100) == ([], True)
+
+
 def test_a_batch_takes_one_request_of_a_member_for_all_its_texts(far: Far) -> None:
     members = far.members
     before = members[0].counts.requests
@@ -344,6 +373,21 @@ def test_a_text_that_fills_the_context_ends_and_the_others_go_on(far: Far, tmp_p
         made = Ensemble([member, far.members[0]]).generate(["The cat", "Anna"], max_new_tokens=64, batch_size=2)
     assert [each.finish_reason for each in made] == ["length", "length"]
     assert all(each.tokens for each in made)
+
+
+def test_a_member_that_wrote_to_the_end_of_its_context_is_not_asked_to_go_on(far: Far, tmp_path: Path) -> None:
+    tokenizer = tokenizer_named("bytes")
+    # Its tokens are shorter than the primary's, and so its context is full earlier.
+    folder = save_member(tmp_path, tiny_model(tokenizer, seed=3, positions=40, sharpness=6.0), tokenizer)
+    here = Ensemble.from_pretrained([far.folders[1], folder], dtype="float64")
+    settings, batch = Settings(max_new_tokens=60), Batch(4)
+    with served(folder) as server:
+        apart = Ensemble.from_pretrained([far.lines[1], line(server, folder)])
+        made = generate(always(apart, "ahead", batch), PROMPTS, settings, batch)
+    whole = generate(here, PROMPTS, settings, batch)
+    # A server refuses a context that leaves no room for a token, so a text may be one token shorter.
+    assert [one.tokens for one in made] == [own.tokens[: len(one.tokens)] for own, one in zip(whole, made, strict=True)]
+    assert all(len(own.tokens) - len(one.tokens) <= 1 for own, one in zip(whole, made, strict=True))
 
 
 def test_an_unbalanced_quotation_mark_is_said(far: Far) -> None:

@@ -389,7 +389,7 @@ def make_drafter(members: Sequence[Member], joint: JointVocabulary, batch: Batch
     """The drafter for some members; it measures their steps."""
     tables = joint.members[0]
     if all(member.is_here for member in members):
-        return Drafter(tables, batch.draft, ("check", "repeat", "plain"), by_rows=True)
+        return Drafter(tables, batch.draft, ("check", "repeat", "plain"))
     # Members here have no requests that could run at the same time as the primary's.
     others = any(not member.is_here for member in members[1:])
     ways: tuple[DraftMode, ...] = ("ahead", "check", "plain") if others else ("check", "plain")

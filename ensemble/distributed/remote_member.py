@@ -99,15 +99,19 @@ class RemoteRunner:
 
     def __init__(self, client: TokenClient, candidates: Candidates) -> None:
         self.client, self.candidates = client, candidates
+        self._rows: list[list[int]] = []
+        # What the server told when it last wrote: the token after each context.
+        self._told: Callable[[], dict[tuple[int, ...], NextToken]] = dict
+        self._writes_ahead = False
         self.k = 0
         self.need(_USUAL_K)
-        self._rows: list[list[int]] = []
-        # What the server tells while it writes ahead: the paths that it wrote, and the token after each context.
-        self._ahead: Callable[[], tuple[list[list[int]], dict[tuple[int, ...], NextToken]]] | None = None
 
     def need(self, k: int) -> None:
         """Note how many candidates the method takes of each member."""
-        self.k = max(self.k, min(k + _MORE, self.client.limits.k, self.candidates.size))
+        more = max(self.k, min(k + _MORE, self.client.limits.k, self.candidates.size))
+        if more > self.k:
+            # What was told before has fewer.
+            self.k, self._told = more, dict
 
     @property
     def row_count(self) -> int:
@@ -133,7 +137,7 @@ class RemoteRunner:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.draft`. All drafts are one request."""
         self._change(keep, new)
         # The last token that is written has no logits after it, so it is not drafted.
-        answers = self.client.write(self._rows, drafts.longest + 1, self.k)()
+        answers = self._write(self._rows, drafts.longest + 1)()
         contexts, tokens = [], []
         for n, (row, answer) in enumerate(zip(self._rows, answers, strict=True)):
             drafts.take_written(n, [(each.token, each.top) for each in answer[:-1]])
@@ -145,26 +149,54 @@ class RemoteRunner:
 
     def write_ahead(self, contexts: Sequence[Ids], max_tokens: int) -> None:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.write_ahead`."""
-        wait = self.client.write(contexts, max_tokens, self.k)
-
-        @cache
-        def written() -> tuple[list[list[int]], dict[tuple[int, ...], NextToken]]:
-            paths: list[list[int]] = []
-            known: dict[tuple[int, ...], NextToken] = {}
-            for context, tokens in zip(contexts, wait(), strict=True):
-                paths.append([*context, *(each.token for each in tokens)])
-                known |= {tuple(paths[-1][: len(context) + n]): each for n, each in enumerate(tokens)}
-            return paths, known
-
-        self._ahead = written
+        self._write(contexts, max_tokens)
+        self._writes_ahead = True
 
     def already_known(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
         """See :meth:`ensemble.runtime.model_runner.ModelRunner.already_known`."""
-        if self._ahead is None:
+        if not self._writes_ahead:
             return contexts
-        paths, known = self._ahead()
-        path = next(path for path in paths if path[: len(contexts[0])] == list(contexts[0]))
-        return list(itertools.takewhile(lambda ids: tuple(ids) in known or self._is_on(list(ids), path), contexts))
+        told = self._told()
+        path = [*contexts[0], *(each.token for each in _path(told, contexts[0]))]
+        return list(itertools.takewhile(lambda ids: tuple(ids) in told or self._is_on(list(ids), path), contexts))
+
+    def _write(self, contexts: Sequence[Ids], max_tokens: int) -> Callable[[], list[list[NextToken]]]:
+        """Let the server write after contexts; return a function that waits for the tokens after each.
+
+        Where the members disagreed, the text goes on as one of them has written already. That one goes on at the end of
+        what it wrote, and only if that is less than half of what is wanted: a few more tokens are not worth a request.
+        """
+        before, starts = self._told(), list(map(tuple, contexts))
+        paths = [_path(before, start) for start in starts]
+        ends = [(*start, *(each.token for each in path)) for start, path in zip(starts, paths, strict=True)]
+        short = [
+            n
+            for n, (path, end) in enumerate(zip(paths, ends, strict=True))
+            if not path or (2 * len(path) < max_tokens and self._goes_on(end))
+        ]
+        wait = self.client.write([ends[n] for n in short], max_tokens, self.k) if short else list
+
+        @cache
+        def written() -> list[list[NextToken]]:
+            for n, tokens in zip(short, wait(), strict=True):
+                paths[n] = [*paths[n], *tokens]
+            return paths
+
+        @cache
+        def told() -> dict[tuple[int, ...], NextToken]:
+            found: dict[tuple[int, ...], NextToken] = {}
+            for start, path in zip(starts, written(), strict=True):
+                ids = (*start, *(each.token for each in path))
+                found |= {ids[: len(start) + n]: each for n, each in enumerate(path)}
+            return found
+
+        self._told = told
+        return written
+
+    def _goes_on(self, written: Ids) -> bool:
+        """Whether the server can write more after what it wrote."""
+        limit = self.client.limits.context
+        return written[-1] not in self.candidates.eos_ids and (limit is None or len(written) < limit)
 
     def _is_on(self, context: list[int], path: list[int]) -> bool:
         """Whether a context is the beginning of a path's text, in other ids."""
@@ -189,7 +221,9 @@ class RemoteRunner:
     def row(self, context: Ids, top: Logprobs, k: int) -> _Row:
         """What the k top log-probabilities tell of a context."""
         # Not the smallest one shown: the token that was written may be an extra entry below rank k.
-        floor = -math.inf if len(top) >= self.candidates.size else sorted(top.values(), reverse=True)[k - 1]
+        values = top.values()
+        lowest = min(values) if len(top) == k else sorted(values, reverse=True)[k - 1]
+        floor = -math.inf if len(top) >= self.candidates.size else lowest
         return _Row(context, self.candidates.of(top), self.candidates.others(top), floor, k)
 
     def _change(self, keep: Sequence[int], new: Sequence[Ids]) -> None:
@@ -200,8 +234,8 @@ class RemoteRunner:
     def _after(self, contexts: Sequence[Ids]) -> RemoteRows:
         """What the server tells after some contexts; each of them is sent once."""
         distinct: dict[tuple[int, ...], int] = {}
-        known = {} if self._ahead is None else self._ahead()[1]
-        self._ahead = None
+        known = self._told()
+        self._writes_ahead = False
         keys = [tuple(context) for context in contexts]
         for key in keys:
             if key not in known:
@@ -213,6 +247,16 @@ class RemoteRunner:
             return [known[key] if key in known else answers[distinct[key]][0] for key in keys]
 
         return RemoteRows(self, contexts, self.k, tokens)
+
+
+def _path(told: Mapping[tuple[int, ...], NextToken], context: Ids) -> list[NextToken]:
+    """The tokens that a server has told after a context, each after the one before."""
+    path: list[NextToken] = []
+    ids = tuple(context)
+    while (token := told.get(ids)) is not None:
+        path.append(token)
+        ids = (*ids, token.token)
+    return path
 
 
 class RemoteRows(RemoteLogits):
@@ -286,7 +330,7 @@ class RemoteRows(RemoteLogits):
     def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`ensemble.runtime.logits.RemoteLogits.known`."""
         found = [
-            [math.nan if row.fault else row.logprob(index) for index in wanted]
+            [math.nan] * len(wanted) if row.fault else row.known(wanted)
             for row, wanted in zip(self.rows, ids.tolist(), strict=True)
         ]
         values = [
@@ -427,8 +471,9 @@ class _Row:
             index: value for index, value in logprobs.items() if self.allowed is None or self.allowed[index]
         }
 
-    def logprob(self, index: int) -> float | None:
-        """That of a candidate; None if it is not known."""
-        if self.allowed is not None and not self.allowed[index]:
-            return -math.inf
-        return self.logprobs.get(index)
+    def known(self, candidates: Sequence[int]) -> list[float | None]:
+        """The log-probabilities of candidates; None for one that is not known."""
+        allowed = self.allowed
+        if allowed is None:
+            return list(map(self.logprobs.get, candidates))
+        return [self.logprobs.get(index) if allowed[index] else -math.inf for index in candidates]

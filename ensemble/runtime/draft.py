@@ -247,7 +247,6 @@ class Drafter:
         longest: Tokens of the longest draft; 0 leaves plain steps only.
         ways: The ways to choose from; with equal values the first one counts.
         min_probability: See :class:`Drafts`.
-        by_rows: Whether a step's time depends on the number of texts, as it does for members here.
     """
 
     def __init__(
@@ -256,8 +255,6 @@ class Drafter:
         longest: int,
         ways: Sequence[DraftMode] = get_args(DraftMode),
         min_probability: float = MIN_PROBABILITY,
-        *,
-        by_rows: bool = False,
     ) -> None:
         self._candidates = bytes((tables.entry_of > EOS).to("cpu", torch.uint8).numpy())
         # A draft that is read only at its end, as on an accelerator, does not end earlier.
@@ -265,7 +262,6 @@ class Drafter:
         self._longest = longest
         self._ways = [way for way in ways if longest or way == "plain"]
         self._min_probability = min_probability
-        self._by_rows = by_rows
         self._events: dict[DraftMode, _Events] = {way: _Events(8.0, 1.0) for way in self._ways}
         self._records: dict[tuple[DraftMode, int], _Record] = {}
         self._steps = 0
@@ -352,7 +348,7 @@ class Drafter:
 
     def _record(self, way: DraftMode, rows: int) -> _Record:
         # Twice as many rows can take twice as long.
-        rows = rows.bit_length() if self._by_rows else 0
+        rows = rows.bit_length()
         if (way, rows) not in self._records:
             # The times of another number of rows are better than none, until a few new ones outweigh them.
             others = [each for each in self._records if each[0] == way]

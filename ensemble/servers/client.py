@@ -197,17 +197,18 @@ class ServerClient:
             ValueError: It is not JSON, or nested too deeply.
             RecursionError: It is nested far too deeply.
         """
-        return self._without_key(json.loads(content, parse_int=_whole_number), _MAX_DEPTH)
+        value = json.loads(content.decode("utf-8-sig"), parse_int=_whole_number)
+        _check_depth(value)
+        # In UTF-8, half a surrogate pair can only be an escape. Log-probabilities are thousands of strings without one.
+        return value if self._secret is None and b"\\u" not in content else self._without_key(value)
 
-    def _without_key(self, value: Any, levels: int) -> Any:
+    def _without_key(self, value: Any) -> Any:
         # Not on the bytes: JSON can write the same text in many ways.
         if isinstance(value, str):
             return self._redact(value)
-        if isinstance(value, (dict, list)) and not levels:
-            raise ValueError(f"it has more than {_MAX_DEPTH} levels")
         if isinstance(value, dict):
-            return {self._redact(name): self._without_key(each, levels - 1) for name, each in value.items()}
-        return [self._without_key(each, levels - 1) for each in value] if isinstance(value, list) else value
+            return {self._redact(name): self._without_key(each) for name, each in value.items()}
+        return [self._without_key(each) for each in value] if isinstance(value, list) else value
 
     def _place(self, path: str) -> str:
         return path if path.startswith(self._root) else f"{self.address.url}{path}"
@@ -240,7 +241,7 @@ class ServerClient:
         url = self.address.url
         try:
             response = self._http.request(
-                "GET" if body is None else "POST", self._place(path), json=body, headers=TRACE_HEADERS.get()
+                "GET" if body is None else "POST", self._place(path), body, TRACE_HEADERS.get()
             )
         except httpx2.TimeoutException:
             raise ServerError(
@@ -324,6 +325,21 @@ class ServerClient:
         else:
             failure, text = "refused", f"refuses the request ({status}){says}"
         return ServerError(f"{self.address.url} {text}", failure, status, _retry_after(response))
+
+
+def _check_depth(value: Any) -> None:
+    """Make sure that JSON is not nested too deeply.
+
+    Raises:
+        ValueError: It is.
+    """
+    level: list[Any] = [[value]]
+    for _ in range(_MAX_DEPTH + 1):
+        inner = [part.values() if type(part) is dict else part for part in level]
+        level = [each for part in inner for each in part if type(each) is dict or type(each) is list]
+        if not level:
+            return
+    raise ValueError(f"it has more than {_MAX_DEPTH} levels")
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
@@ -194,11 +195,25 @@ def _value_of_vllm(value: Any) -> float:
     return -math.inf if value <= _IMPOSSIBLE_VLLM else float(value)
 
 
-def _token_name(value: Any) -> int:
-    found = _TOKEN_NAME.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+@lru_cache(maxsize=2**16)  # the same likely tokens come again and again; an error is not kept
+def _token_id_in(name: str) -> int:
+    if (found := _TOKEN_NAME.fullmatch(name)) is None:
         raise wrong("token_id: and the id of a token, not its text")
     return int(found[1])
+
+
+def _token_name(value: Any) -> int:
+    return _token_id_in(value if isinstance(value, str) else "")
+
+
+def _tops_of_vllm(value: Any) -> dict[int, float]:
+    if not isinstance(value, dict):
+        raise wrong("an object with the log-probability of each token")
+    # In one loop: an answer has thousands of them, and a validator for each takes ten times as long.
+    return {
+        _token_id_in(name): each if type(each) is float and _IMPOSSIBLE_VLLM < each < math.inf else _value_of_vllm(each)
+        for name, each in value.items()
+    }
 
 
 def _triple(value: Any) -> tuple[int, float]:
@@ -211,6 +226,7 @@ TokenId = Annotated[int, PlainValidator(_token_id)]
 Logprob = Annotated[float, PlainValidator(_logprob)]
 VllmValue = Annotated[float, PlainValidator(_value_of_vllm)]
 TokenName = Annotated[int, PlainValidator(_token_name)]
+VllmTops = Annotated[dict[int, float], PlainValidator(_tops_of_vllm)]
 Triple = Annotated[tuple[int, float], PlainValidator(_triple)]
 """``[log-probability, id, text]``, read as the id and the log-probability; null is minus infinity."""
 
@@ -229,7 +245,7 @@ class VllmLogprobs(Schema):
     """the tokens"""
     token_logprobs: tuple[VllmValue, ...]
     """their log-probabilities"""
-    top_logprobs: tuple[dict[TokenName, VllmValue], ...]
+    top_logprobs: tuple[VllmTops, ...]
     """those of the likeliest tokens at each place"""
 
 

@@ -6,9 +6,12 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpcore2
 import httpx2
@@ -20,13 +23,13 @@ from ensemble.servers.address import ServerAddress
 MAX_BYTES = 4 << 20
 # A host that accepts no connection in this time is taken as absent, however long a request may take.
 _CONNECT_S = 10.0
-_HEADERS = ("host", "content-type", "content-length", "connection", "traceparent", "tracestate")
+_ONE = httpx2.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=5.0)
 _OPENAI_HEADERS = {"openai-organization": "OPENAI_ORG_ID", "openai-project": "OPENAI_PROJECT_ID"}
 _PIECE = 1 << 16
 """Bytes that are written at a time, each with the time that is left."""
 
 
-class RestrictedClient(httpx2.Client):
+class RestrictedClient:
     """An HTTP client that checks every request and every answer, those of retries as well.
 
     Args:
@@ -38,52 +41,77 @@ class RestrictedClient(httpx2.Client):
     """
 
     def __init__(self, address: ServerAddress, key: str | None) -> None:
-        super().__init__(
-            verify=_tls_context(),
-            timeout=httpx2.Timeout(address.timeout, connect=min(_CONNECT_S, address.timeout)),
-            # A redirect would send the prompts and the key to a host that the user did not name.
-            follow_redirects=False,
-            # By default only 20 connections are kept, so that with more requests at a time most would open a new one.
-            limits=httpx2.Limits(max_keepalive_connections=address.concurrency),
-            event_hooks={"request": [self._on_request], "response": [self._on_response]},
-        )
         self._address, self._key = address, key
+        timeout = httpx2.Timeout(address.timeout, connect=min(_CONNECT_S, address.timeout))
+        self._extensions = {"timeout": timeout.as_dict()}
+        self._proxy = _proxy_of(address.url)
         self._lock = threading.Lock()
         self._next_start = 0.0
         self.connections = 0
         # A request is sent and read by one thread, so the thread's deadline is that of its request.
         self._request = threading.local()
-        for transport in (self._transport, *self._mounts.values()):
-            if isinstance(transport, httpx2.HTTPTransport):
-                # httpx2 has no argument for it. Without the attribute this fails, and does not lose the deadline.
-                pool: Any = transport._pool
-                pool._network_backend = _TimedBackend(pool._network_backend, self._time_left, self._count_connection)
+        # Each has one connection: a pool goes through all its connections at the start and the end of every request.
+        self._all: list[httpx2.HTTPTransport] = []
+        self._idle: list[httpx2.HTTPTransport] = []
+        self._is_closed = False
 
-    def _on_request(self, request: httpx2.Request) -> None:
-        # A list of what is allowed: a list of what is not would miss the headers of later versions.
-        for name in [name for name in request.headers if name.lower() not in _HEADERS]:
-            del request.headers[name]
+    def request(self, method: str, url: str, json: Any, headers: Mapping[str, str]) -> httpx2.Response:
+        """Send a request, and read the answer. A redirect would send the key to another host, so none is followed.
+
+        Raises:
+            MemberError: The answer is too long or compressed.
+            httpx2.HTTPError: There is no answer.
+            httpx2.InvalidURL: The address is not valid.
+        """
+        request = httpx2.Request(method, url, json=json, headers=self._headers(headers), extensions=self._extensions)
+        self._wait_for_rate()
+        self._request.deadline = time.monotonic() + self._address.timeout
+        with self._transport() as transport, closing(transport.handle_request(request)) as response:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise MemberError("the server compresses its answers, although the request does not allow it")
+            # The server's charset could be one that cannot decode text, or one that decompresses.
+            response.encoding = "utf-8"
+            response.stream = _LimitedStream(cast("httpx2.SyncByteStream", response.stream))
+            response.read()
+            return response
+
+    def close(self) -> None:
+        """Close the connections. Requests that still run end with an error."""
+        self._is_closed = True
+        for transport in self._all:
+            transport.close()
+
+    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
+        headers = dict(given)
         # As OpenAI's own client does. They are not meant for another company's server.
         for name, variable in _OPENAI_HEADERS.items() if self._address.is_openai else ():
             if value := os.environ.get(variable):
-                request.headers[name] = value
-        request.headers["accept"] = "application/json"
+                headers[name] = value
         # A small compressed answer can have any size when it is decompressed.
-        request.headers["accept-encoding"] = "identity"
-        request.headers["user-agent"] = "unite-advisor"
-        if self._key is not None:
-            # Also replaces what httpx found for this host in the user's .netrc.
-            request.headers["authorization"] = f"Bearer {self._key}"
-        self._wait_for_rate()
-        self._request.deadline = time.monotonic() + self._address.timeout
+        headers |= {"accept": "application/json", "accept-encoding": "identity", "user-agent": "unite-advisor"}
+        return headers if self._key is None else headers | {"authorization": f"Bearer {self._key}"}
 
-    def _on_response(self, response: httpx2.Response) -> None:
-        if response.headers.get("content-encoding", "identity") != "identity":
-            raise MemberError("the server compresses its answers, although the request does not allow it")
-        # The server's charset could be one that cannot decode text, or one that decompresses.
-        response.encoding = "utf-8"
-        if isinstance(response.stream, httpx2.SyncByteStream):  # always so in a client that is not async
-            response.stream = _LimitedStream(response.stream)
+    @contextmanager
+    def _transport(self) -> Iterator[httpx2.HTTPTransport]:
+        """One that no other request uses."""
+        if self._is_closed:
+            raise RuntimeError("the client is closed")
+        try:
+            transport = self._idle.pop()
+        except IndexError:
+            transport = self._new_transport()
+        try:
+            yield transport
+        finally:
+            self._idle.append(transport)
+
+    def _new_transport(self) -> httpx2.HTTPTransport:
+        transport = httpx2.HTTPTransport(verify=_tls_context(), proxy=self._proxy, limits=_ONE)
+        # httpx2 has no argument for it. Without the attribute this fails, and does not lose the deadline.
+        pool: Any = transport._pool
+        pool._network_backend = _TimedBackend(pool._network_backend, self._time_left, self._count_connection)
+        self._all.append(transport)
+        return transport
 
     def _count_connection(self) -> None:
         with self._lock:
@@ -105,6 +133,13 @@ class RestrictedClient(httpx2.Client):
             start = max(now, self._next_start)
             self._next_start = start + 60 / self._address.requests_per_minute
         time.sleep(start - now)
+
+
+def _proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for an address."""
+    parts, proxies = urlsplit(url), getproxies()
+    proxy = None if proxy_bypass(parts.netloc) else proxies.get(parts.scheme, proxies.get("all"))
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 @cache

@@ -102,19 +102,16 @@ class Candidates:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.eos_ids = vocabulary.eos_ids
         self.size = vocabulary.size
-        # All ids of EOS are one candidate, its first id; other ids that are missing here are no candidates.
         self._vocabulary = vocabulary
         self._plain = set(vocabulary.representatives.values())
-        self._candidate_of = {index: index for index in self._plain}
-        self._candidate_of |= dict.fromkeys(self.eos_ids, min(self.eos_ids, default=NONE))
+        # All ids of EOS are one candidate, its first id; other ids that are missing here are no candidates.
+        self._own = self._plain.difference(self.eos_ids)
 
     def of(self, logprobs: Mapping[int, float]) -> dict[int, float]:
         """The log-probabilities of the candidates among some ids; EOS has the largest of its ids'."""
-        kept: dict[int, float] = {}
-        for index, value in logprobs.items():
-            candidate = self._candidate_of.get(index)
-            if candidate is not None and value >= kept.get(candidate, value):
-                kept[candidate] = value
+        kept = {index: value for index, value in logprobs.items() if index in self._own}
+        if ends := [logprobs[index] for index in self.eos_ids if index in logprobs]:
+            kept[min(self.eos_ids)] = max(ends)
         return kept
 
     def bytes_of(self, index: int) -> bytes:
