@@ -21,6 +21,7 @@ from advisor.jobs.planning.words import duration
 from ensemble.models import numeric_type
 from ensemble.models.memory import MemoryNeed
 from ensemble.models.numeric_type import Processor
+from ensemble.step import compiled
 
 if TYPE_CHECKING:
     from pools import Place
@@ -45,6 +46,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(compiled, "library", object())
     ran = place.advisor("doctor")
     assert ran.status == 0
     first = [line.split()[0] for line in ran.out.splitlines()]
@@ -61,6 +63,12 @@ def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
     monkeypatch.setattr(numeric_type, "this_processor", lambda: Processor(frozenset({"amx_bf16"}), 2**34))
     assert "cores, slow in float16, " in place.advisor("doctor").out
     assert (place.files(), place.cache.exists()) == (set(), False)
+
+
+def test_a_step_that_is_not_compiled_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "library", None)
+    assert "step         not compiled, so it takes longer; install a C compiler" in place.advisor("doctor").out
+    assert json.loads(place.advisor("doctor", "--json").out)["machine"]["compiled_step"] is False
 
 
 def test_the_extras_are_those_of_the_project() -> None:
