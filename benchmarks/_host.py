@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import torch
 
 from benchmarks._counting import ForwardPasses
 from benchmarks._decoding import K
-from benchmarks._measure import Figure, Timer, spread
+from benchmarks._measure import Figure, Timer, ratio, spread
 from benchmarks._models import demo_prompts, writing
 from benchmarks._texts import text_of
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.member import Member
+from ensemble.step import compiled
 
 HOST_LIMITS = {
     (2, 1): 0.3,
@@ -52,10 +54,20 @@ def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Seq
             note = f"{' + '.join(member.name for member in some)}, one thread, step() without the forward passes"
             for size in sizes:
                 key, limit = f"host_ms_per_step_{size}{end}", f"at most {HOST_LIMITS[count, size]}"
-                rounds = [
-                    statistics.median(_host_ms(some, size, steps, timer)) for _ in range(timer.untimed + timer.rounds)
-                ]
-                figures.append(spread(key, rounds[timer.untimed :], limit, note))
+                compiled_ms, tensors_ms = [], []
+                for _ in range(timer.untimed + timer.rounds):
+                    compiled_ms.append(statistics.median(_host_ms(some, size, steps, timer)))
+                    with patch.object(compiled, "library", None):
+                        tensors_ms.append(statistics.median(_host_ms(some, size, steps, timer)))
+                figures.append(spread(key, compiled_ms[timer.untimed :], limit, note))
+                figures.append(
+                    ratio(
+                        f"host_compiled_over_tensors_{size}{end}",
+                        compiled_ms[timer.untimed :],
+                        tensors_ms[timer.untimed :],
+                        note=f"{note}, with the compiled step over without it, in turns",
+                    )
+                )
             key, limit = f"host_ms_per_step_{size}{end}_numbers", f"at most {_NUMBERS * HOST_LIMITS[count, size]:.3g}"
             # The text is forced: no model of the demo writes numbers for long.
             with writing(some[0], text_of("csv", 4000)):
