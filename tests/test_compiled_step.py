@@ -122,6 +122,11 @@ def test_equal_means_go_to_the_primary_then_to_its_lower_id() -> None:
     assert chosen([0.6, 0.4], [0.1, 0.9], [NONE, NONE]) == NONE
 
 
+def test_weights_of_single_precision_are_read_as_such(generator: torch.Generator) -> None:
+    case = large(2, 200, generator)
+    assert_same(by_compiled(replace(case, weights=case.weights.float())), by_tensors(case))
+
+
 @pytest.mark.parametrize("change", ["k", "dtype", "columns"])
 def test_what_it_does_not_take_is_left_to_tensors(change: str, generator: torch.Generator) -> None:
     case = large(2, 200, generator)

@@ -58,7 +58,7 @@ def union(logits: Sequence[Tensor], joint: JointVocabulary, k: int, weights: Ten
         logits: For each member its next-token logits [B, V_i], with minus infinity for ids that are no candidates.
         joint: The tables.
         k: Candidates of each member.
-        weights: [members] in float64, with sum 1.
+        weights: [members], with sum 1.
 
     Returns:
         The step; None if tensors have to do it.
@@ -66,7 +66,7 @@ def union(logits: Sequence[Tensor], joint: JointVocabulary, k: int, weights: Ten
     count, rows = len(logits), len(logits[0])
     if library is None or k > _MOST_CANDIDATES or k * count > _MOST_ENTRIES or not all(map(_is_readable, logits)):
         return None
-    counts = [min(k, z.shape[1]) for z in logits]
+    weights, counts = weights.double(), [min(k, z.shape[1]) for z in logits]
     width = sum(counts)
     wanted, entries, ids = torch.empty(3, rows, width, dtype=torch.long).unbind()
     present = torch.empty(rows, width, dtype=torch.bool)
