@@ -39,21 +39,6 @@ def test_a_program_ends_without_waiting_for_work() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
 
 
-def test_a_thread_that_is_done_takes_the_next_work() -> None:
-    threads = {in_background(threading.current_thread, "short").result(5) for _ in range(50)}
-    assert len(threads) < 50
-
-
-def test_a_fork_does_not_wait_for_the_threads_of_its_parent() -> None:
-    code = (
-        "import os, time; from ensemble.common.background import in_background; in_background(int, 'x').result(5)\n"
-        "time.sleep(0.2); child = os.fork()\n"
-        "if not child: os._exit(in_background(int, 'y').result(5))\n"
-        "os._exit(os.waitpid(child, 0)[1] != 0)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
-
-
 def test_the_end_of_work_is_told_in_the_event_loop_and_nowhere_after_it() -> None:
     ended = threading.Event()
 

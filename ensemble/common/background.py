@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
-from functools import partial
-from queue import SimpleQueue
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
-_Jobs: TypeAlias = "SimpleQueue[tuple[str, Callable[[], None]]]"
-_MAX_IDLE = 64
-_idle: deque[_Jobs] = deque(maxlen=_MAX_IDLE)
-"""Where threads that have nothing to do wait for work. To begin one costs as much as a request to a Ray worker, because
-Ray sets up each thread."""
-if hasattr(os, "register_at_fork"):  # all but Windows
-    # The threads of a process are not those of its fork.
-    os.register_at_fork(after_in_child=_idle.clear)
 
 
 def in_background(work: Callable[[], T], name: str) -> Future[T]:
-    """Do some work in another thread; return its future result, or the exception that it ended with.
+    """Do some work in a new thread; return its future result, or the exception that it ended with.
 
-    The work runs in a copy of this context, so that it belongs to the request that is traced.
+    The thread runs in a copy of this context, so that it belongs to the request that is traced.
 
     Args:
         work: It cannot be cancelled, and ends with the process at the latest.
-        name: The name of the thread meanwhile.
+        name: The name of the thread.
     """
     future: Future[T] = Future()
     # Work that has begun is not cancelled: its future ends when the thread ends.
@@ -46,27 +34,9 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
         else:
             future.set_result(result)
 
-    job = partial(copy_context().run, run)
-    try:
-        _idle.pop().put((name, job))
-    except IndexError:
-        # A daemon thread, not an executor's: Python would wait for those at its exit, and a request can take minutes.
-        threading.Thread(target=_work, args=(name, job), daemon=True).start()
+    # A daemon thread, not an executor's: Python would wait for those at its exit, and a request can take minutes.
+    threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True).start()
     return future
-
-
-def _work(name: str, job: Callable[[], None]) -> None:
-    """Do jobs, one after the other."""
-    jobs: _Jobs = SimpleQueue()
-    while True:
-        threading.current_thread().name = name
-        job()
-        # What it holds is not needed any more.
-        del job
-        if len(_idle) == _MAX_IDLE:
-            return
-        _idle.append(jobs)
-        name, job = jobs.get()
 
 
 def call_when_done(future: Future[T], callback: Callable[[Future[T]], None]) -> None:
