@@ -149,7 +149,9 @@ def test_a_dry_run_says_at_most_what_the_experiment_costs_and_asks_nothing(place
     assert re.search(r"fusing       about [\d,]+ calls; those that are stored are not asked again", lines)
 
 
-@pytest.mark.parametrize(("reads", "writes"), [("ada", "cyd"), ("cyd", "ada")])
+@pytest.mark.parametrize(
+    ("reads", "writes"), [("ada", "cyd"), pytest.param("cyd", "ada", marks=pytest.mark.second_lane)]
+)
 def test_a_dry_run_of_arms_says_the_most_whichever_model_the_dev_questions_choose(
     place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch, reads: str, writes: str
 ) -> None:

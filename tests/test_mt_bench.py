@@ -175,7 +175,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "task", ["mt_bench:likelihood", pytest.param("mt_bench", marks=pytest.mark.second_lane), "mt_bench:pairwise"]
+    "task",
+    [
+        "mt_bench:likelihood",
+        pytest.param("mt_bench", marks=pytest.mark.second_lane),
+        pytest.param("mt_bench:pairwise", marks=pytest.mark.second_lane),
+    ],
 )
 def test_a_run_with_a_local_judge(place: Place, cast: Path, asked: list[str], task: str) -> None:
     ran = select(place, cast, task)
