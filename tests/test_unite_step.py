@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ensemble.methods.unite import top_k, union
+from ensemble.step import compiled
 from ensemble.step.distribution import Distribution, candidate_logits, greedy, sample
 from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary, MemberTables
 
@@ -245,13 +246,15 @@ def test_the_logit_of_eos_is_the_largest_of_its_ids() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_counted_in_single(dtype: torch.dtype) -> None:
+def test_half_precision_is_counted_in_single(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The compiled step takes no float16, and its sums are not those of tensors to the last bit.
+    monkeypatch.setattr(compiled, "library", None)
     side = tables(4, {0: 1, 1: 2, 2: 3}, {}, 4, eos_ids=[3])
     z = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     joint, weights = JointVocabulary(4, (side,)), torch.ones(1, dtype=torch.float64)
     half = union([z.to(dtype)], joint, 4, weights)
     assert half.mean.dtype == torch.float32
-    torch.testing.assert_close(half.mean, union([z.clone()], joint, 4, weights).mean)
+    assert torch.equal(half.mean, union([z.clone()], joint, 4, weights).mean)
 
 
 def test_members_of_different_precision_go_together() -> None:

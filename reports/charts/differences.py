@@ -86,9 +86,9 @@ def draw_differences(
     return markup(axes, label)
 
 
-def shape_of(points: float) -> str:
-    """The mark and colour of a gain, or of a loss: a loss is never green."""
-    return "rejected" if points <= 0 else "ensemble"
+def shape_of(points: float | None) -> str:
+    """The mark and colour of a gain, or of one that is not known; no gain and a loss have others, never green."""
+    return "rejected" if points is not None and points <= 0 else "ensemble"
 
 
 def _gain_interval(axes: Axes, ends: Interval, y: float, width: float, colour: str = "") -> None:

@@ -80,7 +80,8 @@ def _stands(text: Text, axes: Axes, taken: list[Bbox], lines: Sequence[Bbox]) ->
         above = up * ring * (_MARK + 1 + size.height / 2)
         left, bottom = point[0] + right - size.width * (1 - across) / 2, point[1] + above - size.height / 2
         box = Bbox.from_bounds(left, bottom, size.width, size.height)
-        if room.contains(*box.min) and room.contains(*box.max) and not box.count_overlaps([*taken, *lines]):
+        # A text may be drawn a part of a pixel from the place that it is given.
+        if room.contains(*box.min) and room.contains(*box.max) and not box.padded(0.5).count_overlaps([*taken, *lines]):
             break
     else:
         return False

@@ -59,7 +59,7 @@ def _shape(row: EvaluatedModel | EvaluatedMethod) -> str:
     # The control is one model, asked several times.
     if isinstance(row, EvaluatedModel) or row.level == "control":
         return "selected"
-    return shape_of(row.delta or 0.0)
+    return shape_of(row.delta)
 
 
 def _milliseconds(value: float) -> str:

@@ -111,4 +111,4 @@ def _shape(row: StrategyFigures) -> str:
     # The colour of a gain is not that of a loss.
     if row.is_single:
         return "selected"
-    return "rejected" if row.measured_gain is not None and row.measured_gain <= 0 else "ensemble"
+    return shape_of(row.measured_gain)
