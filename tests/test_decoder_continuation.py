@@ -27,7 +27,7 @@ def grow(vocabulary: Vocabulary, parts: list[bytes]) -> None:
     """Extend a continuation part by part, and compare it with the whole text after each part."""
     reader, data = Continuation(vocabulary), b""
     for part in parts:
-        old = reader.ids
+        old = [*reader.ids]
         data += part
         same = reader.extend(part)
         assert reader.ids == vocabulary.continue_ids(data)

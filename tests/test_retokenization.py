@@ -12,7 +12,7 @@ from test_vocabulary import FRAGMENTS, HALVES, NAMES, pieces, quick, texts, voca
 from tiny import BYTES, TEXTS, byte_tokenizer
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
-from ensemble.vocabulary import borders
+from ensemble.vocabulary import borders, token_bytes
 from ensemble.vocabulary.merges import Merges
 from ensemble.vocabulary.retokenize import Continuation
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -77,7 +77,7 @@ def grow(vocabulary: Vocabulary, parts: list[bytes]) -> Continuation:
     reader, data, settled = Continuation(vocabulary), b"", list[int]()
     for part in parts:
         data += part
-        old, same = reader.ids, reader.extend(part)
+        old, same = [*reader.ids], reader.extend(part)
         assert reader.ids == vocabulary.continue_ids(data)
         assert reader.ids[: len(settled)] == settled
         assert reader.ids[:same] == old[:same]
@@ -90,6 +90,8 @@ def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """As it is, and so that a border is looked for after each part: then a wrong border is found soonest."""
     if request.param:
         monkeypatch.setattr(borders, "_LONG", 4)
+        # Kept texts are soon dropped.
+        monkeypatch.setattr(token_bytes, "_MOST_SHORT", 5)
         for name in NAMES:
             if isinstance(name, str) and (known := vocabulary_named(name).borders):
                 monkeypatch.setattr(known, "patience", request.param)

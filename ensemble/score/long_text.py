@@ -67,7 +67,7 @@ def pieces_of(
         for reader in readers:
             states = []
             for token in tokens:
-                states.append(reader.ids)
+                states.append([*reader.ids])
                 reader.extend(primary.token_bytes(token) or b"")
             # A piece may change ids of the text before it, so the prompt holds only what all states begin with.
             stems.append(common_prefix(states))

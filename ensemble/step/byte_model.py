@@ -251,7 +251,7 @@ class ByteModel:
         """Append a byte to each text."""
         for text, byte in zip(self.texts, chosen, strict=True):
             text.append(byte)
-        wanted = [text.reader.ids for text in self.texts]
+        wanted = [[*text.reader.ids] for text in self.texts]
         same = [common_length(fed, ids) for fed, ids in zip(self._fed, wanted, strict=True)]
         # The token before the first new one is read again, because the logits after it are needed.
         keep = [len(prompt) + count - 1 for prompt, count in zip(self._prompts, same, strict=True)]

@@ -206,11 +206,12 @@ class Borders:
         # Patterns that split are slow to read, and many borders are known; merges are quick, but few borders are.
         self.patience = _SHORT if words else _LONG
 
-    def last(self, text: str) -> int:
+    def last(self, text: str, *, every: bool = False) -> int:
         """The last known place where a text can be cut: its ids and those of any continuation are those of the parts.
 
         Args:
             text: The text; its beginning is the beginning of a text, or an earlier place of this kind.
+            every: Whether to look at the tokens of a short piece, too.
 
         Returns:
             The place, in characters; 0 if no place is known.
@@ -220,7 +221,7 @@ class Borders:
             step(reading)
         place = reading.last()
         # Most texts have short pieces. Only in a long one the tokens are worth looking at.
-        if reading.end - reading.start >= _LONG:
+        if every or reading.end - reading.start >= _LONG:
             piece = reading.text[reading.start : reading.end]
             reading.add(reading.start + each for each in self._merges.boundaries(piece))
             place = reading.last()

@@ -8,6 +8,7 @@ an error that names them, because their tokens are not plain byte strings (WordP
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import re
@@ -20,7 +21,7 @@ from tokenizers.models import Unigram
 
 from ensemble.errors import InputError
 from ensemble.vocabulary.borders import Borders, UnsupportedError
-from ensemble.vocabulary.safe_cuts import may_cross, safe_cuts
+from ensemble.vocabulary.safe_cuts import last_cut, may_cross, safe_cuts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,7 +35,11 @@ _HIDDEN = "\ufdd0"
 _OPENING_LENGTH = 64
 """Characters that are enough to see how a tokenizer writes the beginning of a text."""
 _WORD_LENGTH = 32
-"""Bytes of the longest texts whose ids are kept."""
+"""Bytes of the longest words whose ids are kept."""
+_SHORT_LENGTH, _MOST_SHORT = 8, 2**14
+"""Bytes of the longest other texts whose ids are kept, and how many of them."""
+_LAST_RUN = re.compile("[\udc80-\udcff]+\\Z|[^\udc80-\udcff]+\\Z")
+"""The last run of bytes that are UTF-8, or are not."""
 _SENTENCEPIECE_STEPS = {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}
 
 
@@ -119,6 +124,7 @@ class Vocabulary:
         self._fits = max(self._tokens) < size
         self._bytes: dict[int, bytes | None] = {}
         self._words: dict[bytes, list[int] | None] = {}
+        self._short: dict[bytes, tuple[list[int], int, int]] = {}
 
     @cached_property
     def _continuation(self) -> Tokenizer:
@@ -217,6 +223,54 @@ class Vocabulary:
             safe = text is not None and self.cuts is not None and self.cuts.match(f"a{text}", 1)
             self._words[data] = self.continue_ids(data) if safe else None
         return self._words[data]
+
+    def short(self, data: bytes) -> tuple[list[int], int, int] | None:
+        """The ids of a short text after a border, and what :meth:`settled` says of it; None for longer texts."""
+        if len(data) > _SHORT_LENGTH:
+            return None
+        if data not in self._short:
+            # A stranger's text may have very many.
+            if len(self._short) >= _MOST_SHORT:
+                self._short.clear()
+            ids = self.continue_ids(data)
+            self._short[data] = ids, *self.settled(data, ids, every=True)
+        return self._short[data]
+
+    def settled(self, data: bytes, ids: list[int], *, every: bool = False) -> tuple[int, int]:
+        """The last known border of a text that grows.
+
+        Args:
+            data: The text from a border on, or from its beginning.
+            ids: Its ids.
+            every: Whether to look for borders within a short piece, too.
+
+        Returns:
+            The border, in bytes, and the ids before it, which never change again; 0 and 0 if no border is known.
+        """
+        cut = 0
+        # Without borders only the safe cuts are known.
+        if self.borders is not None:
+            # The first bytes of a character at the end are left out: others may follow.
+            text, _ = codecs.utf_8_decode(data, "surrogateescape", False)
+            run = _LAST_RUN.search(text)
+            last = run[0] if run else ""
+            cut = len(text[: len(text) - len(last)].encode(errors="surrogateescape"))
+            if "\udc80" <= last[:1] <= "\udcff":
+                cut += self.borders.last_of_bytes(last.encode(errors="surrogateescape"))
+            else:
+                cut += len(last[: self.borders.last(last, every=every)].encode())
+        cut = cut or last_cut(data, self.cuts)
+        return (cut, len(ids) - self._count(data[cut:], ids)) if cut else (0, 0)
+
+    def _count(self, data: bytes, ids: list[int]) -> int:
+        """How many of the last ids of a text are those of ``data``, which is its end."""
+        count, left = 0, len(data)
+        while left > 0 and count < len(ids):
+            count += 1
+            left -= len(self.token_bytes(ids[-count]) or b"")
+        written = b"".join(self.token_bytes(index) or b"" for index in ids[len(ids) - count :])
+        # Where ids do not have the bytes of the text (composed or unknown characters), the end is read by itself.
+        return count if written == data else len(self.continue_ids(data))
 
     def _spell(self, data: bytes) -> list[int]:
         """The ids of bytes that are not UTF-8, without bytes that the vocabulary cannot express."""
