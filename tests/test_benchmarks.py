@@ -151,6 +151,7 @@ def test_sync_counts_for_every_way_to_decode(capsys, tmp_path: Path):
         assert printed[name] > 0, name
     ways = [printed[f"device_reads_{way}"] for way in ("plain", "traced", "sampled", "logprobs")]
     assert printed["device_reads_per_step"] == max(ways)
+    assert printed["kernels_per_step_1_compiled"] <= 30 < printed["kernels_per_step_1"]
     # It would be an error on a machine with a device.
     assert printed["mixed_operations"] == 0
     assert json.loads((tmp_path / "sync.json").read_text(encoding="utf-8"))["quick"] is True

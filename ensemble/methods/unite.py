@@ -8,7 +8,7 @@ whose vocabulary lacks ``James`` uses the logit of the first token of its spelli
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +21,7 @@ from ensemble.runtime.logits import Logits, are_remote, whole
 from ensemble.step import compiled
 from ensemble.step import means as mixing
 from ensemble.step.distribution import Distribution, at_least_single, is_certain, mask_
+from ensemble.step.fused import fused
 from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_safe
 from ensemble.vocabulary.joint import NONE, JointVocabulary
 
@@ -120,10 +121,10 @@ def _first(values: Tensor, k: int) -> Tensor:
     size = 2 ** round(math.log2(width / k) / 2)
     whole = width - width % size
     chunks = _first(_maxima(values[:, :whole], size), k).sort(dim=1).values
-    positions = (chunks[:, :, None] * size + _range(size, values.device)).flatten(1)
+    positions = (chunks[:, :, None] * size + _constant(_range, size, values.device)).flatten(1)
     if whole < width:
         # What is left over at the end of the rows is less than a chunk, and always taken.
-        rest = _range(width, values.device)[whole:].expand(rows, -1)
+        rest = _constant(_range, width, values.device)[whole:].expand(rows, -1)
         positions = torch.cat([positions, rest], dim=1)
     # The chunks are in ascending order, so among equals the lower place is the lower position.
     best: Tensor = positions.gather(1, _first(values.gather(1, positions), k))
@@ -150,18 +151,26 @@ def _first_by_key(values: Tensor, k: int) -> Tensor:
     """
     # An infinite value would swallow what is subtracted; beyond the range of single precision any other number will do.
     wide = values.double().clamp_(-1e39, 1e39)
-    keys = wide.addcmul(wide.abs().add_(2.0**-149), _steps(values.shape[1], values.device))
+    keys = wide.addcmul(wide.abs().add_(2.0**-149), _constant(_steps, values.shape[1], values.device))
     return keys.topk(k, dim=1).indices
 
 
-@lru_cache(maxsize=64)  # a few for each size of vocabulary
 def _range(width: int, device: torch.device) -> Tensor:
     return torch.arange(width, device=device)
 
 
-@lru_cache(maxsize=64)
 def _steps(width: int, device: torch.device) -> Tensor:
     return torch.arange(width, dtype=torch.float64, device=device) * -(2.0**-48)
+
+
+def _constant(make: Callable[[int, torch.device], Tensor], width: int, device: torch.device) -> Tensor:
+    """What a function makes for a width: the tensor of an earlier step, but in compiled code, which makes its own."""
+    return make(width, device) if torch.compiler.is_compiling() else _kept(make, width, device)
+
+
+@lru_cache(maxsize=128)  # a few for each size of vocabulary
+def _kept(make: Callable[[int, torch.device], Tensor], width: int, device: torch.device) -> Tensor:
+    return make(width, device)
 
 
 def union(
@@ -190,34 +199,77 @@ def union(
     remote = are_remote(logits)
     if not remote and also is None and (step := compiled.union(whole(logits), joint, k, weights)) is not None:
         return step
-    largest = tops_of(logits, k) if remote else top_k(whole(logits), k)
-    tops = [tables.entry_of.take(ids) for (_, ids), tables in zip(largest, joint.members, strict=True)]
+    if not remote:
+        shared = [tables.entry_of for tables in joint.members]
+        parts = _on_tensors(whole(logits), shared, joint.places, joint.penalties, k, weights, also)
+        return Distribution(*parts)
+    largest = tops_of(logits, k)
+    wanted, tops = _wanted(largest, [tables.entry_of for tables in joint.members], joint.places, also)
+    entries, present, places, ids, penalty = _look_up(wanted, joint.places, joint.penalties)
+    # Logits of absent entries, and of entries that a member cannot express, are not worth sending.
+    on_union = fetch_logits(logits, places, penalty == 0, ids != NONE, weights if winner else None)
+    members, mean = _mean(on_union, penalty, weights, exact=also is not None)
+    return Distribution(entries, present, ids, members, mean, tops)
+
+
+@fused
+def _on_tensors(
+    logits: Sequence[Tensor],
+    entry_of: Sequence[Tensor],
+    all_places: Tensor,
+    penalties: Tensor,
+    k: int,
+    weights: Tensor,
+    also: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
+    """A step whose logits are all here: the fields of :class:`Distribution`."""
+    wanted, tops = _wanted(top_k(logits, k), entry_of, all_places, also)
+    entries, present, places, ids, penalty = _look_up(wanted, all_places, penalties)
+    on_union = torch.stack([z.gather(1, place) for z, place in zip(logits, places, strict=True)])
+    members, mean = _mean(on_union, penalty, weights, exact=also is not None)
+    return entries, present, ids, members, mean, tops
+
+
+def _wanted(
+    largest: Sequence[tuple[Tensor, Tensor]], entry_of: Sequence[Tensor], all_places: Tensor, also: Tensor | None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The entries [B, n] that make up the union, with duplicates and NONE; and those of each member."""
+    tops = [entries.take(ids) for (_, ids), entries in zip(largest, entry_of, strict=True)]
     # One NONE more, which the tables have as the id of what is no entry.
-    none = joint.places[-1:, -1:].expand(len(tops[0]), 1)
+    none = all_places[-1:, -1:].expand(len(tops[0]), 1)
     wanted = torch.cat([*tops, none] if also is None else [*tops, also, none], dim=1)
     # An entry is NONE where a member has fewer candidates than k, or excludes some of them.
     values = torch.cat([values for values, _ in largest], dim=1)
     wanted[:, : values.shape[1]].masked_fill_(values == -torch.inf, NONE)
+    split = wanted[:, : values.shape[1]].split_with_sizes([top.shape[1] for top in tops], dim=1)
+    return wanted, tuple(split)
+
+
+def _look_up(
+    wanted: Tensor, all_places: Tensor, penalties: Tensor
+) -> tuple[Tensor, Tensor, list[Tensor], Tensor, Tensor]:
+    """The entries [B, U] of the union in order and which are present; each one's place in the members, id and penalty.
+
+    Penalties are [members, B, U], all else [B, U].
+    """
     in_order = wanted.sort(dim=1).values
     # Sorted entries put duplicates side by side; all but the first of them are absent. So are all NONE, the first entry
     # of which is left out.
     present = in_order[:, 1:] != in_order[:, :-1]
     # The tables have a column for what is absent: minus infinity for every member, and no id.
-    entries = torch.where(present, in_order[:, 1:], joint.size)
-    flat, count = entries.view(-1), len(joint.members)
-    *places, ids = joint.places.index_select(1, flat).view(count + 1, *entries.shape).unbind()
-    penalty = joint.penalties.index_select(1, flat).view(count, *entries.shape)
-    if remote:
-        # Logits of absent entries, and of entries that a member cannot express, are not worth sending.
-        on_union = fetch_logits(logits, places, penalty == 0, ids != NONE, weights if winner else None)
-    else:
-        on_union = torch.stack([z.gather(1, place) for z, place in zip(whole(logits), places, strict=True)])
+    entries = torch.where(present, in_order[:, 1:], penalties.shape[1] - 1)
+    flat = entries.view(-1)
+    *places, ids = all_places.index_select(1, flat).view(-1, *entries.shape).unbind()
+    penalty = penalties.index_select(1, flat).view(-1, *entries.shape)
+    return entries, present, places, ids, penalty
+
+
+def _mean(on_union: Tensor, penalty: Tensor, weights: Tensor, *, exact: bool) -> tuple[Tensor, Tensor]:
+    """Each member's probabilities [members, B, U] on the union, and their weighted mean [B, U]."""
     # Scored entries can be so unlikely that their probability is 0 in float32.
-    on_union = (at_least_single(on_union) if also is None else on_union.double()).add_(penalty)
+    on_union = (on_union.double() if exact else at_least_single(on_union)).add_(penalty)
     members = on_union.softmax(dim=2)
-    mean = (members * weights.to(members).view(-1, 1, 1)).sum(dim=0)
-    split = wanted[:, : values.shape[1]].split_with_sizes([top.shape[1] for top in tops], dim=1)
-    return Distribution(entries, present, ids, members, mean, tuple(split))
+    return members, (members * weights.to(members).view(-1, 1, 1)).sum(dim=0)
 
 
 def tops_of(logits: Sequence[Logits], k: int) -> list[tuple[Tensor, Tensor]]:

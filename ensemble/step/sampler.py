@@ -18,7 +18,8 @@ from ensemble.models.member import Member
 from ensemble.runtime.forward_pass import to_device
 from ensemble.runtime.logits import Logits, fault
 from ensemble.step import compiled
-from ensemble.step.distribution import Distribution, greedy, sample
+from ensemble.step.distribution import Distribution, greedy, likeliest, sample
+from ensemble.step.fused import fused
 from ensemble.step.grammar import Allowed
 from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
 from ensemble.step.token_method import AppendsOnly, Combine, Mixture, TokenRule
@@ -284,14 +285,15 @@ class _Pick:
         self._draws, self._combined, self._trace = draws, combined, trace
         # Where nothing is drawn or told, the choice is all.
         is_plain = source is None and not trace and _are_plain(draws)
-        if is_plain and (choices := compiled.choice(step)) is not None:
+        if is_plain:
+            choices = compiled.choice(step)
+            if choices is None:
+                choices = _plain_choice(step.mean, step.members[0], step.ids, step.present)
             self.numbers = choices
             return
         winners = _winners(source or step, draws).unsqueeze(1)
-        tokens = step.ids.gather(1, winners)
-        # NaN where a probability is. In float64, so that all of them are when they are joined.
-        total = step.mean.sum(dim=1, keepdim=True, dtype=torch.float64)
-        columns = [total, tokens, step.present.sum(dim=1, keepdim=True)]
+        columns = _choice(winners, step.mean, step.ids, step.present)
+        tokens = columns[1]
         counts = {row: n for row, draw in enumerate(draws) if (n := draw.alternatives) is not None}
         if counts:
             columns.append(packed_logprobs(step, tokens, counts))
@@ -369,6 +371,19 @@ def no_token(ran: Iterable[tuple[Member, Logits]], rows: Sequence[int], where: s
         if reason := next((why for row in rows if (why := fault(own, row))), None):
             return MemberError(f"{reason}{where}", of=member.name)
     return MemberError(f"no member has a candidate token{where}")
+
+
+def _choice(winners: Tensor, mean: Tensor, ids: Tensor, present: Tensor) -> list[Tensor]:
+    """For each row the sum of its mean, the token of the winner [B, 1], and how many entries are present."""
+    # NaN where a probability is. In float64, so that all of them are when they are joined.
+    total = mean.sum(dim=1, keepdim=True, dtype=torch.float64)
+    return [total, ids.gather(1, winners), present.sum(dim=1, keepdim=True)]
+
+
+@fused
+def _plain_choice(mean: Tensor, first: Tensor, ids: Tensor, present: Tensor) -> Tensor:
+    """What a greedy step chooses, [B, 3] in float64; `first` are the primary's probabilities."""
+    return torch.cat(_choice(likeliest(mean, first, ids)[:, None], mean, ids, present), dim=1)
 
 
 def _are_plain(draws: Sequence[Draw]) -> bool:
