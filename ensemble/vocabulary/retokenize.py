@@ -55,7 +55,7 @@ class Continuation:
         # So are those of what numbers and signs leave after a border: a few characters, the same ones again and again.
         if (known := self._vocabulary.short(self._tail)) is not None:
             new, cut, before = known
-            is_due = True
+            is_due = False
         else:
             new, cut, before = self._vocabulary.continue_ids(self._tail), 0, 0
             borders = self._vocabulary.borders
@@ -70,7 +70,8 @@ class Continuation:
         if cut:
             self._tail = self._tail[cut:]
             self.settled = settled + before
-        if is_due:
-            # Without a border the next look comes at twice as much text, so looking costs little on average.
-            self._patience = 0 if cut else 2 * len(self._tail)
+            self._patience = 0
+        elif is_due:
+            # The next look comes at twice as much text, so looking costs little on average.
+            self._patience = 2 * len(self._tail)
         return settled + same

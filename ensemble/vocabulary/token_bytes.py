@@ -124,7 +124,7 @@ class Vocabulary:
         self._fits = max(self._tokens) < size
         self._bytes: dict[int, bytes | None] = {}
         self._words: dict[bytes, list[int] | None] = {}
-        self._short: dict[bytes, tuple[list[int], int, int]] = {}
+        self._short: dict[bytes, tuple[list[int], tuple[int, int] | None]] = {}
 
     @cached_property
     def _continuation(self) -> Tokenizer:
@@ -225,16 +225,26 @@ class Vocabulary:
         return self._words[data]
 
     def short(self, data: bytes) -> tuple[list[int], int, int] | None:
-        """The ids of a short text after a border, and what :meth:`settled` says of it; None for longer texts."""
+        """The ids of a short text after a border, and what :meth:`settled` says of it; None for longer texts.
+
+        At the first time it says 0 and 0.
+        """
         if len(data) > _SHORT_LENGTH:
             return None
-        if data not in self._short:
+        known = self._short.get(data)
+        if known is None:
             # A stranger's text may have very many.
             if len(self._short) >= _MOST_SHORT:
                 self._short.clear()
+            # To find a border takes longer than the ids, and most beginnings of words do not come again.
             ids = self.continue_ids(data)
-            self._short[data] = ids, *self.settled(data, ids, every=True)
-        return self._short[data]
+            self._short[data] = ids, None
+            return ids, 0, 0
+        ids, border = known
+        if border is None:
+            border = self.settled(data, ids, every=True)
+            self._short[data] = ids, border
+        return ids, *border
 
     def settled(self, data: bytes, ids: list[int], *, every: bool = False) -> tuple[int, int]:
         """The last known border of a text that grows.
