@@ -28,6 +28,7 @@ from advisor.commands.run import run
 from advisor.commands.schema import schema
 from advisor.commands.select import select
 from advisor.commands.serve import serve
+from ensemble.common.garbage import collect_seldom
 from ensemble.errors import UniteError
 
 _CACHING = {"label", "select", "profile", "evaluate", "check"}
@@ -117,6 +118,7 @@ def main() -> None:
 
 
 def _set_up(*, debug: bool) -> None:
+    collect_seldom()
     # Warnings of libraries and tracebacks of candidates are for developers, so only --debug shows them.
     if debug or not sys.warnoptions:
         import logging

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks._counting import ForwardPasses
 from benchmarks._measure import Figure, Timer, ratio, spread
 from ensemble import Ensemble
 from ensemble.decode.settings import MAX_DRAFT_TOKENS, Batch, Settings
@@ -139,12 +140,28 @@ def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str =
         ratio(
             f"speculative_over_generate{suffix}", drafted, times["generate 1 0"], note=f"{note}, {first} transformers"
         ),
+        _passes_figure(ensemble, alone[0], work, timer, suffix, note),
         ratio(f"batch{BATCH}_speedup{suffix}", times["plain 1"], times[f"plain {BATCH}"], limit=BATCH_LIMIT, note=note),
         ratio(f"batch{BATCH}_over_drafted{suffix}", drafted, times[f"plain {BATCH}"], note=f"{note}, drafting at 1"),
         spread(f"plain_ms_per_token{suffix}", [1000 * seconds for seconds in times["plain 1"]], note=note),
         spread(f"drafted_ms_per_token{suffix}", [1000 * seconds for seconds in drafted], note=note),
     ]
     return figures
+
+
+def _passes_figure(ensemble: Ensemble, primary: Ensemble, work: Work, timer: Timer, suffix: str, note: str) -> Figure:
+    """The forward passes of drafted decoding over all of the primary's time: what is left if the host took none."""
+    drafted, single = by_ensemble(ensemble, work, batch=1, draft=MAX_DRAFT_TOKENS), by_ensemble(primary, work, batch=1)
+    in_passes, alone = [], []
+    for _ in range(timer.untimed + timer.rounds):
+        with ForwardPasses((member.local.model for member in ensemble.members), timer.now) as passes:
+            steps = drafted()
+        in_passes.append(passes.seconds / steps)
+        start = timer.now()
+        steps = single()
+        alone.append((timer.now() - start) / steps)
+    said = f"{note}, the forward passes with drafts over all that the primary alone takes"
+    return ratio(f"draft_passes_over_primary{suffix}", in_passes[timer.untimed :], alone[timer.untimed :], note=said)
 
 
 def pass_figure(member: Member, timer: Timer, suffix: str, note: str) -> Figure:

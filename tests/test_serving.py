@@ -20,8 +20,8 @@ from running_server import Running, serving
 from test_ensemble_api import SCRIPT, member, writer
 
 from advisor.serving.protocol import RequestLimits
-from advisor.serving.starting import freeze_garbage_collector
 from ensemble import Ensemble
+from ensemble.common.garbage import keep_present
 from ensemble.decode.settings import Batch
 from ensemble.models.member import Member
 
@@ -334,7 +334,7 @@ def test_what_is_there_at_the_start_is_no_longer_looked_at_for_garbage() -> None
         # Connections that clients of earlier tests broke off.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
-    freeze_garbage_collector()
+    keep_present()
     try:
         assert gc.get_freeze_count() > 0
         assert len(gc.get_objects()) < gc.get_freeze_count() / 10

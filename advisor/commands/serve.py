@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from advisor.options.serve import ServeOptions
+from ensemble.common.garbage import keep_present
 
 
 def serve(options: ServeOptions) -> None:
@@ -65,7 +66,8 @@ def serve(options: ServeOptions) -> None:
 
         connections = options.max_connections
         server = GracefulServer(app, engine, bound, connections=connections, ready=ready, stopping=_print_stopping)
-        starting.freeze_garbage_collector()
+        # Many requests cause collections, which would visit libraries and models while the decoder waits.
+        keep_present()
         server.run_bound()
 
 

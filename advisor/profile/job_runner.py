@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import queue
 import threading
 from collections.abc import Generator, Iterable, Sequence
@@ -17,6 +16,7 @@ from advisor.profile.job import Job
 from advisor.profile.loaded_models import LoadedModels
 from advisor.response_cache import Response
 from ensemble.common.background import in_background
+from ensemble.common.garbage import keep_present
 from ensemble.errors import MemberError
 
 
@@ -82,8 +82,7 @@ class LocalJobRunner:
         if not self._froze:
             # Hundreds of thousands of objects of these libraries would be visited after each model.
             import_module("transformers.modeling_utils")
-            gc.collect()
-            gc.freeze()
+            keep_present()
             self._froze = True
 
 

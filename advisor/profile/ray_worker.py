@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from advisor.profile.job import Job
 from advisor.profile.loader import load_ensemble, silence_libraries
 from advisor.response_cache import Response
 from advisor.tasks.task import Example, Task
+from ensemble.common.garbage import collect_seldom, keep_present
 from ensemble.errors import MemberError
 from ensemble.models.spec import EnsembleSpec, Resources
 
@@ -32,13 +32,10 @@ class Worker:
     """The class of a Ray actor. It loads its libraries when it starts, before it gets a job."""
 
     def __init__(self) -> None:
-        # The libraries' objects live as long as the process. A frozen heap spares each later garbage collection, for
-        # example after each model, the search through them.
-        gc.disable()
+        collect_seldom()
         for library in ("transformers.modeling_utils", "ensemble.api"):
             import_module(library)
-        gc.freeze()
-        gc.enable()
+        keep_present()
 
     def location(self) -> str:
         """Its node and process. The reply also tells that the worker is ready."""

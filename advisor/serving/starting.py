@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -115,14 +114,6 @@ def _decoding(chosen: EnsembleSpec | StrategyPlan) -> list[object]:
     strategy, reader = chosen.strategy, chosen.reader
     read = [] if reader is None else [reader.metric, reader.extract, reader.compare]
     return [file_json(strategy, models=()), read]
-
-
-def freeze_garbage_collector() -> None:
-    """Exclude all present objects from garbage collection."""
-    # Libraries and models stay until the end. Without this, many requests cause collections that visit all of them
-    # while the decoder waits.
-    gc.collect()
-    gc.freeze()
 
 
 def make_app_of(  # noqa: PLR0913  # what a server needs
