@@ -19,8 +19,6 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch._inductor import metrics
-from torch._inductor.utils import run_and_get_code
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -165,6 +163,8 @@ class DeviceCounter(TorchFunctionMode):
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that ``torch.compile`` compiles, and whose call counts as the kernels that were made of it."""
+        from torch._inductor import metrics
+        from torch._inductor.utils import run_and_get_code
 
         def call(*args: Any) -> Any:
             shapes = [tuple(leaf.shape) for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]

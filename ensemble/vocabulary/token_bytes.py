@@ -227,7 +227,7 @@ class Vocabulary:
     def short(self, data: bytes) -> tuple[list[int], int, int] | None:
         """The ids of a short text after a border, and what :meth:`settled` says of it; None for longer texts.
 
-        At the first time it says 0 and 0.
+        At the first time it says 0 and 0 of the beginning of a word.
         """
         if len(data) > _SHORT_LENGTH:
             return None
@@ -236,10 +236,10 @@ class Vocabulary:
             # A stranger's text may have very many.
             if len(self._short) >= _MOST_SHORT:
                 self._short.clear()
+            known = self._short[data] = self.continue_ids(data), None
             # To find a border takes longer than the ids, and most beginnings of words do not come again.
-            ids = self.continue_ids(data)
-            self._short[data] = ids, None
-            return ids, 0, 0
+            if data[-1:].isalpha():
+                return known[0], 0, 0
         ids, border = known
         if border is None:
             border = self.settled(data, ids, every=True)
