@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -14,9 +16,12 @@ from benchmarks._measure import Figure, Timer, ratio, spread
 from benchmarks._models import demo_prompts, writing
 from benchmarks._texts import text_of
 from ensemble import Ensemble
+from ensemble.decode.contexts import Contexts
+from ensemble.decode.decoder import Decoder
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.member import Member
 from ensemble.step import compiled
+from ensemble.step.sampler import Sampler
 
 HOST_LIMITS = {
     (2, 1): 0.3,
@@ -29,6 +34,8 @@ HOST_LIMITS = {
 """At most so many milliseconds of a step, for each number of members and rows."""
 _NUMBERS = 1.2
 """A step takes at most so many times as long where the text is numbers."""
+_PARTS = {"feed": "the members' rows and caches", "choose": "the union and the choice", "emit": "the texts in all ids"}
+"""The parts of a step; what is left plans, counts and ends texts."""
 _NAMES = {2: "", 3: "_three"}
 """The end of a figure's name, for each number of members."""
 
@@ -68,6 +75,8 @@ def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Seq
                         note=f"{note}, with the compiled step over without it, in turns",
                     )
                 )
+            if count == min(_NAMES):
+                figures += _part_figures(some, size, steps, timer, note)
             key, limit = f"host_ms_per_step_{size}{end}_numbers", f"at most {_NUMBERS * HOST_LIMITS[count, size]:.3g}"
             # The text is forced: no model of the demo writes numbers for long.
             with writing(some[0], text_of("csv", 4000)):
@@ -79,6 +88,41 @@ def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Seq
         return figures
     finally:
         torch.set_num_threads(threads)
+
+
+def _part_figures(members: Sequence[Member], size: int, steps: int, timer: Timer, note: str) -> list[Figure]:
+    """The share of each part in what steps take beyond the forward passes."""
+    ensemble, prompts = Ensemble(members, k=K), demo_prompts(4 * size)
+    spent, done, first = dict.fromkeys([*_PARTS, "all"], 0.0), 0, 0
+    with ForwardPasses((member.local.model for member in members), timer.now) as passes, ExitStack() as stack:
+
+        def timed(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                start, before = timer.now(), passes.seconds
+                result = call(*args, **kwargs)
+                spent[part] += timer.now() - start - passes.seconds + before
+                return result
+
+            return run
+
+        stack.enter_context(patch.object(Contexts, "feed", timed("feed", Contexts.feed)))
+        stack.enter_context(patch.object(Sampler, "__call__", timed("choose", Sampler.__call__)))
+        stack.enter_context(patch.object(Decoder, "_emit", timed("emit", Decoder._emit)))
+        step = timed("all", Decoder.step)
+        while done < steps:
+            decoder, known = ensemble.decoder(Batch(size, draft=0)), dict(spent)
+            for n in range(size):
+                decoder.add(n, ensemble.encode(prompts[(first + n) % len(prompts)]), Settings(1 + steps))
+            first += size
+            decoder.step()  # it reads the prompts, and is not timed
+            spent.update(known)
+            while len(decoder.running) == size and done < steps:
+                step(decoder)
+                done += 1
+    return [
+        Figure(f"host_share_{part}_{size}", spent[part] / spent["all"], note=f"{what}; {note}")
+        for part, what in _PARTS.items()
+    ]
 
 
 def _host_ms(members: Sequence[Member], size: int, steps: int, timer: Timer, skipped: int = 0) -> list[float]:
