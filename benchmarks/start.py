@@ -2,7 +2,9 @@
 
 It times ``advisor --help`` in a new process, against Python alone, and the way from a table to a report on the demo's
 models, ``advisor init questions.csv --yes`` and ``advisor select --pool demo --task questions.yaml``, with an empty
-cache. With ``--gguf FILE`` it times ``advisor run`` with that model to its first word, from the second start on.
+cache; and the first command of ``make demo``, with an empty cache, with all responses stored, and on 60 questions
+beside three busy processes. With ``--gguf FILE`` it times ``advisor run`` with that model to its first word, from the
+second start on.
 """
 
 from __future__ import annotations
@@ -11,17 +13,25 @@ import argparse
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks._measure import ROOT, Figure, Timer, arguments, ratio, spread, tell
 
-KEYS = ("help_over_python", "help_s", "table_to_report_s", "gguf_again_s", "gguf_again_cpu_s")
+KEYS = (
+    *("help_over_python", "help_s", "table_to_report_s"),
+    *("demo_s", "demo_again_s", "demo_busy_over_one_thread", "gguf_again_s", "gguf_again_cpu_s"),
+)
 HELP = "import sys; from advisor.cli import main; sys.argv = ['advisor', '--help']; main()"
+DEMO = ("select", "--pool", "demo", "--task", "word_problems", "--out", "run", "--cache-dir", "cache", "--quiet")
+BUSY = 3
+"""Processes that compute beside a run."""
 DATA = ROOT / "advisor" / "demo" / "data" / "held_out.jsonl"
 
 
@@ -38,6 +48,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     yield ratio("help_over_python", seconds["help"], seconds["python"], note="advisor --help over python -c pass")
     yield spread("help_s", seconds["help"], "at most 0.2", "seconds of advisor --help, Python's own start included")
     yield _from_table(options)
+    yield from _demo(options)
     yield from _from_gguf(options)
 
 
@@ -63,6 +74,43 @@ def _from_table(options: argparse.Namespace) -> Figure:
     return spread("table_to_report_s", seconds, "at most 90", note)
 
 
+def _demo(options: argparse.Namespace) -> Iterator[Figure]:
+    """The first command of ``make demo``."""
+    if options.quick:
+        yield from (Figure(name, None, note="takes too long for --quick") for name in KEYS[3:6])
+        return
+    first, again = [], []
+    for _ in range(options.rounds or 5):
+        with tempfile.TemporaryDirectory() as name:
+            first.append(_seconds_of(DEMO, Path(name)))
+            shutil.rmtree(Path(name) / "run")
+            again.append(_seconds_of(DEMO, Path(name)))
+    note = f"seconds of advisor {' '.join(DEMO[:5])}"
+    yield spread("demo_s", first, "at most 20", f"{note}, with an empty cache")
+    yield spread("demo_again_s", again, note=f"{note}, all responses stored")
+    chosen: list[float] = []
+    single: list[float] = []
+    with _busy():
+        for _ in range(3):
+            for seconds, variables in ((chosen, {}), (single, {"OMP_NUM_THREADS": "1"})):
+                with tempfile.TemporaryDirectory() as name:
+                    seconds.append(_seconds_of([*DEMO, "--limit", "60"], Path(name), variables))
+    note = f"60 questions beside {BUSY} busy processes, over the same with one thread"
+    yield ratio("demo_busy_over_one_thread", chosen, single, limit="at most 1.1", note=note)
+
+
+@contextmanager
+def _busy() -> Iterator[None]:
+    """Some processes that compute."""
+    others = [subprocess.Popen([sys.executable, "-I", "-c", "while True: pass"]) for _ in range(BUSY)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def _from_gguf(options: argparse.Namespace) -> Iterator[Figure]:
     """A model in the format GGUF, which the first start writes into the cache, and its first word."""
     if options.gguf is None:
@@ -82,9 +130,16 @@ def _from_gguf(options: argparse.Namespace) -> Iterator[Figure]:
     yield spread("gguf_again_cpu_s", spent, note=f"seconds of the processor, {note}")
 
 
-def _run_advisor(arguments: Sequence[str], folder: Path) -> None:
+def _seconds_of(arguments: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None) -> float:
+    start = time.perf_counter()
+    _run_advisor(arguments, folder, variables)
+    return time.perf_counter() - start
+
+
+def _run_advisor(arguments: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None) -> None:
     code = f"import sys; from advisor.cli import main; sys.argv = ['advisor', *{list(arguments)!r}]; main()"
-    subprocess.run([sys.executable, "-I", "-c", code], cwd=folder, capture_output=True, check=True)
+    environment = {**os.environ, **(variables or {})}
+    subprocess.run([sys.executable, "-I", "-c", code], cwd=folder, env=environment, capture_output=True, check=True)
 
 
 def main(given: Sequence[str] | None = None) -> int:
