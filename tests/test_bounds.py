@@ -13,7 +13,8 @@ from test_unite_step import Case, cases, quick, tables
 from torch import Tensor
 
 from ensemble.distributed.remote_member import RemoteRows, RemoteRunner
-from ensemble.methods.unite import top_k, union
+from ensemble.methods.unite import union
+from ensemble.runtime.top_k import top_k
 from ensemble.servers.token_client import TokenClient
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 from ensemble.step.distribution import Distribution, greedy, is_certain
@@ -31,7 +32,7 @@ class Shelf:
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:  # noqa: ARG002
         rows = self.logits[[context[0] % len(self.logits) for context in contexts]]
-        ((values, ids),) = top_k([rows], min(k, rows.shape[1]))
+        values, ids = top_k(rows, min(k, rows.shape[1]))
         tops = [dict(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True)]
         return [[NextToken(next(iter(top)), top)] for top in tops]
 

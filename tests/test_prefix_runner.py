@@ -251,6 +251,14 @@ def test_log_probabilities_of_logits_far_apart_are_exact(monkeypatch: pytest.Mon
     assert token.top == pytest.approx(dict(enumerate(logits[0].log_softmax(0).tolist())), abs=1e-15)
 
 
+def test_of_equal_logits_the_lower_ids_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.tensor([[0.5, 2.0, 0.5] * 300], dtype=torch.float64)
+    monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], logits)]))
+    ((token,),) = server().write([[1]], 1, 3)
+    assert token.token == 1
+    assert list(token.top) == [1, 4, 7]
+
+
 def test_logits_that_are_no_numbers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], torch.tensor([[0.0, torch.nan]]))]))
     with pytest.raises(MemberError, match=r"its logits are not numbers \(NaN\)"):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensemble.methods.unite import top_k
+from ensemble.runtime.top_k import top_k
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 many = settings(max_examples=120, deadline=None, derandomize=True)
@@ -35,7 +35,7 @@ def rows(draw: st.DrawFn) -> torch.Tensor:
 @many
 @given(rows(), st.sampled_from([1, 2, 10, 64]))
 def test_it_is_the_beginning_of_a_stable_sort(values: torch.Tensor, k: int) -> None:
-    ((found, ids),) = top_k([values], k)
+    found, ids = top_k(values, k)
     assert torch.equal(ids, sorted_ids(values, k))
     assert torch.equal(found, values.gather(1, ids))
 
@@ -47,11 +47,11 @@ def test_neighbours_among_the_numbers_are_told_apart_at_any_distance(start: floa
     upper = torch.nextafter(lower, torch.tensor([math.inf]))
     values = torch.cat([lower.expand(40_000), upper])[None]
     for width in (10, 320, 40_001):
-        assert top_k([values[:, -width:]], 2)[0][1].tolist() == [[width - 1, 0]]
+        assert top_k(values[:, -width:], 2)[1].tolist() == [[width - 1, 0]]
 
 
 def test_both_zeros_are_equal() -> None:
-    assert top_k([torch.tensor([[-0.0, 0.0, -0.0, 0.0]])], 3)[0][1].tolist() == [[0, 1, 2]]
+    assert top_k(torch.tensor([[-0.0, 0.0, -0.0, 0.0]]), 3)[1].tolist() == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -62,17 +62,17 @@ def test_a_row_without_numbers_shows_it_and_the_others_do_not(dtype: torch.dtype
     values[2] = math.nan
     # The sign of NaN differs from processor to processor.
     values[3, 5] = -torch.tensor(math.nan)
-    ((found, _),) = top_k([values], 10)
+    found, _ = top_k(values, 10)
     assert found.isnan().any(dim=1).tolist() == [False, True, True, True]
 
 
 def test_infinity_comes_before_all_numbers() -> None:
     values = torch.full((1, 20_000), 3e38)
     values[0, 17_000] = math.inf
-    assert top_k([values], 2)[0][1].tolist() == [[17_000, 0]]
+    assert top_k(values, 2)[1].tolist() == [[17_000, 0]]
 
 
 def test_rows_of_a_larger_tensor_are_read_where_they_are() -> None:
     whole = torch.randn(3, 50_000, generator=torch.Generator().manual_seed(0))
     part = whole[::2, 1_000:41_003]
-    assert torch.equal(top_k([part], 10)[0][1], sorted_ids(part, 10))
+    assert torch.equal(top_k(part, 10)[1], sorted_ids(part, 10))

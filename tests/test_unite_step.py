@@ -12,7 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ensemble.methods.unite import top_k, union
+from ensemble.methods.unite import union
+from ensemble.runtime.top_k import top_k
 from ensemble.step import compiled
 from ensemble.step.distribution import Distribution, candidate_logits, greedy, sample
 from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary, MemberTables
@@ -268,7 +269,7 @@ def test_members_of_different_precision_go_together() -> None:
 @quick
 @given(st.lists(st.sampled_from(LOGITS), min_size=1, max_size=30), st.integers(1, 35))
 def test_among_equal_logits_the_lower_ids_are_in(values: list[float], k: int) -> None:
-    got = top_k([torch.tensor([values])], k)[0][1][0].tolist()
+    got = top_k(torch.tensor([values]), k)[1][0].tolist()
     assert {*got} == {*sorted(range(len(values)), key=lambda t: (-values[t], t))[:k]}
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ensemble.errors import MemberError
 from ensemble.runtime.local_runner import LocalRunner
 from ensemble.runtime.prefix_runner import PrefixRunner
+from ensemble.runtime.top_k import top_k
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
 T = TypeVar("T")
@@ -111,18 +112,22 @@ def _next_tokens(logits: Tensor, wanted: int | Ids) -> list[NextToken]:
     """The next token after each row of logits [rows, V], none of which may be NaN."""
     # A model in half precision gets exact log-probabilities too; one in double precision keeps it.
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if isinstance(wanted, int):
+        values, ids = top_k(logits, max(wanted, 1))
+        best, tokens = values[:, :1], ids[:, :1]
+    else:
+        best, tokens = logits.max(dim=1, keepdim=True)
     # Of all log-probabilities few are wanted, so only the logarithm of the sum is computed. What a logit far below the
     # largest adds is rounded away, and exponentials below the range of normal numbers take 30 times as long.
-    best, tokens = logits.max(dim=1, keepdim=True)
     total = best + (logits - best).clamp_(min=_NOTHING).exp_().sum(dim=1, keepdim=True).log_()
     if bool(total.isnan().any()):
         raise MemberError("its logits are not numbers (NaN)")
     if isinstance(wanted, int):
-        values, ids = logits.topk(min(wanted, logits.shape[1]), dim=1)
-        rows = [dict(zip(*row, strict=True)) for row in zip(ids.tolist(), (values - total).tolist(), strict=True)]
+        told = zip(ids[:, :wanted].tolist(), (values - total)[:, :wanted].tolist(), strict=True)
+        rows = [dict(zip(*row, strict=True)) for row in told]
     else:
         index = torch.tensor(wanted, dtype=torch.long, device=logits.device)
         rows = [dict(zip(wanted, row, strict=True)) for row in (logits[:, index] - total).tolist()]
-    # With equal logits the top candidates may lack the token that was chosen among them.
+    # The token that was chosen may not be among those that are wanted.
     found = zip(tokens.tolist(), (best - total).tolist(), rows, strict=True)
     return [NextToken(token, {**row, token: value}) for [token], [value], row in found]
