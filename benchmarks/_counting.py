@@ -120,7 +120,7 @@ class DeviceCounter(TorchFunctionMode):
         """Begin to follow tensors."""
         # The compiled step is for processors: on a device tensors do it.
         self._stack.enter_context(patch.object(compiled, "library", None))
-        self._stack.enter_context(patch.object(fused, "compiled", self._compiled))
+        self._stack.enter_context(patch.object(fused, "compiled_once", self._compiled))
         self._stack.enter_context(self._forward)
         self._stack.enter_context(_OperationCounter(self))
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -175,7 +175,7 @@ class DeviceCounter(TorchFunctionMode):
                     # Compiled for these shapes alone, so that the code is not that of others.
                     torch.compiler.reset()
                     metrics.reset()
-                    _, (code, *_) = run_and_get_code(torch.compile(function, dynamic=True), *args)
+                    _, (code, *_) = run_and_get_code(torch.compile(function, dynamic=True, fullgraph=True), *args)
                     calls = len(_LIBRARY_CALL.findall(code[code.index("def call(") :]))
                     self._launches[key] = metrics.generated_kernel_count + calls
                 result = function(*args)

@@ -50,7 +50,11 @@ def retokenize_figures(
             ]
             early, late = zip(*found[timer.untimed :], strict=True)
             growth[kind].append(ratio(_growth_key(kind), late, early, limit=RATIO_LIMIT, note=note))
-            costs[kind, name, other] = spread(COST, [1000 * one for one in late], COST_LIMIT, note)
+            new = pieces(kind, vocabularies[other], length)
+            taken = [seconds_at(vocabularies[name], [new], places, timer.now, new=True)[1] for _ in range(timer.rounds)]
+            costs[kind, name, other] = spread(
+                COST, [1000 * one for one in taken], COST_LIMIT, f"{note}, for the first time"
+            )
     worst = {kind: _worst(figures) for kind, figures in growth.items()}
     overall = _worst([*worst.values()])
     slowest = max(costs, key=lambda key: costs[key].value or 0.0)
@@ -58,7 +62,8 @@ def retokenize_figures(
     tokens = pieces(kind, vocabularies[other], length)
     # Rows of a batch are at other places of the text, so each reads other tokens.
     rows = [tokens[n:] + tokens[:n] for n in range(0, ROWS * 7, 7)]
-    many = [1000 * seconds_at(vocabularies[name], rows, places, timer.now)[1] / ROWS for _ in range(timer.rounds)]
+    taken = [seconds_at(vocabularies[name], rows, places, timer.now, new=True)[1] for _ in range(timer.rounds)]
+    many = [1000 * one / ROWS for one in taken]
     return [
         replace(overall, name=_growth_key(), note=f"the worst kind: {overall.note}"),
         *worst.values(),
@@ -80,10 +85,20 @@ def pieces(kind: str, writer: Vocabulary, count: int) -> list[bytes]:
 
 
 def seconds_at(
-    vocabulary: Vocabulary, rows: Sequence[Sequence[bytes]], places: Sequence[int], now: Callable[[], float]
+    vocabulary: Vocabulary,
+    rows: Sequence[Sequence[bytes]],
+    places: Sequence[int],
+    now: Callable[[], float],
+    *,
+    new: bool = False,
 ) -> list[float]:
-    """Seconds of a step of all rows around each of some places, the smallest first."""
-    grown = [_grow(vocabulary, rows, places, now) for _ in range(_REPEATS)]
+    """Seconds of a step of all rows around each of some places, the smallest first; as ``new`` text if wanted."""
+    grown = []
+    for _ in range(_REPEATS):
+        if new:
+            # What was kept of the texts before.
+            vocabulary._short.clear()
+        grown.append(_grow(vocabulary, rows, places, now))
     # Each step does the same work whenever the text is read; what it took at least is what no other process disturbed.
     least = [[min(same) for same in zip(*taken, strict=True)] for taken in zip(*grown, strict=True)]
     return [sum(taken) / len(taken) for taken in least]

@@ -106,9 +106,9 @@ def _count(members: Sequence[Member], options: argparse.Namespace, folder: Path)
     figures += [
         Figure(
             f"kernels_per_step_{size}{ENDS[many]}_compiled",
-            _median(steps, "kernels"),
+            _median(steps, "kernels") if steps else None,
             limit=KERNELS_LIMIT if size == 1 else "",
-            note="with ADVISOR_COMPILE=1",
+            note="with ADVISOR_COMPILE=1" if steps else "torch.compile fails here",
         )
         for (many, size), steps in compiled.items()
     ]
@@ -116,9 +116,12 @@ def _count(members: Sequence[Member], options: argparse.Namespace, folder: Path)
 
 
 def _fused(members: Sequence[Member], size: int, folder: Path) -> list[Counter[str]]:
-    """The steps of a plain batch where torch.compile makes larger kernels."""
+    """The steps of a plain batch where torch.compile makes larger kernels; none if it cannot."""
     progress(f"benchmarks.sync: {len(members)} members, {size} at a time, compiled")
-    return count_steps(members, prompts(size), *MODES["plain"], cache_dir=folder, fuse=True)
+    try:
+        return count_steps(members, prompts(size), *MODES["plain"], cache_dir=folder, fuse=True)
+    except RuntimeError:  # torch's errors where there is no C++ compiler
+        return []
 
 
 def _drafted(members: Sequence[Member], folder: Path) -> Counter[str]:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 # A test process holds millions of objects of its libraries. To visit all of them for garbage as often as Python does by
 # default takes a fifth of its time.
 gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.fixture(autouse=True)
+def own_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that run in this process leave it as it is set above, and freeze nothing."""
+    nothing = SimpleNamespace(freeze=lambda: None, get_threshold=gc.get_threshold, set_threshold=lambda *_: None)
+    monkeypatch.setattr("ensemble.common.garbage.gc", nothing)
+
 
 SECOND_LANE: dict[str, str] = {
     "test_cluster_ensemble.py": "starts a Ray cluster",

@@ -154,10 +154,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     # To search all that pytest holds for freed models takes longer than to run these models.
     monkeypatch.setattr("advisor.profile.generate.gc", SimpleNamespace(collect=lambda: 0))
-    # How often pytest's process looks for garbage is conftest's matter.
-    monkeypatch.setattr(
-        "ensemble.common.garbage.gc", SimpleNamespace(freeze=lambda: None, set_threshold=lambda *_: None)
-    )
     # The parsers of all commands are the same each time.
     monkeypatch.setattr("advisor.cli.typer.main.get_command", command_line)
 

@@ -329,7 +329,8 @@ def test_memory_that_is_free_goes_back_to_the_system() -> None:
     assert left < 20 < kept
 
 
-def test_what_is_there_at_the_start_is_no_longer_looked_at_for_garbage() -> None:
+def test_what_is_there_at_the_start_is_no_longer_looked_at_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ensemble.common.garbage.gc", gc)
     with warnings.catch_warnings():
         # Connections that clients of earlier tests broke off.
         warnings.simplefilter("ignore", ResourceWarning)

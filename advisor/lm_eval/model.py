@@ -20,6 +20,7 @@ from advisor.options.shared import SeedOptions
 from advisor.profile.loader import load_ensemble, silence_libraries
 from ensemble.api import Ensemble
 from ensemble.common.files import default_cache_dir
+from ensemble.common.garbage import keep_present
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.score.choices import Question
@@ -88,6 +89,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         self.loaded = chosen(run, models, device=device, dtype=dtype, chat_template=chat_template, decoding=decoding)
         silence_libraries()
         self.ensemble: Ensemble = load_ensemble(self.loaded, default_cache_dir())
+        keep_present()
         self._device = self.ensemble.members[0].device
         self._warned: set[str] = set()
         for member in self.ensemble.members:

@@ -16,7 +16,7 @@ from advisor.profile.job import Job
 from advisor.profile.loaded_models import LoadedModels
 from advisor.response_cache import Response
 from ensemble.common.background import in_background
-from ensemble.common.garbage import keep_present
+from ensemble.common.garbage import collect_as_usual, keep_present
 from ensemble.errors import MemberError
 
 
@@ -58,6 +58,7 @@ class LocalJobRunner:
             # Stored responses need no server.
             (servers.setdefault(job.server, []) if job.server and job.questions else local).append(job)
         if servers:
+            collect_as_usual()
             yield from _run_on_servers(list(servers.values()))
         for job in local:
             job.start()

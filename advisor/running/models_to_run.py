@@ -22,6 +22,7 @@ from advisor.runs.schema.result import ModelSource
 from advisor.tasks import Task
 from ensemble.api import Ensemble
 from ensemble.common.files import default_cache_dir
+from ensemble.common.garbage import keep_present
 from ensemble.common.schema import is_usable
 from ensemble.decode.settings import Settings
 from ensemble.distributed.engine import check_engine
@@ -143,7 +144,9 @@ def load_chosen(spec: EnsembleSpec, engine: str = "local") -> Ensemble:
         spec: The set.
         engine: ``local`` for this process; ``ray`` for the cluster that this process has joined.
     """
-    return load_ensemble(spec, default_cache_dir(), engine=engine)
+    ensemble = load_ensemble(spec, default_cache_dir(), engine=engine)
+    keep_present()
+    return ensemble
 
 
 def chosen_by_run(

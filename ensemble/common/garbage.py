@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import gc
 
-_USUAL = gc.get_threshold()
 _SELDOM = (100_000, 50, 100)
+_replaced: list[tuple[int, int, int]] = []
+"""The thresholds that :func:`collect_seldom` has replaced; empty where it was not called."""
 
 
 def collect_seldom() -> None:
-    """Look for garbage seldom from now on; otherwise it takes a tenth of the time in which the libraries load."""
+    """Look for garbage seldom, until :func:`collect_as_usual`: it takes a tenth of the time in which libraries load."""
+    if not _replaced:
+        _replaced.append(gc.get_threshold())
     gc.set_threshold(*_SELDOM)
 
 
+def collect_as_usual() -> None:
+    """Look for garbage as often as before :func:`collect_seldom`; nothing where that was not called."""
+    if _replaced:
+        gc.set_threshold(*_replaced.pop())
+
+
 def keep_present() -> None:
-    """Exclude all present objects from collection, and look for garbage as often as before :func:`collect_seldom`.
+    """Exclude all present objects from collection, and look for garbage as usual.
 
     A later collection, for example after each model or while a server decodes, does not visit them. What is garbage
     among them stays, which is next to nothing: to look for it takes a third of a second.
     """
     gc.freeze()
-    gc.set_threshold(*_USUAL)
+    collect_as_usual()

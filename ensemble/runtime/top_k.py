@@ -86,7 +86,7 @@ def _steps(width: int, device: torch.device) -> Tensor:
 
 
 def _constant(make: Callable[[int, torch.device], Tensor], width: int, device: torch.device) -> Tensor:
-    """What a function makes for a width: the tensor of an earlier step, but in compiled code, which makes its own."""
+    """``make(width, device)``, kept for later steps; compiled code, which cannot use what is kept, makes it itself."""
     return make(width, device) if torch.compiler.is_compiling() else _kept(make, width, device)
 
 

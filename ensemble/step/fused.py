@@ -1,8 +1,8 @@
 """``torch.compile`` for what a step does with tensors, behind a flag: the variable ``ADVISOR_COMPILE=1``.
 
-It makes fewer and larger kernels of a step's operations, for a device that waits for each launch. It is not the
-default: the first steps take some ten seconds more, for each of a few ranges of batch sizes. Probabilities may differ
-in their last bits.
+It makes fewer and larger kernels of a step's operations, each of which the host must launch. It is not the default:
+the first steps take some ten seconds more, for each number of members and type, and for a few ranges of batch sizes.
+Probabilities may differ in their last bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ensemble.errors import InputError, first_line
 P = ParamSpec("P")
 R = TypeVar("R")
 is_wanted = os.environ.get("ADVISOR_COMPILE") == "1"
-"""Whether the variable is set."""
+"""Whether the variable is 1."""
+_VARIANTS = 64
 
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:
@@ -34,24 +35,29 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        chosen: Callable[P, R] = compiled(function) if is_wanted else function
+        chosen: Callable[P, R] = compiled_once(function) if is_wanted else function
         return chosen(*args, **kwargs)
 
     return call
 
 
 @cache  # of the few functions of this package
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function as ``torch.compile`` makes it, for inputs of any size."""
-    from torch._dynamo.exc import TorchDynamoException  # takes seconds, and is needed with the flag only
+    # These take seconds, and are needed with the flag only.
+    from torch._dynamo import config
+    from torch._dynamo.exc import TorchDynamoException
 
+    # Beyond its limit of variants torch would go on without compiling; each ensemble of a run may need some.
+    config.recompile_limit = max(config.recompile_limit, _VARIANTS)
     faster = torch.compile(function, dynamic=True)
 
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return faster(*args)
+            return faster(*args, **kwargs)
         except TorchDynamoException as error:
-            said = f"torch.compile fails here ({first_line(error)}); install a C++ compiler, or unset the variable"
-            raise InputError(said, of="ADVISOR_COMPILE") from error
+            reason = f"torch.compile fails here ({first_line(error)})"
+            needs = "it needs a C++ compiler with the headers of Python, and Triton on a GPU"
+            raise InputError(f"{reason}; {needs}; or unset the variable", of="ADVISOR_COMPILE") from error
 
     return call

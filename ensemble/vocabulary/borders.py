@@ -36,7 +36,10 @@ _SPACE = r"[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 _NFC = normalizers.NFC()
 
 _SHORT, _LONG = 16, 32
-"""Characters of a text, with and without a pattern that splits it, before it is worth looking for a border."""
+"""Characters of a text, with and without a pattern that splits it, before it is worth looking for a border.
+
+It is earlier for texts whose borders are kept; see :meth:`ensemble.vocabulary.token_bytes.Vocabulary.short_text`.
+"""
 
 
 class UnsupportedError(Exception):
@@ -220,7 +223,7 @@ class Borders:
         for step in self._steps:
             step(reading)
         place = reading.last()
-        # Most texts have short pieces. Only in a long one the tokens are worth looking at.
+        # Most texts have short pieces. Where nothing is kept, only in a long one the tokens are worth looking at.
         if every or reading.end - reading.start >= _LONG:
             piece = reading.text[reading.start : reading.end]
             reading.add(reading.start + each for each in self._merges.boundaries(piece))

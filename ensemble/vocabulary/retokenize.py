@@ -52,8 +52,8 @@ class Continuation:
             return self.settled
         self._tail += data
         settled, old = self.settled, self.ids[self.settled :]
-        # So are those of what numbers and signs leave after a border: a few characters, the same ones again and again.
-        if (known := self._vocabulary.short(self._tail)) is not None:
+        # The ids of a few characters after a border are kept, too: numbers and signs leave the same ones repeatedly.
+        if (known := self._vocabulary.short_text(self._tail)) is not None:
             new, cut, before = known
             is_due = False
         else:
@@ -61,7 +61,7 @@ class Continuation:
             borders = self._vocabulary.borders
             is_due = len(self._tail) >= (self._patience or (borders.patience if borders else 0))
             if is_due:
-                cut, before = self._vocabulary.settled(self._tail, new)
+                cut, before = self._vocabulary.last_border(self._tail, new)
         same, most = 0, min(len(old), len(new))
         # A member's cache keeps the ids that did not change, so only the others are run again.
         while same < most and old[same] == new[same]:

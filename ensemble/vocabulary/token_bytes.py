@@ -224,10 +224,10 @@ class Vocabulary:
             self._words[data] = self.continue_ids(data) if safe else None
         return self._words[data]
 
-    def short(self, data: bytes) -> tuple[list[int], int, int] | None:
-        """The ids of a short text after a border, and what :meth:`settled` says of it; None for longer texts.
+    def short_text(self, data: bytes) -> tuple[list[int], int, int] | None:
+        """The ids of a short text after a border, and what :meth:`last_border` says of it; None for longer texts.
 
-        At the first time it says 0 and 0 of the beginning of a word.
+        The first time a text that ends in an ASCII letter is asked for, no border is looked for: 0 and 0.
         """
         if len(data) > _SHORT_LENGTH:
             return None
@@ -237,16 +237,17 @@ class Vocabulary:
             if len(self._short) >= _MOST_SHORT:
                 self._short.clear()
             known = self._short[data] = self.continue_ids(data), None
-            # To find a border takes longer than the ids, and most beginnings of words do not come again.
+            # To find a border takes longer than the ids, and most beginnings of words do not come again. In other
+            # scripts than the Latin one, a few letters are mostly a word already.
             if data[-1:].isalpha():
                 return known[0], 0, 0
         ids, border = known
         if border is None:
-            border = self.settled(data, ids, every=True)
+            border = self.last_border(data, ids, every=True)
             self._short[data] = ids, border
         return ids, *border
 
-    def settled(self, data: bytes, ids: list[int], *, every: bool = False) -> tuple[int, int]:
+    def last_border(self, data: bytes, ids: list[int], *, every: bool = False) -> tuple[int, int]:
         """The last known border of a text that grows.
 
         Args:
