@@ -32,6 +32,7 @@ from advisor.pool.pool_file import read_pool
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._models import QUESTIONS, demo_prompts
 from ensemble import Ensemble
+from ensemble.decode.settings import Batch, Settings
 
 CLIENTS = 64
 LIMIT = "at least 5"
@@ -261,13 +262,38 @@ async def _long_prompts(
         if turn:
             direct.append(1000 * (middle - start) / count)
             served.append(1000 * (end - begin) / count)
+    first = await _first_token(ensemble, client, timer, clock, rounds)
     await client.close()
     note = f"one token after a prompt of {LONG} tokens, {rounds} rounds of {count}, {options.clock} clock"
     return [
+        first,
         ratio("prompt500_server_over_direct", served, direct, limit="at most 1.15", note=note),
         spread("prompt500_direct_ms", direct, note=note),
         spread("prompt500_server_ms", served, note=note),
     ]
+
+
+async def _first_token(
+    ensemble: Ensemble, client: Client, timer: Timer, clock: Callable[[], float], rounds: int
+) -> Figure:
+    """How many steps later than in this process the first token of a short prompt comes from the server."""
+    prompts, found = demo_prompts(16), []
+    encoded = [ensemble.encode(prompt) for prompt in prompts]
+    for turn in range(1 + rounds):
+        seconds, steps = [], []
+        for tokens in (1, 9):
+            settings, start = Settings(tokens, stop=("\n",)), timer.now()
+            made = [next(ensemble.generate_each([each], settings, Batch(1, draft=0)))[1] for each in encoded]
+            seconds.append(timer.now() - start)
+            steps.append(sum(each.counts.steps for each in made))
+        begin = clock()
+        for prompt in prompts:
+            await client.ask(prompt, 1)
+        served = clock() - begin
+        if turn:
+            found.append((served - seconds[0]) / len(prompts) * (steps[1] - steps[0]) / (seconds[1] - seconds[0]))
+    note = f"{len(prompts)} prompts one after the other, {rounds} rounds: the server over this process, for one token"
+    return spread("first_token_steps", found, limit="at most 1.5", note=f"{note}, in steps")
 
 
 def _long_prompt(ensemble: Ensemble, number: int) -> str:
