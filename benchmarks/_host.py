@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -92,8 +92,9 @@ def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Seq
 
 def _part_figures(members: Sequence[Member], size: int, steps: int, timer: Timer, note: str) -> list[Figure]:
     """The share of each part in what steps take beyond the forward passes."""
-    ensemble, prompts = Ensemble(members, k=K), demo_prompts(4 * size)
-    spent, done, first = dict.fromkeys([*_PARTS, "all"], 0.0), 0, 0
+    ensemble = Ensemble(members, k=K)
+    spent = dict.fromkeys([*_PARTS, "all"], 0.0)
+    total = dict(spent)
     with ForwardPasses((member.local.model for member in members), timer.now) as passes, ExitStack() as stack:
 
         def timed(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,18 +110,13 @@ def _part_figures(members: Sequence[Member], size: int, steps: int, timer: Timer
         stack.enter_context(patch.object(Sampler, "__call__", timed("choose", Sampler.__call__)))
         stack.enter_context(patch.object(Decoder, "_emit", timed("emit", Decoder._emit)))
         step = timed("all", Decoder.step)
-        while done < steps:
-            decoder, known = ensemble.decoder(Batch(size, draft=0)), dict(spent)
-            for n in range(size):
-                decoder.add(n, ensemble.encode(prompts[(first + n) % len(prompts)]), Settings(1 + steps))
-            first += size
-            decoder.step()  # it reads the prompts, and is not timed
-            spent.update(known)
-            while len(decoder.running) == size and done < steps:
-                step(decoder)
-                done += 1
+        for decoder in _full(ensemble, size, steps):
+            before = dict(spent)
+            step(decoder)
+            for part in total:
+                total[part] += spent[part] - before[part]
     return [
-        Figure(f"host_share_{part}_{size}", spent[part] / spent["all"], note=f"{what}; {note}")
+        Figure(f"host_share_{part}_{size}", total[part] / total["all"], note=f"{what}; {note}")
         for part, what in _PARTS.items()
     ]
 
@@ -129,19 +125,26 @@ def _host_ms(members: Sequence[Member], size: int, steps: int, timer: Timer, ski
     """Milliseconds of some steps in which every row emits a token, after those that are skipped in each text."""
     # The primary decides where it is made to write a text. Weights cost the same whatever they are.
     ensemble = Ensemble(members, k=K, weights=[len(members), *(1.0 for _ in members[1:])])
-    prompts = [ensemble.encode(prompt) for prompt in demo_prompts(4 * size)]
     taken: list[float] = []
-    first = 0
     with ForwardPasses((member.local.model for member in members), timer.now) as passes:
-        while len(taken) < steps:
-            decoder = ensemble.decoder(Batch(size, draft=0))
-            for n in range(size):
-                decoder.add(n, prompts[(first + n) % len(prompts)], Settings(1 + skipped + steps))
-            first += size
-            for _ in range(1 + skipped):  # the first one reads the prompts
-                decoder.step()
-            while len(decoder.running) == size and len(taken) < steps:
-                start, before = timer.now(), passes.seconds
-                decoder.step()
-                taken.append(1000 * (timer.now() - start - passes.seconds + before))
+        for decoder in _full(ensemble, size, steps, skipped):
+            start, before = timer.now(), passes.seconds
+            decoder.step()
+            taken.append(1000 * (timer.now() - start - passes.seconds + before))
     return taken
+
+
+def _full(ensemble: Ensemble, size: int, steps: int, skipped: int = 0) -> Iterator[Decoder]:
+    """A decoder before each step in which every row emits a token, after those that are skipped in each text."""
+    prompts = [ensemble.encode(prompt) for prompt in demo_prompts(4 * size)]
+    first = done = 0
+    while done < steps:
+        decoder = ensemble.decoder(Batch(size, draft=0))
+        for n in range(size):
+            decoder.add(n, prompts[(first + n) % len(prompts)], Settings(1 + skipped + steps))
+        first += size
+        for _ in range(1 + skipped):  # the first one reads the prompts
+            decoder.step()
+        while len(decoder.running) == size and done < steps:
+            yield decoder
+            done += 1

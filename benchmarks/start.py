@@ -24,10 +24,9 @@ from pathlib import Path
 
 from benchmarks._measure import ROOT, Figure, Timer, arguments, ratio, spread, tell
 
-KEYS = (
-    *("help_over_python", "help_s", "table_to_report_s"),
-    *("demo_s", "demo_again_s", "demo_busy_over_one_thread", "gguf_again_s", "gguf_again_cpu_s"),
-)
+DEMO_KEYS = ("demo_s", "demo_again_s", "demo_busy_over_one_thread")
+GGUF_KEYS = ("gguf_again_s", "gguf_again_cpu_s")
+KEYS = ("help_over_python", "help_s", "table_to_report_s", *DEMO_KEYS, *GGUF_KEYS)
 HELP = "import sys; from advisor.cli import main; sys.argv = ['advisor', '--help']; main()"
 DEMO = ("select", "--pool", "demo", "--task", "word_problems", "--out", "run", "--cache-dir", "cache", "--quiet")
 BUSY = 3
@@ -77,7 +76,7 @@ def _from_table(options: argparse.Namespace) -> Figure:
 def _demo(options: argparse.Namespace) -> Iterator[Figure]:
     """The first command of ``make demo``."""
     if options.quick:
-        yield from (Figure(name, None, note="takes too long for --quick") for name in KEYS[3:6])
+        yield from (Figure(name, None, note="takes too long for --quick") for name in DEMO_KEYS)
         return
     first, again = [], []
     for _ in range(options.rounds or 5):
@@ -114,7 +113,7 @@ def _busy() -> Iterator[None]:
 def _from_gguf(options: argparse.Namespace) -> Iterator[Figure]:
     """A model in the format GGUF, which the first start writes into the cache, and its first word."""
     if options.gguf is None:
-        yield from (Figure(name, None, note="no --gguf FILE") for name in KEYS[-2:])
+        yield from (Figure(name, None, note="no --gguf FILE") for name in GGUF_KEYS)
         return
     seconds, spent = [], []
     model = str(options.gguf.resolve())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_compiled_step import large
+from test_compiled_step import assert_same, large
 from test_unite_step import Case
 from tiny import can_compile
 from torch._dynamo import config as dynamo
@@ -44,13 +44,6 @@ def both(
     assert counters["stats"]["unique_graphs"] == before + 1
     monkeypatch.setattr(fused, "is_wanted", False)
     return step, case.run(also)
-
-
-def assert_same(step: Distribution, expected: Distribution) -> None:
-    for name in ("entries", "present", "ids"):
-        assert torch.equal(getattr(step, name), getattr(expected, name)), name
-    for name in ("members", "mean"):
-        torch.testing.assert_close(getattr(step, name), getattr(expected, name), equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", ["as they are", "many equal", "half precision", "without candidates", "not numbers"])
