@@ -78,11 +78,9 @@ test-vllm: venv  ## set up vLLM in build/vllm, and test ensembles behind its ser
 	$(BIN)/python -m benchmarks._vllm_environment
 	$(BIN)/python -m benchmarks.vllm --save
 
-test-exports: venv  ## set up LiteLLM and vLLM Semantic Router in build, and load the files of `advisor export --as` with them
+test-exports: venv  ## set up LiteLLM in build, and load the files of `advisor export --as` with them
 	test -x build/litellm/bin/python || $(PYTHON) -m venv build/litellm
 	build/litellm/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.110.2'
-	test -x build/vllm-sr/bin/python || $(PYTHON) -m venv build/vllm-sr
-	build/vllm-sr/bin/python -m pip install --quiet --disable-pip-version-check 'vllm-sr==0.4.0'
 	$(BIN)/python -m pytest -q tests/test_exports.py
 
 check: venv  ## lint, formatting, types, and whether all imported packages are declared

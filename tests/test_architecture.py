@@ -56,7 +56,6 @@ ORDER = [
     "advisor.advice",
     # what runs in production, and what people see
     "advisor.running",
-    "advisor.exports",
     "advisor.terminal",
     "reports.charts",
     "reports.question_rows",

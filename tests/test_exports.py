@@ -1,6 +1,6 @@
-"""``advisor export --as``: a strategy as configuration of another program, loaded by that program where it is there.
+"""``advisor export --as litellm``: a strategy as configuration of LiteLLM's proxy, loaded by it where it is installed.
 
-``make test-exports`` installs the programs into ``build`` and runs these tests.
+``make test-exports`` installs it into ``build`` and runs these tests.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def run_of(place: Place, local: tuple[str, ...] = (), **strategy: Any) -> None:
     place.write("run/result.json", json.dumps(result))
 
 
-def exported(place: Place, program: str, *options: str) -> tuple[dict[str, Any], list[str], Path]:
+def exported(place: Place, *options: str) -> tuple[dict[str, Any], list[str], Path]:
     """The configuration, the notes, and the file."""
-    ran = place.advisor("export", "run", "out", "--as", program, *(options or ("--pool", "models.txt")))
+    ran = place.advisor("export", "run", "out", "--as", "litellm", *(options or ("--pool", "models.txt")))
     assert ran.status == 0, ran.err
     file = place.folder / ran.out.strip()
     text = file.read_text(encoding="utf-8")
@@ -90,18 +90,6 @@ def answering(file: Path, name: str, *tags: list[str]) -> list[list[Any]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('["')]
 
 
-def valid(file: Path) -> str:
-    """What vLLM Semantic Router says of a configuration, by its own schema and checks."""
-    command = BUILD / "vllm-sr" / "bin" / "vllm-sr"
-    if not command.exists():
-        pytest.skip("vLLM Semantic Router is not installed; make test-exports installs it")
-    done = subprocess.run(
-        [str(command), "config", "validate", "--config", str(file)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 A, B = (
     ["openai/org/a", "http://10.0.0.1:8000/v1", "the-key", 1e-6],
     ["openai/b", "http://10.0.0.2:8000/v1", "none", 3e-6],
@@ -111,7 +99,7 @@ C = ["text-completion-openai/c", "http://10.0.0.3:8000/v1", "none", 5e-6]
 
 def test_litellm_sends_each_group_to_its_member_and_others_to_the_first(place: Place) -> None:
     run_of(place, strategy="group_router", routes=ROUTES)
-    content, notes, file = exported(place, "litellm")
+    content, notes, file = exported(place)
     assert content["router_settings"]["fallbacks"] == [{"run": ["a", "b", "c"]}]
     assert "a client's request has the tag group:GROUP in metadata.tags" in notes
     assert "the-key" not in file.read_text(encoding="utf-8")
@@ -121,7 +109,7 @@ def test_litellm_sends_each_group_to_its_member_and_others_to_the_first(place: P
 
 def test_litellm_calls_a_single_model_by_the_name_of_the_run(place: Place) -> None:
     run_of(place, strategy="single", members=["b"])
-    content, notes, file = exported(place, "litellm")
+    content, notes, file = exported(place)
     assert [each["model_name"] for each in content["model_list"]] == ["b"]
     assert content["model_list"][0]["litellm_params"]["reasoning_effort"] == "low"
     assert notes == ["clients send prompts as the task has them; `advisor serve` makes them of questions"]
@@ -141,7 +129,6 @@ def test_the_command_that_runs_another_strategy_names_it_and_its_consent(place: 
     assert ": `advisor serve run --strategy vote --pool models.txt` runs it" in with_pool
 
 
-@pytest.mark.parametrize("program", ["litellm", "vllm-sr"])
 @pytest.mark.parametrize(
     ("local", "strategy", "reason"),
     [
@@ -156,48 +143,19 @@ def test_the_command_that_runs_another_strategy_names_it_and_its_consent(place: 
     ],
 )
 def test_what_a_program_cannot_run_is_behind_advisor_serve(
-    place: Place, program: str, local: tuple[str, ...], strategy: dict[str, Any], reason: str
+    place: Place, local: tuple[str, ...], strategy: dict[str, Any], reason: str
 ) -> None:
     run_of(place, local, **strategy)
     servers = [f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)]
-    content, notes, _ = exported(place, program, *servers)
+    content, notes, _ = exported(place, *servers)
     assert reason in notes[0]
     assert "`advisor serve run --allow-server http://10.0.0.1:8000 " in notes[0]
     assert "` runs it, and the model run of the file is at its address, http://127.0.0.1:8000/v1" in notes[0]
-    if program == "litellm":
-        first = content["model_list"][0]
-        assert first["model_name"] == "run"
-        assert first["litellm_params"]["api_base"] == "http://127.0.0.1:8000/v1"
-        assert first["litellm_params"]["api_key"] == "os.environ/ADVISOR_API_KEY"
-    else:
-        assert content["providers"]["defaults"] == {"model": "run"}
-        assert "decisions" not in content["routing"]
+    first = content["model_list"][0]
+    assert first["model_name"] == "run"
+    assert first["litellm_params"]["api_base"] == "http://127.0.0.1:8000/v1"
+    assert first["litellm_params"]["api_key"] == "os.environ/ADVISOR_API_KEY"
     assert "prices" in notes[1]
-
-
-def test_vllm_sr_has_a_decision_for_the_groups_of_each_member(place: Place) -> None:
-    run_of(place, strategy="group_router", routes=ROUTES)
-    content, notes, file = exported(place, "vllm-sr")
-    routing = content["routing"]
-    assert {each["name"]: each["predicate"] for each in routing["signals"]["metadata"]} == {
-        "b": {"in": ["law", "art, old", "default"]},
-        "c": {"in": ["!x"]},
-    }
-    assert [each["modelRefs"][0]["model"] for each in routing["decisions"]] == ["b", "c"]
-    assert content["providers"]["models"][0]["pricing"] == {
-        "currency": "USD",
-        "prompt_per_1m": 1.0,
-        "completion_per_1m": 2.0,
-    }
-    assert any(note.startswith("c: its prompts have no chat template") for note in notes)
-    assert "Default model: a" in valid(file)
-
-
-def test_vllm_sr_sends_all_to_a_single_model(place: Place) -> None:
-    run_of(place, strategy="single", members=["b"])
-    content, _, file = exported(place, "vllm-sr")
-    assert "api_key_env" not in content["providers"]["models"][0]["backend_refs"][0]
-    assert "Default model: b" in valid(file)
 
 
 def test_no_name_of_a_run_becomes_a_secret(place: Place) -> None:
@@ -211,8 +169,7 @@ def test_no_name_of_a_run_becomes_a_secret(place: Place) -> None:
 def test_what_cannot_be_handed_over_is_one_line(place: Place) -> None:
     run_of(place)
     export = ("export", "run", "out", "--as")
-    assert "--as ?: not one of litellm, vllm-sr" in place.refused(*export, "?")
-    assert "`advisor select --batch FOLDER` writes questions" in place.refused(*export, "openai-batch")
+    assert "--as ?: not one of litellm" in place.refused(*export, "?")
     assert "add --allow-server http://10.0.0.1:8000" in place.refused(*export, "litellm")
     assert "--as has no effect with --compose" in place.refused(*export, "litellm", "--compose")
     given = ("export", "run", "models.txt", "--as", "litellm", "--pool", "models.txt")
@@ -223,5 +180,5 @@ def test_what_cannot_be_handed_over_is_one_line(place: Place) -> None:
     secret = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
     secret["provenance"]["models"]["a"]["remote"]["key_env"] = "AWS_SECRET"
     place.write("run/result.json", json.dumps(secret))
-    line = place.refused(*export, "vllm-sr", *(f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)))
+    line = place.refused(*export, "litellm", *(f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)))
     assert "does not end in _API_KEY" in line

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.exports import target_named
-from advisor.exports.target import handed_over
 from advisor.jobs.compose import check_unchanged_files, compose, write_compose
+from advisor.jobs.litellm import FILE, handed_over
 from advisor.options.export import ExportOptions
 from advisor.progress import Progress
 from advisor.running.models_to_run import check_servers
@@ -56,7 +55,7 @@ def export(options: ExportOptions) -> str:
         name = chosen.members[0].name
         chosen = StrategyPlan(Single((name,)), chosen.members, chosen.max_new_tokens, chosen.stop, chosen.task)
     if options.target is not None:
-        return _hand_over(options, options.target, chosen)
+        return _hand_over(options, chosen)
     # With a pool file the models are where it says, and the run's hashes may be those of other files.
     result = run.result
     sources = result.provenance.models if options.pool is None else {}
@@ -88,9 +87,8 @@ def export(options: ExportOptions) -> str:
     return str(folder) if push is None else push_files(folder, tuple(content), push, private=private)
 
 
-def _hand_over(options: ExportOptions, program: str, chosen: EnsembleSpec | StrategyPlan) -> str:
-    """Write the configuration of another program for a strategy, and say what it does not run; the file."""
-    target = target_named(program)
+def _hand_over(options: ExportOptions, chosen: EnsembleSpec | StrategyPlan) -> str:
+    """Write the configuration of LiteLLM's proxy for a strategy, and say what it does not run; the file."""
     remote = [member for member in chosen.members if member.is_remote]
     # Consent here is consent in the file: with it, the program sends prompts and keys to these servers.
     check_servers(remote, options, str(options.run), is_trusted=options.pool is not None)
@@ -99,9 +97,9 @@ def _hand_over(options: ExportOptions, program: str, chosen: EnsembleSpec | Stra
     given += [("--allow-key-env", name) for name in options.allow_key_env]
     words = [word for option, value in given if value is not None for word in (option, value)]
     serve = shlex.join(["advisor", "serve", str(options.run), *words])
-    content, notes = handed_over(target, options.run, chosen, serve)
-    path = options.folder / target.FILE
-    check_unchanged_files(options.folder, {target.FILE: content})
+    content, notes = handed_over(options.run, chosen, serve)
+    path = options.folder / FILE
+    check_unchanged_files(options.folder, {FILE: content})
     try:
         write_text(path, content)
     except OSError as error:

@@ -27,9 +27,10 @@ class ExportOptions(DebugOptions, ServerOptions, StrategyOptions, FolderArgument
     compose: bool = option(False, "Also write files for Docker Compose: the server, vLLM and Prometheus.")
     target: str | None = option(
         None,
-        "Write the strategy as configuration of another program instead; --as ? lists the programs.",
+        "Write the strategy as configuration of LiteLLM's proxy instead.",
         "--as",
-        metavar="PROGRAM",
+        metavar="litellm",
+        one_of=("litellm",),
         unless=("push", "compose"),
     )
 
