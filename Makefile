@@ -21,13 +21,13 @@ REAL ?= build/real
 QUESTIONS ?= 350
 GEMMA ?=
 
-REAL_TASKS := $(basename $(notdir $(wildcard benchmarks/real_tasks/*.yaml)))
+REAL_TASKS := $(basename $(notdir $(wildcard benchmarks/studies/real_tasks/*.yaml)))
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TYPED := advisor ensemble reports hatch_build.py $(wildcard benchmarks)
-BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py benchmarks/real.py,$(wildcard benchmarks/*.py))))
+BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-slow test-versions test-lowest test-vllm test-exports check format docs package real fuzz bench lock clean
@@ -107,16 +107,16 @@ package: venv  ## build the sdist and the wheel into dist, and run the demo in a
 	test -s build/package/run/report.html
 
 real: venv  ## fetch real models and questions, and run the main job on them, on three tasks; see REAL, QUESTIONS and GEMMA
-	$(BIN)/python -m benchmarks._real_models $(REAL) $(if $(GEMMA),--gemma)
+	$(BIN)/python -m benchmarks.studies.real_models $(REAL) $(if $(GEMMA),--gemma)
 	@set -e; for task in $(REAL_TASKS); do \
-		$(BIN)/advisor select --pool $(REAL)/models.txt --task benchmarks/real_tasks/$$task.yaml --data $(REAL) \
+		$(BIN)/advisor select --pool $(REAL)/models.txt --task benchmarks/studies/real_tasks/$$task.yaml --data $(REAL) \
 			--limit $(QUESTIONS) --chat-template never --out runs/real-$$task; \
 	done
 
 fuzz: venv  ## change real files and messages, and read them, for five minutes; make fuzz SECONDS=3600 goes on longer
 	$(BIN)/python -m benchmarks.fuzz --seconds $(SECONDS)
 
-bench: venv  ## run every benchmark but those of test-vllm, mutations and real models, one after the other
+bench: venv  ## run every benchmark but those of test-vllm, mutations and the studies, one after the other
 	@$(if $(BENCHMARKS),,echo "There is no benchmark yet.")
 	@set -e; for name in $(BENCHMARKS); do echo "benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name; done
 

@@ -47,7 +47,7 @@ TRIES = 4
 """Sets that a search decodes by default, the one that the rules choose included."""
 MOST_QUESTIONS = 850
 """Held-out questions that a run with --until-sure asks at most by default: enough to show a gain of 5 points with a
-probability of 0.95 (`python -m benchmarks.advice`, `sequential_power_gain5`)."""
+probability of 0.95 (`python -m benchmarks.studies.advice`, `sequential_power_gain5`)."""
 TOLERANCE = 1e-9
 """How far a figure may exceed a limit and still count as within it, in the figure's own unit."""
 

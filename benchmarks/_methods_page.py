@@ -48,8 +48,9 @@ def _setting(kept: Mapping[str, Any]) -> Iterator[str]:
     best = " or ".join(f"`{name}`" for name in dict.fromkeys(names))
     processor = kept["machine"]["processor"].replace("(R)", "").replace(" Processor", "")
     yield (
-        f"The tables are from one run of `python -m benchmarks.methods --threads 1` on {kept['machine']['cores']} "
-        f"shared cores of an {processor} machine, on {table['n']} held-out questions. The set is the one that the "
+        f"The tables are from one run of `python -m benchmarks.studies.methods --threads 1` on "
+        f"{kept['machine']['cores']} shared cores of an "
+        f"{processor} machine, on {table['n']} held-out questions. The set is the one that the "
         f"rules choose ({members}). Its models were trained {count} times, from different seeds, and the figures are "
         f"means over the {count} trainings. The best single model is {best}. Intervals and p are over the questions: "
         "p is from an exact sign-flip test of the gain over the best single model, after Holm's correction."

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Drawing
 
 from advisor.advice.recommendation import LEAST_PER_CALL
 from benchmarks._measure import Figure
-from benchmarks._pools import ANSWERED, NAMES
+from benchmarks.studies._pools import ANSWERED, NAMES
 
 KEYS = {name.replace("-", "_"): name for name in NAMES}
 COMPARED_KEYS = {name.replace("-", "_"): name for name in ANSWERED}

@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks._measure import RESULTS, ROOT
 from benchmarks._methods_page import between, markdown_table
-from benchmarks._real_models import MODELS
-from benchmarks.real import GAPS, KS, METHODS, RATIOS, SLOW, plain_sets, sets_of
+from benchmarks.studies.real import GAPS, KS, METHODS, RATIOS, SLOW, plain_sets, sets_of
+from benchmarks.studies.real_models import MODELS
 
 ANSWERS = ROOT / "docs" / "real-models.md"
 RULES = ROOT / "docs" / "real-models-rules.md"
@@ -77,8 +77,9 @@ def _answer(kept: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"Measured on {kept['machine']['cores']} cores of a shared {processor} machine, one thread a process, with "
         f"{questions['dev_questions']} dev and {questions['held_out_questions']} held-out questions of each task "
-        f"({by['held_out_questions']['value']:.0f} held-out ones in all), by `python -m benchmarks.real --save` after "
-        f"`make real GEMMA=1`. The answers took {by['hours']['value']:.1f} hours of a clock in all, each process with "
+        f"({by['held_out_questions']['value']:.0f} held-out ones in all), by "
+        f"`python -m benchmarks.studies.real --save` after `make real GEMMA=1`. The answers took "
+        f"{by['hours']['value']:.1f} hours of a clock in all, each process with "
         "a part of a core, because others used the machine (target: 2). All weights but those of "
         "stories15m are dequantized: what is said here is said of the dequantized models, not of the originals. They "
         "compute in bfloat16, stories15m in float32. Decoding is greedy, without chat templates, and k is 10."
@@ -222,7 +223,7 @@ def _limits(by: Mapping[str, Any]) -> Iterator[str]:
         "The set of the rules is decoded in every pool of two or more of the models; where no model fits the best one, "
         "that one answers alone and gains nothing. The mean gain over the single model that is best on dev, in points, "
         "on the real models (each task counts the same) and on [the zoo](figures.md#how-good-the-advice-is) of eight "
-        "tiny models, by `python -m benchmarks.prediction`:"
+        "tiny models, by `python -m benchmarks.studies.prediction`:"
     )
     for option, head in (("max_gap", "limit of the gap"), ("max_length_ratio", "limit of the length ratio")):
         rows = []

@@ -1,4 +1,4 @@
-"""How often the limit of the ceiling holds: ``python -m benchmarks.ceiling``; ``benchmarks.advice`` has it, too.
+"""How often the limit of the ceiling holds: ``python -m benchmarks.ceiling``; `benchmarks.studies.advice` has it.
 
 Answers are drawn whose true ceiling is known: each model is right where a normal variable is below its threshold, and
 the variables of the models are correlated. The same questions choose the best single model, as in a run. In half of the

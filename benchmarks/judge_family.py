@@ -21,7 +21,7 @@ from advisor.records import FIGURE_ALPHA
 from advisor.runs.schema.judge import FamilyPreference
 from advisor.statistics import cluster_interval
 from benchmarks._measure import Figure, arguments, progress, tell
-from benchmarks._pools import POOLS, read_pool
+from benchmarks.studies._pools import POOLS, read_pool
 
 JUDGES = {"gpt-4o": "wildbench-gpt4o", "gpt-4-turbo": "wildbench-gpt4turbo"}
 QUESTIONS, MODELS = 1000, 6

@@ -20,7 +20,7 @@ from scipy import stats
 from advisor.judge.corrected import length_controlled
 from advisor.statistics import Floats
 from benchmarks._measure import Figure, arguments, progress, tell
-from benchmarks._pools import POOLS
+from benchmarks.studies._pools import POOLS
 
 RIVAL = "gpt4_1106_preview"
 SIZES = (1, 2, 3, 5, 10, 20)

@@ -28,7 +28,7 @@ import torch
 from advisor import select
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, tell
 from benchmarks._models import MIDDLE, TINY, TOKENIZERS, made_up_tokenizer, random_member, vocabulary
-from benchmarks._pools import POOLS
+from benchmarks.studies._pools import POOLS
 from ensemble import Ensemble, InputError
 from ensemble.common.grammar import Grammar
 from ensemble.decode.settings import Batch, Settings

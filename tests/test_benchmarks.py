@@ -18,16 +18,12 @@ from tiny import can_compile
 from advisor.demo import train
 from advisor.records import Answer, Profile
 from benchmarks import (
-    _method_budgets,
     _methods_page,
-    _outcomes,
     _rows,
-    advice,
     decode,
     equality,
     fusion,
     gpu,
-    methods,
     pool,
     profiling,
     serving,
@@ -39,6 +35,7 @@ from benchmarks import (
 from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from benchmarks._proxies import delayed, recorded
+from benchmarks.studies import _method_budgets, _outcomes, advice, methods
 from ensemble.methods import list_methods
 
 

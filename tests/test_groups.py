@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from advisor.advice.groups import GroupGain, group_gains, group_warnings
-from benchmarks._groups import simulate_groups
+from benchmarks.studies._groups import simulate_groups
 
 
 def some(*parts: tuple[str, int, int, int]) -> tuple[np.ndarray, list[str]]:

@@ -15,8 +15,8 @@ from advisor.choose.rules import fitting_voters
 from advisor.records import Limits
 from advisor.strategies.cascade import cascade_calls
 from advisor.strategies.vote import codes_of
-from benchmarks import pools
-from benchmarks._pools import NAMES, POOLS, RealPool, disputed, read_pool, sub_pools
+from benchmarks.studies import pools
+from benchmarks.studies._pools import NAMES, POOLS, RealPool, disputed, read_pool, sub_pools
 from ensemble.methods._votes import vote
 
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from pages import blocks
 
-from benchmarks import pools
+from benchmarks.studies import pools
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "docs" / name for name in ("pools.md", "pools-rules.md", "pools-advice.md")]

@@ -22,9 +22,9 @@ from advisor.advice.predict import Predictor
 from advisor.records import Answer, Cost, Profile
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
-from benchmarks import _real_models, real
-from benchmarks._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, set_gains
-from benchmarks._real_models import FOLDER, TASKS, Package, Piece, Wanted, convert, fetch
+from benchmarks.studies import real, real_models
+from benchmarks.studies._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, set_gains
+from benchmarks.studies.real_models import FOLDER, TASKS, Package, Piece, Wanted, convert, fetch
 from ensemble import Ensemble
 from ensemble.common.files import sha256
 from ensemble.decode.settings import Settings
@@ -123,13 +123,13 @@ def test_a_model_with_other_terms_is_not_fetched_without_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
     fetched: list[Wanted] = []
-    monkeypatch.setattr(_real_models, "fetch", lambda wanted, _: fetched.extend(wanted))
-    monkeypatch.setattr(_real_models, "convert", lambda *_: None)
+    monkeypatch.setattr(real_models, "fetch", lambda wanted, _: fetched.extend(wanted))
+    monkeypatch.setattr(real_models, "convert", lambda *_: None)
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # no terminal
-    assert _real_models.main([str(tmp_path)]) == 0
+    assert real_models.main([str(tmp_path)]) == 0
     assert "gemma3-270m is left out" in capsys.readouterr().err
     assert not [each.path for each in fetched if "gemma" in each.path]
-    assert _real_models.main([str(tmp_path), "--gemma"]) == 0
+    assert real_models.main([str(tmp_path), "--gemma"]) == 0
     assert [each.path for each in fetched if "gemma" in each.path] == ["gemma-3-270m.Q4_K_M.gguf"]
 
 
@@ -228,7 +228,7 @@ ANSWERS = {"a": "xxxxxxyy", "b": "xxxxyyxx", "c": "xxyyyyzz"}
 
 
 def task_answers(sets: dict[tuple[str, ...], str]) -> real.TaskAnswers:
-    """Answers as `benchmarks.real` gets them, the same on dev and on held-out questions."""
+    """Answers as `benchmarks.studies.real` gets them, the same on dev and on held-out questions."""
 
     def profile(name: str, answers: str) -> Profile:
         made = (Answer(str(n), one * 4, one, float(one == "x"), "eos") for n, one in enumerate(answers))
@@ -280,7 +280,7 @@ def test_gains_are_told_by_the_gap_of_the_last_member():
 
 @pytest.fixture
 def kept(tmp_path: Path) -> DecodedSets:
-    """The sets of a task, as they are read from what `benchmarks.real` keeps."""
+    """The sets of a task, as they are read from what `benchmarks.studies.real` keeps."""
     rows = real.rows_of(task_answers({("a", "b"): "xxxxxxxx", ("a", "c"): "xxxxyyyy"}))
     (tmp_path / "real.json").write_text(json.dumps({"table": {"t": rows}}), encoding="utf-8")
     (found,) = of_real(tmp_path / "real.json")

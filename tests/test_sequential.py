@@ -27,7 +27,7 @@ from advisor.advice.sequential import (
 from advisor.jobs.earlier_looks import looks_or_note
 from advisor.progress import Progress
 from advisor.runs.run import Run
-from benchmarks._sequential import Case
+from benchmarks.studies._sequential import Case
 from ensemble.errors import InputError
 
 FIFTHS = np.arange(1, 6) / 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import _simulated
-from benchmarks._simulated import CELLS, CHOICES, Cell
+from benchmarks.studies import _simulated
+from benchmarks.studies._simulated import CELLS, CHOICES, Cell
 
 MANY = 200_000
 

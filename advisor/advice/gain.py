@@ -161,7 +161,7 @@ def cross_fitted_gain(
     from the choice: how much the difference on a question varies from repeat to repeat. The questions that choose
     overlap, so their luck is shared, and the plain variance is too small (Nadeau and Bengio 2003, Machine Learning 52).
     Their correction widens all intervals alike; this one, only those where the choice varies. With less than three
-    times, false gains are shown too often in simulations (``false_ensemble_all_asked`` of benchmarks.advice).
+    times, false gains are shown too often in simulations (``false_ensemble_all_asked`` of benchmarks.studies.advice).
 
     Args:
         differences: The strategy's score minus that of the best single model of the questions that chose, -1 to 1,

@@ -1,7 +1,8 @@
 """The gain that a set promises before it answers any question, from the answers that its members gave alone.
 
-Three kinds of sets have three models, each with few coefficients (prediction.json; ``python -m benchmarks.prediction``
-fits them: votes and routers on pools of real models, sets that decode on the zoo of small models and on real models):
+Three kinds of sets have three models, each with few coefficients (prediction.json; ``python -m
+benchmarks.studies.prediction`` fits them: votes and routers on pools of real models, sets that decode on the zoo of
+small models and on real models):
 
     decode   The set decodes together. Its accuracy lies between that of a vote among its members and that of an oracle,
              which always takes the best answer of any member. The gain is linear in the mean of the two.

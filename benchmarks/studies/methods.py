@@ -1,4 +1,4 @@
-"""Every method side by side on the demo, and what GaC behind a threshold costs: ``python -m benchmarks.methods``.
+"""Every method side by side on the demo, and what GaC costs: ``python -m benchmarks.studies.methods``.
 
 The set is chosen as ``advisor select`` does it, and evaluated as ``advisor evaluate`` does it, from an empty cache: all
 methods that need nothing from elsewhere, on the 500 held-out questions, once, one after the other, in batches and so
@@ -42,14 +42,14 @@ from advisor.statistics import scores
 from advisor.terminal.tables import print_methods
 from benchmarks._decoding import BATCH, K, Work, by_ensemble
 from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, ratio, tell
-from benchmarks._method_budgets import Trained, compared, draws_of, majority, tokens_of
+from benchmarks.studies._method_budgets import Trained, compared, draws_of, majority, tokens_of
 from ensemble import Ensemble
 from ensemble.common.schema import written
 from ensemble.decode.settings import Batch, Settings
 from ensemble.methods import list_methods
 from ensemble.models.member import Member
 
-COMMAND = "python -m benchmarks.methods"
+COMMAND = "python -m benchmarks.studies.methods"
 TASK = "word_problems"
 SEEDS = 3
 LIMIT = 1.2
@@ -94,7 +94,7 @@ def models_of(seed: int, names: Sequence[str], folder: Path) -> Path:
     models = folder / f"demo-seed-{seed}" / "models"
     # Written last, so a training that was interrupted has none.
     if missing := [name for name in names if not (models / name / "training.json").is_file()]:
-        progress(f"benchmarks.methods: training {', '.join(missing)} from seed {seed}")
+        progress(f"benchmarks.studies.methods: training {', '.join(missing)} from seed {seed}")
         train.main(only=missing, out=models.parent, seed=seed)
     return models
 
@@ -115,7 +115,7 @@ def evaluated(folder: Path, pool: Path | None, names: Sequence[str], bars: Progr
     options = EvaluateOptions(run=out, task=TASK, limit=limit, methods=methods, members=members, k=K, cache_dir=cache)
     run = Run.open(out)
     config = evaluation_config(run, options, COMMAND)
-    progress(f"benchmarks.methods: {len(list_methods())} methods on {pool or 'the demo'}")
+    progress(f"benchmarks.studies.methods: {len(list_methods())} methods on {pool or 'the demo'}")
     names = list(list_methods())
     with open_session(config, bars) as (store, _):
         # ME only draws. The control draws at another temperature, but with 1 its texts have GaC's distribution.
@@ -135,7 +135,7 @@ def evaluated(folder: Path, pool: Path | None, names: Sequence[str], bars: Progr
 
 def choose(out: Path, cache: Path, bars: Progress, limit: int | None, pool: Path | None = None) -> None:
     """Choose a set among the models of a pool, the demo's if none is given, and write its run folder."""
-    progress(f"benchmarks.methods: choosing a set for {TASK}")
+    progress(f"benchmarks.studies.methods: choosing a set for {TASK}")
     options = SelectOptions(pool=str(pool or "demo"), task=TASK, limit=limit, no_verify=True, cache_dir=cache)
     if limit is not None or pool is not None:
         # With few questions the rules would choose nothing, and the point is only to run everything once. The set of
@@ -160,7 +160,7 @@ def behind_a_threshold(members: Sequence[Member], plan: RunConfig, options: argp
         shares[threshold], needed = _share(joint, work)
         if shares[threshold] < FEW:
             break
-    progress(f"benchmarks.methods: GaC behind a threshold of {threshold:g}")
+    progress(f"benchmarks.studies.methods: GaC behind a threshold of {threshold:g}")
     for batch, end in ((1, ""), (BATCH, f"_batch{BATCH}")):
         alone = by_ensemble(gate, work, batch=batch)
         parts = {

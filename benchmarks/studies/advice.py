@@ -1,8 +1,8 @@
-"""How good the advice is: ``python -m benchmarks.advice``.
+"""How good the advice is: ``python -m benchmarks.studies.advice``.
 
 Three things are measured. *The zoo*: models of the demo's kind, all pairs and triples of which (or pairs alone, by
-``--largest``) were decoded on the same questions (`benchmarks._outcomes` has what came out, kept in results/zoo.json;
-``--decode`` makes it again): what each way to choose a set loses against the best one, how often its verdict was right,
+``--largest``) were decoded on the same questions (results/zoo.json has what came out, and ``--decode`` makes it
+again): what each way to choose a set loses against the best one, how often its verdict was right,
 and what it cost. *Simulated questions* with a known truth: how often a false gain is shown, how often intervals cover,
 and how often a true gain is shown. *Races* on the zoo and on a pool of which half is hopeless.
 
@@ -34,13 +34,14 @@ from advisor.choose.race import Race
 from advisor.choose.rules import select
 from advisor.records import ALPHA, Limits, Profile, gap, within
 from advisor.statistics import Floats
-from benchmarks import _simulated, _zoo, ceiling
-from benchmarks._groups import group_figures
-from benchmarks._learned import false_figures
+from benchmarks import ceiling
 from benchmarks._measure import Figure, arguments, progress, tell
-from benchmarks._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
-from benchmarks._sequential import power_figures, sequential_figures
-from benchmarks._strategies import Ground, Way, always_rules, best_single, grounds, recommended, run_race
+from benchmarks.studies import _simulated, _zoo
+from benchmarks.studies._groups import group_figures
+from benchmarks.studies._learned import false_figures
+from benchmarks.studies._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
+from benchmarks.studies._sequential import power_figures, sequential_figures
+from benchmarks.studies._strategies import Ground, Way, always_rules, best_single, grounds, recommended, run_race
 from ensemble.common.files import default_cache_dir
 
 DRAWS = 2000
@@ -96,7 +97,7 @@ def _outcomes(options: argparse.Namespace) -> Outcomes | None:
         with tempfile.TemporaryDirectory() as folder:
             return decode(demo, Path(folder), 20)
     if options.decode:
-        progress("benchmarks.advice: decoding the zoo")
+        progress("benchmarks.studies.advice: decoding the zoo")
         folders = _zoo.folders()
         wanted = options.models or list(folders)
         cache_dir = default_cache_dir() / "benchmarks"
@@ -118,7 +119,7 @@ def _part(name: str, quick: bool, outcomes: Outcomes) -> list[Figure]:  # mapped
 
 
 def zoo_figures(outcomes: Outcomes) -> Iterator[Figure]:
-    """The zoo; `benchmarks.prediction` says how well its sets are predicted."""
+    """The zoo; `benchmarks.studies.prediction` says how well its sets are predicted."""
     profiles = list(outcomes.profiles.values())
     yield Figure("models", len(profiles), limit="at least 8", note=", ".join(outcomes.models))
     yield Figure(
@@ -130,7 +131,7 @@ def zoo_figures(outcomes: Outcomes) -> Iterator[Figure]:
 
 def strategy_figures(outcomes: Outcomes, trials: int) -> Iterator[Figure]:
     """What each way to choose loses, how often the verdict on the rules' set is right, and the sets decoded."""
-    progress(f"benchmarks.advice: four ways to choose on {trials} pools and splits")
+    progress(f"benchmarks.studies.advice: four ways to choose on {trials} pools and splits")
     ways: dict[str, Callable[[Ground], Way]] = {
         "single": best_single,
         "rules": always_rules,
@@ -168,7 +169,7 @@ def simulated_figures(quick: bool, run: Callable[..., list[Any]]) -> Iterator[Fi
     """The estimate of a gain where the truth is known: false gains, coverage and power."""
     count = 4 if quick else DRAWS
     cells = _simulated.CELLS[::30] if quick else _simulated.CELLS
-    progress(f"benchmarks.advice: {count:,} draws of {len(cells)} settings")
+    progress(f"benchmarks.studies.advice: {count:,} draws of {len(cells)} settings")
     yield from _cells(cells, count, run)
     yield from _choices(count, run)
     yield from ceiling.figures(quick)
@@ -253,7 +254,7 @@ def _limited(place: int) -> bool:
 
 def race_figures(outcomes: Outcomes, reshuffles: int) -> Iterator[Figure]:
     """Races on the zoo, and on its contenders with as many hopeless ones: the same set, and the responses they need."""
-    progress(f"benchmarks.advice: twice {reshuffles} races")
+    progress(f"benchmarks.studies.advice: twice {reshuffles} races")
     profiles = [outcomes.profiles[model] for model in outcomes.models]
     yield from _races("zoo", profiles, [], reshuffles, "models of the zoo")
     best = max(one.accuracy for one in profiles)

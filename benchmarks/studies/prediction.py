@@ -1,4 +1,4 @@
-"""The prediction of gains: ``python -m benchmarks.prediction --save``, a minute; it needs ../shared/pools.
+"""The prediction of gains: ``python -m benchmarks.studies.prediction --save``, a minute; it needs ../shared/pools.
 
 It fits the coefficients of `advisor.advice.predict` and says how well they predict sets that they were not fitted on:
 votes of 3 to 5 models in the pool that was left out, one of five (300 dev questions; other questions tell the gain),
@@ -25,10 +25,10 @@ from advisor.records import Profile
 from advisor.statistics import scores
 from advisor.strategies.router import QuestionRouter, dev_scores
 from advisor.strategies.vote import codes_of
-from benchmarks._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, of_zoo, set_gains
 from benchmarks._measure import Figure, arguments, commit, progress, tell
-from benchmarks._outcomes import read
-from benchmarks._pools import ANSWERED, NAMES, POOLS, RealPool, read_pool, split
+from benchmarks.studies._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, of_zoo, set_gains
+from benchmarks.studies._outcomes import read
+from benchmarks.studies._pools import ANSWERED, NAMES, POOLS, RealPool, read_pool, split
 from ensemble.methods._votes import vote
 
 SETS = {3: 400, 4: 150, 5: 150}
@@ -114,10 +114,10 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
     options = parser.parse_args(given)
     if not (options.pools / f"{NAMES[0]}.jsonl.xz").is_file():
-        progress(f"benchmarks.prediction: no pools in {options.pools}; without them nothing can be fitted")
+        progress(f"benchmarks.studies.prediction: no pools in {options.pools}; without them nothing can be fitted")
         return 0
     names, routed = (NAMES[:2], NAMES[:2]) if options.quick else (ANSWERED, NAMES)
-    progress(f"benchmarks.prediction: sets of {', '.join(names)}, and of the zoo")
+    progress(f"benchmarks.studies.prediction: sets of {', '.join(names)}, and of the zoo")
     answered = {name: read_pool(name, options.pools) for name in names}
     cases = {name: list(vote_cases(pool, options.quick)) for name, pool in answered.items()}
     routers = {name: list(route_cases(answered[name], options.quick)) for name in routed}
@@ -133,7 +133,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.save and not options.quick:
         count, sets = sum(map(len, cases.values())), [each for pool in pools for each in set_gains(pool)]
         kept = {
-            "command": "python -m benchmarks.prediction --save",
+            "command": "python -m benchmarks.studies.prediction --save",
             "commit": commit(),
             "decode": {**fit_decode(sets), "fitted_on": fitted_on(pools), "real": real_gains(pools[1:])},
             "vote": {**fit_vote(cases), "fitted_on": f"{count:,} votes of 3 to 5 models in {', '.join(names)}"},

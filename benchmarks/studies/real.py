@@ -1,4 +1,4 @@
-"""Decoding together with real models: ``python -m benchmarks.real --save``, after ``make real GEMMA=1``.
+"""Decoding together with real models: ``python -m benchmarks.studies.real --save``, after ``make real GEMMA=1``.
 
 Four real models answer three tasks, each alone on 300 dev and 350 held-out questions: a choice (SciQ), short free
 answers (TriviaQA) and a translation (Multi30k). Every pair and triple of them answers the held-out ones by `unite`, the
@@ -40,14 +40,14 @@ from advisor.strategies.cascade import Cascade, cascade_calls
 from advisor.strategies.vote import codes_of
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks import Task, load_task
-from benchmarks import _llama_cpp
 from benchmarks._decoding import BATCH, DRAFTED_LIMITS, PLAIN_LIMIT, Work, pair_figures
-from benchmarks._llama_cpp import ids
 from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, spread, tell
-from benchmarks._outcomes import answer_digits
 from benchmarks._plans import plain_plan
-from benchmarks._real_models import FOLDER, TASKS, RealModel, there
 from benchmarks.equality import test_modules
+from benchmarks.studies import _llama_cpp
+from benchmarks.studies._llama_cpp import ids
+from benchmarks.studies._outcomes import answer_digits
+from benchmarks.studies.real_models import FOLDER, TASKS, RealModel, there
 from ensemble import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.models.load import load_member
@@ -55,7 +55,7 @@ from ensemble.models.member import LocalMember
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.runtime.model_runner import ModelRunner
 
-COMMAND = "python -m benchmarks.real"
+COMMAND = "python -m benchmarks.studies.real"
 DEV, HELD_OUT = 300, 350
 METHODS = ("gac", "safe", "geometric", "byte-level")
 """Besides `unite`."""
@@ -351,7 +351,7 @@ def equality_figures(options: argparse.Namespace) -> Iterator[Figure]:
     for names, count in COMPARED.items():
         members = members_of(names, options)
         for task in ("triviaqa", "translation") if members else ():
-            progress(f"benchmarks.real: the ways to decode, {', '.join(names)}, {task}")
+            progress(f"benchmarks.studies.real: the ways to decode, {', '.join(names)}, {task}")
             limit = 1 if options.quick else count
             questions = load_task(TASKS[task], split="held_out", data_dir=options.folder, limit=limit)
             prompts = [example.prompt for example in questions.examples]
@@ -370,7 +370,7 @@ def time_figures(options: argparse.Namespace) -> Iterator[Figure]:
     figures = []
     for names in TIMED:
         if members := members_of(names, options):
-            progress(f"benchmarks.real: times, {', '.join(names)}")
+            progress(f"benchmarks.studies.real: times, {', '.join(names)}")
             path = TASKS["translation"]
             questions = load_task(path, split="held_out", data_dir=options.folder, shots=0, limit=BATCH)
             prompts = [example.prompt for example in questions.examples]
@@ -392,7 +392,7 @@ def llama_figures(options: argparse.Namespace) -> Iterator[Figure]:
         path = options.folder / model.path
         if not path.is_file():
             continue
-        progress(f"benchmarks.real: llama.cpp, {model.name}")
+        progress(f"benchmarks.studies.real: llama.cpp, {model.name}")
         own = {dtype: load_member(spec(model, options.folder, dtype)) for dtype in ("bfloat16", "float32")}
         speedups: dict[str, list[float]] = {}
         logits = ""

@@ -162,7 +162,7 @@ def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> RunConfig:
     # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
     candidates = tuple(ModelSpec(Checkpoint(str(folder)), name, dtype="float32") for name, folder in folders.items())
     return plain_plan(
-        candidates, dev, cache_dir, "python -m benchmarks.advice --decode", InferenceConfig(batch_size=_ROWS)
+        candidates, dev, cache_dir, "python -m benchmarks.studies.advice --decode", InferenceConfig(batch_size=_ROWS)
     )
 
 

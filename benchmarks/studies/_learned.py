@@ -1,6 +1,6 @@
 """The learned vote: what it gains over the default vote on pools, and how often a false gain is shown.
 
-``python -m benchmarks._learned`` prints the latter alone, which is a part of ``python -m benchmarks.advice``.
+``python -m benchmarks.studies._learned`` prints the latter alone, which is a part of `benchmarks.studies.advice`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, TrainingData
 from advisor.tasks.task import Example, Signature, Task
 from benchmarks._measure import Figure, arguments, progress, tell
-from benchmarks._pools import ANSWERED, SubPool, read_pool, sub_pools
+from benchmarks.studies._pools import ANSWERED, SubPool, read_pool, sub_pools
 
 LABELS = (100, 200, 600)
 TARGETS = {"math-l5": 0.8, "crux": 0.4, "mmlu-pro": 0.5, "bfcl-part": 0.0}
@@ -85,7 +85,7 @@ def _measure(sub: SubPool, labels: int, values: dict[str, list[float]]) -> None:
 def false_figures(quick: bool, run: Callable[..., list[Any]]) -> Iterator[Figure]:
     """How often the learned vote of eight models is shown to gain where nothing can gain."""
     settings, count = list(product(ACCURACIES, (1, _CLUSTER))), 2 if quick else DRAWS
-    progress(f"benchmarks.advice: {count} learned votes in each of {len(settings)} settings")
+    progress(f"benchmarks.studies.advice: {count} learned votes in each of {len(settings)} settings")
     found = run(_draw, settings, [count] * len(settings))
     shares = [shown / count for shown, _ in found]
     worst = int(np.argmax(shares))

@@ -27,9 +27,9 @@ from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
 from advisor.strategies.vote import codes_of
 from advisor.tasks.task import Example, Signature, Task
-from benchmarks._decoded_sets import of_real, of_zoo, set_gains
-from benchmarks._outcomes import Outcomes
-from benchmarks.prediction import fit_decode
+from benchmarks.studies._decoded_sets import of_real, of_zoo, set_gains
+from benchmarks.studies._outcomes import Outcomes
+from benchmarks.studies.prediction import fit_decode
 from ensemble.methods._votes import vote
 
 Places = Sequence[int]
