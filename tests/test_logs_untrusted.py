@@ -17,7 +17,7 @@ from benchmarks._fuzz_changes import mutated_json, mutated_lines
 from ensemble.errors import InputError
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
-FORMATS = ("run_folder", "pool", "mmlu_pro", "zeroeval")
+FORMATS = ("run_folder", "pool")
 ANSWER = {"text": "It is 2", "extracted": "2", "score": 1.0, "length": 7, "finish_reason": "eos", "error": None}
 LINE = {
     "id": "a",
@@ -29,10 +29,6 @@ LINE = {
 }
 RESULT = {"task": {"name": "t", "metric": "number"}, "ensemble": {"method": "unite", "members": [{"model": "m"}]}}
 POOL = {"id": 7, "question": "1 + 1?", "group": "g", "reference": "2", "models": {"m": ["3", 0, 12], "n": [None, 1, 9]}}
-MMLU_PRO = {"question_id": 7, "question": "1 + 1?", "options": ["1", "2"], "answer": "B", "answer_index": 1}
-MMLU_PRO |= {"category": "math", "pred": "A", "generated_text": "The answer is (B)."}
-ZEROEVAL = {"session_id": 3, "chat_history": ["?"], "model_input": "n/a", "output": ['{"answer": "2/1"}'], "id": 3}
-ZEROEVAL |= {"generator": "m", "dataset": "math-l5", "problem": "1 + 1?", "answer": "2", "choices": ["1", "2"]}
 
 
 def lines(*values: object) -> bytes:
@@ -43,8 +39,6 @@ SEEDS: dict[str, tuple[str, bytes, Callable[[bytes, random.Random], bytes]]] = {
     "run_folder": ("samples.jsonl", lines(LINE, LINE), mutated_lines),
     "result": ("result.json", json.dumps(RESULT).encode(), mutated_json),
     "pool": ("p.jsonl", lines(POOL, POOL), mutated_lines),
-    "mmlu_pro": ("model_outputs_m_5shots.json", json.dumps([MMLU_PRO, MMLU_PRO]).encode(), mutated_json),
-    "zeroeval": ("m.json", json.dumps([ZEROEVAL, ZEROEVAL]).encode(), mutated_json),
 }
 
 
@@ -60,8 +54,6 @@ def test_real_logs_are_claimed_by_their_format_alone() -> None:
         "run_folder": set(),
         # The others have a line for each model and question, and columns with names of their own.
         "pool": {path for path in POOLS.glob("*.jsonl.xz") if not path.name.endswith(".table.jsonl.xz")},
-        "mmlu_pro": set((POOLS / "logs" / "mmlu-pro").glob("*.zip")),
-        "zeroeval": set((POOLS / "logs" / "zeroeval" / "math-l5").glob("*.json")),
     }
 
 

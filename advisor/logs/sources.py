@@ -19,7 +19,7 @@ from ensemble.plugins import Plugins
 
 # In this order the formats look at each file: the most specific form first, any table last. Those of other packages
 # come before the table.
-FORMATS = ("run_folder", "pool", "lm_eval", "inspect", "helm", "every_eval_ever", "mmlu_pro", "zeroeval", "table")
+FORMATS = ("run_folder", "pool", "lm_eval", "inspect", "helm", "every_eval_ever", "table")
 MOST_FILES = 100_000
 """Files of all folders together."""
 
@@ -67,13 +67,11 @@ class LogSource:
         format: The name of its format.
         path: The file.
         companions: Files that it is read with, for example the results that name the model.
-        member: The member of the zip file `path` that has the responses; None for other files.
     """
 
     format: str
     path: Path
     companions: tuple[Path, ...] = ()
-    member: str | None = None
 
 
 class LogFormat(Protocol):

@@ -209,7 +209,7 @@ def json_lines(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]
         notes.append(f"{path}: {what} left out, because it is not a JSON object; the first is {broken[0]}")
 
 
-def json_items(path: Path, prefix: str = "item", member: str | None = None) -> Iterator[tuple[Any, str]]:
+def json_items(path: Path, prefix: str = "item") -> Iterator[tuple[Any, str]]:
     """The elements of a JSON list, one at a time, and the place of each.
 
     NaN and infinite numbers are read, as Python writes them.
@@ -218,14 +218,13 @@ def json_items(path: Path, prefix: str = "item", member: str | None = None) -> I
         path: The file.
         prefix: Where the elements are: ``item`` if the file is a list, ``samples.item`` if it is an object with the
             list ``samples``, ``status`` for one value of an object.
-        member: The name of a member, if the file is a zip file.
 
     Raises:
         InputError: See :func:`open_stream`; or the file is not JSON, or is cut off.
     """
     number = 0
     try:
-        with open_stream(path, member) as stream:
+        with open_stream(path) as stream:
             text = _JsonText(stream)
             for number, item in enumerate(_elements(text, prefix.split(".")), start=1):
                 stream.next_item()
