@@ -93,7 +93,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
             question.
         judges: The judge of a task with a rubric, and the one that checks it if there are two. For other tasks empty,
             or with ``arms`` the one that chooses among responses.
-        batch_results: Files with answers of batches; see :mod:`advisor.profile.batch`.
     """
 
     candidates: tuple[ModelSpec, ...]
@@ -105,7 +104,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
     command: str
     race: float | None = None
     judges: tuple[ModelSpec, ...] = ()
-    batch_results: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,7 +177,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
             command=command,
             race=options.race_risk if options.race else None,
             judges=judges,
-            batch_results=tuple(map(Path, options.batch_results)),
             **{name: getattr(options, name) for name in names},
         )
         _check_fusion(config)

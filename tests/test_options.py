@@ -280,7 +280,6 @@ def test_a_run_keeps_the_options_that_change_figures() -> None:
     kept = SelectOptions(pool="demo", task="x", limit=3, quiet=True, out=Path("o"), batch_size=2).stored_settings()
     assert (kept["pool"], kept["limit"], kept["seed"]) == ("demo", 3, 0)
     means = {"out", "force", "dry_run", "cache_dir", "as_json", "quiet", "debug", "engine", "ray_address", "batch_size"}
-    means |= {"batch", "batch_results"}
     allowed = {"allow_key_env", "allow_code_execution", "allow_weak_sandbox"}
     of_select = options_of(SelectOptions)
     assert {name for name, each in of_select.items() if not each.is_setting} == means | allowed

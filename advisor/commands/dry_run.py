@@ -1,9 +1,8 @@
-"""``--dry-run`` and ``--batch`` of ``advisor select`` and ``advisor profile``: a run that is planned and not run."""
+"""``--dry-run`` of ``advisor select`` and ``advisor profile``: a run that is planned and not run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -49,14 +48,3 @@ def print_dry_run(options: SelectOptions, check_folder: Callable[[RunConfig], ob
             print(line)
     if plan["problems"]:
         raise typer.Exit(1)
-
-
-def write_questions(options: SelectOptions, folder: Path) -> None:
-    """Write the questions of a run with these options as batch files, and print their paths."""
-    from advisor.config import RunConfig
-    from advisor.profile.batch import write_batches
-    from advisor.progress import Progress
-
-    config = RunConfig.from_options(options, command_line())
-    for path in write_batches(config, folder, Progress(quiet=options.quiet).say):
-        print(path)

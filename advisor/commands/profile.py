@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from advisor.commands.command_line import command_line, print_json
-from advisor.commands.dry_run import print_dry_run, write_questions
+from advisor.commands.dry_run import print_dry_run
 from advisor.options.profile import ProfileOptions
 from advisor.options.select import SelectOptions
 
@@ -24,9 +24,6 @@ def profile(options: ProfileOptions) -> None:
     of_run = SelectOptions(**vars(options), no_verify=True)
     if options.dry_run:
         print_dry_run(of_run)
-        return
-    if of_run.batch is not None:
-        write_questions(of_run, of_run.batch)
         return
     config = with_devices(RunConfig.from_options(of_run, command_line()), progress)
     with open_session(config, progress) as (cache, run_engine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from advisor.commands.command_line import command_line, print_json
-from advisor.commands.dry_run import print_dry_run, write_questions
+from advisor.commands.dry_run import print_dry_run
 from advisor.options.select import SelectOptions
 
 
@@ -21,9 +21,6 @@ def select(options: SelectOptions) -> None:
 
     if options.dry_run:
         print_dry_run(options, check_folder=partial(run_folder, options))
-        return
-    if options.batch is not None:
-        write_questions(options, options.batch)
         return
     folder, result = select_run(options, command_line(), progress)
     if not options.quiet:

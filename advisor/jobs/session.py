@@ -12,7 +12,6 @@ from advisor.config import RunConfig
 from advisor.pool.checks import check_device, check_pool
 from advisor.pool.fit import check_candidates
 from advisor.pool.placement import place_models
-from advisor.profile.batch import read_batches
 from advisor.profile.job_runner import JobRunner, LocalJobRunner
 from advisor.profile.loader import silence_libraries
 from advisor.profile.stored import is_profiled
@@ -42,7 +41,7 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
 
     Raises:
         InputError: A model cannot be used, the cluster cannot be reached or lacks what a model needs, the cache cannot
-            be written, or a file with a batch's answers cannot be used.
+            be written.
     """
     import torch
 
@@ -81,6 +80,4 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
         notes = (*config.dev.notes, *(config.held_out.notes if config.held_out is not None else ()))
         for note in dict.fromkeys(notes):
             progress.say(note)
-        if config.batch_results:
-            read_batches(config, cache, progress.say)
         yield cache, engine

@@ -13,7 +13,7 @@ from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
 _LONGEST = 60  # characters of a wrong value in a message
-_OF_THE_TERMINAL = ("as_json", "batch", "debug", "dry_run")
+_OF_THE_TERMINAL = ("as_json", "debug", "dry_run")
 _TYPES: Mapping[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "True or False"),
     int: ((Integral,), "a whole number"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from advisor.options.option import Options, option
 from advisor.options.shared import (
@@ -28,32 +27,9 @@ class DryRunOptions(Options, panel="Files and output"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchOptions(Options, panel="Files and output"):
-    """Questions that a provider answers as a batch."""
-
-    batch: Path | None = option(
-        None,
-        "Write the questions to models behind servers as OpenAI batch files into this folder; run nothing.",
-        metavar="FOLDER",
-        unless=("dry_run", "as_json"),
-        **MODELS,
-        **MEANS,
-    )
-    batch_results: tuple[str, ...] = option(
-        (),
-        "A file with a batch's answers; can be given several times.",
-        metavar="FILE",
-        unless=("dry_run",),
-        **MODELS,
-        **MEANS,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProfileOptions(
     OutputOptions,
     DryRunOptions,
-    BatchOptions,
     CacheOptions,
     QuantizationOptions,
     InferenceOptions,

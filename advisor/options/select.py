@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.options.option import Options, Range, Source, option
-from advisor.options.profile import BatchOptions, DryRunOptions
+from advisor.options.profile import DryRunOptions
 from advisor.options.shared import (
     ANSWERS,
     LOGS,
@@ -80,7 +80,6 @@ class SourceOptions(Options, panel="Files and output"):
 class SelectOptions(
     OutputOptions,
     DryRunOptions,
-    BatchOptions,
     CacheOptions,
     SourceOptions,
     RaceOptions,
