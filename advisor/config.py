@@ -91,8 +91,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
         command: The command line, for the record.
         race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
             question.
-        judges: The judge of a task with a rubric, and the one that checks it if there are two. For other tasks empty,
-            or with ``arms`` the one that chooses among responses.
+        judges: The judge of a task with a rubric, and the one that checks it if there are two; for other tasks empty.
     """
 
     candidates: tuple[ModelSpec, ...]
@@ -309,12 +308,10 @@ def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Ta
     checking = options.check_judge if isinstance(options, CheckJudgeOptions) else None
     given = {"judge": options.judge, "check-judge": checking}
     if task.rubric is None:
-        chooses = ("judge",) if isinstance(options, FusionOptions) and options.arms else ()
         for option, line in given.items():
-            if line is not None and option not in chooses:
+            if line is not None:
                 raise InputError(
-                    f"--{option} {line}: {task.name} has metric {task.metric}, which needs no judge; leave it out "
-                    "(only --arms asks one, --judge, for the best of several responses)"
+                    f"--{option} {line}: {task.name} has metric {task.metric}, which needs no judge; leave it out"
                 )
     elif given["judge"] is None:
         raise InputError(

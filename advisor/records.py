@@ -26,11 +26,6 @@ candidates give one wrong answer where weak ones are right; that no candidate is
 Verdict = Literal["better", "worse", "equal", "unclear"]
 Shown = Literal["yes", "not_yet", "no"]
 LengthUnit = Literal["characters", "tokens"]
-ArmCode = Literal["single", "cheapest", "self_consistency", "best_of_n", "vote", "fusion", "self_fusion"]
-"""A fusion, and what it is compared with at equal cost; see :class:`advisor.runs.schema.arms.ArmFigures`."""
-ArmReason = Literal["same", "no_vote", "no_judge", "few_voters", "costs_more", "unknown_cost", "failed"]
-"""Why an arm was left out; :class:`advisor.runs.schema.arms.LeftOutArm` explains each."""
-CostUnit = Literal["dollars", "tokens", "calls"]
 Think = Literal["apart"]
 """How the members of a set think that decode together; see :mod:`ensemble.decode.thinking`."""
 

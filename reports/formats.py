@@ -9,7 +9,6 @@ from typing import Any
 
 from advisor.runs.ceiling_sentence import ceiling_in_words
 from advisor.runs.group_sentence import source_of_gain
-from advisor.runs.schema.arms import ArmsSection
 from advisor.runs.schema.result import Result
 from ensemble.common import text
 from ensemble.saved.model_card import escaped
@@ -36,8 +35,7 @@ def markdown(result: Result) -> str:
     recommendation = result.advice.recommendation
     said = result.advice.text if recommendation is None else recommendation.text
     date = [("Date", result.provenance.date[:10])] if result.provenance.date else []
-    arms = [("At equal cost", text.sentence(result.arms.text))] if result.arms else []
-    figures = [(escaped(name), escaped(value)) for name, value in date + _figures(result) + arms]
+    figures = [(escaped(name), escaped(value)) for name, value in date + _figures(result)]
     parts = [
         f"## {escaped(verdict.headline(result))}",
         escaped(text.sentence(said)),
@@ -50,7 +48,7 @@ def markdown(result: Result) -> str:
 
 
 def latex(result: Result) -> str:
-    """Return the leaderboard, the strategies and the arms as tables of LaTeX, for the package booktabs."""
+    """Return the leaderboard and the strategies as tables of LaTeX, for the package booktabs."""
 
     def line(cells: Iterable[str]) -> str:
         return f"{' & '.join(map(_as_latex, cells))} \\\\"
@@ -65,7 +63,7 @@ def latex(result: Result) -> str:
 
 
 def _tables(result: Result) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """The leaderboard, the strategies and the arms: a title, the heads of the columns, and the rows."""
+    """The leaderboard and the strategies: a title, the heads of the columns, and the rows."""
     roles, decodes = result.roles, result.can_decode
     tables = [
         (
@@ -105,27 +103,6 @@ def _tables(result: Result) -> list[tuple[str, tuple[str, ...], list[tuple[str, 
         ]
         heads = ("strategy", "models", result.measure, "95% interval", *gains, "shown", "calls", "price of 1,000")
         tables.append((f"Strategies, {text.counted(result.held_out, 'held-out question')}", heads, rows))
-    if section := result.arms:
-        ends = text.interval_name(section.confidence)
-        rows = [
-            (
-                arm.title,
-                ", ".join(arm.models),
-                text.points(arm.accuracy),
-                text.interval(arm.accuracy_ci),
-                text.difference(arm.gain),
-                text.difference_interval(None if arm.arm == "single" else arm.gain_ci),
-                text.difference(arm.lead),
-                text.difference_interval(arm.lead_ci),
-                text.chance(arm.p_adjusted),
-                text.decimals(arm.calls_per_question),
-                section.cost_of(arm),
-            )
-            for arm in section.arms
-        ]
-        leads = ("gain", ends, "fusion over it", ends, "p")
-        columns = ("arm", "models", result.measure, "95% interval", *leads, "calls", f"{section.unit} of 1,000")
-        tables.append((f"Fusion at equal cost, {text.counted(section.n, 'held-out question')}", columns, rows))
     return tables
 
 
@@ -163,25 +140,6 @@ def strategy_rows(result: Result) -> list[dict[str, Any]]:
             "price_per_1000": each.price_per_1000,
         }
         for each in result.strategies
-    ]
-
-
-def arm_rows(section: ArmsSection) -> list[dict[str, Any]]:
-    """Return the arms of a fusion on the held-out questions, the best single model first; None for an unknown value."""
-    return [
-        {
-            "arm": each.arm,
-            "models": ", ".join(each.models),
-            "draws": each.draws,
-            **_with_ends("accuracy", each.accuracy, each.accuracy_ci),
-            **_with_ends("gain", each.gain, each.gain_ci),
-            **_with_ends("lead", each.lead, each.lead_ci),
-            "p_adjusted": each.p_adjusted,
-            "calls_per_question": each.calls_per_question,
-            "cost_per_1000": each.cost_per_1000,
-            "unit": section.unit,
-        }
-        for each in section.arms
     ]
 
 

@@ -20,7 +20,6 @@ from reports.report_data import ReportData
 from reports.script_data import script_data
 from reports.sections import (
     accuracy_map,
-    arms,
     cost,
     ensemble,
     examples,
@@ -44,7 +43,6 @@ SECTIONS: tuple[tuple[str, str, Callable[[ReportData], dict[str, Any] | None] | 
     ("verdict", "", verdict.values),
     ("pareto", "Accuracy and cost", pareto.values),
     ("strategies", "Strategies", strategies.values),
-    ("arms", "Fusion at equal cost", arms.values),
     ("groups", "Groups", strategies.groups),
     ("group_models", "Groups and models", group_models.values),
     ("prediction", "Prediction", ensemble.prediction),

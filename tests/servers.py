@@ -188,17 +188,10 @@ SKIPS = {"ada": 5, "bob": 7, "cyd": 9}
 
 
 class Adders:
-    """A server of three models with prices and usage. Each is wrong on some sums, also after it has read drafts.
+    """A server of three models with prices and usage. Each is wrong on some sums, unless it has read drafts."""
 
-    Args:
-        writes: Whether a model that reads drafts adds rightly.
-        drawn: How many of three draws of a model add rightly where its first response does not.
-    """
-
-    def __init__(self, *, writes: bool = True, drawn: int = 0) -> None:
+    def __init__(self) -> None:
         self.read: list[tuple[str, str]] = []
-        self.usage = True
-        self._writes, self._drawn = writes, drawn
 
     def __call__(self, path: str, body: dict[str, Any]) -> Answer:
         if path.endswith("/models"):
@@ -210,8 +203,7 @@ class Adders:
         self.read.append((name, prompt))
         total = sum(map(int, numbers[-1]))
         reads = "before it come" in prompt.lower()
-        is_lucky = bool(body.get("temperature")) and body["seed"] % 3 < self._drawn
-        is_right = total % SKIPS[name] or (reads and self._writes) or is_lucky
-        usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 4} if self.usage else {}
+        is_right = total % SKIPS[name] or reads
+        usage = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 4}
         text = f" It is {total if is_right else total + 1}."
         return as_json({"choices": [{"text": text, "finish_reason": "stop"}], "usage": usage})

@@ -274,7 +274,6 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "single_models",
             "advice",
             "looks",
-            "arms",
             "judge",
             "provenance",
         )

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_fixture import make_arms, make_result, make_samples, write_json
+from report_fixture import make_result, make_samples, write_json
 from typer.testing import CliRunner
 
 from advisor.cli import app
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result
-from ensemble.common.text import difference, difference_interval, of_thousand, points, sentence
-from ensemble.errors import InputError
+from ensemble.common.text import difference_interval, of_thousand, sentence
 from ensemble.saved.model_card import escaped
 from reports import write_report
-from reports.formats import arm_rows, as_csv, latex, leaderboard_rows, markdown, strategy_rows
+from reports.formats import as_csv, latex, leaderboard_rows, markdown, strategy_rows
 
 HOSTILE = "=cmd|<b>x</b>`[a](b)"
 
@@ -98,35 +97,6 @@ def test_strategies_have_their_intervals_in_csv_and_markdown(tmp_path: Path, fig
     low, high = result.strategies[0].expected_gain_ci or (0.0, 0.0)
     assert [float(row[f"expected_gain_{end}"]) for end in ("low", "high")] == pytest.approx([low, high], rel=1e-5)
     assert f"| {difference_interval((low, high))} |" in markdown(result)
-
-
-def test_the_arms_of_a_fusion_are_in_every_form(tmp_path: Path, figures: dict[str, Any]) -> None:
-    result = read(tmp_path, {**figures, "arms": make_arms()})
-    assert result.arms is not None
-    written = markdown(result)
-    assert f"- At equal cost: {escaped(sentence(result.arms.text))}\n" in written
-    (_, table) = written.split("### Fusion at equal cost, ")
-    (fusion,) = (line for line in table.splitlines() if line.startswith("| fusion by ") and "own" not in line)
-    own = next(each for each in result.arms.arms if each.arm == "fusion")
-    assert f" {points(own.accuracy)} | " in fusion
-    assert f" {difference(own.gain)} | {difference_interval(own.gain_ci)} | " in fusion
-    assert latex(result).count(r"\begin{tabular}") == 3
-    rows = list(csv.DictReader(io.StringIO(as_csv(arm_rows(result.arms)))))
-    assert [row["arm"] for row in rows] == [each.arm for each in result.arms.arms]
-    for row, each in zip(rows, result.arms.arms, strict=True):
-        assert float(row["accuracy"]) == pytest.approx(each.accuracy, rel=1e-5)
-        assert row["lead"] == ("" if each.lead is None else str(each.lead))
-        assert row["unit"] == result.arms.unit
-
-
-def test_the_command_prints_the_arms_where_a_run_has_them(tmp_path: Path, figures: dict[str, Any]) -> None:
-    arguments = ["--format", "csv", "--table", "arms"]
-    folder = write_json(tmp_path / "with", {**figures, "arms": make_arms()})
-    ran = CliRunner().invoke(app, ["report", str(folder), *arguments])
-    assert (ran.exit_code, ran.stdout.splitlines()[1][:7]) == (0, "single,")
-    ran = CliRunner().invoke(app, ["report", str(write_json(tmp_path / "without", figures)), *arguments])
-    assert isinstance(ran.exception, InputError)
-    assert "without: it has no arms; run `advisor select --fusion WRITER --arms`" in str(ran.exception)
 
 
 def test_tables_of_latex_escape_names(tmp_path: Path, figures: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from report_fixture import (
-    make_arms,
     make_evaluation,
     make_judges,
     make_result,
@@ -40,7 +39,6 @@ SAMPLES = make_samples(dev=6, held_out=4)
 RESULT = make_result(SAMPLES)
 EVALUATION = make_evaluation(RESULT)
 RESULT["judge"], EVALUATION["judge"] = make_judges()
-RESULT["arms"] = make_arms()
 
 
 def read(folder: Path) -> ReportData:
@@ -56,10 +54,6 @@ FIXED = {
     "shown",
     "mode",
     "set_by",
-    "pays",
-    "decided_by",
-    "unit",
-    "arm",
     "reason_code",
     "code",
 }

@@ -27,14 +27,10 @@ def _write_report(run: Path, options: ReportOptions) -> None:
         print(write_report(run))
         return
     from advisor.runs.run import Run
-    from reports.formats import arm_rows, as_csv, latex, leaderboard_rows, markdown, strategy_rows
+    from reports.formats import as_csv, latex, leaderboard_rows, markdown, strategy_rows
 
     result = Run.open(run).result
-    if options.form == "csv" and options.table == "arms":
-        if result.arms is None:
-            raise InputError(f"{run}: it has no arms; run `advisor select --fusion WRITER --arms`")
-        print(as_csv(arm_rows(result.arms)), end="")
-    elif options.form == "csv":
+    if options.form == "csv":
         print(as_csv((leaderboard_rows if options.table == "leaderboard" else strategy_rows)(result)), end="")
     else:
         print((markdown if options.form == "md" else latex)(result), end="")

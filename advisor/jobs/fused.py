@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -38,22 +38,19 @@ class Fused(NamedTuple):
         return {name: Cost.total(own) for name, own in costs.items()}
 
 
-MOST_DRAWS = 32
-"""Responses of a model at the cost of others; one that answers at once would have to write a hundred."""
+_MOST_DRAWS = 32
+"""Responses of a model with the tokens of others; one that answers at once would have to write a hundred."""
 
 
-def draws_worth(
-    profiler: Profiler, model: str, task: Task, seed: int, budget: float, cost: Callable[[Profile], float]
-) -> list[Profile]:
-    """As many responses of a model as cost a budget, to the nearest whole number, from 1 to 32.
+def draws_worth(profiler: Profiler, model: str, task: Task, seed: int, budget: float) -> list[Profile]:
+    """As many responses of a model as have a budget of tokens, to the nearest whole number, from 1 to 32.
 
     Args:
         profiler: Asks the model.
         model: The model.
         task: The questions.
         seed: Of the first response; the next one has the next seed, so that a repeated run finds both in the cache.
-        budget: What they may cost, for all questions together.
-        cost: What a response to each question costs, in the same unit.
+        budget: The tokens of all questions together.
 
     Raises:
         MemberError: The model failed.
@@ -61,9 +58,9 @@ def draws_worth(
     drawn: list[Profile] = []
     spent = 0.0
     # Half a response more than the budget is as far from it as half a response less.
-    while not drawn or (spent + spent / len(drawn) / 2 < budget and len(drawn) < MOST_DRAWS):
+    while not drawn or (spent + spent / len(drawn) / 2 < budget and len(drawn) < _MOST_DRAWS):
         drawn.append(profiler.drawn(model, task, TEMPERATURE, seed + len(drawn)))
-        spent += cost(drawn[-1])
+        spent += drawn[-1].cost.tokens
     return drawn
 
 

@@ -278,7 +278,7 @@ class Evaluator:
             seeds = range(seed, seed + len(self._names))
             samples = [self._profiler.drawn(best, self.task, TEMPERATURE, each) for each in seeds]
         else:
-            samples = draws_worth(self._profiler, best, self.task, seed, tokens, lambda each: each.cost.tokens)
+            samples = draws_worth(self._profiler, best, self.task, seed, tokens)
         profile, _ = chosen(CONTROL, cast("ResponseMethod", self._responder("voting")), self.task, samples)
         ms_per_token, seconds = zip(*(_speed(sample.cost) for sample in samples), strict=True)
         # All samples are needed for one answer, so their times add up.

@@ -25,7 +25,6 @@ from advisor.compare.pairs import Pair
 from advisor.jobs.held_out import Verified
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
 from advisor.records import CONFIDENCE, Answer, Cost, Decision, Limits, Profile, Selection, Standing, alpha_of
-from advisor.runs.schema.arms import ArmsSection
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import SCHEMA_VERSION, GroupAccuracy
 from advisor.runs.schema.result import (
@@ -88,7 +87,6 @@ class Outcome:
         confidence: Two-sided, of the intervals of gains.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.jobs.traces`.
         looks: The looks at held-out questions, of this run and of earlier ones in the same folder.
-        arms: ``arms`` of ``result.json``; None without ``--arms``.
         judge: ``judge`` of ``result.json``; None for a task without a judge.
         provenance: What is needed to repeat the run.
     """
@@ -115,7 +113,6 @@ class Outcome:
     confidence: float = CONFIDENCE
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
-    arms: ArmsSection | None = None
     judge: Mapping[str, Any] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -194,7 +191,6 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
             confidence=outcome.confidence,
         ),
         looks=tuple(LookRecord(**asdict(look)) for look in outcome.looks),
-        arms=outcome.arms,
         judge=None if outcome.judge is None else JudgeSection.model_validate(outcome.judge),
         provenance=Provenance(**{**outcome.provenance, **({} if settings is None else {"settings": dict(settings)})}),
     )

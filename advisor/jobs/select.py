@@ -39,7 +39,6 @@ from advisor.choose.rules import select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
-from advisor.jobs.arms import run_arms
 from advisor.jobs.earlier_looks import looks_or_note
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
 from advisor.jobs.judged import direct_comparison, judge_section, warnings_on_judge, written_by_name
@@ -154,10 +153,9 @@ def run(
         UniteError: All candidates failed, or a judge.
     """
     profiler, judge = open_profiler(config, cache, progress, engine=engine)
-    scorer = judge if config.dev.rubric is not None else None
-    if scorer:
-        held_out = None if config.held_out is None else scorer.sign(config.held_out)
-        config = replace(config, dev=scorer.sign(config.dev), held_out=held_out)
+    if judge:
+        held_out = None if config.held_out is None else judge.sign(config.held_out)
+        config = replace(config, dev=judge.sign(config.dev), held_out=held_out)
     candidates = profile_candidates(config, profiler, progress)
     # From here on the held-out questions are those that were asked.
     config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
@@ -173,11 +171,7 @@ def run(
     readers = close_candidates(standings, margins, rules)[:READERS] if config.held_out is not None else []
     token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
-    judged = _judged(scorer, config, by_name, chosen, compared, profiler.failures) if scorer else None
-    # A candidate that fails as an arm is no failed candidate; and the draws are no part of the judge's figures.
-    failures = dict(profiler.failures)
-    best = compared.results[0].best_single_model if compared.results else ""
-    arms = run_arms(config, chosen, best, profiler, judge, progress) if config.arms else None
+    judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
     doubts = run_doubts(profiles, config.dev, intervals[profiles[0].model][0], chance_of(config.dev))
     notes = (*(each.text for each in doubts), *warnings_on_judge(judged))
     return Outcome(
@@ -185,10 +179,9 @@ def run(
         rules=rules,
         standings=standings,
         selection=selection,
-        failures=failures,
+        failures=profiler.failures,
         pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements, rules),
         advice=replace(_advise(config, chosen, compared, looks, notes, judged), doubts=doubts),
-        arms=arms,
         judge=judged,
         task=config.dev,
         profiles=tuple(profiles),

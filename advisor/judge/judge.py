@@ -22,19 +22,19 @@ from functools import cached_property
 
 from advisor.config import InferenceConfig, RunConfig
 from advisor.judge.family import family_of
-from advisor.judge.prompts import Shown, choosing_rubric, judge_task, verdict_of
+from advisor.judge.prompts import Shown, judge_task, verdict_of
 from advisor.judge.verdicts import Grade, Match
 from advisor.pool.fingerprint import Fingerprint
 from advisor.pool.weights import EQUAL
 from advisor.profile.job_runner import JobRunner
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Answer, Cost, Profile
+from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
 from advisor.servers.identity import ServerIdentity
-from advisor.tasks.task import Rubric, Task, sha256
+from advisor.tasks.task import Task, sha256
 from ensemble.common.text import counted, visible
-from ensemble.errors import JudgeError, MemberError
+from ensemble.errors import InputError, JudgeError, MemberError
 from ensemble.models.check import control_tokens
 
 TIE = 0.5
@@ -63,8 +63,7 @@ class Judge:
     """Grades the responses of a run with one or two models.
 
     Args:
-        config: The run; it has one or two judges. For a task without a judge it has one, whose grades choose among
-            responses and are no scores.
+        config: The run; it has a task with a rubric, and one or two judges.
         cache: The response cache.
         progress: Shows progress and messages.
         engine: Runs the judges; None for this process.
@@ -74,7 +73,6 @@ class Judge:
         names: The names of the judges; the scores are the first one's.
         identities: What determines the judges' verdicts, by name.
         families: The family of each candidate and judge, by name.
-        costs: What the judges' verdicts took, by name.
         note: That a judge reads responses which it wrote itself; None if it does not.
 
     Raises:
@@ -84,7 +82,10 @@ class Judge:
     def __init__(
         self, config: RunConfig, cache: ResponseCache, progress: Progress, engine: JobRunner | None = None
     ) -> None:
-        self._rubric: Rubric = config.dev.rubric or choosing_rubric()
+        rubric = config.dev.rubric
+        if rubric is None:
+            raise InputError(f"{config.dev.name} has no judge")
+        self._rubric = rubric
         self._candidates = {entry.name: entry.checkpoint for entry in config.candidates}
         self._progress = progress
         judges = replace(config, candidates=config.judges, weights=EQUAL, inference=judging(config))
@@ -97,11 +98,10 @@ class Judge:
             each.name: (each.family or family_of(each.checkpoint.name)).lower()
             for each in (*config.candidates, *config.judges)
         }
-        self.costs: dict[str, list[Cost]] = {name: [] for name in self.names}
         self._splits: dict[str, _Split] = defaultdict(lambda: _Split(tuple({} for _ in self.names)))
         # By their files or addresses: a judge's line may give a candidate another name.
         own = [judge.name for judge in config.judges if judge.checkpoint in self._candidates.values()]
-        self.note = _OWN.format(", ".join(own)) if own and config.dev.rubric is not None else None
+        self.note = _OWN.format(", ".join(own)) if own else None
         if self.note is not None:
             progress.say(self.note)
 
@@ -256,7 +256,6 @@ class Judge:
                 f"the judge {name} failed: {error.without(name)}; correct it and run the same "
                 "command again: it continues from the stored responses and verdicts"
             ) from error
-        self.costs[name].append(profile.cost)
         return dict(zip(shown, profile.answers, strict=True))
 
     def _is_unread(self, answer: Answer) -> bool:

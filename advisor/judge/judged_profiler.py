@@ -110,7 +110,7 @@ def open_profiler(
     """
     # Judges and candidates share it, and so the memory.
     engine = engine or LocalJobRunner(config.cache_dir, deterministic=config.inference.deterministic)
-    judge = Judge(config, cache, progress, engine) if config.judges else None
-    if judge is None or config.dev.rubric is None:
-        return Profiler(config, cache, progress, engine=engine), judge
+    if not config.judges:
+        return Profiler(config, cache, progress, engine=engine), None
+    judge = Judge(config, cache, progress, engine)
     return JudgedProfiler(config, cache, progress, judge, engine=engine), judge

@@ -14,12 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from advisor.draft.open_ended import judge_of
 from advisor.records import Answer
 from advisor.tasks.data_files import Record
-from advisor.tasks.schema import JudgeSettings
 from advisor.tasks.task import JUDGE, Example, Rubric, Score, Task
-from advisor.tasks.task_file import Texts, rubric_of
 from advisor.tasks.templates import Template, find_answers
 from ensemble.common.text import without_tokens
 
@@ -29,15 +26,6 @@ CUT = "\n[... cut]"
 """Stands where the rest of a long response is left out: without it a judge would take its end for the model's fault."""
 _AGAIN = "\n\nWrite the verdict alone, once, in the form that is asked for above. Quote nothing."
 """Ends the prompt of a judge whose first text has no verdict that can be read."""
-
-
-def choosing_rubric() -> Rubric:
-    """How a judge grades the responses to a task without a judge, where the best of several is taken.
-
-    It is what ``advisor init`` writes for tasks with a judge. It shows no reference, because production has none.
-    """
-    settings = JudgeSettings.model_validate(judge_of(has_reference=False))
-    return rubric_of(settings, Texts("the prompt of --judge"))
 
 
 class Shown(NamedTuple):

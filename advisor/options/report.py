@@ -11,7 +11,7 @@ from advisor.options.shared import DebugOptions
 from ensemble.errors import InputError
 
 ReportFormat = Literal["html", "md", "csv", "latex"]
-ReportTable = Literal["leaderboard", "strategies", "arms"]
+ReportTable = Literal["leaderboard", "strategies"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ReportOptions(DebugOptions, RunsArgument):
     table: ReportTable = option(
         "leaderboard",
         "The table of --format csv.",
-        metavar="<leaderboard|strategies|arms>",
+        metavar="<leaderboard|strategies>",
         one_of=get_args(ReportTable),
     )
     diff: bool = option(False, "Hold the second run against the first one.")

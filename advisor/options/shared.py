@@ -142,7 +142,7 @@ class JudgeOptions(KeyOptions, panel="Judge"):
 
     judge: str | None = option(
         None,
-        "For a task with metric judge (or --arms): a candidate's name, or a model as a line of a pool file has it.",
+        "For a task with metric judge: a candidate's name, or a model as a line of a pool file has it.",
         metavar="LINE",
         **MODELS,
     )
@@ -362,12 +362,6 @@ class FusionOptions(Options, panel="Choosing and verifying"):
         None,
         "The writer's prompt, a Jinja2 template over prompt and responses.",
         metavar="FILE",
-        needs=("fusion", ()),
-        **VERIFIED,
-    )
-    arms: bool = option(
-        False,
-        "Ask what the fusion's cost buys otherwise (more responses of one model, ...), and say whether it pays.",
         needs=("fusion", ()),
         **VERIFIED,
     )

@@ -20,7 +20,6 @@ from advisor.records import join, signed
 from advisor.runs.ceiling_sentence import ceiling_in_words
 from advisor.runs.group_sentence import source_of_gain
 from advisor.runs.judge_sentences import on_split, on_strategy
-from advisor.runs.schema.arms import ArmsSection
 from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import Accuracy
@@ -41,7 +40,6 @@ from ensemble.common.text import (
     of_thousand,
     p_value,
     price,
-    share,
     shortened,
     shown,
     visible,
@@ -131,11 +129,6 @@ def print_tables(result: Result) -> None:
     if result.strategies:
         console.print()
         console.print(strategies(result))
-    if result.arms:
-        console.print()
-        console.print(arms(result.arms))
-        for each in result.arms.left_out:
-            console.print(_plain(f"{each.arm.replace('_', ' ')} was left out: {each.reason}"), soft_wrap=True)
     _print_judge(result.judge, console)
 
 
@@ -169,8 +162,7 @@ def print_conclusion(result: Result, report: Path) -> None:
         recommended = [f"Recommended: {recommendation.text}", *_of_thousand(result, recommendation), *_source(result)]
         recommended += [possible] if (possible := ceiling_in_words(result)) else []
         shown_by = f"Shown by the test: {_shown(result, recommendation)}"
-        fused = [f"At equal cost: {result.arms.text}"] if result.arms else []
-        lines = [*recommended, shown_by, f"Cost: {_cost(recommendation)}", *fused, *lines]
+        lines = [*recommended, shown_by, f"Cost: {_cost(recommendation)}", *lines]
     else:
         lines = ["Recommended: nothing yet, because no strategy was compared on held-out questions.", *lines]
     for line in lines:
@@ -292,26 +284,6 @@ def strategies(result: Result) -> Table:
             "–" if row.is_single or row.shown is None else shown(row.shown),
             _number(row.calls_per_question, ".1f"),
             *([price(row.price_per_1000)] if is_priced else []),
-        )
-    return table
-
-
-def arms(section: ArmsSection) -> Table:
-    """What the cost of a fusion buys otherwise."""
-    table = _table(f"The fusion at equal cost, {counted(section.n, 'held-out question')}", "arm", interval=False)
-    table.caption = f"lead: of the fusion, with p after correction for all arms; cost: of the fusion's {section.unit}"
-    table.caption_justify = "left"
-    for heading in ("gain", "lead", "p", "calls", "cost"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for each in section.arms:
-        table.add_row(
-            Names(each.title, style="bold" if each.arm == "fusion" else ""),
-            _number(each.accuracy, ".1f"),
-            _gain(each.gain),
-            _gain(each.lead),
-            "" if each.p_adjusted is None else chance(each.p_adjusted),
-            _number(each.calls_per_question, ".0f"),
-            share(section.share_of(each)),
         )
     return table
 

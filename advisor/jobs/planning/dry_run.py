@@ -5,17 +5,15 @@ Only tokenizers are loaded. Nothing is written, and no request goes to a server 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoTokenizer
 
-from advisor.advice.arms import TOKEN
 from advisor.config import BEST, InferenceConfig, RunConfig
-from advisor.jobs.fused import MOST_DRAWS, reading_task
+from advisor.jobs.fused import reading_task
 from advisor.jobs.planning.judging import UNKNOWN, decoded_sets, judge_prompts, verdicts, written_anew
 from advisor.jobs.planning.plan import (
     expected_seconds,
@@ -26,7 +24,6 @@ from advisor.jobs.planning.plan import (
     tokens_written,
 )
 from advisor.judge.judge import judging
-from advisor.judge.prompts import choosing_rubric
 from advisor.options.shared import split_names
 from advisor.pool.fit import weights_here
 from advisor.profile.stored import Said, splits_of, stored_responses, unanswered
@@ -36,12 +33,14 @@ from advisor.tasks.task import Example, Task
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check_tokenizer
 from ensemble.models.member import Member
-from ensemble.models.spec import ChatTemplate, Dialogue, ModelSpec, Sourced
+from ensemble.models.spec import ChatTemplate, Dialogue, ModelSpec, Price, Sourced
 from ensemble.runtime.model_runner import ModelRunner
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 SHOWN = 3
 """Prompts that are shown of each model."""
+TOKEN = Price(1e6, 1e6)
+"""The price of a token, read or written, where not all prices are known."""
 
 
 class _TokenizerOnly(Member):
@@ -79,7 +78,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     Returns:
         ``models``: the plan of each candidate (see :func:`advisor.jobs.planning.plan.plan_model`) with its prompts, its
         token counts, the generations that the cache lacks, seconds and dollars at most; ``readers``: the same for the
-        new calls of a fusion, and of its arms if ``arms`` says so; ``judges``: for the judges; ``together`` and
+        new calls of a fusion; ``judges``: for the judges; ``together`` and
         ``loading``, see :mod:`advisor.jobs.planning.plan`; ``problems``; and ``total``.
 
     Raises:
@@ -115,7 +114,6 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         "held_out": None if config.held_out is None else len(config.held_out.examples),
         "models": models,
         "readers": readers,
-        "arms": config.arms,
         "judges": judges,
         "together": together,
         "loading": _loading(config, every),
@@ -134,7 +132,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
 
 
 def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict[str, Any]]:
-    """The plans of a fusion's new calls: drafts that are drawn, prompts with drafts, and arms; empty without one.
+    """The plans of a fusion's new calls: drafts that are drawn, and prompts with drafts; empty without one.
 
     The dev questions choose the best model, and a panel or a writer that the options do not name. Each plan that
     depends on them is that of the model with which it costs most, with the most calls and the most time of any model.
@@ -154,64 +152,28 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
         asked = reading_task(task, config.writer_prompt, [unknown] * count) if count else task
         return _Prompts(asked.examples, [count] * n, inference.limit(task), tokens_written(task, inference))
 
-    def plan(role: str, name: str, prompts: _Prompts, count: float) -> dict[str, Any]:
-        return {"role": role, **_plan(by_name[name], inference, prompts, math.ceil(count), problems[name], task)}
+    def plan(role: str, name: str, prompts: _Prompts, count: int) -> dict[str, Any]:
+        return {"role": role, **_plan(by_name[name], inference, prompts, count, problems[name], task)}
 
     def cost(made: Mapping[str, Any]) -> float:
-        price = by_name[made["model"]].price
-        return (price if price is not None and are_priced else TOKEN).of(made["read_tokens"], made["new_tokens"]) or 0.0
+        price = by_name[made["model"]].price if are_priced else None
+        return (price or TOKEN).of(made["read_tokens"], made["new_tokens"]) or 0.0
 
     def most(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
         known = [each["seconds"] for each in plans if each["seconds"] is not None]
         dearest = max(plans, key=lambda each: cost(each) * each["questions"])
         return {**dearest, "questions": max(each["questions"] for each in plans), "seconds": max(known, default=None)}
 
-    def costs(prompts: _Prompts) -> dict[str, float]:
-        """What one response to them costs, by model."""
-        return {name: cost(plan("", name, prompts, 0)) for name in by_name}
-
     drawing, reading = reads(0), reads(drafts)
     # Each cost counts the tokens of all prompts, so none is made that nothing needs.
-    draw = {} if named and not config.arms else costs(drawing)
+    draw = {} if named else {name: cost(plan("", name, drawing, 0)) for name in by_name}
     panel = named or tuple(sorted(by_name, key=draw.__getitem__, reverse=True)[: config.rules.max_voters])
     writers = tuple(by_name) if config.fusion == BEST else (config.fusion,)
     plans = [most([plan("fusion, written by", name, reading, n) for name in writers])]
     again = n * (config.rounds - 1)
     plans += [plan("fusion, drafts read by", name, reading, again) for name in panel if again]
     plans += [plan("fusion, drafts of", name, drawing, n * config.drafts) for name in panel if config.drafts > 1]
-    if not config.arms:
-        return plans
-
-    def responses(name: str, budget: float) -> float:
-        """How many responses a budget buys. The last one may exceed it, but one alone that does is not asked."""
-        whole = budget / draw[name]
-        return min(MOST_DRAWS, whole + min(1.0, whole))
-
-    read = costs(reading)
-    drafting = sum(config.drafts * draw[name] + (config.rounds - 1) * read[name] for name in panel)
-    budget = drafting + max(read[name] for name in writers)
-    own = {name: responses(name, drafting) for name in writers}
-    drawn = most([plan("arm, responses of", name, drawing, n * responses(name, budget)) for name in by_name])
-    # The writer may read more drafts than in the fusion.
-    return [
-        *plans,
-        drawn,
-        *_choosing(config, task, drawn["questions"]),
-        most([plan("arm, own drafts of", name, drawing, n * count) for name, count in own.items()]),
-        most(
-            [plan("arm, own drafts read by", name, reads(max(1, math.ceil(count))), n) for name, count in own.items()]
-        ),
-    ]
-
-
-def _choosing(config: RunConfig, task: Task, responses: int) -> Iterator[dict[str, Any]]:
-    """The plan of a judge that chooses among responses to a task without a judge; none without one."""
-    if task.rubric is None and config.judges:
-        (judge,), inference = config.judges, judging(config)
-        asked, missing = judge_prompts(task, choosing_rubric())
-        shown = _Prompts(asked.examples, missing, config.inference.limit(task), tokens_written(asked, inference))
-        made = _plan(judge, inference, shown, responses, problem_of(judge, inference), asked)
-        yield {"role": "arm, best response by", **made}
+    return plans
 
 
 def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from advisor.config import RunConfig
-from advisor.jobs.fused import MOST_DRAWS
 from advisor.jobs.planning.plan import expected_seconds, plan_model, tokens_written
 from advisor.jobs.planning.words import duration
 from advisor.judge.judge import judging
@@ -18,14 +17,10 @@ UNKNOWN = "[response]"
 
 
 def written_anew(config: RunConfig) -> dict[str, int]:
-    """How many texts of others than candidates are judged at most for each question of a split.
-
-    Those of sets that decode, of a fusion, and of its arms: a second fusion, and responses that the second judge takes.
-    """
+    """How many texts of sets that decode and of a fusion are judged at most for each question of a split."""
     sets = decoded_sets(config)
     if config.held_out is not None and config.fusion is not None:
-        arms = (1 + (MOST_DRAWS if len(config.judges) > 1 else 0)) if config.arms else 0
-        sets[config.held_out.split] = sets.get(config.held_out.split, 0) + 1 + arms
+        sets[config.held_out.split] = sets.get(config.held_out.split, 0) + 1
     return sets
 
 

@@ -125,9 +125,7 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     if plan["held_out"] is not None:
         yield f"verifying    at most {total['alone']:,} of single models, and {total['together']:,} of sets"
     if plan["readers"]:
-        # How many responses the fusion's cost buys depends on their lengths.
-        about = "about" if plan["arms"] else "at most"
-        yield f"fusing       {about} {counted(total['reading'], 'call')}; those that are stored are not asked again"
+        yield f"fusing       at most {counted(total['reading'], 'call')}; those that are stored are not asked again"
     if plan["judges"]:
         yield f"judging      at most {counted(total['judging'], 'verdict')}; those that are stored are not asked again"
     yield visible(f"time         {_time(total, [model for *_, model in asked])}")

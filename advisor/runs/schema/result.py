@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from advisor.records import Doubt, LengthUnit, ReasonCode, RunDoubtCode, Shown, Status, Think, Verdict
-from advisor.runs.schema.arms import ArmsSection
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import Accuracy, GroupAccuracy, Measured, OfMethod, OfModel
 from advisor.runs.schema.strategy import StrategyKey
@@ -633,8 +632,6 @@ class Result(Schema):
     """what is proven, and what to run"""
     looks: tuple[LookRecord, ...] = ()
     """the looks at the held-out questions, of this run and of earlier ones in the same folder"""
-    arms: ArmsSection | None = None
-    """with `--arms` whether the fusion pays at equal cost; else null"""
     judge: JudgeSection | None = None
     """for a task with `metric: judge` how the judge decided; else null"""
     provenance: Provenance = Provenance()
