@@ -222,8 +222,14 @@ class LogsConfig(LogsOptions, ConfidenceOptions, SeedOptions):
     @cached_property
     def options(self) -> LogOptions:
         """What the readers of logs are told."""
-        names = split_names(self.model_columns or "")
-        return LogOptions(score=self.score, cluster=self.cluster, columns=self.columns(), model_columns=names)
+        columns = self.columns()
+        return LogOptions(
+            score=columns.get("score"),
+            cluster=columns.pop("cluster", None),
+            evaluation=columns.pop("evaluation", None),
+            model_columns=split_names(columns.pop("models", "")),
+            columns=columns,
+        )
 
     def join(
         self,
@@ -247,8 +253,6 @@ class LogsConfig(LogsOptions, ConfidenceOptions, SeedOptions):
                 paths,
                 replace(self.options, needs_score=needs_score),
                 models=models,
-                only=self.log_format,
-                task=self.log_task,
                 scoring=self.scoring,
                 notes=notes,
             )
@@ -260,16 +264,16 @@ class LogsConfig(LogsOptions, ConfidenceOptions, SeedOptions):
 
 
 def read_scoring(options: LogsOptions, task: str | None) -> Scoring | None:
-    """How the responses of logs are scored again: by ``--metric`` and ``--extract``, or as a task file does.
+    """How the responses of logs are scored again: by ``--metric``, or as a task file does.
 
     Raises:
         InputError: The metric does not exist or cannot score logs, or the pattern or the task file cannot be used.
     """
     if task is not None:
         if options.metric is not None:
-            raise InputError("--task has a metric and a pattern; leave out --metric and --extract, or --task")
+            raise InputError("--task has a metric; leave out --metric or --task")
         return Scoring.of_task(task)
-    return None if options.metric is None else Scoring(options.metric, options.extract)
+    return None if options.metric is None else Scoring.of_text(options.metric)
 
 
 def load_split(options: QuestionOptions, split: str, seed: int = 0, *, needs_reference: bool = True) -> Task:

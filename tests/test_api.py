@@ -180,7 +180,7 @@ def test_a_run_on_logs_is_not_replaced_by_one_on_other_logs(place: Place) -> Non
     rows = [{"id": n, "a": str(n), "b": str(n % 3), "reference": str(n)} for n in range(40)]
     for name in ("one", "two"):
         place.write(f"{name}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
-    columns = ("--model-columns", "a,b", "--metric", "exact_match", "--quiet", "--out", "run")
+    columns = ("--column", "models=a,b", "--metric", "exact_match", "--quiet", "--out", "run")
     assert place.advisor("select", "--logs", "one.jsonl", *columns).status == 0
     assert "--logs was one.jsonl, and is two.jsonl" in place.advisor("select", "--logs", "two.jsonl", *columns).line
 
@@ -188,7 +188,7 @@ def test_a_run_on_logs_is_not_replaced_by_one_on_other_logs(place: Place) -> Non
 def test_logs_may_be_one_path(place: Place) -> None:
     rows = [{"id": n, "a": str(n), "b": str(n % 3), "reference": str(n)} for n in range(40)]
     place.write("one.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
-    run = select(logs=Path("one.jsonl"), model_columns="a,b", metric="exact_match", quiet=True)
+    run = select(logs=Path("one.jsonl"), column=["models=a,b"], metric="exact_match", quiet=True)
     assert run.json["provenance"]["settings"]["logs"] == ["one.jsonl"]
 
 

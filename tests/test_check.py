@@ -300,7 +300,7 @@ def test_clusters_widen_the_interval(vote: Place) -> None:
         )
     vote.write("new.jsonl", "\n".join(lines) + "\n")
     plain, clustered = (
-        check(vote, "--logs", "new.jsonl", *more)[1]["measured_gain_ci"] for more in ((), ("--cluster", "group"))
+        check(vote, "--logs", "new.jsonl", *more)[1]["measured_gain_ci"] for more in ((), ("--column", "cluster=group"))
     )
     assert plain[0] > clustered[0] and plain[1] <= clustered[1]
 

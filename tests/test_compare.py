@@ -522,7 +522,7 @@ def test_a_file_may_have_the_mark_of_a_model_in_its_name(place: Place) -> None:
 def test_clusters_come_from_a_field(place: Place) -> None:
     a, b, labels = clustered(np.random.default_rng(1), 30, 5)
     write_log(place.folder / "log.jsonl", {"a": a.tolist(), "b": b.tolist()}, group=lambda n: labels[n])
-    found = compared(place, "log.jsonl#a", "log.jsonl#b", "--cluster", "group")
+    found = compared(place, "log.jsonl#a", "log.jsonl#b", "--column", "cluster=group")
     assert found["clusters"] == {"field": "group", "n": 30}
     assert found["pairs"][0]["p_two_sided"] == pytest.approx(cluster_sign_flip(b - a, labels))
     assert found["pairs"][0]["difference_ci"] == pytest.approx(cluster_interval(b - a, labels))
@@ -691,7 +691,7 @@ def test_other_references_under_the_same_ids_are_other_questions(place: Place) -
         (("old.jsonl", "new.jsonl", "--fail-if-worse", "-1"), "--fail-if-worse -1: give points from 0 to 100"),
         (("old.jsonl", "new.jsonl", "--fail-if-unsure"), "--fail-if-unsure has no effect without --fail-if-worse"),
         (("old.jsonl", "new.jsonl", "--html", "no/page.html"), "--html no/page.html: give the name of a file"),
-        (("old.jsonl", "new.jsonl", "--cluster", "passage"), "--cluster passage"),
+        (("old.jsonl", "new.jsonl", "--column", "cluster=passage"), "--column cluster=passage"),
     ],
 )
 def test_bad_input_is_one_line(logs: Place, arguments: tuple[str, ...], reason: str) -> None:

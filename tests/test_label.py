@@ -372,7 +372,7 @@ def test_responses_of_a_table_without_references_are_read_by_a_metric(place: Pla
         for n in range(30)
     ]
     write_rows(place.folder / "answers.csv", rows)
-    ran = place.advisor("label", "--logs", "answers.csv", "--model-columns", "a,b,c", "--metric", "number")
+    ran = place.advisor("label", "--logs", "answers.csv", "--column", "models=a,b,c", "--metric", "number")
     assert ran.status == 0, ran.err
     assert {row["A"] for row in rows_of(place.folder / "labels.csv")} <= {str(n) for n in range(40)}
 

@@ -99,7 +99,7 @@ def test_the_user_chooses_a_score_by_its_name_or_ids(tmp_path: Path, score: str,
 
 
 def test_a_score_that_the_log_lacks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--score bleu: .* has no such score; it has accuracy"):
+    with pytest.raises(InputError, match=r"--column score=bleu: .* has no such score; it has accuracy"):
         read("every_eval_ever", write(tmp_path, line()), options=LogOptions(score="bleu"))
 
 

@@ -49,7 +49,7 @@ def test_a_real_log_is_claimed_under_another_name(path: Path, tmp_path: Path) ->
 def test_real_folders_are_read_together() -> None:
     if not REAL.is_dir():
         pytest.skip("../shared/pools/logs is not beside the project")
-    sources = [source for name in FORMATS for source in find_sources([str(REAL / _folder(name))], [], name)]
+    sources = [source for folder in FOLDERS for source in find_sources([str(REAL / folder)], [])]
     counts = {name: sum(source.format == name for source in sources) for name in FORMATS}
     assert counts == {"lm_eval": 9, "inspect": 9, "helm": 3, "every_eval_ever": 1}
 
@@ -75,10 +75,6 @@ def test_other_files_are_not_claimed(name: str, data: bytes, tmp_path: Path) -> 
     path = tmp_path / "file.json"
     path.write_bytes(data)
     assert recognise(name, path)[0] == []
-
-
-def _folder(name: str) -> str:
-    return next(folder for folder, format_name in FOLDERS.items() if format_name == name)
 
 
 @cache

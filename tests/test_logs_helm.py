@@ -126,13 +126,14 @@ def test_by_default_exact_match_counts_and_a_note_names_the_others(tmp_path: Pat
     (record,), notes = read("helm", run)
     assert (record.score, record.metric) == (0.0, "exact_match")
     assert notes == [
-        f"{run}/per_instance_stats.json: the score is exact_match; the log also has f1_score (choose with --score)"
+        f"{run}/per_instance_stats.json: the score is exact_match; the log also has f1_score "
+        "(choose with --column score=NAME)"
     ]
 
 
 def test_a_statistic_that_the_run_lacks_is_refused(tmp_path: Path) -> None:
     run = write(tmp_path, [state()], [stats()])
-    with pytest.raises(InputError, match=r"--score bleu: .* has no such score; it has exact_match"):
+    with pytest.raises(InputError, match=r"--column score=bleu: .* has no such score; it has exact_match"):
         read("helm", run, options=LogOptions(score="bleu"))
 
 

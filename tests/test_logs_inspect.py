@@ -159,7 +159,7 @@ def test_of_several_scorers_the_first_counts_and_a_note_names_the_others(tmp_pat
     two = sample(scores={"match": {"value": "I"}, "judge": {"value": {"style": 0.5, "right": 1}}})
     (record,), notes = read("inspect", write(tmp_path, two))
     assert (record.score, record.metric) == (0.0, "match")
-    assert "the log also has judge/style, judge/right (choose with --score)" in notes[0]
+    assert "the log also has judge/style, judge/right (choose with --column score=NAME)" in notes[0]
 
 
 @pytest.mark.parametrize(("score", "value"), [("judge/right", 1.0), ("judge", 0.5), ("match", 0.0)])
@@ -170,7 +170,7 @@ def test_the_user_chooses_a_scorer_or_one_of_its_values(tmp_path: Path, score: s
 
 
 def test_a_scorer_that_the_log_lacks_is_refused_with_the_names_that_it_has(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--score bleu: .* has no such score; it has match"):
+    with pytest.raises(InputError, match=r"--column score=bleu: .* has no such score; it has match"):
         read("inspect", write(tmp_path, sample()), options=LogOptions(score="bleu"))
 
 

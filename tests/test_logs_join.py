@@ -82,9 +82,9 @@ def test_models_that_share_no_question_are_left_out_as_those_of_another_evaluati
 
 def test_records_that_name_no_evaluation_can_be_chosen_among_others(tmp_path: Path) -> None:
     rows = [row(n, "a", "b") for n in range(10)]
-    assert len(joined(tmp_path, rows, task="no name").examples) == 10
+    assert len(joined(tmp_path, rows, options=LogOptions(evaluation="no name")).examples) == 10
     with pytest.raises(InputError, match=r"no evaluation of the logs matches; they have no name \(20\)"):
-        joined(tmp_path, rows, task="math")
+        joined(tmp_path, rows, options=LogOptions(evaluation="math"))
 
 
 def test_letters_of_options_are_not_scored_without_options(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_responses_that_a_log_does_not_have_cannot_be_scored_again(tmp_path: Pat
     [
         ({"metric": "nope"}, "--metric nope: not one of"),
         ({"metric": "pass_at_1"}, "--metric pass_at_1: not one of"),
-        ({"metric": "number", "extract": "("}, r"--extract \(:"),
-        ({"metric": "number", "extract": "((((a{100}){100}){100}){100})"}, "--extract"),
+        ({"metric": "number", "extract": "("}, r"--metric number:\(:"),
+        ({"metric": "number", "extract": "((((a{100}){100}){100}){100})"}, "--metric number:"),
     ],
 )
 def test_a_scoring_that_cannot_be_used_is_refused(scoring: dict[str, str], says: str) -> None:

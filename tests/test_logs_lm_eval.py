@@ -140,7 +140,7 @@ def test_the_user_chooses_a_metric_and_a_filter(tmp_path: Path, score: str) -> N
 
 
 def test_a_score_that_the_log_lacks_is_refused_with_the_names_that_it_has(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--score bleu: .* has no such score; it has exact_match,strict"):
+    with pytest.raises(InputError, match=r"--column score=bleu: .* has no such score; it has exact_match,strict"):
         read("lm_eval", write(tmp_path, line()), options=options("bleu"))
 
 
@@ -156,7 +156,7 @@ def test_a_log_that_has_only_a_loss_has_no_score(tmp_path: Path) -> None:
 
 def test_a_metric_of_which_less_is_better_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path, line(metrics=["loss", "exact_match"], loss=0.3))
-    with pytest.raises(InputError, match="--score loss: less is better"):
+    with pytest.raises(InputError, match="--column score=loss: less is better"):
         read("lm_eval", folder, options=options("loss"))
 
 

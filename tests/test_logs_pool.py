@@ -60,12 +60,12 @@ def test_a_line_is_one_record_for_each_model(tmp_path: Path) -> None:
 
 def test_a_pool_is_recognised_by_its_first_line(tmp_path: Path) -> None:
     path = write(tmp_path, LINE)
-    assert [source.format for source in find_sources([str(path)], [], "pool")] == ["pool"]
+    assert [source.format for source in find_sources([str(path)], [])] == ["pool"]
 
 
 def test_a_first_line_longer_than_the_head_is_recognised(tmp_path: Path) -> None:
     path = write(tmp_path, {**LINE, "models": {f"model-{n}": ["x" * 100, 0, 12] for n in range(1000)}})
-    assert [source.format for source in find_sources([str(path)], [], "pool")] == ["pool"]
+    assert [source.format for source in find_sources([str(path)], [])] == ["pool"]
 
 
 def test_other_json_lines_are_not_pools(tmp_path: Path) -> None:

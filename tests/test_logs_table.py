@@ -303,8 +303,8 @@ def test_wide_tables_without_ids_count_their_rows(tmp_path: Path) -> None:
             r"--column question=text: .* has no such column; it has id, question, answer, model",
         ),
         ({"question": "id", "id": "id"}, (), "--column question=id: the column has the role id already"),
-        ({}, ("gpt-*",), r"--model-columns gpt-\*: .* has no such column; it has id"),
-        ({"model": "model"}, ("score",), "--column model=model: --model-columns has these values"),
+        ({}, ("gpt-*",), r"--column models=gpt-\*: .* has no such column; it has id"),
+        ({"model": "model"}, ("score",), "--column model=model: the columns of the models have these values"),
     ],
 )
 def test_wrong_options_get_one_line(

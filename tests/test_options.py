@@ -163,12 +163,8 @@ def test_an_option_for_models_is_refused_where_none_runs(name: str, value: objec
 
 
 LOGS_ONLY = {
-    "log_format": "csv",
-    "log_task": "x*",
-    "score": "x",
     "metric": "number",
     "column": ("question=q",),
-    "model_columns": "a,b",
     "dev_size": 3,
 }
 
@@ -180,10 +176,6 @@ def test_an_option_of_logs_is_refused_without_logs(name: str, value: object) -> 
     assert refused(SelectOptions, pool="demo", **{name: value}) == says
     if name != "dev_size":
         assert refused(CheckOptions, **{name: value}) == says
-
-
-def test_the_field_of_clusters_is_in_the_task_file_where_models_run() -> None:
-    assert refused(SelectOptions, cluster="page").endswith("for a task write `cluster: FIELD` into the task file")
 
 
 @pytest.mark.parametrize("name", ["seed", "only", "confidence", "min_gain", "max_voters", "task"])
@@ -205,7 +197,6 @@ def test_a_check_on_logs_draws_as_many_questions_as_it_is_told() -> None:
         (SelectOptions, {"max_questions": 9}, "--max-questions 9 has no effect without --until-sure"),
         (SelectOptions, {"max_decoded_sets": 5}, "--max-decoded-sets 5 has no effect without --set-by predicted or"),
         (SelectOptions, {"ray_address": "a:1"}, "--ray-address a:1 has no effect without --engine ray"),
-        (SelectOptions, {"logs": ("a",), "extract": "x"}, "--extract x has no effect without --metric"),
         (
             SelectOptions,
             {"until_sure": True, "no_verify": True},

@@ -353,7 +353,7 @@ def test_a_run_of_logs_says_what_it_lacks_and_runs_with_it(place: Place, run: Pa
     pool = ("--pool", "models.txt")
     assert "does not say where its model" in place.refused("run", "run", QUESTION)
     assert "--pool FILE" in place.refused("run", "run", QUESTION)
-    assert "--metric NAME --extract PATTERN` again" in place.refused("run", "run", QUESTION, *pool)
+    assert "--metric METRIC:PATTERN` again" in place.refused("run", "run", QUESTION, *pool)
     result = result_of(run)
     result["provenance"]["scoring"] = {"metric": "number", "extract": result["task"]["extract"]}
     write(run, result)

@@ -317,13 +317,13 @@ def _from_logs(
             "answers of models alone; leave out --logs, or name another strategy with --strategy"
         )
     if options.metric is None and options.task is None:
-        options = replace(options, **_scoring_of_run(run))
+        options = replace(options, metric=_scoring_of_run(run))
     config = LogsConfig.from_options(options, command)
     logs = config.join(config.logs, promise.models, progress.say)
     if strategy.COUNTS and not logs.can_vote:
         raise InputError(
             f"--logs: the strategy {strategy.name} counts short answers, and most responses have none; give --metric "
-            "and --extract, or a task file with --task, to read them"
+            "METRIC:PATTERN, or a task file with --task, to read them"
         )
     numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs", "another log")
     asked = logs.task("logs", numbers, config.seed)
@@ -337,12 +337,12 @@ def _from_logs(
     return _Fresh("logs", logs.name, left_out, answers, single, clusters)
 
 
-def _scoring_of_run(run: Run) -> dict[str, Any]:
-    """The options that score a log's responses as those of the run were scored."""
+def _scoring_of_run(run: Run) -> str | None:
+    """The value of ``--metric`` that scores a log's responses as those of the run were scored."""
     scoring = run.result.provenance.scoring
-    return (
-        {"metric": None, "extract": None} if scoring is None else {"metric": scoring.metric, "extract": scoring.extract}
-    )
+    if scoring is None or scoring.extract is None:
+        return None if scoring is None else scoring.metric
+    return f"{scoring.metric}:{scoring.extract}"
 
 
 def _answers(strategy: Strategy, split: AnsweredSplit) -> Profile:

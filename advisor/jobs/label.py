@@ -340,7 +340,7 @@ def _check_enough(
     if len(labelled) < n and clusters_of(held_out.task) is not None:
         raise InputError(
             f"{table}: the round `verify` has {len(labelled):,} labels for {n:,} rows; label all rows, because "
-            "questions share passages (--cluster)"
+            "questions share passages (--column cluster=FIELD)"
         )
 
 

@@ -75,7 +75,7 @@ class JoinedLogs:
             return None
         return (
             "no votes and cascades are compared, because most answers have no extracted answer, or long ones that are "
-            "all different; add --metric and --extract, or name the column of a table with --column extracted=NAME"
+            "all different; add --metric METRIC:PATTERN, or name the column of a table with --column extracted=NAME"
         )
 
     @property
@@ -179,8 +179,6 @@ def join_logs(
     options: LogOptions | None = None,
     *,
     models: Sequence[str] = (),
-    only: str | None = None,
-    task: str | None = None,
     scoring: Scoring | None = None,
     notes: Notes | None = None,
 ) -> JoinedLogs:
@@ -191,8 +189,6 @@ def join_logs(
         options: What the user says about the logs.
         models: Globs of the models to take, or to leave out after ``!``; case-sensitive; empty for all. A model that
             is named without a wildcard is never left out.
-        only: The name of the one format to consider; None to recognise it.
-        task: Glob of the evaluation to take where logs have several; None if there is only one.
         scoring: Scores the responses again; None for the scores of the logs.
         notes: Gets the notes, also where the logs cannot be joined: they often say why.
 
@@ -201,9 +197,9 @@ def join_logs(
             question; or a log has neither scores nor responses.
     """
     options, notes = options or LogOptions(), Notes() if notes is None else notes
-    sources = find_sources(paths, notes, only)
+    sources = find_sources(paths, notes)
     named = {Path(path).absolute() for path in paths}
-    reading = _read(_records(sources, options, notes, named), models, task, notes)
+    reading = _read(_records(sources, options, notes, named), models, options.evaluation, notes)
     _part(reading)
     kept = _kept(reading, models, notes)
     common = _common(reading, kept, notes)
@@ -270,7 +266,9 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
             model.seconds += record.seconds or 0.0
         draws[record.draw] = _answer(record)
     if other_tasks and not (reading.models or other_models):
-        raise InputError(f"--log-task {task}: no evaluation of the logs matches; they have {_some(other_tasks)}")
+        raise InputError(
+            f"--column evaluation={task}: no evaluation of the logs matches; they have {_some(other_tasks)}"
+        )
     _check(reading, models, other_models, notes)
     return reading
 
@@ -287,7 +285,7 @@ def _check(reading: _Reading, models: Sequence[str], others: Counter[str], notes
         raise InputError(f"the logs have no record that can be used{_reasons(notes)}")
     if len(reading.tasks) > 1:
         counts = ", ".join(f"{name} ({count:,} records)" for name, count in reading.tasks.most_common(10))
-        raise InputError(f"the logs are of several evaluations, {counts}; choose one with --log-task NAME")
+        raise InputError(f"the logs are of several evaluations, {counts}; choose one with --column evaluation=NAME")
     for name, model in reading.models.items():
         if model.repeated:
             what = "1 record repeats" if model.repeated == 1 else f"{model.repeated:,} records repeat"
@@ -432,8 +430,8 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
                     of=name,
                 )
             raise InputError(
-                "the log has no scores; score its responses with --metric NAME (such as exact_match or "
-                "number) and --extract PATTERN",
+                "the log has no scores; score its responses with --metric METRIC (such as exact_match or "
+                "number), or --metric METRIC:PATTERN",
                 of=name,
             )
     without = set().union(*missing.values())
@@ -508,8 +506,8 @@ def _clusters(reading: _Reading, common: Sequence[int], options: LogOptions) -> 
     known = tuple(label for label in named if label is not None)
     if len(known) < len(named):
         raise InputError(
-            f"--cluster {options.cluster}: {len(named) - len(known):,} of {len(named):,} questions have no such field "
-            "in the logs; give the name of a field that all have, or leave it out"
+            f"--column cluster={options.cluster}: {len(named) - len(known):,} of {len(named):,} questions have no such "
+            "field in the logs; give the name of a field that all have, or leave it out"
         )
     return known
 

@@ -216,7 +216,9 @@ def _choose(
         return next(((metric, kind) for metric in metrics if metric not in lower), (metrics[0], kind))
     found = next((metric for metric in metrics if wanted in (metric, f"{metric},{kind}")), None)
     if found in lower:
-        raise InputError(f"--score {wanted}: less is better by the results of {path}; choose a score to be increased")
+        raise InputError(
+            f"--column score={wanted}: less is better by the results of {path}; choose a score to be increased"
+        )
     return None if found is None else (found, kind)
 
 

@@ -71,6 +71,7 @@ class LogOptions:
             filter of lm-eval) or a scorer of inspect; None for the first.
         cluster: The field of the log that says which questions belong together; None if no field does. ``group`` is
             the part of the task.
+        evaluation: Glob of the evaluation to take where logs have several; None if there is only one.
         columns: For tables, the column of each role; see :mod:`advisor.logs.table`.
         model_columns: For tables with one column per model, globs of these columns.
         needs_score: Whether a response must have a score, or a reference for it: not where labels will give it.
@@ -78,6 +79,7 @@ class LogOptions:
 
     score: str | None = None
     cluster: str | None = None
+    evaluation: str | None = None
     columns: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     model_columns: tuple[str, ...] = ()
     needs_score: bool = True

@@ -31,13 +31,15 @@ def choose_score(names: Sequence[str], wanted: str | None, path: Path) -> str:
 
 def no_score(wanted: str, names: Iterable[str], path: Path) -> InputError:
     """The error that a log has no score of the name that the user gave."""
-    return InputError(f"--score {wanted}: {path} has no such score; it has {_listed(names) or 'none'}")
+    return InputError(f"--column score={wanted}: {path} has no such score; it has {_listed(names) or 'none'}")
 
 
 def note_others(chosen: str, names: Iterable[str], wanted: str | None, path: Path, notes: Notes) -> None:
     """Say which other scores a log has, if the user chose none."""
     if wanted is None and (others := _listed(name for name in names if name != chosen)):
-        notes.append(f"{path}: the score is {_listed([chosen])}; the log also has {others} (choose with --score)")
+        notes.append(
+            f"{path}: the score is {_listed([chosen])}; the log also has {others} (choose with --column score=NAME)"
+        )
 
 
 def note_unscored(chosen: str | None, count: int, path: Path, notes: Notes) -> None:

@@ -34,7 +34,19 @@ class Scoring:
             names = [name for name in metric_names() if name in plugins() or not _needs_more(name)]
             raise InputError(f"--metric {self.metric}: not one of {', '.join(map(plugins().label, names))}")
         if self.extract is not None and (problem := check_pattern(self.extract)) is not None:
-            raise InputError(f"--extract {self.extract}: {problem}")
+            raise InputError(f"--metric {self.metric}:{self.extract}: {problem}")
+
+    @classmethod
+    def of_text(cls, text: str) -> Scoring:
+        """Read ``METRIC`` or ``METRIC:PATTERN``.
+
+        Raises:
+            InputError: The metric does not exist or cannot score logs, or the pattern cannot be used.
+        """
+        metric, colon, pattern = text.partition(":")
+        if colon and not pattern:
+            raise InputError(f"--metric {text}: give a pattern behind the colon, or leave out the colon")
+        return cls(metric, pattern or None)
 
     @classmethod
     def of_task(cls, name_or_path: str | Path) -> Scoring:

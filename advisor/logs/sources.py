@@ -116,34 +116,29 @@ def get_format(name: str) -> LogFormat:
     return cast(LogFormat, import_module(f"advisor.logs.{name}"))
 
 
-def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) -> list[LogSource]:
+def find_sources(paths: Sequence[str], notes: Notes) -> list[LogSource]:
     """The logs in files, folders (with all folders in them) and globs.
 
     Args:
         paths: What the user gave.
         notes: Gets a sentence on the files that are no logs.
-        only: The name of the one format to consider; None for all.
 
     Raises:
         InputError: A path does not exist, a file that the user named is in no known format, or nothing is a log.
     """
-    if only is not None:
-        plugins().check(only)
-        if only not in format_names():
-            raise InputError(f"--log-format {only}: not one of {_all_formats()}")
     left = [file for path in paths for file in _files(path)]
     left = list({file.path.resolve(): file for file in left}.values())  # one that is named twice is read once
     # In the order of the paths: of two answers of a model to a question the first counts.
     order = {file.path: place for place, file in enumerate(left)}
     sources: list[LogSource] = []
-    for name in format_names() if only is None else (only,):
+    for name in format_names():
         try:
             log_format = get_format(name)
             with plugins().running(name):
                 found = log_format.recognise(left, notes)
                 taken = {path for source in found for path in (source.path, *source.companions)}
         except InputError as error:
-            if only is not None or name in FORMATS:
+            if name in FORMATS:
                 raise
             # Those that cannot be loaded are noted below, together with those that have no usable name.
             if name not in plugins().problems:
@@ -151,13 +146,12 @@ def find_sources(paths: Sequence[str], notes: Notes, only: str | None = None) ->
             continue
         left = [file for file in left if file.path not in taken]
         sources.extend(found)
-    if only is None:
-        # A package that is broken must not end the reading of other formats.
-        notes.extend(plugins().problems.values())
+    # A package that is broken must not end the reading of other formats.
+    notes.extend(plugins().problems.values())
     # A file in a folder may be anything, but one that the user named is meant.
     if wrong := next((file for file in left if file.given), None):
         check_start(wrong.path)
-        raise InputError(f"{wrong.path}: {_why_unknown(wrong, only)}")
+        raise InputError(f"{wrong.path}: {_why_unknown(wrong)}")
     if not sources:
         raise InputError(f"{paths[0]}: no log with responses in it; the known formats are {_all_formats()}")
     # A page beside a log is a report, not a log that cannot be read.
@@ -171,11 +165,9 @@ def _all_formats() -> str:
     return ", ".join(map(plugins().label, format_names()))
 
 
-def _why_unknown(file: LogFile, only: str | None) -> str:
+def _why_unknown(file: LogFile) -> str:
     if not file.head.strip():
         return "the file is empty, or it cannot be read; give another file"
-    if only is not None:
-        return f"its content is not that of {only}; leave out --log-format, or give another file"
     return (
         f"its content is in none of the known formats with responses ({_all_formats()}); give the columns of a "
         "table with --column, or another file"

@@ -12,7 +12,7 @@ Without a column for the model, the file's name is the model. Without an ``id``,
 Wide form: a row for each question and a column for each model, which globs choose. If all values of these columns are
 numbers between 0 and 1 or truth values, they are scores; otherwise they are responses:
 
-    id,question,answer,llama-8b,qwen-7b           --model-columns "llama-*,qwen-*"
+    id,question,answer,llama-8b,qwen-7b           --column "models=llama-*,qwen-*"
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "task": ("task", "benchmark", "dataset"),
 }
 """The role of a column, and the names by which it is guessed."""
+OF_ALL_LOGS = ("models", "cluster", "evaluation")
+"""What else ``--column`` names: the columns of the models of a wide table, and what logs of any format have."""
 _THOUGHTS = ("thinking", "thinking_length", "thinking_tokens")
 _COSTS = ("prompt_tokens", "seconds", "dollars")
 _PER_MODEL = ("model", "response", "extracted", "score", "length", "tokens", *_COSTS, *_THOUGHTS, "finish")
@@ -123,7 +125,9 @@ def _columns(path: Path, names: Sequence[str], options: LogOptions, notes: Notes
     given = dict(options.columns)
     for role, name in given.items():
         if role not in ROLES:
-            raise InputError(f"--column {role}={name}: {visible(role)} is not one of {', '.join(ROLES)}")
+            raise InputError(
+                f"--column {role}={name}: {visible(role)} is not one of {', '.join((*ROLES, *OF_ALL_LOGS))}"
+            )
         if name not in names:
             raise InputError(f"--column {role}={name}: {path} has no such column; it has {_listed(names)}")
         if twin := next((other for other in given if other != role and given[other] == name), None):
@@ -148,9 +152,11 @@ def _model_columns(path: Path, names: Sequence[str], columns: Mapping[str, str],
     models = [name for name in names if _is_model(name, options) and name not in columns.values()]
     for pattern in options.model_columns:
         if not any(fits(name, pattern) for name in models):
-            raise InputError(f"--model-columns {pattern}: {path} has no such column; it has {_listed(names)}")
+            raise InputError(f"--column models={pattern}: {path} has no such column; it has {_listed(names)}")
     if wrong := next((role for role in _PER_MODEL if models and role in columns), None):
-        raise InputError(f"--column {wrong}={columns[wrong]}: --model-columns has these values; leave one out")
+        raise InputError(
+            f"--column {wrong}={columns[wrong]}: the columns of the models have these values; leave one out"
+        )
     return [check_name(name, str(path)) for name in models]
 
 
@@ -169,7 +175,7 @@ def _check_enough(
         what, way_out = " and ".join(what for what, _ in missing), " --column ".join(option for _, option in missing)
         raise InputError(
             f"{path}: no column is known for {what}; it has {_listed(names)}; give --column {way_out}, "
-            "or --model-columns GLOB for one column per model"
+            "or --column models=GLOB for one column per model"
         )
 
 

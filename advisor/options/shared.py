@@ -162,31 +162,23 @@ class LogsOptions(Options, panel="Logs"):
     logs: tuple[str, ...] = option(
         (), "A file, folder or glob with logs of other tools; can be given several times.", metavar="PATH", **LOGS
     )
-    log_format: str | None = option(None, "The format of the logs. Default: recognised from their content.", **LOGS)
-    log_task: str | None = option(None, "The evaluation to take, as a glob, if the logs have several.", **LOGS)
-    score: str | None = option(
-        None, "The score to use if a log has several, for example exact_match,flexible-extract.", **LOGS
-    )
-    metric: str | None = option(None, "Score the responses of logs again with this metric.", **LOGS)
-    extract: str | None = option(
+    metric: str | None = option(
         None,
-        "With --metric: a regular expression that finds the answer, json or tool_call.",
-        needs=("metric", ()),
+        "Score the responses of logs again with this metric. A regular expression behind it, json or tool_call finds "
+        "the answer.",
+        metavar="METRIC[:PATTERN]",
         **LOGS,
     )
     column: tuple[str, ...] = option(
-        (), "A column of a table, for example question=prompt.", metavar="ROLE=NAME", **LOGS
-    )
-    model_columns: str | None = option(None, "The columns of a table with one per model.", metavar="GLOB,...", **LOGS)
-    cluster: str | None = option(
-        None,
-        "The field that says which questions share a passage or a document.",
-        instead="for a task write `cluster: FIELD` into the task file",
+        (),
+        "The column or the field of a role, for example question=prompt, score=exact_match, cluster=passage, or "
+        "models=GLOB,... for a table with one column per model; task=GLOB takes one of several evaluations.",
+        metavar="ROLE=NAME",
         **LOGS,
     )
 
     def columns(self) -> dict[str, str]:
-        """The columns of a table by role, from ``ROLE=NAME`` each."""
+        """The names of columns and fields by role, from ``ROLE=NAME`` each."""
         columns: dict[str, str] = {}
         for value in self.column:
             role, equals, name = value.partition("=")

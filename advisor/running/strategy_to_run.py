@@ -159,7 +159,7 @@ def _reader(result: Result, place: str) -> VoteReader:
     if result.provenance.logs and result.provenance.scoring is None:
         raise InputError(
             f"{place}: its answers come from logs, and only the tool that wrote them knows how to read an answer; "
-            "run `advisor select --logs ... --metric NAME --extract PATTERN` again, then votes can run"
+            "run `advisor select --logs ... --metric METRIC:PATTERN` again, then votes can run"
         )
     return VoteReader(result.task.metric, result.task.extract, f"{place}: task", result.task.compare)
 
