@@ -10,7 +10,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfi
 PYTHONS ?= python3.10 python3.13
 QUICK := abe advice api bradley_terry \
 	evidence gain groups init judge logs_join logs_table pool prediction prompts \
-	report report_diff report_formats report_index saved selection sequential strategies tasks_format tasks_metrics top_k turns unite_step votes
+	report report_formats report_index saved selection sequential strategies tasks_format tasks_metrics top_k turns unite_step votes
 # The Python for `make test-lowest`.
 OLDEST ?= python3.10
 # How long `make fuzz` takes.

@@ -67,7 +67,6 @@ ORDER = [
     "reports.page",
     "reports.comparison",
     "reports.formats",
-    "reports.run_difference",
     "reports.run_index",
     "reports",
     # jobs and doors

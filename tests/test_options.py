@@ -47,7 +47,7 @@ REQUIRED: dict[type[Options], dict[str, Any]] = {
     InitOptions: {"data": ("a.csv",)},
     LabelOptions: {},
     JudgeRunOptions: {"run": RUN},
-    ReportOptions: {"runs": (RUN,)},
+    ReportOptions: {"run": RUN},
 }
 COMMANDS = list(REQUIRED)
 
@@ -212,8 +212,6 @@ def test_a_check_on_logs_draws_as_many_questions_as_it_is_told() -> None:
         (RunOptions, {"models": ("a",)}, "give a run folder or --models, not both"),
         (RunOptions, {"run": None, "prompt": None}, "the prompt is missing"),
         (ServeOptions, {"run": None}, "give a run folder, or --models for each model, the primary first"),
-        (ReportOptions, {"diff": True}, "--diff compares two run folders; give both"),
-        (ReportOptions, {"out": Path("x.html")}, "--out goes with --diff"),
     ],
 )
 def test_an_option_without_an_effect_is_refused(options: type[Options], given: dict[str, Any], says: str) -> None:

@@ -10,14 +10,12 @@ from ensemble.errors import InputError
 
 
 def report(options: ReportOptions) -> None:
-    """Write the report.html of a run again, an index of all runs in a folder, or the difference of two runs."""
-    first = options.runs[0]
-    if options.diff:
-        _write_difference(first, options.runs[1], options.form, options.out)
-    elif first.is_dir() and not (first / "result.json").exists():
-        _write_index(first, options.form)
+    """Write the report.html of a run again, or an index of all runs in a folder."""
+    run = options.run
+    if run.is_dir() and not (run / "result.json").exists():
+        _write_index(run, options.form)
     else:
-        _write_report(first, options)
+        _write_report(run, options)
 
 
 def _write_report(run: Path, options: ReportOptions) -> None:
@@ -46,21 +44,6 @@ def _write_index(folder: Path, form: str) -> None:
         print(write_index(folder, rows))
     else:
         print((index_markdown if form == "md" else index_csv)(rows), end="")
-
-
-def _write_difference(a: Path, b: Path, form: str, out: Path | None) -> None:
-    from advisor.compare.run_difference import run_difference
-    from advisor.progress import Progress
-    from advisor.records import signed
-    from advisor.runs.run import Run
-    from reports.run_difference import difference_markdown, headline, write_difference
-
-    difference = run_difference(Run.open(a), Run.open(b))
-    if form == "md":
-        print(difference_markdown(difference), end="")
-    else:
-        Progress().say(f"{headline(difference)}: {signed(difference['pair']['difference'])} points")
-        print(write_difference(out or b / "diff.html", difference))
 
 
 def export(options: ExportOptions) -> None:

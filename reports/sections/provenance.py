@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from advisor.runs.provenance_facts import facts_of
+from advisor.runs.schema.result import Provenance
 from ensemble.common.text import visible
 from reports.report_data import ReportData
 
@@ -24,7 +25,7 @@ def values(report: ReportData) -> dict[str, Any]:
     software = f"@software{{unite_advisor,\n  title = {{unite-advisor}},\n  version = {{{version}}}\n}}"
     return {
         "citation": f"{_PAPER}\n\n{software}",
-        "facts": facts_of(provenance),
+        "facts": _facts(provenance),
         "models": [
             (
                 visible(name),
@@ -35,3 +36,15 @@ def values(report: ReportData) -> dict[str, Any]:
             for name, model in provenance.models.items()
         ],
     }
+
+
+def _facts(provenance: Provenance) -> list[tuple[str, str]]:
+    """The single values with their names, without the command and the date, which stand elsewhere."""
+    return [
+        (visible(name), visible(value if isinstance(value, str) else json.dumps(value)))
+        for name, value in provenance
+        if name in provenance.model_fields_set
+        and name not in ("command", "date")
+        and value is not None
+        and isinstance(value, str | int | float)
+    ]
