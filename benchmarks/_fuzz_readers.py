@@ -426,9 +426,9 @@ async def _ask(body: bytes, path: str) -> None:
 def _app() -> Any:
     from advisor.serving.app import make_app
     from advisor.serving.errors import unavailable
+    from advisor.serving.metrics import Metrics
     from advisor.serving.protocol import RequestLimits
     from advisor.serving.responses import ServedModel
-    from advisor.serving.telemetry.metrics import Metrics
 
     def submit(_: object) -> None:
         raise unavailable("there is no model")

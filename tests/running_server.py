@@ -11,24 +11,21 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 
 from advisor.servers.health import ServerHealth
 from advisor.serving.app import make_app
 from advisor.serving.engine import RequestHandler, SharedDecoder
+from advisor.serving.metrics import Metrics
 from advisor.serving.middleware import digest_of
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
 from advisor.serving.server import GracefulServer, address_of, allowed_hosts, bind
-from advisor.serving.telemetry.metrics import Metrics
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch
 from ensemble.errors import UniteError
-
-if TYPE_CHECKING:
-    from advisor.serving.telemetry.tracing import RequestTraces
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,6 @@ def serving(
     connections: int | None = None,
     hosts: Sequence[str] = (),
     port: int = 0,
-    traces: RequestTraces | None = None,
 ) -> Iterator[Running]:
     """Serve an ensemble as ``tiny``, on a free port if none is given; all requests are finished at the end."""
     limits, metrics = limits or RequestLimits(), Metrics()
@@ -117,9 +113,7 @@ def serving(
     members = ensemble.members
     context = members[0].context if len(members) == 1 else None
     served = ServedModel("tiny", tuple(member.name for member in members), ensemble.method, "fp_test", 0, context)
-    with running(
-        engine, served, limits, metrics, key=key, connections=connections, hosts=hosts, port=port, traces=traces
-    ) as found:
+    with running(engine, served, limits, metrics, key=key, connections=connections, hosts=hosts, port=port) as found:
         yield found
 
 
@@ -135,13 +129,12 @@ def running(
     hosts: Sequence[str] = (),
     health: ServerHealth | None = None,
     port: int = 0,
-    traces: RequestTraces | None = None,
 ) -> Iterator[Running]:
     """Run a server with an engine; all requests are finished at the end."""
     ready = threading.Event()
     with bind("127.0.0.1", port) as bound:
         names = allowed_hosts(bound, "127.0.0.1", hosts)
-        app = make_app(engine, served, limits, metrics, None if key is None else digest_of(key), names, health, traces)
+        app = make_app(engine, served, limits, metrics, None if key is None else digest_of(key), names, health)
         server = GracefulServer(app, engine, bound, connections=connections, ready=ready.set)
         errors: list[UniteError] = []
 

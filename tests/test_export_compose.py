@@ -177,7 +177,7 @@ def test_the_image_is_built_from_the_wheel_of_this_release_and_from_no_index(pla
     assert copied == f"unite_advisor-{metadata.version('unite-advisor')}-*.whl"
     assert f"put {copied} into out" in done.err
     (installed,) = re.findall(r'pip install [^"]*"([^"]+)"', text)
-    assert installed == f"$(ls /tmp/{copied})[serve,otel]"
+    assert installed == f"$(ls /tmp/{copied})[serve]"
     extras = metadata.metadata("unite-advisor").get_all("Provides-Extra") or []
     assert {"serve", "openai", "gguf"} <= set(extras)
 

@@ -26,10 +26,10 @@ from advisor.response_cache import ResponseCache
 from advisor.servers import health
 from advisor.serving.app import Endpoints
 from advisor.serving.engine import SharedDecoder
+from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
 from advisor.serving.starting import make_app_of
-from advisor.serving.telemetry.metrics import Metrics
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import load_member

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 import pytest
@@ -27,10 +27,10 @@ from advisor.running.plan import StrategyPlan
 from advisor.running.task_prompt import TaskPrompt
 from advisor.serving import starting
 from advisor.serving.engine import SharedDecoder
+from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
 from advisor.serving.strategy_handler import DecoderModel, StrategyHandler
-from advisor.serving.telemetry.metrics import Metrics
 from advisor.strategies import kinds
 from advisor.strategies.vote import Vote
 from advisor.strategies.vote_reader import VoteReader
@@ -40,9 +40,6 @@ from ensemble.errors import InputError, MemberError
 from ensemble.models.served_task import PromptTemplate
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.servers.address import ServerAddress
-
-if TYPE_CHECKING:
-    from advisor.serving.telemetry.tracing import RequestTraces
 
 READER = VoteReader("exact_match", None, "x")
 LIMITS = RequestLimits(new_tokens=400, default_tokens=24)
@@ -96,15 +93,14 @@ def serving(
     models: Sequence[Any],
     limits: RequestLimits = LIMITS,
     group: str | None = None,
-    traces: RequestTraces | None = None,
     prompt: TaskPrompt | None = None,
     **fields: Any,
 ) -> Iterator[tuple[Running, openai.OpenAI]]:
     metrics = Metrics()
-    engine = StrategyHandler(plan_of(name, models, **fields), models, limits, metrics, group, traces)
+    engine = StrategyHandler(plan_of(name, models, **fields), models, limits, metrics, group)
     names = tuple(model.name for model in models)
     served = ServedModel("tiny", names, name, "fp_test", 0, prompt=prompt, reader=READER)
-    with running(engine, served, limits, metrics, traces=traces) as server, server.client() as client:
+    with running(engine, served, limits, metrics) as server, server.client() as client:
         yield server, client
 
 

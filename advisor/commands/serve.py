@@ -47,14 +47,11 @@ def serve(options: ServeOptions) -> None:
     shown = name
     if isinstance(chosen, StrategyPlan):
         shown = f"{name} ({chosen.strategy.name} of {', '.join(chosen.strategy.members)})"
-    traces = starting.traces_of(name) if options.otel else None
     # Bound first: a port in use is reported at once and not after minutes of loading.
     with bind(options.host, options.port) as bound:
         hosts = allowed_hosts(bound, options.host, options.allow_host)
         group = options.group
-        app, engine = starting.make_app_of(
-            chosen, name, limits, key_digest, hosts, inference, group, traces=traces, prompt=prompt
-        )
+        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference, group, prompt=prompt)
 
         def ready() -> None:
             _print_ready(address_of(bound), shown, open_to_all=not is_loopback(bound), has_key=key_digest is not None)

@@ -266,7 +266,7 @@ def _local_paths(members: Sequence[ModelSpec]) -> list[str]:
 def _extras(members: Sequence[ModelSpec]) -> list[str]:
     remote = any(member.is_remote for member in members)
     gguf = any(not member.is_remote and member.weights.gguf for member in members)
-    return ["serve", "otel", *(["openai"] if remote else []), *(["gguf"] if gguf else [])]
+    return ["serve", *(["openai"] if remote else []), *(["gguf"] if gguf else [])]
 
 
 def _literal(text: str) -> str:

@@ -57,4 +57,3 @@ class ServeOptions(ChosenOptions, panel="Server"):
         "Seconds after which a strategy goes on without a model's answer.",
         within=Range(least=1),
     )
-    otel: bool = option(False, "Send a trace of each request to a collector, which the OTEL_* variables name.")

@@ -10,6 +10,6 @@ A request passes through these modules:
 - ``strategy_handler``: the engine of a strategy, which asks several models for each text;
 - ``token_prompts``: requests with token ids, where the server has one model and may be a member of another ensemble;
 - ``responses``: writes the generated texts as OpenAI's JSON objects;
-- ``telemetry``: figures for Prometheus, and with ``--otel`` traces for OpenTelemetry;
+- ``metrics``: figures for Prometheus;
 - ``server`` and ``starting``: the process and its log, how it starts.
 """

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from advisor.servers.health import ServerHealth
 from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.errors import RequestError, wrong_body
+from advisor.serving.metrics import Metrics
 from advisor.serving.middleware import RequestMiddleware
 from advisor.serving.protocol import (
     ChatRequest,
@@ -38,11 +39,7 @@ from advisor.serving.responses import (
     json_response,
 )
 from advisor.serving.responses_api import ResponsesFormat, ResponsesRequest, chat_of, in_its_names
-from advisor.serving.telemetry.metrics import Metrics
 from advisor.serving.token_prompts import TokenPrompts, token_ids_refused
-
-if TYPE_CHECKING:
-    from advisor.serving.telemetry.tracing import RequestTraces
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -56,7 +53,6 @@ def make_app(
     key_digest: bytes | None,
     hosts: frozenset[str] | None = None,
     health: ServerHealth | None = None,
-    traces: RequestTraces | None = None,
 ) -> FastAPI:
     """The application; the engine runs as long as the application runs.
 
@@ -68,7 +64,6 @@ def make_app(
         key_digest: Digest of the API key; None where requests need no key.
         hosts: Names of this server; see :class:`~advisor.serving.middleware.RequestMiddleware`.
         health: Asks the servers of members whether they answer; None if no member is behind a server.
-        traces: Makes a span of each request for texts; None where no traces are wanted.
     """
 
     @asynccontextmanager
@@ -81,8 +76,6 @@ def make_app(
             health.stop()
         # In a thread: the engine's last step posts events to this loop, which must not be blocked meanwhile.
         await asyncio.to_thread(engine.stop)
-        if traces is not None:
-            await asyncio.to_thread(traces.stop)
 
     # Without FastAPI's documentation pages: they load scripts from other hosts.
     # And without redirects: they would send a client, with its key, to whatever host the request names.
@@ -94,11 +87,9 @@ def make_app(
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.add_middleware(
-        RequestMiddleware, key_digest=key_digest, limits=limits, metrics=metrics, hosts=hosts, traces=traces
-    )
+    app.add_middleware(RequestMiddleware, key_digest=key_digest, limits=limits, metrics=metrics, hosts=hosts)
     # Plain routes instead of decorators: the handlers need the engine, which does not exist at import.
-    endpoints = Endpoints(engine, model, limits, metrics, health, traces)
+    endpoints = Endpoints(engine, model, limits, metrics, health)
     add = app.add_api_route
     add("/v1/completions", endpoints.completions, methods=["POST"], response_model=None)
     add("/v1/chat/completions", endpoints.chat, methods=["POST"], response_model=None)
@@ -127,10 +118,8 @@ class Endpoints:
         limits: RequestLimits,
         metrics: Metrics,
         health: ServerHealth | None = None,
-        traces: RequestTraces | None = None,
     ) -> None:
         self._engine = engine
-        self._traces = traces
         self._health = health
         self._model = model
         self._limits = limits
@@ -224,15 +213,11 @@ class Endpoints:
         found = await _unless_disconnected(request, tokens.complete(body))
         if found is None:
             return Response(status_code=499)
-        if self._traces is not None:
-            self._traces.describe(found)
         return json_response(found)
 
     async def _respond(self, response: ResponseFormat, client: Request) -> Response:
         request = response.request
         self._engine.submit(request)
-        if self._traces is not None:
-            self._traces.follow(request)
         streaming = False
         try:
             if not request.stream:

@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from advisor.profile.asked_model import NO_TOOLS
 from advisor.servers.tool_chat import AskedPrompt, ToolChat
 from advisor.serving.errors import RequestError, busy, model_error, prompt_error, unavailable
+from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import Event, GenerationRequest, Piece
 from advisor.serving.responses import RunningText
-from advisor.serving.telemetry.metrics import Metrics
 from ensemble.decode.stream import Pieces
 from ensemble.errors import MemberError, PromptTooLongError, UniteError, first_line
 from ensemble.models.spec import Sourced
-from ensemble.servers.client import TRACE_HEADERS
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -409,9 +408,6 @@ class SharedDecoder:
     def _step(self) -> None:
         """Decode one step, and send the new pieces."""
         start = time.monotonic()
-        requests = {text.request for text in self._texts.values()}
-        # A request to a member has the texts of all clients, so it belongs to a trace only where there is one client.
-        TRACE_HEADERS.set(requests.pop().trace_headers if len(requests) == 1 else {})
         try:
             finished = self._decoder.step()
         except Exception as error:  # noqa: BLE001  # torch, transformers and a model's own code can raise any error
@@ -429,12 +425,12 @@ class SharedDecoder:
                 self._metrics.failed_texts.inc()
                 events.append((text.request, model_error(result)))
                 continue
-            self._observe_first_token(text, start)
+            self._observe_first_token(text)
             self._metrics.new_tokens.inc(result.new_tokens)
             events.append((text.request, text.last_piece(result)))
         for number, data in running.items():
             text = self._texts[number]
-            self._observe_first_token(text, start)
+            self._observe_first_token(text)
             # A response without a stream needs no pieces; its whole text comes with the last one.
             if text.request.stream and (new := text.pieces.grow(data)):
                 steps = text.next_steps(self._decoder.likelihoods(number), text.pieces.read)
@@ -477,12 +473,10 @@ class SharedDecoder:
         self._count_out(work.texts)
         self._call(_settle, work.future, value, error)
 
-    def _observe_first_token(self, text: RunningText, start: float) -> None:
-        """Note a text's first token, of a step that began at ``start``."""
+    def _observe_first_token(self, text: RunningText) -> None:
+        """Note a text's first token."""
         if not text.begun:
             text.begun = True
-            if text.request.begun is None:
-                text.request.begun = start
             self._metrics.first_token.observe(time.monotonic() - text.request.arrived)
 
     def _restart(self, error: Exception) -> None:

@@ -14,15 +14,14 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from advisor.serving.errors import RequestError
+from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import error_response
-from advisor.serving.telemetry.metrics import Metrics
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from advisor.serving.telemetry.tracing import RequestTraces
 
 _KEY_VARIABLE = "ADVISOR_API_KEY"
 # Only these paths need the key; monitors read /health and /metrics without it.
@@ -95,7 +94,6 @@ class RequestMiddleware:
         limits: Limits of requests.
         metrics: The figures to update.
         hosts: The server's names, besides loopback addresses; None where every name is accepted.
-        traces: Makes a span of each request for texts; None where no traces are wanted.
     """
 
     def __init__(
@@ -106,7 +104,6 @@ class RequestMiddleware:
         limits: RequestLimits,
         metrics: Metrics,
         hosts: frozenset[str] | None = None,
-        traces: RequestTraces | None = None,
     ) -> None:
         self._app = app
         self._key_digest = key_digest
@@ -116,7 +113,6 @@ class RequestMiddleware:
         self._bodies = 0
         self._metrics = metrics
         self._hosts = hosts
-        self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection, as ASGI calls it."""
@@ -125,7 +121,6 @@ class RequestMiddleware:
             return
         # A client that disconnects gets no response, so no status is ever sent.
         start, status = time.monotonic(), _DISCONNECTED
-        trace = None if self._traces is None else self._traces.begin(scope)
 
         async def note_status(message: Message) -> None:
             nonlocal status
@@ -140,8 +135,6 @@ class RequestMiddleware:
             path = scope["path"] if scope["path"] in _PATHS else "other"
             self._metrics.requests.labels(path, status).inc()
             self._metrics.seconds.labels(path).observe(time.monotonic() - start)
-            if trace is not None:
-                trace.end(int(status))
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from advisor.serving.errors import RequestError
-from ensemble.servers.client import TRACE_HEADERS
 
 if TYPE_CHECKING:
     from advisor.servers.tool_chat import AskedPrompt, FunctionCall
@@ -57,8 +56,6 @@ class GenerationRequest:
         group: The group of the prompts for a router by groups, from ``metadata``; None if the request has none.
         numbers: The decoder's numbers of its texts, when it is accepted.
         arrived: Time of arrival, by the monotonic clock.
-        begun: When the step began that gave the first of its texts a token, by the same clock; None before it.
-        trace_headers: The trace that requests to the servers of members continue; empty if it has none.
         events: Written and read by the event loop only.
         extras: More fields of ``usage``; complete with the last event.
         read: Tokens of its prompts, when they are known.
@@ -75,8 +72,6 @@ class GenerationRequest:
     group: str | None = None
     numbers: range = range(0)
     arrived: float = field(default_factory=time.monotonic)
-    begun: float | None = None
-    trace_headers: Mapping[str, str] = field(default_factory=lambda: dict(TRACE_HEADERS.get()))
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     extras: dict[str, Any] = field(default_factory=dict)
     read: int | None = None

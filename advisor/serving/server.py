@@ -38,9 +38,6 @@ _LOGGERS = (
     "advisor.serving.app",
     "advisor.serving.engine",
     "advisor.servers.health",
-    # Of the collector of traces; by name, because it is an extra.
-    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
-    "opentelemetry.sdk._shared_internal",
 )
 _LOG_LINES = 20
 _LOG_SECONDS = 60.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from importlib import metadata, util
 from typing import TYPE_CHECKING
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
     from advisor.profile.asked_model import ServerModel
     from advisor.running.task_prompt import TaskPrompt
     from advisor.serving.engine import RequestHandler, SharedDecoder
+    from advisor.serving.metrics import Metrics
     from advisor.serving.protocol import RequestLimits
     from advisor.serving.strategy_handler import DecoderModel
-    from advisor.serving.telemetry.metrics import Metrics
-    from advisor.serving.telemetry.tracing import RequestTraces
     from ensemble.api import Ensemble
 
 # With --batch-size auto: at most so many texts at a time, as many as fit into memory with prompts of this length.
@@ -46,24 +44,6 @@ def check_extra() -> None:
     for name in ("fastapi", "uvicorn", "prometheus_client"):
         if util.find_spec(name) is None:
             raise InputError(f"advisor serve needs {name}, which is not installed; pip install 'unite-advisor[serve]'")
-
-
-def traces_of(name: str) -> RequestTraces:
-    """What sends the traces of requests to a collector, as the variables ``OTEL_*`` say.
-
-    Args:
-        name: The model's name for clients.
-
-    Raises:
-        InputError: A library is not installed, or a variable has a value that cannot be used.
-    """
-    try:
-        from advisor.serving.telemetry.tracing import RequestTraces, otlp_processor
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"--otel needs {error.name}, which is not installed; pip install 'unite-advisor[otel]'"
-        ) from None
-    return RequestTraces(name, otlp_processor(os.environ))
 
 
 def check_joinable(chosen: EnsembleSpec) -> None:
@@ -116,7 +96,7 @@ def _decoding(chosen: EnsembleSpec | StrategyPlan) -> list[object]:
     return [file_json(strategy, models=()), read]
 
 
-def make_app_of(  # noqa: PLR0913  # what a server needs
+def make_app_of(  # what a server needs
     chosen: EnsembleSpec | StrategyPlan,
     name: str,
     limits: RequestLimits,
@@ -125,7 +105,6 @@ def make_app_of(  # noqa: PLR0913  # what a server needs
     inference: InferenceConfig,
     group: str | None = None,
     *,
-    traces: RequestTraces | None = None,
     prompt: TaskPrompt | None = None,
 ) -> tuple[FastAPI, RequestHandler]:
     """Load a set or the models of a strategy, and make an application and its engine.
@@ -139,7 +118,6 @@ def make_app_of(  # noqa: PLR0913  # what a server needs
         inference: Its batch size is the number of texts that are decoded at a time; if it is None, as many as fit into
             memory, at most 64.
         group: For a router by groups, the group of prompts whose request names none.
-        traces: Makes a span of each request for texts; None where no traces are wanted.
         prompt: Makes a prompt of the last message of a user; None where messages are sent as they are.
 
     Raises:
@@ -148,8 +126,8 @@ def make_app_of(  # noqa: PLR0913  # what a server needs
     """
     from advisor.running.models_to_run import load_chosen
     from advisor.serving.app import make_app
+    from advisor.serving.metrics import Metrics
     from advisor.serving.responses import ServedModel
-    from advisor.serving.telemetry.metrics import Metrics
     from ensemble.distributed.remote_member import RemoteMember
 
     metrics = Metrics()
@@ -168,14 +146,14 @@ def make_app_of(  # noqa: PLR0913  # what a server needs
         from advisor.serving.strategy_handler import StrategyHandler
 
         method = chosen.strategy.name
-        engine = StrategyHandler(chosen, _models(chosen, limits, inference), limits, metrics, group, traces)
+        engine = StrategyHandler(chosen, _models(chosen, limits, inference), limits, metrics, group)
     members = tuple(model.name for model in chosen.members)
     made_of = served_id(chosen, prompt)
     reader = answer_reader(chosen)
     served = ServedModel(name, members, method, made_of, int(time.time()), max_model_len, prompt, reader)
     servers = {each.name: each.checkpoint for each in chosen.members if each.checkpoint.is_remote}
     health = ServerHealth(servers) if servers else None
-    return make_app(engine, served, limits, metrics, key_digest, hosts, health, traces), engine
+    return make_app(engine, served, limits, metrics, key_digest, hosts, health), engine
 
 
 def _decoders(
@@ -183,7 +161,7 @@ def _decoders(
 ) -> list[SharedDecoder]:
     """An engine for each of these ensembles, which share the memory that is free; without metrics each has its own."""
     from advisor.serving.engine import SharedDecoder
-    from advisor.serving.telemetry.metrics import Metrics
+    from advisor.serving.metrics import Metrics
     from ensemble.decode.settings import Batch
 
     batch_size = inference.batch_size

@@ -23,14 +23,13 @@ from advisor.running.plan import StrategyPlan
 from advisor.servers.tool_chat import ToolChat
 from advisor.serving.engine import STOPPING, SharedDecoder
 from advisor.serving.errors import RequestError, busy, prompt_error, unavailable
+from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import Event, GenerationRequest, Piece
-from advisor.serving.telemetry.metrics import Metrics
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 
 if TYPE_CHECKING:
     from advisor.servers.tool_chat import AskedPrompt
-    from advisor.serving.telemetry.tracing import RequestTraces
     from ensemble.decode.settings import Settings
     from ensemble.models.thinking import ThinkingTags
 
@@ -84,7 +83,6 @@ class StrategyHandler:
         limits: Limits of requests.
         metrics: The figures to update.
         group: The group of prompts whose request names none.
-        traces: Makes a span of each call of a model; None where no traces are wanted.
 
     Raises:
         InputError: A router has too few dev questions to learn from.
@@ -97,12 +95,10 @@ class StrategyHandler:
         limits: RequestLimits,
         metrics: Metrics,
         group: str | None = None,
-        traces: RequestTraces | None = None,
     ) -> None:
         self._name, self._votes = plan.strategy.name, plan.reader is not None
         self._models, self._limits, self._metrics, self._group = models, limits, metrics, group
-        called = models if traces is None else [traces.of_member(model) for model in models]
-        self._answerer = Answerer(plan, called, self._observe)
+        self._answerer = Answerer(plan, models, self._observe)
         self._tasks: dict[GenerationRequest, asyncio.Task[None]] = {}
         self._accepted = 0
         self._reason = ""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.serving.engine import SharedDecoder
 from advisor.serving.errors import RequestError
+from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import (
     CompletionRequest,
     RequestLimits,
@@ -22,7 +23,6 @@ from advisor.serving.protocol import (
     refuse_unsupported,
 )
 from advisor.serving.responses import MIN_LOGPROB, ServedModel, usage_fields
-from advisor.serving.telemetry.metrics import Metrics
 from ensemble.errors import MemberError
 from ensemble.models.member import LocalMember
 from ensemble.runtime.local_server import LocalTokenServer

@@ -11,7 +11,6 @@ import logging
 import math
 import os
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ensemble.common.retry import retried
@@ -40,8 +39,6 @@ _MAX_DIGITS = 20
 _MIN_SECRET = 8
 _MAX_QUOTE = 200
 """Characters of a server's own words in a message."""
-TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar("TRACE_HEADERS", default={})  # noqa: B039  # a default that is only read
-"""W3C Trace Context of the request that a server is asked for: the headers ``traceparent`` and ``tracestate``."""
 
 Shape = TypeVar("Shape", bound="Schema")
 Failure = Literal["fatal", "temporary", "refused", "invalid"]
@@ -240,9 +237,7 @@ class ServerClient:
 
         url = self.address.url
         try:
-            response = self._http.request(
-                "GET" if body is None else "POST", self._place(path), body, TRACE_HEADERS.get()
-            )
+            response = self._http.request("GET" if body is None else "POST", self._place(path), body)
         except httpx2.TimeoutException:
             raise ServerError(
                 f"{url} did not answer within {self.address.timeout:g} s; set a longer timeout=SECONDS or a lower "

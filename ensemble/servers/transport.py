@@ -6,7 +6,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 from typing import Any, cast
@@ -55,7 +55,7 @@ class RestrictedClient:
         self._idle: list[httpx2.HTTPTransport] = []
         self._is_closed = False
 
-    def request(self, method: str, url: str, json: Any, headers: Mapping[str, str]) -> httpx2.Response:
+    def request(self, method: str, url: str, json: Any) -> httpx2.Response:
         """Send a request, and read the answer. A redirect would send the key to another host, so none is followed.
 
         Raises:
@@ -63,7 +63,7 @@ class RestrictedClient:
             httpx2.HTTPError: There is no answer.
             httpx2.InvalidURL: The address is not valid.
         """
-        request = httpx2.Request(method, url, json=json, headers=self._headers(headers), extensions=self._extensions)
+        request = httpx2.Request(method, url, json=json, headers=self._headers(), extensions=self._extensions)
         self._wait_for_rate()
         self._request.deadline = time.monotonic() + self._address.timeout
         with self._transport() as transport, closing(transport.handle_request(request)) as response:
@@ -81,8 +81,8 @@ class RestrictedClient:
         for transport in self._all:
             transport.close()
 
-    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
-        headers = dict(given)
+    def _headers(self) -> dict[str, str]:
+        headers: dict[str, str] = {}
         # As OpenAI's own client does. They are not meant for another company's server.
         for name, variable in _OPENAI_HEADERS.items() if self._address.is_openai else ():
             if value := os.environ.get(variable):

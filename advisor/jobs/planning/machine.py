@@ -23,7 +23,6 @@ EXTRAS = {
     "openai": ("httpx2",),
     "inspect": ("inspect_ai",),
     "gguf": ("gguf", "accelerate"),
-    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
 """The modules that each optional part of the installation needs; tests hold the names against pyproject.toml."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")

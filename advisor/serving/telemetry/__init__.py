@@ -1,1 +1,0 @@
-"""What a server tells those who watch it: figures for Prometheus, and traces for OpenTelemetry."""
