@@ -2,7 +2,6 @@
 
 A request passes through these modules:
 
-- ``connections``: deadlines for what a client sends, and the number of connections;
 - ``app``: the endpoints; ``middleware`` checks the host, the API key and the body's size before them;
 - ``protocol``: checks the body and makes a :class:`~advisor.serving.request.GenerationRequest` of it, which goes to the
   decoder and carries the texts back; ``errors`` has what a client is told otherwise;

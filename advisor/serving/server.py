@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from advisor.serving.connections import KEEP_ALIVE_S, LimitedProtocol
 from advisor.serving.engine import STOPPING
 from ensemble.errors import InputError, UniteError
 
@@ -25,11 +24,8 @@ if TYPE_CHECKING:
 _MOST_CONNECTIONS = 1000
 _OTHER_FILES = 64
 """Files and sockets of the process that are not connections."""
-_ACCEPTED_AT_ONCE = 8
-"""Connections that asyncio accepts in a turn of its loop. It hands them over and closes others some turns later; until
-then, those of four turns need file descriptors beyond the limit."""
-_QUEUE = 1024
-"""Connections that wait in the system until they are accepted."""
+_KEEP_ALIVE_S = 75
+"""Longer than clients keep a connection (5 s in OpenAI's client): else it may be closed while a request arrives."""
 # After the last text is decoded, slow clients have this time to read it.
 _SHUTDOWN_S = 10
 _LOGGERS = (
@@ -105,7 +101,7 @@ def most_connections() -> int:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS
-    return max(1, min(_MOST_CONNECTIONS, files - _OTHER_FILES - 4 * _ACCEPTED_AT_ONCE))
+    return max(1, min(_MOST_CONNECTIONS, files - _OTHER_FILES))
 
 
 class GracefulServer(uvicorn.Server):
@@ -136,14 +132,14 @@ class GracefulServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=LimitedProtocol,
+                http="h11",
                 ws="none",
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
-                limit_concurrency=connections or most_connections(),
-                backlog=_ACCEPTED_AT_ONCE,
-                timeout_keep_alive=KEEP_ALIVE_S,
+                # Uvicorn refuses a request when there are so many connections, that of the request included.
+                limit_concurrency=(connections or most_connections()) + 1,
+                timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=_SHUTDOWN_S,
             )
         )
@@ -172,8 +168,6 @@ class GracefulServer(uvicorn.Server):
         """Start to listen, and call ``ready``."""
         await super().startup(sockets)
         if self.started:
-            # asyncio uses one number for both; a short queue would make honest clients try again after a second.
-            self._bound.listen(_QUEUE)
             self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as signals call it
