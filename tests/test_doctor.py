@@ -16,8 +16,6 @@ from packaging.requirements import Requirement
 
 from advisor.jobs.planning import machine
 from advisor.jobs.planning.plan import plan_together
-from advisor.jobs.planning.speed import Speed, measure_speed
-from advisor.jobs.planning.words import duration
 from ensemble.models import numeric_type
 from ensemble.models.memory import MemoryNeed
 from ensemble.models.numeric_type import Processor
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools", "hubs"]
 
-TINY = MemoryNeed(1_000_000, "float32", 4_000_000, 1000, 100, 64, 2)
+TINY = MemoryNeed(1_000_000, "float32", 4_000_000, 1000, 100, 64)
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +93,6 @@ def test_each_model_of_a_pool_has_its_plan(place: Place, models: Path) -> None:
         assert plan["fits"] is True
         assert plan["download"] == 0
         assert 0 < plan["weights"] < plan["memory"] < plan["free"] == 10**12
-        assert plan["seconds"] > 0
     assert (found["problems"], len(found["together"]["models"])) == ([], 3)
 
 
@@ -208,36 +205,6 @@ def test_a_hub_that_never_answers_does_not_block(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("huggingface_hub.get_session", lambda: time.sleep(60))
     monkeypatch.setattr(machine, "_HUB_SECONDS", -0.9)
     assert machine.hub()["answers"] is False
-
-
-# --- The expected time ---
-
-
-def test_a_device_reads_and_computes_something() -> None:
-    speed = measure_speed("cpu", "float32")
-    assert min(speed.bandwidth, speed.operations) > 0
-    # Differences of two times: on a busy machine noise can be larger than they are.
-    assert min(speed.layer, speed.step, speed.row) >= 0
-
-
-def test_time_grows_with_questions_tokens_and_weights_and_falls_with_the_batch() -> None:
-    speed = Speed(1e9, 1e10, 1e-4)
-    usual = speed.seconds(TINY, 100, 50, 20, 10)
-    assert speed.seconds(TINY, 200, 50, 20, 10) == pytest.approx(2 * usual)
-    assert speed.seconds(TINY, 100, 50, 40, 10) > usual
-    assert speed.seconds(TINY._replace(weights=8_000_000), 100, 50, 20, 10) > usual
-    assert speed.seconds(TINY, 100, 50, 20, 20) < usual
-    assert speed.seconds(TINY, 0, 50, 20, 10) == 0
-
-
-def test_a_step_of_one_text_takes_the_time_that_its_weights_are_read() -> None:
-    speed = Speed(1e9, 1e15, 0.0)
-    assert speed.seconds(TINY, 1, 0, 1, 1) == pytest.approx(0.004)
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(None, "unknown"), (0.1, "1 s"), (89, "89 s"), (120, "2 min")])
-def test_durations_are_said_in_a_unit_that_fits(seconds: float | None, said: str) -> None:
-    assert duration(seconds) == said
 
 
 def test_the_set_that_is_planned_has_the_largest_models_of_the_fullest_device() -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
-SEVEN = MemoryNeed(7_600_000_000, "bfloat16", 15_200_000_000, 57_344, 152_064, 3584, 28)
+SEVEN = MemoryNeed(7_600_000_000, "bfloat16", 15_200_000_000, 57_344, 152_064, 3584)
 
 
 def save(folder: Path, hidden: int, layers: int) -> Path:

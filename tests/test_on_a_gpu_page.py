@@ -14,8 +14,6 @@ import pytest
 from pages import Shell, blocks, warm_shell
 from sharing import demo_cache
 
-from advisor.jobs.planning.speed import Speed
-from advisor.jobs.planning.words import duration
 from ensemble.models.memory import gigabytes, need_of
 
 if TYPE_CHECKING:
@@ -134,9 +132,8 @@ def row(model: str, kind: str) -> str:
     """A row of the table, computed."""
     count, values = MODELS[model]
     need = need_of(count, 2 * count, values, "bfloat16", KINDS[kind])  # type: ignore[arg-type]
-    seconds = Speed(1e12, 150e12, 50e-6).seconds(need, 300, 500, 256, 64)
     memory = gigabytes(need.total(64, 1000))
-    return f"| {model} | {kind} | {gigabytes(need.weights)} | {memory} | {duration(seconds)} | {gigabytes(2 * count)} |"
+    return f"| {model} | {kind} | {gigabytes(need.weights)} | {memory} | {gigabytes(2 * count)} |"
 
 
 def test_the_table_is_what_the_estimate_says() -> None:

@@ -14,7 +14,7 @@ def doctor(options: DoctorOptions) -> None:
     """Show the machine, versions, the hub, the cache, and with --pool which models fit. Status 1 if one cannot run."""
     from advisor.config import InferenceConfig, load_split
     from advisor.jobs.planning import machine, words
-    from advisor.jobs.planning.plan import expected_seconds, plan_model, plan_together, problem_of, tokens_written
+    from advisor.jobs.planning.plan import plan_model, plan_together, problem_of, tokens_written
     from advisor.pool.placement import place_models
     from advisor.pool.pool_file import read_pool
     from advisor.pool.quantization import with_quantization
@@ -43,8 +43,6 @@ def doctor(options: DoctorOptions) -> None:
     plans = [
         plan_model(entry, inference, prompt=prompt, new=new, problem=problem_of(entry, inference)) for entry in entries
     ]
-    for plan in plans if asked else ():
-        plan |= {"questions": len(asked), "seconds": expected_seconds(plan, len(asked), prompt, new)}
     together = plan_together(plans, options.max_models)
     # Those of models are in the models' lines already.
     problems: list[str] = []

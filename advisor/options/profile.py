@@ -23,7 +23,7 @@ from advisor.options.shared import (
 class DryRunOptions(Options, panel="Files and output"):
     """Looking before a run."""
 
-    dry_run: bool = option(False, "Show prompts, token counts, time, memory and price; run nothing.", **MODELS, **MEANS)
+    dry_run: bool = option(False, "Show prompts, token counts, memory and price; run nothing.", **MODELS, **MEANS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,6 @@ class MemoryNeed(NamedTuple):
         per_token: Bytes of a token's keys and values; 0 if the configuration does not tell.
         vocabulary: Logits of a row.
         width: Numbers of a token between two layers.
-        layers: Layers that a token passes.
         quantization: What the weights are rounded to: one of QUANTIZATIONS, the method that its files name (``gptq``),
             or ``gguf``, whose weights are loaded unquantised; None for weights that are not rounded.
         stored: The type of the stored weights, where ``auto`` is another one; see :mod:`ensemble.models.numeric_type`.
@@ -52,7 +51,6 @@ class MemoryNeed(NamedTuple):
     per_token: int
     vocabulary: int
     width: int
-    layers: int
     quantization: str | None = None
     stored: str | None = None
 
@@ -107,9 +105,8 @@ def need_of(
         # The embeddings and the head stay as they are; tied ones are stored once.
         kept = min(parameters, vocabulary * width * (1 if getattr(text, "tie_word_embeddings", False) else 2))
         weights = int((parameters - kept) * _BITS[quantization] / 8) + 2 * kept
-    layers = _count(text, "num_hidden_layers")
-    per_token = token_size(text, computed) if layers else 0
-    return MemoryNeed(parameters, named, weights, per_token, vocabulary, width, layers, quantization)
+    per_token = token_size(text, computed) if _count(text, "num_hidden_layers") else 0
+    return MemoryNeed(parameters, named, weights, per_token, vocabulary, width, quantization)
 
 
 def _stored_as(config: PretrainedConfig) -> str | None:

@@ -1,4 +1,4 @@
-"""A dry run: what ``advisor select`` would ask each model, how often, and what that is expected to take.
+"""A dry run: what ``advisor select`` would ask each model, how often, and what that costs at most.
 
 Only tokenizers are loaded. Nothing is written, and no request goes to a server of a candidate.
 """
@@ -16,7 +16,6 @@ from advisor.config import BEST, InferenceConfig, RunConfig
 from advisor.jobs.fused import reading_task
 from advisor.jobs.planning.judging import UNKNOWN, decoded_sets, judge_prompts, verdicts, written_anew
 from advisor.jobs.planning.plan import (
-    expected_seconds,
     plan_loads,
     plan_model,
     plan_together,
@@ -77,7 +76,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
 
     Returns:
         ``models``: the plan of each candidate (see :func:`advisor.jobs.planning.plan.plan_model`) with its prompts, its
-        token counts, the generations that the cache lacks, seconds and dollars at most; ``readers``: the same for the
+        token counts, the generations that the cache lacks, and dollars at most; ``readers``: the same for the
         new calls of a fusion; ``judges``: for the judges; ``together`` and
         ``loading``, see :mod:`advisor.jobs.planning.plan`; ``problems``; and ``total``.
 
@@ -106,7 +105,6 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     readers = _readers(config, problems)
     every = [*models, *readers, *judges]
     together = plan_together(models, config.rules.max_models) if config.held_out is not None else None
-    seconds = [plan["seconds"] for plan in every if plan["seconds"] is not None]
     prices = [plan["price"] for plan in every if plan["price"] is not None]
     return {
         "task": config.dev.name,
@@ -124,8 +122,6 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
             "together": sum(sets.get(task.split, 0) * len(task.examples) for task in splits_of(config)),
             "reading": sum(reader["questions"] for reader in readers),
             "judging": sum(judge["questions"] for judge in judges),
-            "seconds": sum(seconds) if seconds else None,
-            "without": list(dict.fromkeys(plan["model"] for plan in every if plan["seconds"] is None)),
             "price": sum(prices) if prices else None,
         },
     }
@@ -135,7 +131,7 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     """The plans of a fusion's new calls: drafts that are drawn, and prompts with drafts; empty without one.
 
     The dev questions choose the best model, and a panel or a writer that the options do not name. Each plan that
-    depends on them is that of the model with which it costs most, with the most calls and the most time of any model.
+    depends on them is that of the model with which it costs most, with the most calls of any model.
     """
     task, inference = config.held_out, config.inference
     if config.fusion is None or task is None:
@@ -160,9 +156,8 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
         return (price or TOKEN).of(made["read_tokens"], made["new_tokens"]) or 0.0
 
     def most(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        known = [each["seconds"] for each in plans if each["seconds"] is not None]
         dearest = max(plans, key=lambda each: cost(each) * each["questions"])
-        return {**dearest, "questions": max(each["questions"] for each in plans), "seconds": max(known, default=None)}
+        return {**dearest, "questions": max(each["questions"] for each in plans)}
 
     drawing, reading = reads(0), reads(drafts)
     # Each cost counts the tokens of all prompts, so none is made that nothing needs.
@@ -226,7 +221,6 @@ def _plan(
         "read_tokens": read,
         "new_tokens": new,
         "questions": questions,
-        "seconds": expected_seconds(plan, questions, mean(lengths), new) if lengths else None,
         "price": price,
     }
 

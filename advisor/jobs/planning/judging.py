@@ -1,10 +1,9 @@
-"""What the judges of a run read, before it: how many verdicts they give, and about how long these take."""
+"""What the judges of a run read, before it: how many verdicts they give."""
 
 from __future__ import annotations
 
 from advisor.config import RunConfig
-from advisor.jobs.planning.plan import expected_seconds, plan_model, tokens_written
-from advisor.jobs.planning.words import duration
+from advisor.jobs.planning.plan import plan_model, tokens_written
 from advisor.judge.judge import judging
 from advisor.judge.prompts import Shown, judge_task
 from advisor.profile.stored import splits_of
@@ -95,7 +94,5 @@ def say_judging(config: RunConfig, progress: Progress, sets: dict[str, int] | No
             progress.say(begin)
             continue
         plan = plan_model(judge, judging(config), prompt=prompt, new=new)
-        seconds = expected_seconds(plan, count, prompt, new)
         # The weights may fit when the candidates are gone, so a problem is no reason to end the run.
-        end = plan["problem"] or ("" if seconds is None else f"at most about {duration(seconds)}")
-        progress.say(f"{begin}; {end}" if end else begin)
+        progress.say(f"{begin}; {plan['problem']}" if plan["problem"] else begin)

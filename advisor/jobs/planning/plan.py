@@ -1,13 +1,11 @@
-"""The plan of each model: whether it is found, what it needs, whether that fits, and how long it may take."""
+"""The plan of each model: whether it is found, what it needs, and whether that fits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig
-from advisor.jobs.planning.speed import Speed, measure_speed
 from advisor.pool.checks import check_pool
 from advisor.pool.fit import free_on, need_of_model, too_large, weights_here
 from advisor.pool.quantization import kind_of
@@ -131,30 +129,6 @@ def download_size(checkpoint: Checkpoint) -> int | None:
     except UniteError:
         return None
     return None if found is None else found[1]
-
-
-def expected_seconds(plan: dict[str, Any], questions: int, prompt: float, new: float) -> float | None:
-    """The expected time of a model; None where its size is not known, or a server or a cluster computes.
-
-    Args:
-        plan: See :func:`plan_model`.
-        questions: Questions that it answers.
-        prompt: Tokens of a prompt, on average.
-        new: Tokens of a response, on average.
-    """
-    if (need := plan["need"]) is None or plan["problem"] is not None or plan["resources"] is not None:
-        return None
-    if not questions:
-        return 0.0  # the device need not be measured
-    # Models in other types (float8, int8) are computed in one of these.
-    dtype = need.dtype if need.dtype in ("float32", "float16") else "bfloat16"
-    return speed_of(plan["device"], dtype).seconds(need, questions, prompt, new, plan["rows"])
-
-
-@cache
-def speed_of(device: str, dtype: str) -> Speed:
-    """The speed of a device, measured once."""
-    return measure_speed(device, dtype)
 
 
 def plan_loads(plans: Sequence[dict[str, Any]], phases: int) -> dict[str, Any] | None:

@@ -9,16 +9,6 @@ from advisor.records import join
 from ensemble.common.text import counted, price, visible
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds as people read them: "20 s", "12 min", "3.5 h"."""
-    if seconds is None:
-        return "unknown"
-    # Fewer digits than are known: the estimate is good to a factor of about two.
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def memory(count: int | None) -> str:
     """Bytes, or "unknown"."""
     from ensemble.models.memory import gigabytes
@@ -26,8 +16,8 @@ def memory(count: int | None) -> str:
     return "unknown" if count is None else gigabytes(count)
 
 
-def model_line(plan: Mapping[str, Any], asked: str = "questions") -> str:
-    """A model of a plan, in one line, with what it is asked."""
+def model_line(plan: Mapping[str, Any]) -> str:
+    """A model of a plan, in one line."""
     if plan["problem"] is not None:
         return f"{plan['model']}: cannot run: {plan['problem']}"
     where = plan["device"]
@@ -46,8 +36,6 @@ def model_line(plan: Mapping[str, Any], asked: str = "questions") -> str:
     # 0 if the files are here already.
     if plan["download"]:
         parts.append(f"download {memory(plan['download'])}")
-    if plan.get("seconds"):
-        parts.append(f"at most about {duration(plan['seconds'])} for {plan['questions']:,} {asked}")
     return f"{plan['model']}: {', '.join(parts)}"
 
 
@@ -102,15 +90,15 @@ def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """A dry run for a terminal. Prompts come from files, so control characters are shown as their numbers."""
-    asked = [("", "questions", model) for model in plan["models"]]
-    asked += [(f"{reader['role']} ", "calls", reader) for reader in plan["readers"]]
-    asked += [("judge ", "verdicts", judge) for judge in plan["judges"]]
-    for role, _, model in asked:
+    asked = [("", model) for model in plan["models"]]
+    asked += [(f"{reader['role']} ", reader) for reader in plan["readers"]]
+    asked += [("judge ", judge) for judge in plan["judges"]]
+    for role, model in asked:
         for line in _prompt_lines(f"{role}{model['model']}", model["prompts"]):
             yield visible(line, keep_lines=True)
     yield ""
-    for role, what, model in asked:
-        yield visible(f"{role}{model_line(model, what)}")
+    for role, model in asked:
+        yield visible(f"{role}{model_line(model)}")
         tokens = model["prompt_tokens"]
         if tokens is not None:
             new = model["new_tokens"]
@@ -128,12 +116,11 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         yield f"fusing       at most {counted(total['reading'], 'call')}; those that are stored are not asked again"
     if plan["judges"]:
         yield f"judging      at most {counted(total['judging'], 'verdict')}; those that are stored are not asked again"
-    yield visible(f"time         {_time(total, [model for *_, model in asked])}")
     if total["price"] is None:
         yield "price        no prices in the pool file"
     else:
         yield f"price        at most {price(total['price'])} for {_whose(total)}"
-    said = {model["problem"] for _, _, model in asked}
+    said = {model["problem"] for _, model in asked}
     yield from problem_lines([problem for problem in plan["problems"] if problem not in said])
     yield "Nothing was run or written."
 
@@ -142,21 +129,6 @@ def problem_lines(problems: Sequence[str]) -> Iterator[str]:
     """What keeps a run from working, one line each, besides what the models' own lines say."""
     for problem in problems:
         yield visible(f"problem      {problem}")
-
-
-def _time(total: Mapping[str, Any], models: Sequence[Mapping[str, Any]]) -> str:
-    """The expected time of a dry run, and whose time is not in it."""
-    without = total["without"]
-    if all(model["problem"] is not None for model in models):
-        return "not known, because no model can run here"
-    # A model has a plan for each thing that it is asked.
-    if {*without} == {model["model"] for model in models}:
-        return "not known here: servers and clusters have their own speed, and some files do not tell a model's size"
-    if not total["seconds"]:
-        known = "none: the cache has all responses of single models"
-    else:
-        known = f"at most about {duration(total['seconds'])} for {_whose(total)}"
-    return f"{known}; not known for {', '.join(without)}" if without else known
 
 
 def _whose(total: Mapping[str, Any]) -> str:
