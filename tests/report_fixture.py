@@ -548,9 +548,6 @@ def make_judges() -> tuple[dict[str, Any], dict[str, Any]]:
     compared = {"split": "held_out", "calls": 30, **summarize_matches([pairs, others], pairs[:1], lengths)}
     graded = {"split": "held_out", "calls": 15, **summarize_grades(grades, lengths, 0.1)}
     names = ["judge", "second judge"]
-    family = {"judge": names[0], "rival": names[1], "family": "terse", "models": models[:1], "others": models[1:]}
-    compared["families"] = [{**family, "code": "prefers", "n": 5, "points": 3.0, "points_ci": [1.0, 5.0]}]
-    graded["families"] = [{**family, "code": "few_others", "n": 0, "points": None, "points_ci": None}]
     return (
         {"mode": "pairwise", "judges": names, "splits": [compared | {"split": "dev"}, compared], "head_to_head": [met]},
         {"mode": "single", "judges": names, "splits": [graded], "head_to_head": []},

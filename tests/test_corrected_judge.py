@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import stats
 
-from advisor.judge.corrected import agreement, corrected_mean, length_controlled, speaks_to_judge
-from advisor.statistics import Floats
+from advisor.judge.corrected import agreement, corrected_mean, speaks_to_judge
 from benchmarks.judge_labels import GAIN, corrected, covers, one_model, two_models
 
 if TYPE_CHECKING:
@@ -95,51 +94,6 @@ def test_agreement_is_cohens_kappa() -> None:
     assert agreement(labels, said) == pytest.approx((4 / 6 - 1 / 2) / (1 - 1 / 2))
     assert agreement(np.ones(5), np.ones(5)) is None
     assert agreement(np.array([0, 0.5, 1]), np.array([0, 0.5, 1])) == 1
-
-
-def test_a_judge_of_lengths_alone_prefers_no_one_at_equal_lengths() -> None:
-    longer: Floats = chance().normal(200, 400, size=(1, 2000))
-    preferences = 1 / (1 + np.exp(-3 * np.tanh(longer / longer.std())))
-    assert preferences.mean() > 0.6
-    assert length_controlled(preferences, longer) == pytest.approx([50], abs=2)
-    # Nothing to control.
-    assert length_controlled(preferences, longer * 0) == pytest.approx([100 * preferences.mean()], abs=0.1)
-
-
-def test_preferences_at_equal_lengths_are_those_of_the_penalized_fit_of_all_models() -> None:
-    """Against a slow fit of the same likelihood with a general optimizer; one model has not all answers."""
-    own = chance()
-    preferences, longer = own.random((3, 12)), own.normal(50, 300, size=(3, 12))
-    preferences[2, 4:7] = np.nan
-    known = ~np.isnan(preferences)
-    length = np.stack([np.tanh(each / each[place].std()) for each, place in zip(longer, known, strict=True)])
-
-    def split(given: Floats) -> tuple[Floats, Floats, Floats]:
-        return given[:3], given[3] + given[4:7], given[7:]
-
-    def loss(given: Floats) -> float:
-        strength, slope, difficulty = split(given)
-        odds = strength[:, None] + slope[:, None] * length + difficulty
-        fits = np.logaddexp(0, odds) - np.nan_to_num(preferences) * odds
-        scales = np.repeat([10, 0.2, 0.45, 1.8], [3, 1, 3, 12])
-        return float(fits[known].sum() + ((given / scales) ** 2).sum() / 2)
-
-    strength, _, difficulty = split(optimize.minimize(loss, np.zeros(19), tol=1e-10).x)
-    expected = 100 / (1 + np.exp(-strength[:, None] - difficulty))
-    means = [each[place].mean() for each, place in zip(expected, known, strict=True)]
-    assert length_controlled(preferences, longer) == pytest.approx(means, abs=0.01)
-
-
-def test_models_at_equal_lengths_are_compared_on_the_questions_difficulties() -> None:
-    """Two equal models, of which one answered the hard questions only."""
-    own = chance()
-    difficulty: Floats = own.normal(0, 2, size=600)
-    preferences = (own.random((4, 600)) < 1 / (1 + np.exp(-difficulty))).astype(np.float64)
-    preferences[3, difficulty > 0] = np.nan
-    longer = own.normal(0, 100, size=(4, 600))
-    found = length_controlled(preferences, longer)
-    assert found[3] == pytest.approx(100 * np.nanmean(preferences[3]), abs=1)
-    assert found[0] == pytest.approx(100 * preferences[0].mean(), abs=1)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +200,6 @@ def test_without_labels_it_says_what_misleads_the_judge(place: Place) -> None:
     assert [line for line in found["text"] if "labels" in line] == [
         "A few labels of people correct these scores: --labels FILE, at least 10 of a model."
     ]
-    assert models["plain"]["length_controlled"] < 50
-    assert models["flatter"]["length_controlled"] is None
 
 
 def test_scores_that_no_judge_gave_are_refused(place: Place) -> None:

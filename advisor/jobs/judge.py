@@ -5,7 +5,7 @@ A run folder has the scores and the texts, whether its judge is a model of the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +16,22 @@ from advisor.judge.corrected import (
     Corrected,
     agreement,
     corrected_mean,
-    length_controlled,
     speaks_to_judge,
 )
-from advisor.judge.family import family_of, family_preferences
 from advisor.options.judge import JudgeRunOptions
-from advisor.options.shared import split_names
 from advisor.progress import Progress
-from advisor.runs.judge_sentences import on_family
 from advisor.runs.run import Run
-from advisor.runs.schema.judge import FamilyPreference
 from advisor.runs.schema.result import Result
 from advisor.runs.schema.samples import SampleResponse
 from advisor.statistics import Floats
 from advisor.tables.rows import LeftOut, columns_of, rows_of
 from advisor.tasks.metrics import metric_names, plugins
 from advisor.terminal.judge import judge_lines
-from ensemble.common.text import counted
 from ensemble.errors import InputError
 
 RECOMMENDED = "recommended"
 """The name of the recommended strategy in tables and figures."""
 _COLUMNS = ("id", "model", "label")
-_TIE = 0.5
 _WORDS = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0, "right": 1.0, "wrong": 0.0}
 
 Scores = Mapping[str, Mapping[str, float]]
@@ -73,14 +66,9 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
     # A model that writes one text, whatever the question is, is no model to compare with.
     same = {each.model for each in result.candidates if "same_text" in each.doubts}
     best = max(scores, key=lambda name: (name not in same and name != RECOMMENDED, means[name]))
-    # In a pool of preferences over one model, this one ties with itself.
-    rival = next((name for name, own in scores.items() if {*own.values()} == {_TIE}), best)
-    families = _families(run, options)
-    at_equal_lengths = _length_controlled(rival, scores, shown)
     models = [
         {
             **_figures(name, scores, labels, best),
-            "length_controlled": at_equal_lengths.get(name),
             "same_text": name in same,
             "speaks_to_judge": sum(speaks_to_judge(each.text) for each in shown[name].values() if each.text),
         }
@@ -89,13 +77,11 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
     found = {
         "judges": [] if result.judge is None else list(result.judge.judges),
         "best_single_model": best,
-        "length_controlled_over": rival,
         "models": sorted(models, key=lambda each: -each["judged"]),
         "in_its_panel": _own_judges(result),
         "first_wins": _first_wins(result),
-        "families": [each.model_dump() for each in families],
     }
-    return {**found, "text": [*judge_lines(found), *map(on_family, families)]}
+    return {**found, "text": judge_lines(found)}
 
 
 def _read_run(run: Run) -> tuple[dict[str, dict[str, SampleResponse]], dict[str, dict[str, float]]]:
@@ -188,34 +174,6 @@ def _json(found: Corrected) -> dict[str, Any]:
     return {**found._asdict(), "interval": list(found.interval)}
 
 
-def _length_controlled(
-    rival: str, scores: Scores, shown: Mapping[str, Mapping[str, SampleResponse]]
-) -> dict[str, float]:
-    """The preference over another model at equal lengths, by model; without models whose lengths are not known."""
-    keys = [*scores[rival]]
-    # What is not known becomes NaN.
-    points = {name: np.array([own.get(key) for key in keys], np.float64) for name, own in scores.items()}
-    longer = {
-        name: np.array([own[key].length if key in own else None for key in keys], np.float64)
-        - np.array([shown[rival][key].length for key in keys], np.float64)
-        for name, own in shown.items()
-    }
-    theirs = points.pop(rival)
-    if not np.all(theirs == _TIE):
-        points = {name: (1 + mine - theirs) / 2 for name, mine in points.items()}
-
-    def counts(name: str) -> bool:
-        known = ~np.isnan(points[name])
-        # Responses that are the other model's own say nothing about a question.
-        return bool(known.any() and not np.isnan(longer[name][known]).any() and (points[name][known] != _TIE).any())
-
-    names = [name for name in points if counts(name)]
-    if not names:
-        return {}
-    found = length_controlled(np.stack([points[name] for name in names]), np.stack([longer[name] for name in names]))
-    return dict(zip(names, found.tolist(), strict=True))
-
-
 def _own_judges(result: Result) -> list[str]:
     """The judges of a run that are candidates; the writer of a fusion is one, too."""
     judges = [] if result.judge is None else result.judge.judges
@@ -225,36 +183,3 @@ def _own_judges(result: Result) -> list[str]:
 def _first_wins(result: Result) -> float | None:
     share = None if result.judge is None or not result.judge.splits else result.judge.splits[-1].first_wins
     return None if share is None else share.share
-
-
-def _families(run: Run, options: JudgeRunOptions) -> Sequence[FamilyPreference]:
-    """How two judges score the models of their families: those of the run, or its judge and that of another run."""
-    judged = run.result.judge
-    if options.check_run is None:
-        return () if judged is None or not judged.splits else judged.splits[-1].families
-    runs = run, Run.open(options.check_run)
-    known = [each.result.judge.judges[0] for each in runs if each.result.judge is not None]
-    names = split_names(options.judges or "") or tuple(known)
-    if len({*names}) != len(names) or len(names) != len(runs):
-        raise InputError(
-            f"{options.check_run}: the names of the two judges are not known; add --judges FIRST,SECOND: that of "
-            f"{options.run}, and that of {options.check_run}"
-        )
-    scores: list[dict[tuple[str, str], float]] = [{}, {}]
-    clusters: dict[str, str] = {}
-    for own, each in zip(scores, runs, strict=True):
-        for sample in each.samples_for("it has the judge's scores"):
-            # Two logs may number other questions alike.
-            question = f"{sample.id}\n{sample.prompt}"
-            clusters[question] = sample.cluster or question
-            own |= {(question, name): said.score for name, said in sample.responses.items() if said.score is not None}
-    shared = scores[0].keys() & scores[1].keys()
-    models = sorted({model for _, model in shared})
-    of_families = {name: family_of(name) for name in (*names, *models)}
-    judges = [*zip(names, scores, strict=True)]
-    if not (found := family_preferences(judges, of_families, models, clusters)):
-        raise InputError(
-            f"{options.check_run}: of {counted(len(models), 'model')} with scores in both runs, none is of the family "
-            f"{' or '.join(dict.fromkeys(map(family_of, names)))}; give names in --judges that begin as those of models"
-        )
-    return found

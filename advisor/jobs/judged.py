@@ -7,10 +7,9 @@ from typing import Any, cast
 
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.recommendation import Recommendation
-from advisor.judge.family import family_preferences
 from advisor.judge.judge import Judge
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
-from advisor.judge.verdicts import Grade, Match, mean_scores, name_of_set
+from advisor.judge.verdicts import Grade, Match, name_of_set
 from advisor.records import FIGURE_CONFIDENCE, Profile
 from advisor.strategies.schema import strategy_json
 from advisor.strategies.strategy import Strategy
@@ -61,9 +60,7 @@ def judge_section(
             low, high = task.rubric.scale if task.rubric else (0, 1)
             grades = cast("list[list[Grade]]", judged)
             figures = summarize_grades(grades, lengths, 1 / (high - low), seed=seed, clusters=clusters)
-        scored = [(name, mean_scores(verdicts)) for name, verdicts in zip(judge.names, judged, strict=True)]
-        families = family_preferences(scored, judge.families, candidates, clusters) if len(scored) > 1 else []
-        splits.append({"split": task.split, "calls": judge.calls(task.split), **figures, "families": families})
+        splits.append({"split": task.split, "calls": judge.calls(task.split), **figures})
     return {
         "mode": judge.mode,
         "judges": list(judge.names),

@@ -11,8 +11,7 @@ import re
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special, stats
-from scipy.sparse import csr_array, vstack
+from scipy import stats
 
 from advisor.records import FIGURE_ALPHA
 from advisor.statistics import Floats, Interval, is_binary, z_value
@@ -22,9 +21,6 @@ FEWEST_LABELS = 10
 _DRAWS = 20_000
 _LEAST_SPREAD = 0.1
 """The least sum of squares of what the judge does not explain: labels that all fit are no proof that all others do."""
-_STRENGTH, _DIFFICULTY, _SLOPE, _DEVIATION = 10.0, 1.8, 0.2, 0.45
-"""Standard deviations of the priors, in log-odds; the last one is that of a model's slope from the common one. With
-these the figures are near AlpacaEval's, for pools of 1 to 56 models (benchmarks/judge_length.py)."""
 _TO_THE_JUDGE = re.compile(
     r"\[\[ ?(?:[abc]|\d+) ?\]\]|<\|[a-z_]+\|>|\bmodel_identifier\b"
     r"|\b(?:ignore|disregard|forget) (?:all |any )?(?:the |your )?(?:previous|above|prior)"
@@ -118,42 +114,6 @@ def agreement(labels: Floats, scores: Floats) -> float | None:
         return None
     ours, theirs = (np.searchsorted(values, np.round(each, 9)) for each in (labels, scores))
     return float(cohen_kappa_score(ours, theirs, weights="quadratic" if len(values) > 2 else None))
-
-
-def length_controlled(preferences: Floats, longer: Floats) -> Floats:
-    """How often each model would be preferred to one other model if both wrote as much, in points.
-
-    A logistic regression of all models together (AlpacaEval 2: Dubois et al. 2024, arXiv 2404.04475, equation 2): the
-    log-odds are the model's strength, its slope on the length, tanh(difference / its standard deviation), and the
-    question's difficulty. The result is its mean over the questions with a difference of 0. AlpacaEval has difficulties
-    from a hundred models, each model with its own weight for them, and slopes that the other model's long and short
-    versions keep in check. Here difficulties come from the models that are there, and normal priors keep all in check.
-
-    Args:
-        preferences: Models by questions, from 0 (the other one) to 1 (this one); NaN without a response.
-            Each model has one at least.
-        longer: How many characters longer each response is than the other model's.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    models, questions = preferences.shape
-    row, column = np.nonzero(~np.isnan(preferences))
-    spread = np.nanstd(np.where(np.isnan(preferences), np.nan, longer), axis=1)
-    length = np.tanh(longer[row, column] / np.where(spread, spread, np.inf)[row])
-    # The penalty of all parameters is the same, so a prior's standard deviation is the scale of its column. A model's
-    # slope is the sum of a common one and a deviation.
-    values = [np.full(len(row), _STRENGTH), _DEVIATION * length, _SLOPE * length, np.full(len(row), _DIFFICULTY)]
-    places = [row, models + row, np.full(len(row), 2 * models), 2 * models + 1 + column]
-    cells = np.tile(np.arange(len(row)), len(values)), np.concatenate(places)
-    terms = csr_array((np.concatenate(values), cells), shape=(len(row), 2 * models + 1 + questions))
-    # A preference of 0.7 is seven tenths of a win and three of a loss.
-    given = preferences[row, column]
-    weights, wins = np.concatenate([given, 1 - given]), np.repeat([1, 0], len(row))
-    fitted = LogisticRegression(fit_intercept=False, solver="newton-cg", tol=1e-6)
-    fitted.fit(vstack([terms, terms]), wins, sample_weight=weights)
-    strength, difficulty = _STRENGTH * fitted.coef_[0, :models], _DIFFICULTY * fitted.coef_[0, 2 * models + 1 :]
-    expected = special.expit(strength[:, None] + difficulty)
-    return 100 * np.array([expected[model, column[row == model]].mean() for model in range(models)])
 
 
 def speaks_to_judge(text: str) -> bool:

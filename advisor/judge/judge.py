@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from advisor.config import InferenceConfig, RunConfig
-from advisor.judge.family import family_of
 from advisor.judge.prompts import Shown, judge_task, verdict_of
 from advisor.judge.verdicts import Grade, Match
 from advisor.pool.fingerprint import Fingerprint
@@ -72,7 +71,6 @@ class Judge:
         mode: ``single`` or ``pairwise``.
         names: The names of the judges; the scores are the first one's.
         identities: What determines the judges' verdicts, by name.
-        families: The family of each candidate and judge, by name.
         note: That a judge reads responses which it wrote itself; None if it does not.
 
     Raises:
@@ -94,10 +92,6 @@ class Judge:
         self._judges = config.judges
         self.names = tuple(entry.name for entry in config.judges)
         self.identities: Mapping[str, Fingerprint | ServerIdentity] = self._profiler.identities
-        self.families = {
-            each.name: (each.family or family_of(each.checkpoint.name)).lower()
-            for each in (*config.candidates, *config.judges)
-        }
         self._splits: dict[str, _Split] = defaultdict(lambda: _Split(tuple({} for _ in self.names)))
         # By their files or addresses: a judge's line may give a candidate another name.
         own = [judge.name for judge in config.judges if judge.checkpoint in self._candidates.values()]

@@ -17,7 +17,6 @@ from scipy import special, stats
 from advisor.judge.bradley_terry import bradley_terry
 from advisor.judge.verdicts import Grade, Match
 from advisor.records import FIGURE_ALPHA, TOLERANCE
-from advisor.runs.judge_sentences import on_family
 from advisor.statistics import Floats, Interval, cluster_interval, graded_interval, wilson
 from ensemble.common.text import counted
 
@@ -195,7 +194,6 @@ def judge_warnings(names: Sequence[str], figures: Mapping[str, Any]) -> list[str
         found.append(f"The judge {judge} {how}, so the order of the candidates means little.")
     if len(figures.get("groups") or ()) > 1:
         found.append("Some models share no comparison with the others, so their win rates cannot be compared.")
-    found += [on_family(each) for each in figures.get("families", ()) if each.code == "prefers"]
     agreement = figures["agreement"]
     if agreement and agreement["clusters"] >= _FEW:
         name, word = ("kappa", "Cohen's kappa") if "kappa" in agreement else ("spearman", "Spearman's correlation")

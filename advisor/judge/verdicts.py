@@ -7,8 +7,7 @@ section 3.4).
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from advisor.records import join
@@ -43,20 +42,6 @@ class Match(NamedTuple):
     first: str
     second: str
     score: float | None
-
-
-def mean_scores(verdicts: Iterable[Grade | Match]) -> dict[tuple[str, str], float]:
-    """What a judge says of each response, 0 to 1, by question and model; without verdicts that cannot be read."""
-    said = defaultdict[tuple[str, str], list[float]](list)
-    for each in verdicts:
-        if each.score is None:
-            continue
-        if isinstance(each, Grade):
-            said[each.question, each.model].append(each.score)
-        else:
-            said[each.question, each.first].append(each.score)
-            said[each.question, each.second].append(1 - each.score)
-    return {key: sum(own) / len(own) for key, own in said.items()}
 
 
 def name_of_set(method: str, models: Sequence[str]) -> str:

@@ -163,7 +163,6 @@ def _spec(checkpoint: Checkpoint | ServerAddress, line: AnyLine, place: str) -> 
         checkpoint,
         name,
         chat_template=line.chat_template,
-        family=line.family,
         price=line.price,
         thinking=line.thinking,
         place=place,

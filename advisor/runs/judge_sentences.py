@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.runs.schema.judge import FamilyPreference, HeadToHead, JudgedSplit, JudgeSection, JudgeShare
+from advisor.runs.schema.judge import HeadToHead, JudgedSplit, JudgeSection, JudgeShare
 from ensemble.common import text
-
-_FAMILY = {
-    "prefers": "it prefers its own family",
-    "against": "it does not prefer its own family",
-    "unclear": "chance can explain this",
-    "same_family": "both judges are of this family, so this cannot tell whether they prefer it",
-}
 
 
 def on_split(judge: JudgeSection, split: JudgedSplit) -> list[str]:
     """How far the judge can be trusted, from its verdicts on a split."""
     # The second judge is named in the sentences on agreement.
     second = judge.judges[1] if len(judge.judges) > 1 else "the second judge"
-    sentences = (_on_pairs if judge.mode == "pairwise" else _on_grades)(split, second)
-    return [*sentences, *map(on_family, split.families)]
+    return [*(_on_pairs if judge.mode == "pairwise" else _on_grades)(split, second)]
 
 
 def on_strategy(met: HeadToHead) -> str:
@@ -28,21 +20,6 @@ def on_strategy(met: HeadToHead) -> str:
     return (
         f"{met.title}: wins {text.points(met.win_rate)}% against {met.rival} ({text.interval(met.win_rate_ci)}) on "
         f"{text.counted(met.questions, 'question')}."
-    )
-
-
-def on_family(found: FamilyPreference) -> str:
-    """Whether a judge prefers the models of its family."""
-    if found.code == "few_others":
-        return (
-            f"Family: whether the judge {found.judge} prefers its own family ({found.family}) cannot be tested. It "
-            "takes two candidates of neither judge’s family, and questions on which both judges scored all of them."
-        )
-    return (
-        f"Family: the judge {found.judge} gives its own family ({found.family}) {text.difference(found.points)} points "
-        f"({text.difference_interval(found.points_ci)}) more than {found.rival} does, compared with "
-        f"{text.counted(len(found.others), 'model')} of neither family, on {text.counted(found.n, 'question')}: "
-        f"{_FAMILY[found.code]}."
     )
 
 

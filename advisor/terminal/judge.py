@@ -30,10 +30,6 @@ def judge_lines(found: Mapping[str, Any]) -> list[str]:
             ends = " to ".join(map(signed, pair["interval"]))
             needed = "more questions" if pair["needed"] is None else f"about {pair['needed']:,} labels"
             line += f"; {signed(pair['points'])} points against {best} ({ends}; to show it takes {needed})"
-        if each["length_controlled"] is not None:
-            line += (
-                f"; preferred to {found['length_controlled_over']} at equal lengths: {each['length_controlled']:.1f}%"
-            )
         lines.append(f"{line}.")
         if each["same_text"]:
             lines.append(f"  Nearly all responses of {name} are the same text: they score by no answer.")

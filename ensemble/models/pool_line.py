@@ -102,7 +102,6 @@ Variable = Annotated[
         "the name of the environment variable that holds the key, not the key",
     ),
 ]
-Family = Annotated[str, must(lambda text: bool(text.strip()) and text.isprintable(), "a word, such as llama")]
 Label = Annotated[str, must(lambda text: bool(text.strip()), "a label for the version of the model")]
 Budget = Annotated[int, _whole(0, 10_000_000), WithJsonSchema({"type": "integer"})]
 
@@ -118,9 +117,6 @@ class AnyLine(Schema):
     """what a million tokens of prompts cost, in dollars"""
     price_out: Dollars | None = None
     """what a million tokens of responses cost, in dollars; given together with `price_in`"""
-    family: Family | None = None
-    """the family of the model, for the test whether a judge prefers its own; the default is the first word of
-    the folder, the id or the server's name"""
     thinking: Annotated[ThinkingTags, PlainValidator(_tags), WithJsonSchema({"type": "string"})] | None = None
     """the tags around what the model thinks before it answers, as `OPENING...CLOSING`, where it has other ones than the
     known families"""

@@ -220,7 +220,6 @@ class ModelSpec:
             JSON has it; None to load the weights as they are, and for GGUF files.
         files: SHA-256 of each file of a saved local model, by name; empty if they are not checked.
         resources: What it requests from a node of a cluster.
-        family: Of its model, as a user names it; None for the first word of its name.
         price: What its tokens cost; None if that is not known.
         thinking: How it marks its thinking; None for the known forms.
         thinking_budget: The most tokens that it thinks, at least 0; None for no limit but that of the text, and for a
@@ -237,7 +236,6 @@ class ModelSpec:
     quantization: object | None = field(default=None, hash=False)
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
     resources: Resources = Resources()
-    family: str | None = None
     price: Price | None = None
     thinking: ThinkingTags | None = None
     thinking_budget: int | None = None

@@ -72,30 +72,6 @@ class JudgedModel(SparseSchema):
     """the interval of a mean grade"""
 
 
-class FamilyPreference(Schema):
-    """How much more a judge gives to candidates of its family than the other judge does."""
-
-    judge: Line
-    """the judge"""
-    rival: Line
-    """the other judge"""
-    family: Line
-    """the family of the judge"""
-    models: tuple[Line, ...] = ()
-    """the candidates of this family"""
-    others: tuple[Line, ...] = ()
-    """the candidates of neither judge's family"""
-    code: Literal["prefers", "against", "unclear", "same_family", "few_others"]
-    """what the interval says; `same_family` where both judges are of one family, and `few_others` where there are fewer
-    than two others, or no question on which both judges scored all of these models"""
-    n: Count = 0
-    """questions"""
-    points: Points = None
-    """how much more the judge gives than the other judge, to these models more than to the others"""
-    points_ci: Interval = None
-    """its 95% interval, over clusters of questions or over models: the wider one"""
-
-
 class JudgedSplit(SparseSchema):
     """The figures of a split; all shares and win rates are in points."""
 
@@ -129,8 +105,6 @@ class JudgedSplit(SparseSchema):
     """of grades: length against grade"""
     agreement: JudgeAgreement | None = None
     """null without a second judge"""
-    families: tuple[FamilyPreference, ...] = ()
-    """each of two judges with candidates of its family; for two judges of one family, the first of them"""
 
 
 class HeadToHead(StrategyKey):
