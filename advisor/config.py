@@ -89,8 +89,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
         inference: How models are loaded and generate.
         cache_dir: The folder of responses and tables.
         command: The command line, for the record.
-        race: Accepted probability that a race changes the selection, in (0, 1); None to run every candidate on every
-            question.
         judges: The judge of a task with a rubric, and the one that checks it if there are two; for other tasks empty.
     """
 
@@ -101,7 +99,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
     inference: InferenceConfig
     cache_dir: Path
     command: str
-    race: float | None = None
     judges: tuple[ModelSpec, ...] = ()
 
     def __post_init__(self) -> None:
@@ -174,7 +171,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
             inference=InferenceConfig.from_options(options),
             cache_dir=options.cache_dir or default_cache_dir(),
             command=command,
-            race=options.race_risk if options.race else None,
             judges=judges,
             **{name: getattr(options, name) for name in names},
         )
@@ -359,11 +355,6 @@ def _check_judges(config: RunConfig) -> None:
     """Raise InputError if a task lacks its judge, or the run cannot be judged."""
     if config.dev.rubric is not None and not config.judges:
         raise InputError(f"{config.dev.name} has metric judge, and this run has no judge; give one")
-    if config.dev.is_relative and config.race is not None:
-        raise InputError(
-            "--race asks some candidates only some questions, but `mode: pairwise` compares the responses of all; "
-            "leave out --race, or judge with `mode: single`"
-        )
 
 
 def _check_fusion(config: RunConfig) -> None:

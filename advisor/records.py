@@ -12,10 +12,10 @@ from ensemble.errors import InputError
 
 FinishReason = Literal["eos", "stop", "length", "error", "unknown"]
 Status = Literal["primary", "selected", "rejected", "failed"]
-ReasonCode = Literal["primary", "fits", "gap", "length", "full", "copy", "race", "server", "other_set", "failed"]
+ReasonCode = Literal["primary", "fits", "gap", "length", "full", "copy", "server", "other_set", "failed"]
 """Why a candidate has its status. ``gap`` and ``length``: it is over this limit, ``gap`` where it is over both.
-``full``: it fits, and the set has no room. ``copy``: the same model as another candidate. ``race``: dropped before all
-questions were answered. ``server``: it cannot be decoded token by token. ``other_set``: not the set of the rules."""
+``full``: it fits, and the set has no room. ``copy``: the same model as another candidate. ``server``: it
+cannot be decoded token by token. ``other_set``: not the set of the rules."""
 Doubt = Literal["never_right", "unread", "same_text"]
 """Why the figures of a candidate mean little: no response is right, over a fifth of the questions have none, or nearly
 all responses are the same text."""
@@ -39,7 +39,7 @@ a one-sided test shows what is not there. Formulas take it; options and files ha
 FIGURE_CONFIDENCE, FIGURE_ALPHA = 0.95, 0.025
 """The same of single figures (accuracies, gaps, a judge's shares) and of pairs of models."""
 TRIES = 4
-"""Sets that a search decodes by default, the one that the rules choose included."""
+"""Sets that ``--set-by predicted`` decodes at most by default."""
 MOST_QUESTIONS = 850
 """Held-out questions that a run with --until-sure asks at most by default: enough to show a gain of 5 points with a
 probability of 0.95 (`python -m benchmarks.studies.advice`, `sequential_power_gain5`)."""

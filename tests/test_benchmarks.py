@@ -192,7 +192,7 @@ def test_advice_decodes_a_zoo_and_tells_what_each_strategy_loses(capsys, tmp_pat
     assert advice.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["models"], printed["sets"]) == (3, 4)
-    for name in ("regret_single", "regret_rules", "regret_recommended", "false_ensemble", "race_same_half_hopeless"):
+    for name in ("regret_single", "regret_rules", "regret_recommended", "false_ensemble"):
         assert printed[name] is not None, name
     assert printed["best_set"] > 0
     assert 0 < printed["coverage"] <= 1

@@ -239,17 +239,15 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
         "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
         "candidates": [candidate],
         "prediction": {
-            "set_by": "search",
+            "set_by": "predicted",
             "sets": [
                 {
                     "models": [HOSTILE],
-                    "dev_accuracy": None,
                     "predicted_gain": 1.0,
                     "predicted_gain_ci": [0.0, 2.0],
                     "measured_gain": None,
                     "rules": True,
                     "decoded": False,
-                    "error": HOSTILE,
                 }
             ],
         },

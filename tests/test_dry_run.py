@@ -276,9 +276,9 @@ def test_a_judge_has_its_place_in_the_plan(place: Place, models: Path, judge: di
     assert f"judging      at most {6 * each} verdicts" in ran.out
 
 
-def test_the_sets_of_a_search_are_judged_on_dev_as_well(place: Place, models: Path) -> None:
+def test_sets_that_decode_on_dev_are_judged_there_as_well(place: Place, models: Path) -> None:
     arguments = judged(place, models, SINGLE)
-    plan = planned(place, *arguments, "--set-by", "search", "--max-decoded-sets", "3")
+    plan = planned(place, *arguments, "--set-by", "predicted", "--max-decoded-sets", "3", "--decode-on", "both")
     assert plan["total"]["together"] == 2 * 3 * 6
     assert plan["total"]["judging"] == 2 * (2 + 3) * 6
 

@@ -598,7 +598,6 @@ def test_a_wrong_key_of_a_judge_is_named(place: Place, changes: dict[str, Any], 
             "--check-judge alpha: the first judge has",
         ),
         (SINGLE, ("--judge", "openai:http://127.0.0.1:1/v1#m key_env=SECRET"), "--allow-key-env NAME"),
-        (PAIRWISE, ("--judge", "alpha", "--race"), "--race asks some candidates only some questions"),
         (None, ("--judge", "alpha"), "--judge alpha: sums has metric contains, which needs no judge"),
     ],
 )

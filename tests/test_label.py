@@ -389,7 +389,7 @@ def test_a_task_without_references_is_for_labels_only(place: Place, models: Path
     assert len(rows_of(place.folder / "labels.csv")) == 6
 
 
-@pytest.mark.parametrize("option", ["--no-verify", "--race", "--until-sure"])
+@pytest.mark.parametrize("option", ["--no-verify", "--until-sure"])
 def test_options_without_an_effect_are_refused(place: Place, option: str) -> None:
     line = place.refused("select", "--pool", "demo", "--task", "x", "--labels", "x.csv", option)
     assert "has no effect with --labels" in line

@@ -264,7 +264,6 @@ def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) ->
             "schema_version",
             "task",
             "rules",
-            "race",
             "candidates",
             "selected",
             "prediction",

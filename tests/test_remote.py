@@ -261,13 +261,6 @@ def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
     assert len(asked) == 5 + 18
 
 
-def test_a_race_does_not_measure_the_others_by_a_remote_one(place: Place, home: Path, url: str) -> None:
-    place.task(metric="exact_match")
-    place.pool(f"{home / 'plain'} name=one", f"openai:{url}#tiny/chat name=far", f"{home / 'chat'} name=two")
-    result = selected(place, "--race", "--no-verify")
-    assert {each["model"]: each["n"] for each in result["candidates"]} == {"one": 6, "far": 6, "two": 6}
-
-
 def test_questions_of_a_plan_are_those_of_its_setting(place: Place, url: str) -> None:
     place.task()
     place.pool(f"openai:{url}#tiny/plain chat_template=never")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from test_selection import limits, pools, statuses
 
 from advisor.advice.verdict import behind_server, undecodable
-from advisor.choose.race import ProfiledPool
+from advisor.choose.profiled_pool import ProfiledPool
 from advisor.choose.rules import select
 from advisor.records import Answer, Limits, Profile, Selection, Standing
 
@@ -20,7 +20,7 @@ def pool(remote: str, **right: int) -> ProfiledPool:
         return Profile(model, tuple(answers))
 
     return ProfiledPool(
-        {name: profiled(name, count) for name, count in right.items()}, {}, {}, frozenset(remote.split())
+        {name: profiled(name, count) for name, count in right.items()}, {}, (), frozenset(remote.split())
     )
 
 

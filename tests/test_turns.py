@@ -14,7 +14,6 @@ from servers import models as model_list
 from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 
-from advisor.choose.race import race_order
 from advisor.config import InferenceConfig
 from advisor.profile.job import question_key
 from advisor.profile.profiler import Profiler
@@ -268,13 +267,6 @@ def test_a_turn_after_one_that_failed_has_failed_and_the_others_are_asked(talk: 
     assert set(errors.values()) == {None}
 
 
-def test_a_race_keeps_conversations_together(talk: Place) -> None:
-    task = load_task("task.yaml")
-    ordered = [task.examples[place] for place in race_order(task)]
-    assert [example.id[-2:] for example in ordered] == [":1", ":2"] * 6
-    assert [example.id for example in ordered] != [example.id for example in task.examples]
-
-
 def test_questions_are_cut_at_the_end_of_a_conversation(talk: Place) -> None:
     examples = load_task("task.yaml").examples
     assert [conversation_end(examples, n) for n in (0, 1, 2, 3, 12)] == [0, 2, 2, 4, 12]
@@ -282,7 +274,7 @@ def test_questions_are_cut_at_the_end_of_a_conversation(talk: Place) -> None:
 
 def test_a_run_traces_later_turns_and_a_check_asks_whole_conversations(talk: Place, talkers: Path) -> None:
     talk.pool(str(talkers / "chat"), str(talkers / "plain"))
-    wide = ("--max-gap", "100", "--max-length-ratio", "1e9", "--race", "--limit", "2")
+    wide = ("--max-gap", "100", "--max-length-ratio", "1e9", "--limit", "2")
     ran = talk.advisor("select", "--pool", "models.txt", "--task", "task.yaml", *wide, "--out", "run")
     assert ran.status == 0, ran.err
     lines = [json.loads(line) for line in (talk.folder / "run" / "samples.jsonl").read_text().splitlines()]

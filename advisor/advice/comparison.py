@@ -143,14 +143,13 @@ class Compared:
     not_compared: tuple[Strategy, ...] = ()
 
 
-def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must be corrected for
+def compare_strategies(  # the answers, and what the tests must be corrected for
     dev: AnsweredSplit,
     held_out: AnsweredSplit,
     *,
     can_vote: bool,
     predictions: Mapping[Strategy, Prediction] = MappingProxyType({}),
     rules: Limits = Limits(),
-    tries: int = 1,
     look: Look | None = None,
     alpha: float = ALPHA,
     seed: int = 0,
@@ -169,8 +168,6 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
         predictions: Gains that all answers of single models predict for some strategies, in place of those that are
             made here.
         rules: The limits of the gap by which members are chosen.
-        tries: Sets that were decoded on dev to choose one of them, at least 1. If gains use these answers, too,
-            the p-values of sets are multiplied by it (Bonferroni).
         look: The last look at the held-out questions; all p-values are corrected for the looks before it. None if
             there were none.
         alpha: The accepted probability of a false alarm in each family, between 0 and 0.5.
@@ -205,13 +202,11 @@ def compare_strategies(  # noqa: PLR0913  # the answers, and what the tests must
             own = None if strategy.LEARNS else apply(strategy, held_out)
             answers.append(evidence.on_held_out(strategy, found, own))
     gains = [evidence.gain(each) for each in answers]
-    uses_tries = [tries if each.strategy in dev.written else 1 for each in answers]
     corrected = float if look is None else look.corrected
     if look is not None:
         gains = [replace(gain, stretch=look.stretch(alpha, gain.freedom)) for gain in gains]
-    factors = list(zip(gains, uses_tries, strict=True))
-    better = _adjusted(answers, [corrected(min(1.0, gain.p_no_gain * n)) for gain, n in factors], has_usual=True)
-    worse = _adjusted(answers, [corrected(min(1.0, gain.p_no_loss * n)) for gain, n in factors], has_usual=False)
+    better = _adjusted(answers, [corrected(gain.p_no_gain) for gain in gains], has_usual=True)
+    worse = _adjusted(answers, [corrected(gain.p_no_loss) for gain in gains], has_usual=False)
     results = []
     for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"

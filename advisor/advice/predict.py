@@ -89,7 +89,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class PredictedSet:
-    """A set that can decode together: what it promises, and what it did on dev if it was decoded there.
+    """A set that can decode together: what it promises.
 
     Attributes:
         models: In order of accuracy, the primary first.
@@ -97,9 +97,6 @@ class PredictedSet:
         vote: The accuracy of a vote among its members, in points.
         oracle: The accuracy if the best of its members' answers is always taken, in points.
         rules: Whether it is the set that the rules choose.
-        accuracy: Its accuracy on the dev questions when decoded, in points; None if it was not decoded there.
-        seconds: The time of these responses.
-        error: Why it could not be decoded.
     """
 
     models: tuple[str, ...]
@@ -107,15 +104,12 @@ class PredictedSet:
     vote: float
     oracle: float
     rules: bool
-    accuracy: float | None = None
-    seconds: float | None = None
-    error: str | None = None
 
     def as_dict(self, *, decoded: bool, gain: float | None, alpha: float) -> dict[str, Any]:
         """The set for JSON.
 
         Args:
-            decoded: Whether it was decoded, on dev or on held-out questions.
+            decoded: Whether it was decoded on held-out questions.
             gain: The measured gain, in points; None if it was not decoded on held-out questions.
             alpha: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
         """
@@ -128,9 +122,6 @@ class PredictedSet:
             "rules": self.rules,
             "decoded": decoded,
             "measured_gain": gain,
-            "dev_accuracy": self.accuracy,
-            "seconds_total": self.seconds,
-            "error": self.error,
         }
 
 

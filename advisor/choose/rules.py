@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from advisor.records import (
     TOLERANCE,
@@ -25,17 +26,18 @@ from advisor.records import (
 from ensemble.common.text import LARGE_RATIO
 from ensemble.errors import UniteError
 
+_PROMISING = "the set with the largest expected gain"
+
 
 def select(
-    standings: Sequence[Standing], rules: Limits, dropped: Sequence[Decision] = (), apart: Collection[str] = ()
+    standings: Sequence[Standing], rules: Limits, copies: Sequence[Decision] = (), apart: Collection[str] = ()
 ) -> Selection:
     """Order the candidates and take, greedily, those that fit the first one (section 4.1).
 
     Args:
         standings: The candidates, in any order, with different names.
         rules: The limits, all inclusive.
-        dropped: The decisions about candidates that a race dropped. They come last in the result, and have no other
-            effect.
+        copies: The decisions about copies. They come last in the result, and have no other effect.
         apart: Candidates that give whole texts only. They cannot be decoded with others, so the rules choose among the
             rest.
 
@@ -51,7 +53,7 @@ def select(
         raise UniteError("no candidate was profiled, so there is nothing to choose from: see why each of them failed")
     primary = together[0]
     # The primary is the best of those that can be decoded, because the others are measured by it.
-    among = _why_primary(primary, len(together) + len(dropped), those=" that can be decoded together" if apart else "")
+    among = _why_primary(primary, len(together) + len(copies), those=" that can be decoded together" if apart else "")
     decisions = {primary.model: Decision(primary.model, "primary", "primary", among + _tie(together, 0))}
     selected = [primary.model]
     for index, candidate in enumerate(together[1:], start=1):
@@ -71,7 +73,7 @@ def select(
             why = _why_apart(candidate, primary, rules)
             decisions[candidate.model] = Decision(candidate.model, "rejected", "server", why)
     best_first = (decisions[standing.model] for standing in sorted(standings, key=rank))
-    return Selection((*best_first, *dropped), tuple(selected))
+    return Selection((*best_first, *copies), tuple(selected))
 
 
 def fitting_voters(profiles: Sequence[Profile], rules: Limits) -> tuple[str, ...]:
@@ -94,6 +96,41 @@ def rank(standing: Standing | Profile) -> tuple[float, float, str]:
     # Rounded, so that rounding errors do not decide the order. An unknown length comes after all known ones.
     length = math.inf if standing.mean_length is None else round(standing.mean_length, 9)
     return -round(standing.accuracy, 9), length, standing.model
+
+
+def with_chosen_set(
+    chosen: Selection, models: Sequence[str], standings: Sequence[Standing], rules: Limits
+) -> Selection:
+    """The selection with the set of the largest expected gain instead of the one that the rules choose.
+
+    Args:
+        chosen: The selection of the rules.
+        models: The set.
+        standings: The input of the rules.
+        rules: The limits.
+    """
+    if tuple(models) == chosen.selected:
+        return chosen
+    # Applied to the members alone, so that each reason names the set's own primary.
+    members = select([standing for standing in standings if standing.model in models], rules).decisions
+    inside = {decision.model: decision for decision in members}
+    decisions = tuple(_in_set(decision, inside.get(decision.model)) for decision in chosen.decisions)
+    return Selection(decisions, tuple(models))
+
+
+def _in_set(decision: Decision, inside: Decision | None) -> Decision:
+    """The decision about a candidate if the set is another one; `inside` is the rules' decision within this set."""
+    if inside is None:
+        if decision.status == "rejected":
+            return decision
+        return Decision(decision.model, "rejected", "other_set", f"fits, but {_PROMISING} is one without it")
+    if inside.status == "primary":
+        return (
+            decision if decision.status == "primary" else replace(inside, reason=f"the most accurate of {_PROMISING}")
+        )
+    if inside.status == "selected":
+        return inside
+    return Decision(decision.model, "selected", "other_set", f"in {_PROMISING}, although {inside.reason}")
 
 
 def _broken_rules(candidate: Standing, primary: Standing, rules: Limits) -> dict[ReasonCode, str]:

@@ -14,7 +14,7 @@ def profile(options: ProfileOptions) -> None:
 
     progress = Progress(quiet=options.quiet)
     progress.starting()
-    from advisor.choose.race import profile_candidates
+    from advisor.choose.profiled_pool import profile_candidates
     from advisor.config import RunConfig
     from advisor.jobs.planning.judging import say_judging
     from advisor.jobs.session import open_session, with_devices
@@ -29,7 +29,7 @@ def profile(options: ProfileOptions) -> None:
     with open_session(config, progress) as (cache, run_engine):
         say_judging(config, progress)
         profiler, profile_judge = open_profiler(config, cache, progress, engine=run_engine)
-        profiled = profile_candidates(config, profiler, progress)
+        profiled = profile_candidates(config, profiler)
     ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]
     if options.as_json:
         dev = profile_judge.sign(config.dev) if profile_judge else config.dev

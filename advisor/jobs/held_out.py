@@ -1,10 +1,9 @@
 """Chooses the set, and runs it on the held-out questions.
 
 ``--set-by`` says how. *rules*: the rules choose one set, and only this one is run on held-out questions, so that its
-figures there do not depend on the choice. *search*: sets are decoded on dev, and the best one there is run.
-*predicted*: the sets with the largest predicted gains are run on held-out questions, one after another, until the next
-one is not expected to improve the best by :data:`advisor.advice.predict.WORTH` points; the advice corrects for their
-number.
+figures there do not depend on the choice. *predicted*: the sets with the largest predicted gains are run on held-out
+questions, one after another, until the next one is not expected to improve the best by
+:data:`advisor.advice.predict.WORTH` points; the advice corrects for their number.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from typing import Any, Literal
 from advisor.advice.comparison import StrategyResult, expected_gain
 from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance, real_sets
 from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
-from advisor.advice.search import By, best_of, sentence, with_chosen_set
-from advisor.choose.race import ProfiledPool, without_failed
-from advisor.choose.rules import fitting_voters
+from advisor.choose.profiled_pool import ProfiledPool, without_failed
+from advisor.choose.rules import fitting_voters, with_chosen_set
 from advisor.config import BEST, RunConfig
 from advisor.jobs.fused import Fused, fuse
 from advisor.options.shared import split_names
@@ -95,8 +93,7 @@ class ChosenSet:
         fused: The answers of fusions to the held-out questions.
         trouble: Why a set could not be run on the held-out questions.
         sets: All sets that could be decoded, the most promising first.
-        tried: Those that a search decoded on dev.
-        note: What a search found, or that the prediction would choose another set, for the advice.
+        note: That the prediction would choose another set, for the advice.
     """
 
     pool: ProfiledPool
@@ -107,7 +104,6 @@ class ChosenSet:
     fused: Mapping[Fusion, Fused] = field(default_factory=dict)
     trouble: str | None = None
     sets: tuple[PredictedSet, ...] = ()
-    tried: tuple[PredictedSet, ...] = ()
     note: str | None = None
 
     def splits(self, config: RunConfig, held_out: Task) -> tuple[AnsweredSplit, AnsweredSplit]:
@@ -133,15 +129,10 @@ class ChosenSet:
         if not self.sets:
             return None
         gains = {each.strategy.members: each.gain.points for each in results if not each.strategy.ASKS}
-        tried = {each.models: each for each in self.tried}
         sets = [
-            tried.get(each.models, each).as_dict(
-                decoded=each.models in gains or each.models in tried,
-                gain=gains.get(each.models),
-                alpha=alpha,
-            )
+            each.as_dict(decoded=each.models in gains, gain=gains.get(each.models), alpha=alpha)
             for n, each in enumerate(self.sets)
-            if n < _MOST_LISTED or each.rules or each.models in gains or each.models in tried
+            if n < _MOST_LISTED or each.rules or each.models in gains
         ]
         return {"set_by": set_by, "sets": sets, "provenance": provenance(), "real_sets": real_sets()}
 
@@ -155,7 +146,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         UniteError: All candidates failed.
     """
     while True:
-        chosen = _choose_on_dev(config, pool, profiler, progress)
+        chosen = _choose_on_dev(config, pool)
         models = chosen.selection.selected
         if config.held_out is None:
             return chosen
@@ -172,7 +163,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         if profiler.failures.keys().isdisjoint(pool.complete):
             break
         # Another primary may follow from it, and so another set.
-        pool = without_failed(pool, config, profiler, progress)
+        pool = without_failed(pool, config, profiler)
     if config.fusion is not None and fusion is None:
         progress.say("--fusion: its writer, or all of its panel, failed on the questions, so there is no fusion")
     fused = {} if fusion is None else _fused(fusion, alone, config.held_out, config, profiler, progress)
@@ -290,7 +281,7 @@ def _voters(pool: ProfiledPool, task: Task, rules: Limits, selected: Sequence[st
     return pool.voters(rules) or tuple(selected)
 
 
-def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:
+def _choose_on_dev(config: RunConfig, pool: ProfiledPool) -> ChosenSet:
     """The set that the rules choose, or the one that ``--set-by`` takes instead."""
     chosen = ChosenSet(pool, pool.select(config.rules))
     profiles = [profile for name, profile in pool.complete.items() if name not in pool.remote]
@@ -302,30 +293,12 @@ def _choose_on_dev(config: RunConfig, pool: ProfiledPool, profiler: Profiler, pr
     if config.set_by == "rules":
         # From a few questions the prediction is wild.
         return replace(chosen, note=other_set_note(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
-    if config.set_by == "predicted":
-        # Before held-out questions are asked, or without them, the prediction alone chooses.
-        return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
-    first = sorted(chosen.sets, key=lambda each: not each.rules)[: config.max_decoded_sets]
-    tried = tuple(_decode_on_dev(each, config, profiler, progress) for each in first)
-    if (best := best_of(tried)) is None:
-        return replace(chosen, tried=tried)
-    single = pool.complete[chosen.selection.selected[0]].standing
-    note = sentence(tried, best, single, len(config.dev.examples))
-    return replace(chosen, selection=_select(chosen, best.models, config), tried=tried, note=note)
+    # Before held-out questions are asked, or without them, the prediction alone chooses.
+    return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
 
 
 def _select(chosen: ChosenSet, models: Sequence[str], config: RunConfig) -> Selection:
     """The selection with another set than that of the rules."""
     pool = chosen.pool
     standings = [profile.standing for name, profile in pool.complete.items() if name not in pool.remote]
-    by: By = "search" if config.set_by == "search" else "predicted"
-    return with_chosen_set(pool.select(config.rules), models, standings, config.rules, by)
-
-
-def _decode_on_dev(predicted: PredictedSet, config: RunConfig, profiler: Profiler, progress: Progress) -> PredictedSet:
-    try:
-        together = profiler.together(predicted.models, config.dev)
-    except MemberError as error:
-        progress.say(str(error))
-        return replace(predicted, error=error.reason)  # the set is named beside it
-    return replace(predicted, accuracy=together.accuracy, seconds=together.cost.seconds)
+    return with_chosen_set(pool.select(config.rules), models, standings, config.rules)

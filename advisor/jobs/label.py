@@ -27,7 +27,7 @@ from advisor.advice.labels import (
 from advisor.advice.recommendation import recommend
 from advisor.advice.verdict import Advice
 from advisor.choose.copies import find_copies
-from advisor.choose.race import profile_candidates
+from advisor.choose.profiled_pool import profile_candidates
 from advisor.choose.rules import fitting_voters, rank
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
@@ -231,7 +231,7 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
         )
     with open_session(run, progress) as (cache, engine):
         profiler = Profiler(run, cache, progress, engine=engine)
-        own = profile_candidates(run, profiler, progress).complete
+        own = profile_candidates(run, profiler).complete
         held = profiler.alone(list(own), run.held_out)
         prices = prices_of(run)
         # Without the models that failed on the held-out questions.

@@ -6,7 +6,7 @@ Programs read a finished run from these two files. The objects here exist only d
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -40,7 +40,6 @@ from advisor.runs.schema.result import (
     PairFigures,
     Predictions,
     Provenance,
-    RaceCost,
     RecommendedStrategy,
     Result,
     RuleLimits,
@@ -74,10 +73,9 @@ class Outcome:
         advice: The verdict.
         task: The dev questions; None for a run on numbers instead of models.
         profiles: The candidates' answers to them.
-        dropped: The answers of candidates that left a race, to the questions before they left, and of copies.
+        dropped: The answers of copies of other candidates.
         intervals: The interval of each candidate's accuracy, in points, by name.
         margins: How close each decision was, by name.
-        race: Accepted probability that the race changes the selection; None without a race.
         prediction: ``prediction`` of ``result.json``; None where no two candidates can decode together.
         verified: The set on held-out questions; None if it was not run there.
         held_out: The held-out questions; None if no model was asked them.
@@ -103,7 +101,6 @@ class Outcome:
     dropped: tuple[Profile, ...] = ()
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     margins: Mapping[str, Margin] = field(default_factory=dict)
-    race: float | None = None
     prediction: Mapping[str, Any] | None = None
     verified: Verified | None = None
     held_out: Task | None = None
@@ -147,7 +144,6 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
     """
     standings = {standing.model: standing for standing in outcome.standings}
     profiles = {profile.model: profile for profile in (*outcome.profiles, *outcome.dropped)}
-    # A dropped candidate has figures on fewer questions, as its `n` says.
     standings |= {profile.model: profile.standing for profile in outcome.dropped}
     candidates = [
         _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
@@ -162,7 +158,6 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
         schema_version=SCHEMA_VERSION,
         task=outcome.task_info,
         rules=RuleLimits(**asdict(outcome.rules)),
-        race=None if outcome.race is None else _race(outcome.race, profiles.values()),
         candidates=(*candidates, *failed),
         selected=outcome.selection.selected,
         prediction=None if outcome.prediction is None else Predictions.model_validate(outcome.prediction),
@@ -233,13 +228,6 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         length_ratio_ci=margin.length_ratio_ci if margin else None,
         **_cost(profile.cost if profile else None),
     )
-
-
-def _race(alpha: float, profiles: Collection[Profile]) -> RaceCost:
-    """The number of responses in a race, and without one."""
-    # The candidates that stayed in the race answered all questions, so the largest count is that of all.
-    counts = [len(profile.answers) for profile in profiles]
-    return RaceCost(confidence=1 - alpha, responses=sum(counts), of=len(counts) * max(counts))
 
 
 def corpus_figures(profile: Profile | None, task: Task) -> dict[str, Any]:

@@ -33,8 +33,8 @@ from advisor.advice.verdict import (
     undecodable,
 )
 from advisor.choose.copies import copy_decisions, find_copies
+from advisor.choose.profiled_pool import ProfiledPool, profile_candidates
 from advisor.choose.published import read_standings
-from advisor.choose.race import ProfiledPool, profile_candidates
 from advisor.choose.rules import select
 from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
 from advisor.config import LogsConfig, RunConfig
@@ -156,7 +156,7 @@ def run(
     if judge:
         held_out = None if config.held_out is None else judge.sign(config.held_out)
         config = replace(config, dev=judge.sign(config.dev), held_out=held_out)
-    candidates = profile_candidates(config, profiler, progress)
+    candidates = profile_candidates(config, profiler)
     # From here on the held-out questions are those that were asked.
     config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
     pool, selection = chosen.pool, chosen.selection
@@ -185,10 +185,9 @@ def run(
         judge=judged,
         task=config.dev,
         profiles=tuple(profiles),
-        dropped=tuple(pool.dropped.values()),
+        dropped=tuple(pool.copies.values()),
         intervals=intervals,
         margins=margins,
-        race=config.race,
         prediction=chosen.as_dict(config.set_by, compared.results, config.alpha),
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
@@ -275,8 +274,6 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
         *chosen.splits(config, config.held_out),
         can_vote=can_vote(config.held_out),
         rules=config.rules,
-        # A search chose by these answers; without one, the rules never saw them.
-        tries=sum(each.accuracy is not None for each in chosen.tried) or 1,
         look=look,
         alpha=config.alpha,
         seed=config.seed,
@@ -307,7 +304,7 @@ def _advise(
     others: Sequence[str],
     judged: Mapping[str, Any] | None,
 ) -> Advice:
-    """The verdict on the chosen set, with the result of a search, and the recommendation."""
+    """The verdict on the chosen set, and the recommendation."""
     remote = chosen.pool.remote
     if remote_in(chosen.selection, remote):
         advice = undecodable(chosen.selection, remote)
@@ -316,9 +313,7 @@ def _advise(
         strategies = [each.strategy for each in chosen.verified[:1]]
         together = next((each for each in compared.results if each.strategy in strategies), None)
         advice = advise(chosen.selection, together, alpha=config.alpha)
-    once = "No other set was compared on held-out questions, so the figures need no correction for that."
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
-    only = once if chosen.tried and chosen.verified else None
     away = behind_server(chosen.selection, remote, chosen.voters)
     unfit = None
     if chosen.verified and len(chosen.selection.selected) < 2:
@@ -326,7 +321,7 @@ def _advise(
             f"By the rules no other candidate fits {chosen.selection.selected[0]}; this set was run because a gain is "
             "predicted."
         )
-    parts = (advice.text, unfit, looks_in_words(looks), away, chosen.note, only, trouble)
+    parts = (advice.text, unfit, looks_in_words(looks), away, chosen.note, trouble)
     text = " ".join(part for part in parts if part)
     notes = (looks[-1].note if looks else None, *others)
     splits = chosen.splits(config, config.held_out or config.dev)

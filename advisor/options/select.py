@@ -51,19 +51,9 @@ class LogChoiceOptions(Options, panel="Models and questions"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaceOptions(Options, panel="Choosing and verifying"):
+class NoVerifyOptions(Options, panel="Choosing and verifying"):
     """Leaving work out."""
 
-    race: bool = option(
-        False, "Drop candidates as soon as they are surely outside the gap.", unless=("labels",), **MODELS
-    )
-    race_risk: float = option(
-        0.05,
-        "Probability that --race changes the selection.",
-        within=Range(above=0, below=1, unit="a probability", example=0.05),
-        needs=("race", ()),
-        **MODELS,
-    )
     no_verify: bool = option(False, "Do not run the set on held-out questions.", unless=("labels",), **MODELS)
 
 
@@ -82,7 +72,7 @@ class SelectOptions(
     DryRunOptions,
     CacheOptions,
     SourceOptions,
-    RaceOptions,
+    NoVerifyOptions,
     QuantizationOptions,
     InferenceOptions,
     DecodingOptions,

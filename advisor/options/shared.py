@@ -12,7 +12,7 @@ from ensemble.errors import InputError
 from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, QUANTIZATIONS, ChatTemplate
 
 EngineName = Literal["local", "ray"]
-SetBy = Literal["rules", "predicted", "search"]
+SetBy = Literal["rules", "predicted"]
 DecodeOn = Literal["held_out", "both"]
 
 MODELS: Any = {"sources": ("models",)}
@@ -305,16 +305,16 @@ class VerificationOptions(Options, panel="Choosing and verifying"):
     )
     set_by: SetBy = option(
         "rules",
-        "rules, predicted (verify the sets with the largest predicted gains), or search (decode sets on dev).",
+        "rules, or predicted (verify the sets with the largest predicted gains).",
         metavar="HOW",
         one_of=get_args(SetBy),
         **VERIFIED,
     )
     max_decoded_sets: int = option(
         TRIES,
-        "The most sets that --set-by predicted or search decodes.",
+        "The most sets that --set-by predicted decodes.",
         within=Range(least=1, unit="set"),
-        needs=("set_by", ("predicted", "search")),
+        needs=("set_by", ("predicted",)),
         **VERIFIED,
     )
 

@@ -396,7 +396,7 @@ class Profiler:
         # A budget of 0 is kept where nothing is thought.
         named += [f"thinking_budget={budget}"] if budget else []
         if profile.model not in self._unused and named and not any(answer.thought for answer in profile.answers):
-            # Once: a race asks in several rounds.
+            # Once, though several splits are asked.
             self._unused.add(profile.model)
             self._progress.say(
                 f"{profile.model}: none of its {len(profile.answers)} responses has thinking, so {' and '.join(named)} "

@@ -295,20 +295,19 @@ def predicted(prediction: Predictions, confidence: float) -> Table:
     """
     table = Table(title="Predicted gains, from the dev questions alone", title_justify="left", box=box.SIMPLE)
     table.add_column("set")
-    for column in ("predicted", interval_name(confidence), "dev points", "measured"):
+    for column in ("predicted", interval_name(confidence), "measured"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
     for n, each in enumerate(prediction.sets):
-        if n and not (each.rules or each.decoded or each.error):
+        if n and not (each.rules or each.decoded):
             continue
         table.add_row(
             Names("", each.models),
             _gain(each.predicted_gain),
             _interval(each.predicted_gain_ci),
-            _number(each.dev_accuracy, ".1f"),
             _gain(each.measured_gain),
             # The first row may have a candidate that the leaderboard calls rejected.
-            ("chosen" if each.rules else "not chosen") + " by the rules" + (", [red]failed" if each.error else ""),
+            ("chosen" if each.rules else "not chosen") + " by the rules",
         )
     return table
 

@@ -32,8 +32,6 @@ GAIN = 5.0
 POOL = 8
 CHOSEN = 3
 """Of the candidates of a pool, those with the best accuracy on dev."""
-SETS = 4
-"""Sets among which a search chooses."""
 LOOKS = 11
 """Sets that a user tries one after the other on the same held-out questions."""
 _LEAST = {False: (0.3, 0.8), True: (0.13, 0.25)}
@@ -263,11 +261,6 @@ def ranked(scores: Floats, dev: int) -> Floats:
     return scores[np.argsort(-scores[:, :dev].mean(axis=1), kind="stable")]
 
 
-def draw_searched(n: int, count: int, seed: int) -> Floats:
-    """P-values, times 4, of the set that did best on dev among 4 of the same members, all with a true gain of 0."""
-    return np.array([min(1.0, SETS * each[0]) for each in _tries(n, SETS, count, seed, by_dev=True)])
-
-
 def draw_tried(n: int, count: int, seed: int, *, corrected: bool = True) -> Floats:
     """The least p-value of 11 sets that are tried one after the other on one held-out set; all gain 0.
 
@@ -318,9 +311,6 @@ def _choices() -> Iterator[Choice]:
     for n in sizes:
         note = f"as votes, where the estimate does not know the other models; n = {n:,}"
         yield Choice("votes_unaware", note, partial(draw_votes, n, passed_over=False))
-    for n in sizes:
-        note = f"the best of {SETS} sets decoded on dev, p-values times {SETS}; n = {n:,}"
-        yield Choice("searched", note, partial(draw_searched, n))
     for n in (100, 300):
         note = f"any of {LOOKS} sets on one held-out set, corrected for the sets before; n = {n:,}"
         yield Choice("eleven_sets", note, partial(draw_tried, n))
@@ -329,8 +319,8 @@ def _choices() -> Iterator[Choice]:
         yield Choice("eleven_sets_unaware", note, partial(draw_tried, n, corrected=False))
 
 
-def _tries(n: int, sets: int, count: int, seed: int, *, by_dev: bool = False) -> Iterator[Floats]:
-    """For each draw the p-values of some sets of three spread members, or of the one with the best dev answers."""
+def _tries(n: int, sets: int, count: int, seed: int) -> Iterator[Floats]:
+    """For each draw the p-values of some sets of three spread members."""
     chance = np.random.default_rng(seed)
     held_out = np.arange(2 * n) >= n
     for _ in range(count):
@@ -339,11 +329,7 @@ def _tries(n: int, sets: int, count: int, seed: int, *, by_dev: bool = False) ->
         singles = _scores(numbers.of_models(), best - np.array(KINDS["spread"][:CHOSEN]) / 100)
         together = np.stack([_together(numbers, chance.uniform(0, 0.8), chance) for _ in range(sets)])
         scores = _scores(together, np.full(sets, best))
-        if by_dev:
-            scores = scores[[int(scores[:, :n].mean(axis=1).argmax())]]
-            yield np.array([estimate_gain(singles, scores[0], np.ones(2 * n, bool)).p_no_gain])
-        else:
-            yield np.array([estimate_gain(singles, each[held_out], held_out).p_no_gain for each in scores])
+        yield np.array([estimate_gain(singles, each[held_out], held_out).p_no_gain for each in scores])
 
 
 @dataclass(frozen=True, slots=True)

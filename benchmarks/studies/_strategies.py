@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 from advisor.advice.comparison import Compared, compare_strategies
 from advisor.advice.predict import WORTH, PredictedSet, Prediction, Predictor, predicted_sets
 from advisor.advice.recommendation import recommend
-from advisor.choose.race import Race
 from advisor.choose.rules import fitting_voters, select
 from advisor.records import TRIES, Limits, Profile, Shown, Verdict
-from advisor.statistics import Floats
 from advisor.strategies.cascade import Cascade
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
@@ -198,15 +196,3 @@ def recommended(ground: Ground, choose: str = "predicted") -> Way:
     if not found.result.strategy.ASKS:
         return Way(ground.together(members, ground.test).accuracy, len(decoded))
     return Way(cascade(test, members).accuracy, len(decoded))
-
-
-def run_race(values: Floats, rules: Limits) -> tuple[Race, list[int]]:
-    """A race on known scores, models by questions in random order, and the questions that each model answered."""
-    models, questions = values.shape
-    race = Race(models, questions, rules.max_gap)
-    while places := race.next_round:
-        race.record({model: values[model, places.start : places.stop].tolist() for model in race.running})
-    asked = [questions] * models
-    for drop in race.drops:
-        asked[drop.model] = drop.questions
-    return race, asked

@@ -4,7 +4,7 @@ Three things are measured. *The zoo*: models of the demo's kind, all pairs and t
 ``--largest``) were decoded on the same questions (results/zoo.json has what came out, and ``--decode`` makes it
 again): what each way to choose a set loses against the best one, how often its verdict was right,
 and what it cost. *Simulated questions* with a known truth: how often a false gain is shown, how often intervals cover,
-and how often a true gain is shown. *Races* on the zoo and on a pool of which half is hopeless.
+and how often a true gain is shown.
 
 All figures are points, shares of 1 or counts, and none of them depends on the machine.
 """
@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from multiprocessing import get_context
@@ -30,18 +29,16 @@ import numpy as np
 import torch
 from scipy import stats
 
-from advisor.choose.race import Race
-from advisor.choose.rules import select
-from advisor.records import ALPHA, Limits, Profile, gap, within
+from advisor.records import ALPHA
 from advisor.statistics import Floats
 from benchmarks import ceiling
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks.studies import _simulated, _zoo
 from benchmarks.studies._groups import group_figures
 from benchmarks.studies._learned import false_figures
-from benchmarks.studies._outcomes import KEPT, Outcomes, decode, keep, read, scores_of
+from benchmarks.studies._outcomes import KEPT, Outcomes, decode, keep, read
 from benchmarks.studies._sequential import power_figures, sequential_figures
-from benchmarks.studies._strategies import Ground, Way, always_rules, best_single, grounds, recommended, run_race
+from benchmarks.studies._strategies import Ground, Way, always_rules, best_single, grounds, recommended
 from ensemble.common.files import default_cache_dir
 
 DRAWS = 2000
@@ -51,8 +48,6 @@ SEQUENCES = 1000
 GROUPS = 30
 """Tasks with groups in each simulated setting."""
 TRIALS = 400
-RESHUFFLES = 200
-HOPELESS = 0.05
 """Share of the questions that a hopeless candidate gets right."""
 _QUICK = 3
 _BAR = (0.94, 0.96)
@@ -81,7 +76,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if outcomes is None:
         progress("benchmarks.advice: no results/zoo.json here; --decode makes it, and until then the rest is left out")
     else:
-        parts += ["strategies", "races", "zoo"]
+        parts += ["strategies", "zoo"]
     with _processes(quick) as run:
         figures = [*simulated_figures(quick, run)]
         found = run(_part, parts, [quick] * len(parts), [outcomes] * len(parts))
@@ -113,7 +108,6 @@ def _part(name: str, quick: bool, outcomes: Outcomes) -> list[Figure]:  # mapped
         "groups": lambda: group_figures(2 if quick else GROUPS),
         "zoo": lambda: zoo_figures(outcomes),
         "strategies": lambda: strategy_figures(outcomes, 10 if quick else TRIALS),
-        "races": lambda: race_figures(outcomes, 10 if quick else RESHUFFLES),
     }
     return list(parts[name]())
 
@@ -250,49 +244,6 @@ def _choices(count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
 def _limited(place: int) -> bool:
     """Whether a choice has a target; those that show what happens without a correction have none."""
     return not _simulated.CHOICES[place].name.endswith("_unaware")
-
-
-def race_figures(outcomes: Outcomes, reshuffles: int) -> Iterator[Figure]:
-    """Races on the zoo, and on its contenders with as many hopeless ones: the same set, and the responses they need."""
-    progress(f"benchmarks.studies.advice: twice {reshuffles} races")
-    profiles = [outcomes.profiles[model] for model in outcomes.models]
-    yield from _races("zoo", profiles, [], reshuffles, "models of the zoo")
-    best = max(one.accuracy for one in profiles)
-    contenders = [one for one in profiles if within(gap(one.accuracy, best), Limits().max_gap)]
-    hopeless = [_hopeless(n, contenders[0]) for n in range(len(contenders))]
-    note = f"{len(contenders)} of the zoo within the gap, and as many that are right at {HOPELESS:.0%}"
-    yield from _races("half_hopeless", [*contenders, *hopeless], hopeless, reshuffles, note)
-
-
-def _races(
-    name: str, profiles: Sequence[Profile], hopeless: Sequence[Profile], reshuffles: int, note: str
-) -> Iterator[Figure]:
-    chance = np.random.default_rng(0)
-    values: Floats = scores_of(profiles)
-    full = _chosen(profiles)
-    races: list[tuple[Race, list[int]]] = []
-    for _ in range(reshuffles):
-        races.append(run_race(values[:, chance.permutation(values.shape[1])], Limits()))
-    same = [_chosen([profiles[model] for model in one.running]) == full for one, _ in races]
-    yield _share(f"race_same_{name}", same, "at least 0.95", f"{note}: races that end with the set of the full run")
-    limit = "at most 0.333" if hopeless else ""
-    shares = [sum(asked) / values.size for _, asked in races]
-    yield _mean(f"race_share_{name}", shares, limit, "responses, of those of the full run")
-    if hopeless:
-        places = range(len(profiles) - len(hopeless), len(profiles))
-        own = [sum(asked[place] for place in places) / (len(places) * max(asked)) for _, asked in races]
-        yield _mean(f"race_share_of_{name}", own, limit, "responses of the hopeless half, of those of its full run")
-
-
-def _chosen(profiles: Sequence[Profile]) -> tuple[str, ...]:
-    return select([profile.standing for profile in profiles], Limits()).selected
-
-
-def _hopeless(number: int, like: Profile) -> Profile:
-    """A candidate that is nearly always wrong, and writes as much as another one."""
-    right = np.random.default_rng(number).random(len(like.answers)) < HOPELESS
-    answers = zip(like.answers, right, strict=True)
-    return Profile(f"hopeless-{number}", tuple(replace(answer, score=float(one)) for answer, one in answers))
 
 
 def _share(name: str, outcomes: Sequence[bool], limit: str = "", note: str = "") -> Figure:

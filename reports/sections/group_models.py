@@ -25,7 +25,6 @@ def values(report: ReportData) -> dict[str, Any] | None:
     sizes: dict[str, int] = {}
     for own in groups_of.values():
         for name, group in own.items():
-            # A candidate that left a race answered fewer questions than the others.
             sizes[name] = max(sizes.get(name, 0), group.n)
     if not sizes:
         return None

@@ -27,9 +27,9 @@ def decoded_sets(config: RunConfig) -> dict[str, int]:
     """How many sets a run decodes at most on each of its splits."""
     if config.held_out is None or len(config.candidates) < 2:
         return {}
-    # The rules run one set; the other ways to choose run at most `tries` sets. A search decodes them on dev.
+    # The rules run one set; predicted gains choose up to so many.
     tried = 1 if config.set_by == "rules" else config.max_decoded_sets
-    on_dev = config.decode_on != "held_out" or config.set_by == "search"
+    on_dev = config.decode_on != "held_out"
     return {config.held_out.split: tried, **({config.dev.split: tried} if on_dev else {})}
 
 

@@ -99,17 +99,6 @@ class RuleLimits(Schema):
     """`apart` if members of a set think alone, so that lengths are those of the answers"""
 
 
-class RaceCost(Schema):
-    """The cost of a race."""
-
-    confidence: Share
-    """that no candidate is dropped by chance"""
-    responses: Count
-    """the number of responses in the race"""
-    of: Count
-    """the number without a race"""
-
-
 class CandidateFigures(Measured, OfModel):
     """A model of the pool, with the decision of the rules."""
 
@@ -127,7 +116,7 @@ class CandidateFigures(Measured, OfModel):
     """the decision of the rules; `failed` for a model without answers"""
     reason_code: ReasonCode | None = None
     """why: `primary`, `fits`, over a limit (`gap`, `length`), `full` where the set has no room, `copy` of another
-    candidate, dropped in a `race`, a `server` without token probabilities, not in the set of the rules (`other_set`),
+    candidate, a `server` without token probabilities, not in the set of the rules (`other_set`),
     or `failed`"""
     reason: Line | None = None
     """the decision as a sentence, with the figures"""
@@ -158,22 +147,16 @@ class PredictedFigures(Schema):
     rules: Flag = False
     """whether the rules choose this set"""
     decoded: Flag = False
-    """whether it was decoded, on dev or on held-out questions"""
+    """whether it was decoded on held-out questions"""
     measured_gain: Points = None
     """the measured gain, as in `strategies`; null if the set was not decoded on the held-out questions"""
-    dev_accuracy: Points = None
-    """of a search: its accuracy on the dev questions"""
-    seconds_total: Figure = None
-    """of a search: the time of its responses"""
-    error: Line | None = None
-    """of a search: why it could not be decoded"""
 
 
 class Predictions(Schema):
     """The predicted gains of sets."""
 
-    set_by: Literal["rules", "predicted", "search"] = "rules"
-    """what the set is chosen by: `rules`, `predicted` or `search`"""
+    set_by: Literal["rules", "predicted"] = "rules"
+    """what the set is chosen by"""
     sets: tuple[PredictedFigures, ...] = ()
     """the ten most promising sets, that of the rules, and all that were decoded; the most promising first"""
     provenance: Json = None
@@ -612,8 +595,6 @@ class Result(Schema):
     """the task and its dev questions"""
     rules: RuleLimits = RuleLimits()
     """the limits of the run"""
-    race: RaceCost | None = None
-    """the cost of a race; null without one"""
     candidates: tuple[CandidateFigures, ...] = ()
     """the leaderboard, best first"""
     selected: tuple[Line, ...]
