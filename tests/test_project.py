@@ -116,6 +116,8 @@ def test_make_alone_lists_every_target():
     except FileNotFoundError:
         pytest.skip("make is not here")
     assert [line.split()[1] for line in listed.splitlines()] == phony[1].split()
+    rules = re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE)
+    assert rules == phony[1].split()
 
 
 def run_help(*options: str) -> str:
