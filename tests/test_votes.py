@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,16 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from test_strategies import task
 
-from advisor.records import Answer, Profile
+from advisor.choose.rules import fitting_voters
+from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import Response
 from advisor.running.asking import Answerer
 from advisor.running.plan import StrategyPlan
 from advisor.strategies import kinds
 from advisor.strategies.cascade import cascade_calls, is_decided
+from advisor.strategies.strategy import AnsweredSplit, TrainingData
 from advisor.strategies.vote import codes_of
 from advisor.strategies.vote_reader import VoteReader
 from advisor.strategies.weighted_vote import vote_weights
@@ -119,8 +123,42 @@ def test_select_evaluate_run_and_serve_decide_ties_alike(answers: list[str | Non
     assert chosen == slow_vote(answers)
     assert voting.choose("?", [""] * len(answers), answers) == chosen
     assert asked("vote", answers) == chosen
-    # A cascade may stop at another model that gave the same answer.
-    assert answers[asked("cascade", answers)] == answers[chosen]
+    assert asked("cascade", answers) == chosen
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kind", [name for name, kind in kinds().items() if kind.COUNTS and kind.MEMBERS[1] > 1])
+def test_of_equal_answers_each_vote_takes_that_of_the_most_accurate_model(kind: str, seed: int) -> None:
+    """As tool calls that are right in content and wrong in form: one answer, and scores that depend on the model."""
+    chance, n, models = np.random.default_rng(seed), 150, 6
+    content = np.where(chance.random((models, n)) < 0.7, "a", chance.choice(["b", "c"], (models, n)))
+    form = chance.random((models, n)) < chance.choice([0.2, 0.6, 0.95], models)[:, None]
+    examples = tuple(replace(each, group="fg"[m % 2]) for m, each in enumerate(task("dev", n).examples))
+    profiles = {
+        f"m{row}": Profile(
+            f"m{row}",
+            tuple(
+                Answer(each.id, text, text, float(text == "a" and is_valid), "eos")
+                for each, text, is_valid in zip(examples, content[row], form[row], strict=True)
+            ),
+        )
+        for row in range(models)
+    }
+    split = AnsweredSplit(replace(task("dev", n), examples=examples), profiles)
+    given = TrainingData(split, "", fitting_voters(list(profiles.values()), Limits(vote_gap=100)), can_vote=True)
+    for strategy in kinds()[kind].learn(given):
+        responses = split.responses(strategy) or ()
+        picks = strategy.picks(responses, split.task)
+        accuracies = [profiles[name].accuracy for name in strategy.members]
+        plan = StrategyPlan(strategy, (), reader=VoteReader("exact_match", "([a-c])", "test"))
+        for place, (pick, each) in enumerate(zip(picks, examples, strict=True)):
+            answers = [own.answers[place].extracted for own in responses]
+            assert accuracies[pick] == max(
+                own for own, text in zip(accuracies, answers, strict=True) if text == answers[pick]
+            )
+            models_told = [Told(*pair) for pair in zip(strategy.members, answers, strict=True)]
+            served = asyncio.run(Answerer(plan, models_told).answer("?", Settings(), group=each.group))
+            assert served.model == strategy.members[pick]
 
 
 def profile(name: str, answers: str, reference: str) -> Profile:

@@ -48,7 +48,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class LearnedVote(WeightedVote):
-    """A vote with learned weights that stops early; its members have the largest weights first."""
+    """A vote with learned weights that stops early; its members are the most accurate first."""
 
     KIND: ClassVar[str] = "learned_vote"
     SIMPLICITY: ClassVar[int] = 65
@@ -72,7 +72,9 @@ class LearnedVote(WeightedVote):
         if weights is None:
             yield cls(plain, (1.0,) * len(plain))
             return
-        order = [row for row in np.argsort(-weights, kind="stable") if weights[row] > 0]
+        # By accuracy, not by weight: the first member that gave the winning answer is then the most accurate one, also
+        # where equal answers have different scores. A vote that asks by weight might never ask that member.
+        order = sorted(np.flatnonzero(weights), key=lambda row: -round(profiles[row].accuracy, 9))
         yield cls(tuple(names[row] for row in order), tuple(float(weights[row]) for row in order))
 
     @property
