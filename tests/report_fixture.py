@@ -310,12 +310,9 @@ def _pairs(standing: list[dict[str, Any]], samples: list[dict[str, Any]]) -> lis
                     "gap": round(a["accuracy"] - b["accuracy"], 2),
                     "length_ratio": round(lengths[1] / lengths[0], 3),
                     "bleu": round(100 * sum(x["text"] == y["text"] for x, y in both) / len(both), 1),
-                    "style": round(0.1 * (index + 1), 3),
                     "both_wrong_same": round(same_wrong / len(both), 4),
                     "kappa": round(_kappa([(x["score"], y["score"]) for x, y in both]), 3),
                     "oracle": round(100 * sum(max(x["score"], y["score"]) for x, y in both) / len(both), 2),
-                    "next_token": 0.75,
-                    "words_alike": 0.5,
                     "vocabulary_overlap": 0.25,
                 }
             )

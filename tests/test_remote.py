@@ -177,7 +177,7 @@ def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
     assert len(voted) == 3 and all(sorted(one["members"]) == ["far", "one", "two"] for one in voted)
     pairs = {(pair["a"], pair["b"]): pair for pair in result["pairs"]}
     own = [pair for names, pair in pairs.items() if "far" in names]
-    assert all(pair["bleu"] is not None and pair["words_alike"] is None for pair in own)
+    assert all(pair["bleu"] is not None and pair["vocabulary_overlap"] is None for pair in own)
     held_out = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
     assert all("far" in one["responses"] for one in held_out)
     assert result["provenance"]["models"]["far"]["path_or_id"] == f"openai:{url}#tiny/chat"

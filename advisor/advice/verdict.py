@@ -7,7 +7,7 @@ which decisions of the rules other questions could have changed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
@@ -16,14 +16,12 @@ from advisor.advice.doubts import RunDoubt
 from advisor.advice.predict import real_sets
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import MOST_NEEDED, questions_range
-from advisor.choose.rules import select
 from advisor.records import (
     ALPHA,
     FIGURE_ALPHA,
     Limits,
     Profile,
     Selection,
-    Standing,
     Verdict,
     compared_lengths,
     gap,
@@ -204,20 +202,6 @@ def close_calls(
     others = [profile for profile in profiles if profile.model != primary]
     intervals = paired_intervals(first, others, alpha, seed, rules)
     return tuple(_margin(first, other, pair, rules, alpha) for other, pair in zip(others, intervals, strict=True))
-
-
-def close_candidates(standings: Sequence[Standing], margins: Mapping[str, Margin], rules: Limits) -> list[str]:
-    """The candidates that fit by the rules, best first, then those that nearly fit.
-
-    Args:
-        standings: The candidates, best first.
-        margins: The margin of each decision, by name.
-        rules: The limits; the limit of the set's size does not count here.
-    """
-    fitting = select(standings, replace(rules, max_models=len(standings))).selected
-    flips = [name for name, margin in margins.items() if margin.gap_flips or margin.length_flips]
-    near = [standing.model for standing in standings if standing.model in flips and standing.model not in fitting]
-    return [*fitting, *near]
 
 
 def _margin(

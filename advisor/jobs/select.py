@@ -27,7 +27,6 @@ from advisor.advice.verdict import (
     advise,
     behind_server,
     close_calls,
-    close_candidates,
     moved_warning,
     remote_in,
     undecodable,
@@ -36,7 +35,7 @@ from advisor.choose.copies import copy_decisions, find_copies
 from advisor.choose.profiled_pool import ProfiledPool, profile_candidates
 from advisor.choose.published import read_standings
 from advisor.choose.rules import select
-from advisor.compare.pairs import READERS, ModelMeasurer, all_pairs, pairs_of_standings
+from advisor.compare.pairs import all_pairs, pairs_of_standings, vocabularies
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
 from advisor.jobs.earlier_looks import looks_or_note
@@ -166,10 +165,6 @@ def run(
     rules = config.rules
     margins = {margin.model: margin for margin in close_calls(profiles, selection.selected[0], rules, seed=config.seed)}
     standings = tuple(profile.standing for profile in profiles)
-    measurer = ModelMeasurer(config, profiler, cache, progress)
-    # Without held-out questions the run is meant to be short, so the models read nothing more.
-    readers = close_candidates(standings, margins, rules)[:READERS] if config.held_out is not None else []
-    token_agreements = measurer.token_agreements(readers, by_name)
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
     judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
     doubts = run_doubts(profiles, config.dev, intervals[profiles[0].model][0], chance_of(config.dev))
@@ -180,7 +175,7 @@ def run(
         standings=standings,
         selection=selection,
         failures=profiler.failures,
-        pairs=all_pairs(profiles, measurer.tokenizations(list(by_name)), token_agreements, rules),
+        pairs=all_pairs(profiles, vocabularies(list(by_name), profiler, cache, progress), rules),
         advice=replace(_advise(config, chosen, compared, looks, notes, judged), doubts=doubts),
         judge=judged,
         task=config.dev,

@@ -42,9 +42,6 @@ MEASURES = (
         "bleu", "BLEU", "Shared wording, up to 100. Low means different styles.", text.points, low=0.0, high=100.0
     ),
     PairMeasure(
-        "style", "Style", "Distance of their habits of writing, up to 1. Lower fits better.", text.decimals, low=0.0
-    ),
-    PairMeasure(
         "both_wrong_same",
         "Same wrong answer",
         "Percent of questions. An ensemble seldom corrects these.",
@@ -60,21 +57,6 @@ MEASURES = (
         high=1.0,
     ),
     PairMeasure("oracle", "Oracle", "Points if the better answer were always taken.", text.points, high=100.0),
-    PairMeasure(
-        "next_token",
-        "Next token",
-        "Percent of one model’s tokens that the other would have written too.",
-        _percent,
-        high=1.0,
-    ),
-    PairMeasure(
-        "words_alike",
-        "Words cut alike",
-        "Percent of the questions’ words. Higher is easier to combine.",
-        _percent,
-        low=0.0,
-        high=1.0,
-    ),
     PairMeasure(
         "vocabulary_overlap",
         "Vocabulary shared",

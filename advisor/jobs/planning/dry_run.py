@@ -176,8 +176,8 @@ def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, An
     verifies = config.held_out is not None
     # A judge may be a candidate. Without held-out questions no model is needed whose responses are stored.
     needed = {plan["model"]: plan for plan in plans if verifies or plan["questions"]}
-    # All held-out questions, then the set, and then the responses that the members read of each other.
-    return plan_loads(list(needed.values()), 4 if verifies and len(config.candidates) > 1 else len(splits_of(config)))
+    # All held-out questions, and then the set.
+    return plan_loads(list(needed.values()), 3 if verifies and len(config.candidates) > 1 else len(splits_of(config)))
 
 
 def _has_to_come(entry: ModelSpec) -> bool:

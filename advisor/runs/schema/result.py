@@ -180,18 +180,12 @@ class PairFigures(Schema):
     """the unit of these lengths: `tokens` if one of the two thinks and the tokens of both are known"""
     bleu: Figure = None
     """corpus BLEU of their responses, 0 to 100"""
-    style: Figure = None
-    """distance of their habits of writing, 0 to 1"""
     both_wrong_same: Figure = None
     """share of the questions on which both give the same wrong answer, 0 to 1"""
     kappa: Figure = None
     """Cohen's kappa of being right"""
     oracle: Points = None
     """points if the better answer were always taken"""
-    next_token: Figure = None
-    """share of one model's tokens that the other would have written too, 0 to 1"""
-    words_alike: Figure = None
-    """share of the questions' words that both split into the same tokens, 0 to 1"""
     vocabulary_overlap: Figure = None
     """share of all tokens of the two that both have, 0 to 1"""
 
