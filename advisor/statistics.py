@@ -75,7 +75,7 @@ class Difference:
         }
 
 
-def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, alpha: float = FIGURE_ALPHA) -> Difference:
+def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0) -> Difference:
     """Compare the ensemble with its best member, question by question.
 
     The best member is the one with the best accuracy on these same questions, not on dev. Luck on these questions
@@ -85,7 +85,6 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, alpha:
         ensemble: The ensemble's answers on held-out questions.
         members: The members' answers on the same questions, in the set's order, which breaks ties.
         seed: The seed of the resampling, which only graded scores need.
-        alpha: The probability beyond one end of an interval, between 0 and 0.5.
 
     Raises:
         UniteError: There is no member or no question, or a member answered other questions.
@@ -103,7 +102,9 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0, alpha:
     return difference_of(
         (ensemble.model, best.model),
         differences,
-        bonett_price(differences, alpha) if plain else graded_interval(differences, alpha, seed, (-1.0, 1.0)),
+        bonett_price(differences, FIGURE_ALPHA)
+        if plain
+        else graded_interval(differences, FIGURE_ALPHA, seed, (-1.0, 1.0)),
         "Bonett-Price" if plain else "paired bootstrap",
         mcnemar(differences) if plain else sign_flip(differences, seed),
         "exact McNemar" if plain else "sign-flip permutation",
@@ -457,10 +458,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def questions_needed(
-    difference: float, discordance: float, alpha: float = FIGURE_ALPHA, power: float = 0.8
-) -> int | None:
+def questions_needed(difference: float, discordance: float, alpha: float = FIGURE_ALPHA) -> int | None:
     """The number of questions, in all, that show a difference like the observed one, if it is really that large.
+
+    They show it with a probability of 80%.
 
     Connor's formula for McNemar's test (1987, Biometrics 43(1)). It also holds for graded scores, if the difference is
     in units of the typical change of a question. The number is never below the fewest questions with which the exact
@@ -470,7 +471,6 @@ def questions_needed(
         difference: In points.
         discordance: The share of the questions whose scores differ, 0 to 1.
         alpha: The probability of a false alarm in one direction, between 0 and 0.5.
-        power: The probability to show the difference, between 0 and 1.
 
     Returns:
         The number; None if no difference was observed.
@@ -480,7 +480,7 @@ def questions_needed(
         return None
     # Rounding can make it a little negative.
     spread = max(discordance - share**2, 0.0)
-    alarm, miss = z_value(alpha), z_value(1 - power)
+    alarm, miss = z_value(alpha), z_value(0.2)
     connor = ((alarm * math.sqrt(discordance) + miss * math.sqrt(spread)) / share) ** 2
     one_sided_streak = math.ceil(1 + math.log2(1 / (2 * alpha))) / discordance  # 0.5**streak <= alpha
     return math.ceil(max(connor, one_sided_streak) - 1e-9)

@@ -19,6 +19,7 @@ from advisor.advice.sequential import MOST_NEEDED, questions_range
 from advisor.records import (
     ALPHA,
     FIGURE_ALPHA,
+    FIGURE_CONFIDENCE,
     Limits,
     Profile,
     Selection,
@@ -180,16 +181,13 @@ def moved_warning(moved: float | None) -> str | None:
     )
 
 
-def close_calls(
-    profiles: Sequence[Profile], primary: str, rules: Limits, alpha: float = FIGURE_ALPHA, seed: int = 0
-) -> tuple[Margin, ...]:
+def close_calls(profiles: Sequence[Profile], primary: str, rules: Limits, seed: int = 0) -> tuple[Margin, ...]:
     """Find the decisions of the rules that other questions of the same kind could change.
 
     Args:
         profiles: The candidates' answers to the same questions, at least one, the primary's among them.
         primary: Name of the primary.
         rules: The limits that were applied.
-        alpha: The probability beyond one end of an interval, between 0 and 0.5.
         seed: Of the bootstrap.
 
     Returns:
@@ -200,13 +198,11 @@ def close_calls(
     """
     first = next(profile for profile in profiles if profile.model == primary)
     others = [profile for profile in profiles if profile.model != primary]
-    intervals = paired_intervals(first, others, alpha, seed, rules)
-    return tuple(_margin(first, other, pair, rules, alpha) for other, pair in zip(others, intervals, strict=True))
+    intervals = paired_intervals(first, others, FIGURE_ALPHA, seed, rules)
+    return tuple(_margin(first, other, pair, rules) for other, pair in zip(others, intervals, strict=True))
 
 
-def _margin(
-    primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Limits, alpha: float
-) -> Margin:
+def _margin(primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Limits) -> Margin:
     (low, high), (shortest, longest) = intervals
     limit = rules.max_length_ratio
     close = within(gap(primary.accuracy, candidate.accuracy), rules.max_gap)
@@ -230,8 +226,8 @@ def _margin(
     ends = [f"more than {LARGE_RATIO:g}" if end > LARGE_RATIO else f"{end:.2f}" for end in (shortest, longest)]
     lengths = "" if ratio is None else f" and the length ratio {' to '.join(ends)} (limit {limit:g})"
     text = (
-        f"with {percent(1 - 2 * alpha)} confidence the gap is {low:.1f} to {high:.1f} points (limit {rules.max_gap:g})"
-        f"{lengths}: {join(doubts) if doubts else 'the decisions hold'}"
+        f"with {percent(FIGURE_CONFIDENCE)} confidence the gap is {low:.1f} to {high:.1f} points "
+        f"(limit {rules.max_gap:g}){lengths}: {join(doubts) if doubts else 'the decisions hold'}"
     )
     ratios = None if ratio is None else (shortest, longest)
     return Margin(candidate.model, (low, high), ratios, order_flips, gap_flips, length_flips, text)

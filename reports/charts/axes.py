@@ -77,7 +77,6 @@ def mark(
     y: float,
     shape: str,
     *,
-    colour: str = "",
     title: str = "",
     data: Mapping[str, str | int] | None = None,
 ) -> None:
@@ -88,12 +87,11 @@ def mark(
         x: In the units of the axes.
         y: In the units of the axes.
         shape: ``primary``, ``selected``, ``rejected`` or ``ensemble``.
-        colour: The name of another colour than the shape's own.
         title: What is shown on hover.
         data: The ``data-`` attributes of the mark.
     """
     marker, size = _MARKERS[shape]
-    edge = COLOURS[colour or shape]
+    edge = COLOURS[shape]
     fill, edge = (COLOURS["paper"], edge) if shape == "rejected" else (edge, COLOURS["paper"])
     x, y = clipped(x, axes.get_xlim()), clipped(y, axes.get_ylim())
     name = named(title=title, **(data or {})) if title or data else None
