@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sacrebleu import corpus_bleu
 from sacrebleu.metrics.bleu import BLEU
 
-from advisor.compare import text_similarity
+from advisor.compare import measures
+from advisor.compare.measures import pairwise_bleu
 from advisor.compare.pairs import Pair, all_pairs, pairs_of_standings
-from advisor.compare.text_similarity import pairwise_bleu
 from advisor.records import Answer, Profile, Standing
 from ensemble.errors import UniteError
 
@@ -52,7 +52,7 @@ def test_bleu_is_sacrebleus_of_the_whole_corpus() -> None:
 
 def test_bleu_of_many_long_responses_is_that_of_evenly_spaced_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     models = [[f"{word * (number % 2)} {number} is what it is" for number in range(10)] for word in ("so", "thus")]
-    monkeypatch.setattr(text_similarity, "_MOST_WORDS", 2 * 2 * 55 // 2)
+    monkeypatch.setattr(measures, "_MOST_WORDS", 2 * 2 * 55 // 2)
     part = pairwise_bleu(models)
     monkeypatch.undo()
     assert part.tolist() == pairwise_bleu([own[::2] for own in models]).tolist() != pairwise_bleu(models).tolist()

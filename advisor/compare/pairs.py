@@ -2,8 +2,8 @@
 
 The rules use two measures: accuracy and length (section 4.1). BLEU is the paper's other measure of response style. Some
 of the others tell how much an ensemble can gain: models that err on different questions. No rule uses the share of
-common tokens, because section 3.2 found that vocabularies matter little. The other files of :mod:`advisor.compare`
-compute the measures.
+common tokens, because section 3.2 found that vocabularies matter little. :mod:`advisor.compare.measures` computes the
+measures.
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from advisor.compare.correctness import kappas, same_wrong_answers
-from advisor.compare.text_similarity import pairwise_bleu
-from advisor.compare.tokenizer_overlap import Hashes, decoded, encoded, hashes_of, vocabulary_overlaps
+from advisor.compare.measures import (
+    Hashes,
+    decoded,
+    encoded,
+    hashes_of,
+    kappas,
+    pairwise_bleu,
+    same_wrong_answers,
+    vocabulary_overlaps,
+)
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import LengthUnit, Limits, Profile, Standing, compared_lengths, gap, length_ratio
