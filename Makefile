@@ -8,7 +8,7 @@ PROCESSES ?= 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 # The oldest and the newest Python, for `make test-versions`, and the tests that need nothing but the core.
 PYTHONS ?= python3.10 python3.13
-QUICK := abe advice api bradley_terry \
+QUICK := advice api bradley_terry \
 	evidence gain groups init judge logs_join logs_table pool prediction prompts \
 	report report_formats report_index saved selection sequential strategies tasks_format tasks_metrics top_k turns unite_step votes
 # The Python for `make test-lowest`.

@@ -38,7 +38,7 @@ from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
-from ensemble.methods import check_greedy, list_methods, make_options, plugins
+from ensemble.methods import list_methods, make_options, plugins
 from ensemble.methods._response import read_prompt
 from ensemble.models.spec import THINK, ModelSpec
 
@@ -104,8 +104,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
     def __post_init__(self) -> None:
         super().__post_init__()
         check_decodes(self.method)
-        # Candidates are compared by greedy decoding, and so is their set.
-        check_greedy(self.method, "use --method gac, which has the same mean; advisor run and advisor serve can draw")
         check_weights(self.weights, len(self.candidates), self.dev)
         _check_think(self)
         _check_judges(self)

@@ -84,8 +84,8 @@ def _points(by: Mapping[str, Any]) -> Iterator[str]:
     heads = ["method", "points", "95% interval", "gain", "95% interval of the gain", "p", "tokens"]
     yield markdown_table([*heads, "over the majority", "time a token"], rows)
     yield (
-        "*Tokens* is the budget: the tokens that all models decode for a question. (`byte-level` has several passes "
-        "for each of them, one a byte.) `moa` and `self-moa` need an aggregator that can read responses, which these "
+        "*Tokens* is the budget: the tokens that all models decode for a question. `moa` and "
+        "`self-moa` need an aggregator that can read responses, which these "
         "small models were not trained for. *Over the majority* is the gain "
         "over the best single model's own majority of as many sampled responses as cost the same number of tokens, and "
         "at least as many as the set has members. The responses are drawn at temperature 0.7, at which these small "

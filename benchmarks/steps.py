@@ -5,10 +5,6 @@ run. A method with a gate is timed with the gate open. What is made once for som
 timed; EVA's and MinED's come from the cache folder after the first time. A step that takes over a second is timed just
 once, and put over UNITE's of every round. Methods that refuse the pair are not measured, nor is deepen-adapt, which
 needs accuracies and has deepen's step.
-
-A step of byte-level ensembling is a byte, and has no meaning without a model: it is timed with the members' passes,
-over a whole step of UNITE, one text at a time and without drafts. ME runs one member a step, so its texts are timed
-over drawn texts of the primary alone, which are drawn from its whole vocabulary, too.
 """
 
 from __future__ import annotations
@@ -16,16 +12,13 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import torch
 
 from benchmarks._decoding import GAC_LIMIT, K
 from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
 from benchmarks._models import TOKENIZERS, Shape, made_up_tokenizer, random_member, vocabulary
-from ensemble import Ensemble
-from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, get_module, list_methods, make_options
 from ensemble.models.member import Member
@@ -52,10 +45,6 @@ def main(given: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
     members, note = _members(options)
     figures = _measure(members, [DEFAULT, *(options.only or methods[1:])], options, note)
-    if not options.only:
-        figures.append(_byte_level(members, options, note))
-    if not options.only or "me" in options.only:
-        figures.append(_me(members, options, note))
     figures.append(Figure("peak_memory_mib", peak_memory(), note="the whole process, with two small models"))
     tell("steps", figures, options)
     return 0
@@ -109,36 +98,6 @@ def _measure(members: Sequence[Member], methods: Sequence[str], options: argpars
         else:
             figures.append(ratio(key, times[name], own, limit=limit, note=note))
     return figures
-
-
-def _byte_level(members: Sequence[Member], options: argparse.Namespace, note: str) -> Figure:
-    """A byte of byte-level ensembling over a token of UNITE, with the members' passes."""
-    settings = Settings(4 if options.quick else 16)
-    ensembles = {name: Ensemble(members, method=name) for name in (DEFAULT, "byte-level")}
-    times = _decoded(ensembles, settings, options)
-    return ratio("byte_level_over_unite", times["byte-level"], times[DEFAULT], limit="at most 3", note=note)
-
-
-def _me(members: Sequence[Member], options: argparse.Namespace, note: str) -> Figure:
-    """A drawn token of ME over one of the primary alone, with the members' passes."""
-    settings = Settings(4 if options.quick else 128, temperature=1.0)
-    ensembles = {"me": Ensemble(members, method="me"), "alone": Ensemble(members[:1], method="average")}
-    times = _decoded(ensembles, settings, options)
-    return ratio("me_over_primary", times["me"], times["alone"], limit="at most 1.2", note=note)
-
-
-def _decoded(
-    ensembles: Mapping[str, Ensemble], settings: Settings, options: argparse.Namespace
-) -> dict[str, list[float]]:
-    """The seconds of a step of decoding one text, without drafts, for each ensemble."""
-    timer = Timer(options.rounds or (1 if options.quick else 5), options.clock)
-
-    def part(ensemble: Ensemble) -> int:
-        prompt = ensemble.encode("Question: How many cats are there?")
-        made = ensemble.generate_each([prompt], settings, Batch(1, draft=0))
-        return sum(generation.counts.steps for _, generation in made)
-
-    return timer({name: partial(part, ensemble) for name, ensemble in ensembles.items()})
 
 
 def _once(part: Callable[[], int], timer: Timer) -> float:

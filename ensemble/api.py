@@ -38,13 +38,12 @@ from ensemble.models.spec import (
 from ensemble.runtime.draft import Drafter
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
-from ensemble.score.byte_scorer import ScoringMethod
-from ensemble.score.choices import ByteQuestion, ChoiceQuestion, Question, byte_question, choice_question
+from ensemble.score.choices import ChoiceQuestion, choice_question
 from ensemble.score.long_text import Passage, PassageScorer
 from ensemble.score.perplexity import perplexity_weights
 from ensemble.score.scorer import ChoiceScore, Scorer, in_batches
 from ensemble.servers.address import PREFIX, ServerAddress
-from ensemble.step.means import Weights, normalised, with_consistency
+from ensemble.step.means import Weights, normalised
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import load_or_build
 
@@ -57,9 +56,8 @@ class Ensemble:
         method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
         weights: One for each member, none of them negative; equal if None. They are normalised to sum to 1. The text
-            ``consistency`` weights the members step by step; see :mod:`ensemble.methods.consistency`. The text
-            ``perplexity`` weights them prompt by prompt; see :mod:`ensemble.score.perplexity`. Then prompts are decoded
-            one by one.
+            ``perplexity`` weights the members prompt by prompt; see :mod:`ensemble.score.perplexity`. Then prompts are
+            decoded one by one.
         cache_dir: The folder that keeps the joint vocabulary's tables; the user's cache folder if None.
         options: The method's settings; see ``Options`` in its module. Of every token-level method,
             ``think="apart"`` lets each member think alone, and then all members answer together; see
@@ -81,7 +79,7 @@ class Ensemble:
     ) -> None:
         _check_shape(len(members), method, k)
         # Options are checked before the tables are built, which takes seconds for large vocabularies.
-        self._settings = make_options(method, with_consistency(weights, options))
+        self._settings = make_options(method, options)
         for member in members:
             if isinstance(member, RemoteMember):
                 member.check_k(k)
@@ -90,7 +88,7 @@ class Ensemble:
         self.k = k
         self.weights = normalised(weights, len(members))
         self._weights_of_prompt = weights == "perplexity" and len(members) > 1
-        self.options = with_consistency(weights, options)
+        self.options = options
         self._cache_dir = cache_dir
         self._joint = load_or_build(
             [member.vocabulary for member in self.members], cache_dir or default_cache_dir() / "tables"
@@ -156,7 +154,6 @@ class Ensemble:
             InputError: An argument, a folder or an id cannot be used.
             MemberError: A model failed while it was loaded.
         """
-        options = with_consistency(weights, options)
         is_saved = isinstance(models, str | Path)
         if isinstance(models, str | Path):
             spec = read_saved(
@@ -165,7 +162,7 @@ class Ensemble:
         else:
             spec = EnsembleSpec(tuple(map(_spec_of, models)))
         spec = spec.with_loading(dtype=dtype, chat_template=chat_template, quantization=quantization).with_decoding(
-            method=method, k=k, weights=None if weights == "consistency" else weights, options=options
+            method=method, k=k, weights=weights, options=options
         )
         _check_shape(len(spec.members), spec.method, spec.k)
         normalised(spec.weights, len(spec.members))
@@ -323,7 +320,7 @@ class Ensemble:
 
         It is the sum over the primary's tokens of the option; at each of them the union also holds that token. An
         option that the primary cannot write, or with an unused token, has minus infinity. A method's gate plays no
-        part. The method ``byte-level`` sums over the option's bytes instead.
+        part.
 
         Raises:
             InputError: There is no option, or one is empty; the prompt is empty; a member's context is too short; the
@@ -334,7 +331,7 @@ class Ensemble:
         return [score.value for score in scores]
 
     def score_each(
-        self, questions: Sequence[Question], batch_size: int = 32, *, greedy: bool = False
+        self, questions: Sequence[ChoiceQuestion], batch_size: int = 32, *, greedy: bool = False
     ) -> Iterator[tuple[int, list[ChoiceScore]]]:
         """Score questions that :meth:`encode_options` made, batch by batch; yield each one's number and scores.
 
@@ -349,13 +346,9 @@ class Ensemble:
             MemberError: A member's logits are NaN for a question; raised after the other questions' scores, with the
                 member and the first question's number.
         """
-        # The questions are those of this ensemble's method, so all are of one kind.
-        if isinstance(self._made, ScoringMethod):
-            return self._made.byte_scorer().run(cast("Sequence[ByteQuestion]", questions), batch_size)
-        of_tokens = cast("Sequence[ChoiceQuestion]", questions)
         if self._weights_of_prompt:
-            return in_batches(of_tokens, [[n] for n in range(len(questions))], partial(self._score_one, greedy=greedy))
-        return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(of_tokens, batch_size)
+            return in_batches(questions, [[n] for n in range(len(questions))], partial(self._score_one, greedy=greedy))
+        return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(questions, batch_size)
 
     def _score_one(self, questions: Sequence[ChoiceQuestion], *, greedy: bool) -> list[list[ChoiceScore] | MemberError]:
         """The scores of a question whose prompt decides the weights, or why it has none."""
@@ -365,7 +358,7 @@ class Ensemble:
         except MemberError as error:
             return [error]
 
-    def encode_options(self, prompt: Prompt | Dialogue, options: Sequence[str]) -> Question:
+    def encode_options(self, prompt: Prompt | Dialogue, options: Sequence[str]) -> ChoiceQuestion:
         """The question of a prompt and options that may follow it, as the members read them.
 
         Raises:
@@ -375,7 +368,7 @@ class Ensemble:
 
     def options_behind(
         self, prompts: Sequence[list[int]], options: Sequence[str], *, shorten: bool = False
-    ) -> Question:
+    ) -> ChoiceQuestion:
         """Like :meth:`encode_options`, for a prompt that is encoded already.
 
         Args:
@@ -386,8 +379,6 @@ class Ensemble:
         Raises:
             InputError: See :meth:`score`.
         """
-        if isinstance(self._made, ScoringMethod):
-            return byte_question(self.members, prompts, options, shorten=shorten)
         self._rule()
         return choice_question(self.members, self._joint, prompts, options, shorten=shorten)
 
@@ -434,11 +425,11 @@ class Ensemble:
             check_text("the prompt", text)
         return [member.encode_prompt(prompt) for member in self.members]
 
-    def _make(self, weights: tuple[float, ...]) -> TokenRule | PromptMethod | ScoringMethod:
+    def _make(self, weights: tuple[float, ...]) -> TokenRule | PromptMethod:
         """The method with some weights."""
         setup = Setup(self.members, self._joint, self.k, normalised(weights, len(self.members)))
         with plugins().running(self.method):
-            made: TokenRule | PromptMethod | ScoringMethod = get_module(self.method).make(setup, self._settings)
+            made: TokenRule | PromptMethod = get_module(self.method).make(setup, self._settings)
         return made
 
     def _rule_for(self, prompts: Sequence[list[int]]) -> TokenRule:
@@ -498,7 +489,7 @@ def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
 def _check_shape(members: int, method: str, k: int) -> None:
     if not members:
         raise InputError("an ensemble needs at least one model; none was given")
-    get_method(method, ("token", "byte", "span"))
+    get_method(method, ("token", "span"))
     if k < 1:
         raise InputError(f"k is {k}; each member must bring at least 1 candidate")
 

@@ -182,7 +182,7 @@ def test_steps_measures_every_token_level_method_that_fits(
     assert steps.main(["--quick", "--json", "--threads", "1"]) == 0
     printed = json.loads(capsys.readouterr().out)
     names = [name.replace("-", "_") for name, method in list_methods().items() if method.level == "token"]
-    whole = {"unite_ms", "peak_memory_mib", "byte_level_over_unite", "me_over_primary"}
+    whole = {"unite_ms", "peak_memory_mib"}
     assert printed.keys() == {*whole, *(f"{name}_over_unite" for name in names[1:])}
     unmeasured = {name for name, value in printed.items() if value is None}
     assert unmeasured == {"average_over_unite", "deepen_adapt_over_unite"}
@@ -250,7 +250,6 @@ def test_a_budget_is_the_tokens_of_all_models():
         entry("unite", "token", 6, 1.0),
         entry("safe", "token", 6, 0.1),
         entry("gac-threshold", "token", 6, 0.5),
-        entry("me", "token", 6, 1.0),
         entry("sweetspan", "span", 6, 1.0),
         entry("voting", "response", 1),
         entry("router", "response", 1),
@@ -260,8 +259,8 @@ def test_a_budget_is_the_tokens_of_all_models():
     ]
     alone = [entry(name, "single", tokens) for name, tokens in (("a", 5), ("b", 6), ("c", 7))]
     tokens = _method_budgets.tokens_of({"members": alone, "methods": rows})
-    # Only where members wait, or one is drawn, do the steps of one model cost less.
-    expected = {"unite": 18, "safe": 18, "gac-threshold": 12, "me": 6, "sweetspan": 18}
+    # Only where members wait do the steps of one model cost less.
+    expected = {"unite": 18, "safe": 18, "gac-threshold": 12, "sweetspan": 18}
     expected |= {"voting": 18, "router": 6, "moa": 25}
     assert tokens == pytest.approx({**expected, "self-consistency": 4})
     assert [_method_budgets.draws_of(budget, tokens, 3) for budget in (6, 18, 21)] == [3, 4, 5]

@@ -101,7 +101,7 @@ def test_a_batch_is_what_one_process_writes(pair: Pair, options: dict[str, Any])
             assert [c.mean for c in a.candidates] == pytest.approx([c.mean for c in b.candidates], abs=1e-9)
 
 
-@pytest.mark.parametrize("method", ["core", "geometric", "safe"])
+@pytest.mark.parametrize("method", ["geometric", "safe"])
 def test_what_is_built_on_unite_is_the_same(pair: Pair, method: str) -> None:
     here, apart = (one.generate(PROMPTS, max_new_tokens=8) for one in pair.both(method=method, k=4))
     assert here == apart

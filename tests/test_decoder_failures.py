@@ -64,7 +64,7 @@ def decode(ensemble: Ensemble, prompts: Sequence[str], settings: Sequence[Settin
     return outcomes(decoder)
 
 
-@pytest.mark.parametrize("method", ["unite", "gac", "safe", "geometric", "core", "gac-threshold"])
+@pytest.mark.parametrize("method", ["unite", "gac", "safe", "geometric", "gac-threshold"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("value", [NAN, NONE_LEFT], ids=["nan", "no candidate"])
 def test_a_text_without_a_token_ends_alone(value: float, temperature: float, method: str, tables: Path) -> None:

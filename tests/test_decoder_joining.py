@@ -36,7 +36,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "gac": {"method": "gac"},
     "members that wait": {"method": "gac-threshold"},
     "a gate": {"method": "safe"},
-    "a drawn member": {"method": "me", "temperature": 1.0},
 }
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["pools"]
 
 SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
-METHODS = "unite,gac,average,abe,sweetspan,voting,rerank"
+METHODS = "unite,gac,average,sweetspan,voting,rerank"
 
 
 @pytest.fixture
@@ -86,23 +86,6 @@ def test_deepen_adapt_is_given_the_accuracies_that_the_run_found(run: Place) -> 
     accuracies = "--set", "deepen-adapt.accuracies=[60,50,40]"
     found = evaluate(run, "--methods", "deepen-adapt", *accuracies)["methods"][0]
     assert found["left_out"] is None
-
-
-def test_a_method_that_only_draws_is_evaluated_with_a_temperature_and_refused_without_it(run: Place) -> None:
-    found = evaluate(run, "--methods", "me", "--set", "me.temperature=1")["methods"][0]
-    assert (found["left_out"], found["share_ensembled"]) == (None, 1)
-    ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "me", "--quiet")
-    assert (ran.status, ran.out) == (2, "")
-    assert "method me: it draws every token, so it has no greedy decoding; add --set me.temperature=1" in ran.line
-
-
-def test_a_set_that_only_draws_is_not_compared_greedily_and_is_run_with_a_temperature(run: Place) -> None:
-    assert "use --method gac, which has the same mean" in run.advisor(*SELECT, "--method", "me").line
-    asked = ("run", "run", "--method", "me", "--max-new-tokens", "5", "2 + 2")
-    # After a note that the set was not compared with this method.
-    assert "give --temperature above 0" in run.advisor(*asked).err.splitlines()[-1]
-    first, again = (run.advisor(*asked, "--temperature", "1", *more) for more in ((), ("--stream",)))
-    assert (first.status, first.out) == (0, again.out)
 
 
 def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
@@ -219,13 +202,11 @@ def test_on_options_a_gate_that_plays_no_part_is_reported(run: Place) -> None:
     assert "Its gate plays no part" in (run.folder / "run" / "report.html").read_text(encoding="utf-8")
 
 
-def test_bytes_of_options_are_scored_and_spans_are_not(run: Place) -> None:
+def test_spans_score_no_options(run: Place) -> None:
     records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
     run.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
-    by_name = {entry["method"]: entry for entry in evaluate(run, "--methods", "byte-level,abe")["methods"]}
-    assert by_name["byte-level"]["left_out"] is None
-    assert by_name["byte-level"]["accuracy"] is not None
-    assert "it scores no tokens" in by_name["abe"]["left_out"]
+    (entry, *_) = evaluate(run, "--methods", "sweetspan")["methods"]
+    assert "it scores no tokens" in entry["left_out"]
 
 
 def test_the_report_has_the_scores_of_the_corpus(run: Place) -> None:

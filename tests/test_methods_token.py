@@ -110,31 +110,6 @@ def test_the_geometric_mean_is_the_product_of_powers(case: Case) -> None:
             )
 
 
-@quick
-@given(cases())
-def test_consistency_follows_its_formula(case: Case) -> None:
-    steps = {name: mixing.consistent(case.run(), geometric=name == "geometric") for name in ("arithmetic", "geometric")}
-    for row in batch_of(case):
-        own = [plain_probabilities(case, m, row) for m in range(len(case.logits))]
-        sure = [math.exp(sum(p * math.log(p) for p in each.values() if p)) for each in own]
-        weights = [value / sum(sure) for value in sure]
-        center = {w: sum(p[w] for p in own) / len(own) for w in own[0]}
-        near = [{w: math.exp(-abs(p[w] - center[w])) for w in p} for p in own]
-        mixed = {
-            "arithmetic": {w: sum(v * c[w] * p[w] for v, c, p in zip(weights, near, own, strict=True)) for w in center},
-            "geometric": {
-                w: sum(v * c[w] for v, c in zip(weights, near, strict=True))
-                * math.prod(p[w] ** v for v, p in zip(weights, own, strict=True))
-                for w in center
-            },
-        }
-        for name, step in steps.items():
-            if total := sum(mixed[name].values()):
-                assert found(step.entries[row], step.present[row], step.mean[row]) == pytest.approx(
-                    {w: value / total for w, value in mixed[name].items()}, abs=1e-12
-                )
-
-
 def found(entries: torch.Tensor, present: torch.Tensor, mean: torch.Tensor) -> dict[int, float]:
     rows = zip(entries.tolist(), present.tolist(), mean.tolist(), strict=True)
     return {entry: p for entry, there, p in rows if there}
@@ -372,7 +347,7 @@ def test_where_all_tokenizations_end_together_safe_is_unite(tables: Path) -> Non
     assert sum(g.counts.combined for g in safe) < sum(g.counts.combined for g in plain)
 
 
-METHODS = ("unite", "gac", "gac-threshold", "geometric", "consistency", "core", "safe")
+METHODS = ("unite", "gac", "gac-threshold", "geometric", "safe")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -409,8 +384,6 @@ def test_options_of_unite_equal_the_methods_with_their_names(tables: Path) -> No
         ({"method": "safe", "sharpen": None}, {"gate": "safe"}),
         ({"method": "safe", "mean": "geometric"}, {"gate": "safe", "mean": "geometric"}),
         ({"method": "geometric"}, {"mean": "geometric"}),
-        ({"method": "consistency"}, {"weights": "consistency"}),
-        ({"method": "consistency", "mean": "geometric"}, {"method": "geometric", "weights": "consistency"}),
     ]
     written = []
     for one, other in pairs:
@@ -425,10 +398,9 @@ def test_copies_of_a_member_have_its_probabilities_under_every_mean(mean: str) -
     one = member("bytes")
     joint = build([one.vocabulary] * 3)
     z = torch.randn(2, one.vocabulary.size, dtype=torch.float64, generator=torch.manual_seed(0))
-    for consistency in (False, True):
-        rule = unite.make(Setup([one] * 3, joint, 5, (1 / 3,) * 3), unite.Options(None, mean, consistency))
-        step = rule.combine([z.clone() for _ in range(3)])
-        assert torch.allclose(step.mean, step.members[0])
+    rule = unite.make(Setup([one] * 3, joint, 5, (1 / 3,) * 3), unite.Options(None, mean))
+    step = rule.combine([z.clone() for _ in range(3)])
+    assert torch.allclose(step.mean, step.members[0])
 
 
 @pytest.mark.parametrize("method", ["gac", "gac-threshold"])

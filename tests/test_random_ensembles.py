@@ -19,7 +19,7 @@ from ensemble.decode.settings import Settings
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 
-METHODS = ("unite", "unite", "unite", "gac", "geometric", "safe", "core", "gac-threshold")
+METHODS = ("unite", "unite", "unite", "gac", "geometric", "safe", "gac-threshold")
 NUMBER = 100
 """Ensembles that the benchmark takes; the test takes some."""
 TEXTS_EACH = 4

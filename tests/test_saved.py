@@ -78,13 +78,13 @@ def test_what_is_loaded_is_what_was_saved(models: Path, tmp_path: Path, cache: P
 
 
 def test_what_is_said_goes_before_what_is_saved(models: Path, tmp_path: Path, cache: Path) -> None:
-    saved(tmp_path / "saved", models / "alpha", models / "beta", weights="consistency", k=4)
+    saved(tmp_path / "saved", models / "alpha", models / "beta", gate="safe", weights=[3, 1], k=4)
     load = Ensemble.from_pretrained
     said = load(str(tmp_path / "saved"), k=2, weights=[1, 3], dtype="float64", cache_dir=cache)
-    assert (said.k, said.weights, said.options) == (2, (0.25, 0.75), {})
+    assert (said.k, said.weights, said.options) == (2, (0.25, 0.75), {"gate": "safe"})
     assert {str(member.model.dtype) for member in said.members} == {"torch.float64"}
     # Settings are a method's own, and go with it.
-    assert load(tmp_path / "saved", cache_dir=cache).options == {"consistency": True}
+    assert load(tmp_path / "saved", cache_dir=cache).weights == (0.75, 0.25)
     assert load(tmp_path / "saved", method="gac", cache_dir=cache).options == {}
 
 
@@ -197,7 +197,7 @@ def test_a_local_member_that_changed_is_refused_with_a_way_out(models: Path, tmp
         ("weights", [1e999, 1], "weights should be null, perplexity, or a list of numbers"),
         ("options", {"cache_dir": "/"}, "options: method unite has no option cache_dir"),
         ("options", {"gate": ["safe"]}, "options: gate"),
-        ("options", {"consistency": 1}, "options: consistency '1' does not have the type bool"),
+        ("options", {"gate": 1}, "options: gate '1' does not have the type str"),
         ("generation", {"stop": [""]}, "generation.stop[0] should be a text that is not empty"),
         ("members", [], "members should be a list of at least 1"),
         ("members", [1], "members[0] should be an object"),

@@ -171,7 +171,7 @@ def test_batches_hold_every_question_once_and_keep_the_limits(
 # --- What greedy decoding would write ---
 
 
-@pytest.mark.parametrize("method", ["unite", "gac", "gac-threshold", "safe", "mined", "core"])
+@pytest.mark.parametrize("method", ["unite", "gac", "gac-threshold", "safe", "mined"])
 def test_greedy_are_those_options_that_greedy_decoding_writes(method: str, tables: Path) -> None:
     ensemble = Ensemble([member("bytes"), member("unigram with bytes", 1)], method=method, k=3, cache_dir=tables)
     primary = ensemble.members[0].vocabulary

@@ -106,7 +106,6 @@ def test_texts_are_those_of_one_process(far: Far, size: int, way: DraftMode) -> 
     "options",
     [
         {"method": "geometric"},
-        {"method": "core"},
         {"method": "safe"},
         {"method": "gac"},
         {"method": "gac-threshold", "threshold": 0.5},

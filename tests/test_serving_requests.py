@@ -353,14 +353,3 @@ def test_a_prompt_of_a_wrong_type_is_told_all_types_that_fit(server: Running) ->
 def test_the_usual_length_is_no_longer_than_the_longest() -> None:
     order = read_completion(CompletionRequest.model_validate(completion()), RequestLimits(new_tokens=9), seed=0)
     assert order.settings.max_new_tokens == 9
-
-
-def test_a_set_that_only_draws_answers_requests_with_a_temperature_and_says_so_to_others(tables: Path) -> None:
-    ensemble = Ensemble([writer(), member("unigram with bytes", 1)], method="me", cache_dir=tables)
-    (wanted,) = ensemble.generate(["x"], temperature=1.0, seed=3, max_new_tokens=5)
-    with serving(ensemble, LIMITS, key=KEY) as running:
-        drawn = send(running, COMPLETIONS, completion(temperature=1, seed=3, max_tokens=5))
-        greedy = send(running, COMPLETIONS, completion(temperature=0))
-        assert (drawn.status, json.loads(drawn.text)["choices"][0]["text"]) == (200, wanted.text)
-        assert greedy.status == 400
-        assert "give a temperature above 0" in greedy.error["message"]

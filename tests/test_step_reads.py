@@ -13,7 +13,7 @@ import torch
 from tiny import byte_tokenizer, tiny_model, tokenizer_named
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ensemble.methods import core, gac, gac_threshold, safe, unite
+from ensemble.methods import gac, gac_threshold, safe, unite
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.step.sampler import Detokenizer, Draw, Sampler
@@ -63,10 +63,8 @@ def members() -> tuple[list[Member], JointVocabulary]:
 
 RULES = {
     "unite": lambda setup: unite.make(setup, unite.Options()),
-    "consistency": lambda setup: unite.make(setup, unite.Options(consistency=True)),
     "gac": lambda setup: gac.make(setup, None),
     "safe": lambda setup: safe.make(setup, safe.Options()),
-    "core": lambda setup: core.make(setup, core.Options()),
     "gac-threshold": lambda setup: gac_threshold.make(setup, gac_threshold.Options(0.02)),
     "a closed gate": lambda setup: gac_threshold.make(setup, gac_threshold.Options(0.0)),
 }

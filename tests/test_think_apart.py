@@ -30,7 +30,7 @@ from ensemble.models.thinking import ThinkingTags
 
 PROMPTS = ("Question: 12 + 30 = ?\nAnswer: <think>", "x <think>\n", "The capital of France is <think>", "Café <think>")
 TOKENS = 60
-METHODS = sorted(name for name, method in list_methods().items() if method.level == "token" and not method.drawn)
+METHODS = sorted(name for name, method in list_methods().items() if method.level == "token")
 
 
 def member(tokenizer: str | PreTrainedTokenizerFast, script: str, seed: int = 0, **spec: Any) -> Member:

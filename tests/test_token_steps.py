@@ -1,7 +1,7 @@
 """Each token-level method's step against its formula, computed apart in plain Python, on 1,000 random cases.
 
 The members have made-up vocabularies of a dozen tokens over four letters, so that many tokens begin with others, and
-random logits. The formulas are those of the papers, and for CoRE those of the authors' published code.
+random logits. The formulas are those of the papers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from tokenizers.models import Unigram
 from transformers import PreTrainedTokenizerFast
 
 from ensemble.methods import get_module, make_options
-from ensemble.methods.core import STRENGTHS, Options, consistent
-from ensemble.step.distribution import Distribution
 from ensemble.step.sampler import Detokenizer, Draw, Sampler
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import build
@@ -121,18 +119,6 @@ def of_geometric(case: Case) -> Shares:
     )
 
 
-def of_consistency(case: Case) -> Shares:
-    united = case.united
-    sure = [math.exp(sum(p * math.log(p) for p in own.values() if p)) for own in united]
-    center = mean_of(united, [1 / len(united)] * len(united))
-    return normalised(
-        {
-            w: sum(v * math.exp(-abs(own[w] - center[w])) * own[w] for v, own in zip(sure, united, strict=True))
-            for w in center
-        }
-    )
-
-
 def of_gac(case: Case) -> Shares:
     return mean_of([judge.whole(z) for judge, z in zip(case.judges, case.z, strict=True)], case.weights)
 
@@ -186,62 +172,16 @@ def of_safe(case: Case, threshold: float = 0.1) -> Shares:
     return moved
 
 
-def kernel_of(name: str, distances: list[list[float]]) -> list[list[float]]:
-    """The authors' kernels with their constants."""
-    if name == "rec":
-        near = [[1 / (1 + d) for d in row] for row in distances]
-        least = min(min(row) for row in near)
-        return [[(each - least) / (1 - least + 1e-8) for each in row] for row in near]
-    kernels: dict[str, Callable[[float], float]] = {
-        "linear": lambda d: 1 - d,
-        "power": lambda d: (1 - d) ** 5,
-        "rbf": lambda d: (math.exp(-2 * d) - math.exp(-2)) / (1 - math.exp(-2)),
-        "sig": lambda d: 1 - 1 / (1 + math.exp(-5 * (d - 0.5))),
-    }
-    return [[kernels[name](d) for d in row] for row in distances]
-
-
-def of_core(case: Case, kernel: str = "rbf") -> Shares:
-    """The authors' code: the scores of tokens, the weights of models, and the check of the two tokens."""
-    united = case.united
-    words = [*united[0]]
-    p = [[own[w] for w in words] for own in united]
-    center = [sum(column) / len(p) for column in zip(*p, strict=True)]
-    scores = kernel_of(kernel, [[abs(x - m) for x, m in zip(row, center, strict=True)] for row in p])
-    scores = [
-        [s if x + x0 > 1e-12 else 0.0 for s, x, x0 in zip(own, row, p[0], strict=True)]
-        for own, row in zip(scores, p, strict=True)
-    ]
-    entropy = [-sum(max(x, 1e-12) * math.log(max(x, 1e-12)) for x in row) for row in p]
-    models = [sum(own) / (h + 1e-12) for own, h in zip(scores, entropy, strict=True)]
-    models[0] = max(models[0], sum(models[1:]))
-    weights = [m / sum(models) for m in models]
-    # "Not 0" up to rounding: of two members, kernel rec gives both 0 for the same entry.
-    filtered = [[s / sum(own) * sum(each > 1e-12 for each in own) for s in own] for own in scores]
-    mean = normalised(
-        {
-            w: weights[0] * p[0][n] + sum(weights[i] * p[i][n] * filtered[i][n] for i in range(1, len(p)))
-            for n, w in enumerate(words)
-        }
-    )
-    chosen, own = (case.judges[0].emitted(case.likeliest(each)) for each in (mean, united[0]))
-    texts = isinstance(chosen, bytes) and isinstance(own, bytes) and (chosen.startswith(own) or own.startswith(chosen))
-    return united[0] if own == EOS or texts else mean
-
-
 FORMULAS: dict[str, tuple[str, dict[str, object], Callable[[Case], Shares]]] = {
     "unite": ("unite", {}, of_unite),
     "geometric": ("geometric", {}, of_geometric),
-    "consistency": ("consistency", {}, of_consistency),
     "average": ("average", {}, of_gac),
     "gac": ("gac", {}, of_gac),
     "gac-threshold": ("gac-threshold", {}, of_gac_threshold),
     "mined": ("mined", {}, of_mined),
     "safe": ("safe", {}, of_safe),
     "safe, 0.2": ("safe", {"sharpen": 0.2}, partial(of_safe, threshold=0.2)),
-    **{f"core, {kernel}": ("core", {"kernel": kernel}, partial(of_core, kernel=kernel)) for kernel in STRENGTHS},
 }
-UNWEIGHTED = ("consistency", "core")
 
 
 # The product
@@ -313,7 +253,7 @@ def test_a_step_is_the_formula_in_1000_random_cases(
         backends = tokenizers(number, alike=method == "average")
         judges = [Judge(each) for each in backends]
         chance = random.Random(f"{name} {number}")
-        heavy = [1.0 if method in UNWEIGHTED else chance.uniform(0.2, 1) for _ in judges]
+        heavy = [chance.uniform(0.2, 1) for _ in judges]
         weights = [each / sum(heavy) for each in heavy]
         setup = setup_of(backends, weights)
         names = {entry: data for data, entry in numbered([m.vocabulary for m in setup.members]).items()}
@@ -336,39 +276,4 @@ def test_a_step_is_the_formula_in_1000_random_cases(
             token = judges[0].own.get(winner) if method.startswith("gac") else judges[0].id_of(winner)
             different += sampled[row].token not in (token, None) and token is not None
     assert (different, SETS * ROWS) == (0, 1000)
-    assert farthest < 1e-9
-
-
-@pytest.mark.parametrize("last", [0.051, 0.052, 0.053])
-def test_core_gives_no_weight_to_the_member_that_is_the_farthest_off_everywhere(last: float) -> None:
-    # With two entries both are as far from the mean, and rounding must not decide whether the kernel is 0.
-    members = torch.tensor([[[0.6, 0.4]], [[0.55, 0.45]], [[last, 1 - last]]], dtype=torch.float64)
-    entries = torch.tensor([[0, 1]])
-    step = Distribution(entries, torch.ones(1, 2, dtype=torch.bool), entries, members, members.mean(dim=0))
-    mean = consistent(step, Options("rec"), choice=False).mean
-    assert 0.55 < mean[0, 0] < 0.6
-
-
-def test_core_scores_options_by_the_certainty_of_the_members_alone() -> None:
-    """The authors' formula for multiple-choice tasks, on the union with the token that is scored."""
-    farthest = 0.0
-    for number in range(SETS):
-        judges = [Judge(each) for each in tokenizers(number, alike=False)]
-        setup = setup_of(tokenizers(number, alike=False), [1 / len(judges)] * len(judges))
-        numbers = {**numbered([m.vocabulary for m in setup.members]), EOS: 0}
-        chance = random.Random(number)
-        rows = random_logits(chance, judges)
-        wanted = [chance.choice([*judges[0].own]) for _ in range(ROWS)]
-        rule = get_module("core").make(setup, make_options("core", {}))
-        also = torch.tensor([[numbers[entry]] for entry in wanted])
-        step = rule.combine([torch.tensor(own, dtype=torch.float64) for own in rows], also)
-        for row, entry in enumerate(wanted):
-            z = [own[row] for own in rows]
-            union = {entry, *(each for judge, own in zip(judges, z, strict=True) for each in judge.top(own))}
-            p = [judge.on(union, own) for judge, own in zip(judges, z, strict=True)]
-            sure = [1 / (1e-12 - sum(max(x, 1e-12) * math.log(max(x, 1e-12)) for x in own.values())) for own in p]
-            sure[0] = max(sure[0], sum(sure[1:]))
-            expected = sum(v * own[entry] for v, own in zip(sure, p, strict=True)) / sum(sure)
-            place = step.present[row] & (step.entries[row] == numbers[entry])
-            farthest = max(farthest, abs(float(step.mean[row][place]) - expected))
     assert farthest < 1e-9

@@ -94,7 +94,6 @@ def test_weights_of_each_prompt_are_saved_by_name(tmp_path: Path) -> None:
         ("unite", lambda each: each.decoder(), "weights perplexity: each prompt has its own weights"),
         ("unite", lambda each: each.score_passages([]), "a passage has no prompt to weigh the members by"),
         ("sweetspan", None, "method sweetspan"),
-        ("core", None, "weights"),
     ],
 )
 def test_where_prompts_cannot_decide_it_is_refused(method: str, what: Any, message: str, tmp_path: Path) -> None:
@@ -232,13 +231,13 @@ def test_weights_of_a_run_that_do_not_fit_are_refused(place: Place, models: Path
 
 def test_evaluate_weighs_the_members_and_leaves_out_what_takes_no_weights(chosen: Place) -> None:
     selected(chosen, "equal")
-    common = ("evaluate", "equal", "--task", "task.yaml", "--json", "--quiet", "--methods", "unite,core")
+    common = ("evaluate", "equal", "--task", "task.yaml", "--json", "--quiet", "--methods", "unite,sweetspan")
     ran = chosen.advisor(*common, "--weights", "accuracy")
     assert (ran.status, ran.err) == (0, "")
     found = json.loads(ran.out)
-    unite, core, _ = found["methods"]
+    unite, sweetspan, _ = found["methods"]
     assert (found["weights"], unite["left_out"]) == ("accuracy", None)
-    assert "weights" in core["left_out"]
+    assert "weights" in sweetspan["left_out"]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ def run(options: RunOptions) -> None:
     from advisor.running.task_prompt import prompt_of
     from advisor.terminal.tables import trace_lines
     from ensemble.distributed.ray_cluster import cluster
-    from ensemble.methods import check_greedy
 
     progress = Progress()
     spec = plan_by_options(options, progress.say)
@@ -59,9 +58,6 @@ def run(options: RunOptions) -> None:
         response = _answered(spec, text, Settings(**settings), options.group, progress, trace=options.trace)
         _print_text(response, reader, progress)
         return
-    if not (options.temperature or spec.options.get("temperature")):
-        # Before the models are loaded, which takes long.
-        check_greedy(spec.method, "give --temperature above 0; with 1 the members draw from their own probabilities")
     # Joined before loading: the members are placed on the nodes of this cluster.
     with cluster(options.ray_address) if options.engine == "ray" else nullcontext():
         ensemble = models_to_run.load_chosen(spec, options.engine)

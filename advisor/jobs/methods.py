@@ -26,7 +26,7 @@ from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.strategy import DevScores
 from advisor.strategies.vote_reader import can_vote
 from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
-from ensemble.methods import check_greedy, get_method, get_module, make_options, plugins
+from ensemble.methods import get_method, get_module, make_options, plugins
 from ensemble.methods._response import Aggregation, ResponseMethod
 
 CONTROL = "self-consistency"
@@ -159,9 +159,6 @@ class Evaluator:
                         self._responder(name)
                     continue
                 options = self._settings.get(name, {})
-                # Options of a choice are scored, which needs no temperature.
-                if self.task.metric != "choice" and not options.get("temperature"):
-                    check_greedy(name, f"add --set {name}.temperature=1 to draw its texts")
                 # Only loading shows whether a method fits. Stored responses show it too, and take no time.
                 if not self._profiler.is_stored(self._names, self.task, name, options):
                     self._profiler.load(self._names, name, options)

@@ -23,7 +23,7 @@ from ensemble.common.files import default_cache_dir
 from ensemble.common.garbage import keep_present
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
-from ensemble.score.choices import Question
+from ensemble.score.choices import ChoiceQuestion
 
 T = TypeVar("T")
 _LOG = logging.getLogger("lm_eval.models.unite")
@@ -124,7 +124,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
             # Without a context, the text opens the row, and its first token may be written in another way.
             if not context:
                 parts[n] = context, self.ensemble.members[0].vocabulary.opening(continuation)
-        questions: list[tuple[list[int], Question]] = []
+        questions: list[tuple[list[int], ChoiceQuestion]] = []
         for context, numbers in by_context.items():
             questions += self._questions(self._read(context), numbers, [parts[n][1] for n in numbers])
         longest = max((max(map(len, question.prompts)) + question.longest() for _, question in questions), default=0)
@@ -234,7 +234,9 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         ]
         return {"members": members, "method": decoding.method, "k": decoding.k, **decoding.options}
 
-    def _questions(self, prompt: PromptIds, numbers: list[int], texts: list[str]) -> list[tuple[list[int], Question]]:
+    def _questions(
+        self, prompt: PromptIds, numbers: list[int], texts: list[str]
+    ) -> list[tuple[list[int], ChoiceQuestion]]:
         """A context's continuations as one question; as one question each, where the context is too long for all."""
         question = self.ensemble.options_behind(prompt, texts, shorten=True)
         if self._warn_cut(prompt, question.prompts) and len(texts) > 1:

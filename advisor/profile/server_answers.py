@@ -26,7 +26,6 @@ from ensemble.servers.client import ServerError
 if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
     from ensemble.distributed.remote_member import RemoteMember
-    from ensemble.score.choices import ChoiceQuestion
 
 _MAX_FAILURES = 8
 """Number of failures in a row after which a server is given up."""
@@ -89,9 +88,8 @@ def _option_of(model: ServerModel, task: Task) -> Ask:
 
     def ask(example: Example) -> Response:
         with model.encoding:
-            # The default method scores tokens.
             question = ensemble.encode_options(example.model_input, task.continuations(example))
-        return likeliest_option(client, cast("ChoiceQuestion", question), example, task)
+        return likeliest_option(client, question, example, task)
 
     return ask
 

@@ -21,7 +21,7 @@ from advisor.profile.profiler import Profiler
 from advisor.statistics import Floats, cluster_sign_flip, holm, mean_interval, scores
 from advisor.strategies.self_consistency import TEMPERATURE
 from benchmarks._measure import Figure
-from ensemble.methods import get_method, get_module, make_options
+from ensemble.methods import get_module, make_options
 
 WAITING = ("gac-threshold",)
 """Methods whose other members run only at the steps that are ensembled."""
@@ -67,8 +67,8 @@ def tokens_of(table: Mapping[str, Any]) -> dict[str, float]:
         elif level == "control":
             tokens[name] = _written(entry)
         else:
-            # Members write a span of about the same length each, of which one is taken. A drawn member runs alone.
-            share = 0 if get_method(name).drawn else entry["share_ensembled"] if name in WAITING else 1
+            # Members write a span of about the same length each, of which one is taken.
+            share = entry["share_ensembled"] if name in WAITING else 1
             tokens[name] = _written(entry) * (1 + (len(alone) - 1) * share)
     return tokens
 

@@ -118,8 +118,7 @@ def evaluated(folder: Path, pool: Path | None, names: Sequence[str], bars: Progr
     progress(f"benchmarks.studies.methods: {len(list_methods())} methods on {pool or 'the demo'}")
     names = list(list_methods())
     with open_session(config, bars) as (store, _):
-        # ME only draws. The control draws at another temperature, but with 1 its texts have GaC's distribution.
-        given = {**learned_options(run, names, config), "me": {"temperature": 1.0}}
+        given = learned_options(run, names, config)
         evaluator = Evaluator(config, names, given, store, bars)
         profiles, results = evaluator.run()
         table = written(evaluation_of(profiles, results, config, evaluator.task, {}))

@@ -57,7 +57,7 @@ from ensemble.runtime.model_runner import ModelRunner
 
 COMMAND = "python -m benchmarks.studies.real"
 DEV, HELD_OUT = 300, 350
-METHODS = ("gac", "safe", "geometric", "byte-level")
+METHODS = ("gac", "safe", "geometric")
 """Besides `unite`."""
 K = 10
 KS = (2, 5, 20)

@@ -7,7 +7,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -53,16 +52,15 @@ class Decoder(PromptDecoder):
         self._detokenizer = Detokenizer([member.vocabulary for member in members], joint)
         self._sample = Sampler(rule, len(members), self._detokenizer, trace=self._batch.trace)
         self._waiting: deque[RunningSequence] = deque()
-        self._mixture = rule.mixture
         others = len(members) > 1
-        # A drawn member runs alone. With a gate on the primary's logits, the other members run only where it opens.
-        running = 0 if rule.mixture and others else 1 if rule.needs_others else len(members)
+        # With a gate on the primary's logits, the other members run only where it opens.
+        running = 1 if rule.needs_others else len(members)
         self._contexts = Contexts(members, running)
         self._is_here = all(member.is_here for member in members)
         self._gates_on_logits = rule.needs_others is not None
         self._only_greedy = rule.only_greedy_remote and not self._is_here
-        # Where the others wait for a gate, the primary writes ahead anyway; a drawn member has no other to check. Nor
-        # has a single one, but elsewhere several tokens are one request.
+        # Where the others wait for a gate, the primary writes ahead anyway. A single member has no other to check, but
+        # elsewhere several tokens are one request.
         self._never_drafts = not self._batch.draft or running < len(members) or (self._is_here and not others)
         self._drafter = drafter or make_drafter(members, joint, self._batch)
         # How many prompts are finished, and what steps they took.
@@ -85,8 +83,6 @@ class Decoder(PromptDecoder):
             PromptTooLongError: A member's context cannot hold the prompt. The other prompts are not affected.
         """
         self.check(settings)
-        if self._mixture is not None and not settings.temperature:
-            settings = replace(settings, temperature=self._mixture.temperature)
         for member, ids in zip(self._members, prompt, strict=True):
             most = member.most_tokens(ids)
             # Before it joins the batch: positions that a model does not have would fail the step of all rows.
@@ -104,13 +100,8 @@ class Decoder(PromptDecoder):
         """Make sure that the method can decode with these settings.
 
         Raises:
-            InputError: It allows only greedy decoding where a member is in another process, or it only draws.
+            InputError: It allows only greedy decoding where a member is in another process.
         """
-        if self._mixture is not None and not (settings.temperature or self._mixture.temperature):
-            raise InputError(
-                "this method draws each token from one member, so it has no greedy decoding; give a temperature above "
-                "0, which is 1 for the members' own probabilities"
-            )
         drawn = settings.temperature > 0 or settings.alternatives is not None or self._batch.trace
         if self._only_greedy and drawn:
             raise InputError(

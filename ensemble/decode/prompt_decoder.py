@@ -1,4 +1,4 @@
-"""What continues prompts step by step: token by token (:mod:`ensemble.decode.decoder`), byte by byte, or span by span.
+"""What continues prompts step by step: token by token (:mod:`ensemble.decode.decoder`), or span by span.
 
 A method that does not decode token by token has ``make(setup, options) -> PromptMethod``, which is called once for an
 ensemble, with the same :class:`ensemble.step.token_method.Setup` as at token level. It raises InputError if the members
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from ensemble.decode.sequences import Counts, FinishReason, Generation
+from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import MemberError
 
@@ -51,30 +51,6 @@ class PromptDecoder(ABC):
                     yield number, result
         if failure is not None:
             raise failure
-
-
-class PromptText:
-    """A text that is being written, for decoders that do not decode token by token.
-
-    Args:
-        number: The prompt's number.
-        prompts: The prompt's ids in each member.
-
-    Attributes:
-        data: The bytes so far.
-        counts: What it took so far.
-    """
-
-    def __init__(self, number: int, prompts: Sequence[list[int]]) -> None:
-        self.number = number
-        self.prompts = prompts
-        self.data = b""
-        self.counts = Counts()
-
-    def generation(self, data: bytes, tokens: Sequence[int], reason: FinishReason) -> Generation:
-        """What was generated, from its bytes and the primary's ids."""
-        # The limit of tokens can cut the bytes of a character.
-        return Generation(data.decode(errors="replace"), tuple(tokens), reason, counts=self.counts)
 
 
 PromptMethod: TypeAlias = Callable[[Sequence[list[list[int]]], Settings, Batch], PromptDecoder]

@@ -30,8 +30,8 @@ from ensemble.errors import InputError, first_line
 from ensemble.models.spec import THINK
 from ensemble.plugins import Plugins
 
-Level = Literal["token", "byte", "span", "response"]
-"""What a method combines: probabilities of the next token or byte, spans of a few words, or whole responses."""
+Level = Literal["token", "span", "response"]
+"""What a method combines: probabilities of the next token, spans of a few words, or whole responses."""
 DEFAULT = "unite"
 
 
@@ -45,7 +45,6 @@ class Method:
         when: When to use it, in one line.
         distributed: Whether members can be in other processes, on a cluster or behind servers. It is True if the method
             reads only the top candidates of each member and the logits of selected ids.
-        drawn: Whether texts are only drawn, so that it has no greedy decoding. Options are scored all the same.
         version: Increased when the method gives other results with the same options; part of the key of stored ones.
         gated: Whether the members decide together only at some steps. When options are scored, they do at all.
         package: The distribution and version of a method from another package, which the registry fills in; None for
@@ -57,7 +56,6 @@ class Method:
     when: str
     distributed: bool = False
     gated: bool = False
-    drawn: bool = False
     version: int = 1
     package: str | None = None
 
@@ -120,20 +118,6 @@ def check_distributed(name: str) -> None:
             f"use {', '.join(names[:-1])} or {names[-1]}",
             of=f"method {name}",
         )
-
-
-def check_greedy(name: str, instead: str) -> None:
-    """Check that a method can decode greedily.
-
-    Args:
-        name: The method's name.
-        instead: What to do where it cannot.
-
-    Raises:
-        InputError: It only draws.
-    """
-    if get_method(name).drawn:
-        raise InputError(f"it draws every token, so it has no greedy decoding; {instead}", of=f"method {name}")
 
 
 def get_module(name: str) -> ModuleType:

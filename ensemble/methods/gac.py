@@ -54,7 +54,7 @@ def over_all(joint: JointVocabulary, weights: Sequence[float], k: int = 10) -> C
     # A table may name the first id of a longer spelling; a member owns an entry only if the id leads back to it.
     owned = [(tables.id_of != NONE) & (tables.entry_of[tables.place_of] == entries) for tables in joint.members]
     present = torch.stack(owned).any(dim=0)
-    ids = emitted_ids(joint).masked_fill(~present, NONE)
+    ids = _emitted_ids(joint).masked_fill(~present, NONE)
     shares = torch.tensor(weights, dtype=torch.float64, device=entries.device)
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
@@ -75,7 +75,7 @@ def over_all(joint: JointVocabulary, weights: Sequence[float], k: int = 10) -> C
     return combine
 
 
-def emitted_ids(joint: JointVocabulary) -> Tensor:
+def _emitted_ids(joint: JointVocabulary) -> Tensor:
     """What the primary emits for each entry [entries], as in :class:`ensemble.step.distribution.Distribution`."""
     first = joint.members[0]
     entries = torch.arange(joint.size, device=first.entry_of.device)

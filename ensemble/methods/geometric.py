@@ -25,9 +25,8 @@ class Options:
     """See :class:`ensemble.methods.unite.Options`."""
 
     gate: str | None = None
-    consistency: bool = False
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
     """See :func:`ensemble.methods.unite.make`."""
-    return unite.make(setup, unite.Options(options.gate, "geometric", options.consistency))
+    return unite.make(setup, unite.Options(options.gate, "geometric"))

@@ -61,17 +61,15 @@ METHOD = Method(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of SAFE; ``mean`` and ``consistency`` as in :class:`ensemble.methods.unite.Options`.
+    """Options of SAFE; ``mean`` as in :class:`ensemble.methods.unite.Options`.
 
     Attributes:
         mean: ``arithmetic``, or ``geometric``, which is the paper's other way to sharpen.
-        consistency: Whether each step weights the members.
         sharpen: The paper's ``lambda``, from 0 to 1: a token above it collects the probabilities of those that begin
             with it, where none has one half. None leaves the distribution as it is.
     """
 
     mean: str = "arithmetic"
-    consistency: bool = False
     sharpen: float | None = 0.1
 
     def __post_init__(self) -> None:
@@ -81,7 +79,7 @@ class Options:
 
 def make(setup: Setup, options: Options) -> TokenRule:
     """Make the rule; see :func:`ensemble.methods.unite.make`."""
-    rule = unite.make(setup, unite.Options("safe", options.mean, options.consistency))
+    rule = unite.make(setup, unite.Options("safe", options.mean))
     threshold = options.sharpen
     if threshold is None or options.mean == "geometric":
         return rule

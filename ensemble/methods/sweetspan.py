@@ -30,8 +30,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod, PromptText
-from ensemble.decode.sequences import Generation
+from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
+from ensemble.decode.sequences import Counts, FinishReason, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.stream import first_stop
 from ensemble.errors import InputError, MemberError
@@ -148,12 +148,20 @@ class OpenSpan:
         return None
 
 
-class _RunningText(PromptText):
-    """A text with what each member reads of it."""
+class _RunningText:
+    """A text with what each member reads of it, and what it took so far."""
 
     def __init__(self, number: int, prompts: Sequence[list[int]], members: Sequence[Member]) -> None:
-        super().__init__(number, prompts)
+        self.number = number
+        self.prompts = prompts
+        self.data = b""
+        self.counts = Counts()
         self.readers = [Continuation(member.vocabulary) for member in members]
+
+    def generation(self, data: bytes, tokens: Sequence[int], reason: FinishReason) -> Generation:
+        """What was generated, from its bytes and the primary's ids."""
+        # The limit of tokens can cut the bytes of a character.
+        return Generation(data.decode(errors="replace"), tuple(tokens), reason, counts=self.counts)
 
 
 class SpanDecoder(PromptDecoder):

@@ -18,9 +18,9 @@ from ensemble.methods import Method
 from ensemble.runtime.logits import Logits, are_remote, whole
 from ensemble.runtime.top_k import top_k
 from ensemble.step import compiled
-from ensemble.step import means as mixing
 from ensemble.step.distribution import Distribution, at_least_single, is_certain, mask_
 from ensemble.step.fused import fused
+from ensemble.step.means import geometric
 from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_safe
 from ensemble.vocabulary.joint import NONE, JointVocabulary
 
@@ -40,13 +40,10 @@ class Options:
         gate: ``safe`` combines the members only where it is safe and needed (see :mod:`ensemble.methods.safe`, whose
             distribution is also sharpened); None combines them at every step.
         mean: ``arithmetic`` as in the paper, or ``geometric`` (see :mod:`ensemble.methods.geometric`).
-        consistency: Whether each step weights the members by their certainty and their agreement with the others (see
-            :mod:`ensemble.methods.consistency`).
     """
 
     gate: str | None = None
     mean: str = "arithmetic"
-    consistency: bool = False
 
     def __post_init__(self) -> None:
         if self.gate not in {None, "safe"}:
@@ -56,13 +53,7 @@ class Options:
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
-    """Make the rule.
-
-    Raises:
-        InputError: Weights are given together with ``consistency``, which computes its own.
-    """
-    if options.consistency and len(set(setup.weights)) > 1:
-        raise InputError("weights: consistency weighs the members at each step; do not give weights with it")
+    """Make the rule."""
     combine = _combine(setup, setup.joint, setup.weights, options)
     if options.gate is not None:
         # The primary's own distribution, for the steps where the gate is closed.
@@ -82,9 +73,7 @@ def _combine(
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
         step = union(logits, joint, setup.k, shares, also, winner=winner)
-        if options.consistency:
-            return mixing.consistent(step, geometric=options.mean == "geometric")
-        return step if options.mean == "arithmetic" else mixing.geometric(step, shares)
+        return step if options.mean == "arithmetic" else geometric(step, shares)
 
     return combine
 

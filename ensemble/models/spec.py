@@ -346,19 +346,13 @@ class EnsembleSpec:
         """The same models with another way to decode; None keeps the present value."""
         # Options belong to one method, except for one that all token-level methods have.
         kept = {name: self.options[name] for name in self.options if method in (None, self.method) or name == THINK}
-        new = dict(options or {})
-        if weights is not None:
-            # Numbers and ``consistency`` are two ways to weigh the members; the one that is given replaces the other.
-            kept.pop("consistency", None)
-        # With consistency the weights change at each step, so those of the ensemble do not count.
-        own_weights = None if new.get("consistency") else self.weights
         given = weights if weights is None or isinstance(weights, str) else tuple(weights)
         return replace(
             self,
             method=method or self.method,
             k=self.k if k is None else k,
-            weights=own_weights if given is None else given,
-            options={**kept, **new},
+            weights=self.weights if given is None else given,
+            options={**kept, **(options or {})},
             max_new_tokens=max_new_tokens or self.max_new_tokens,
             stop=self.stop if stop is None else tuple(stop),
         )

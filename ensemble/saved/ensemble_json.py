@@ -132,7 +132,7 @@ def from_json(text: str, source: str, folder: Path | None) -> EnsembleSpec:
     if isinstance(saved.weights, tuple) and len(saved.weights) != len(names):
         raise InputError(f"{source}: weights should be {len(names)} numbers, one for each member; {_WAY_OUT}")
     try:
-        get_method(saved.method, ("token", "byte", "span"))
+        get_method(saved.method, ("token", "span"))
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     return EnsembleSpec(

@@ -68,32 +68,6 @@ class ChoiceQuestion:
         return max(len(row) for path in self.paths for row in path.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class ByteQuestion:
-    """A prompt and its options, for members that predict bytes.
-
-    Attributes:
-        prompts: The prompt's ids in each member.
-        options: The bytes of each option.
-        room: Tokens of the longest beginning of an option, in any member.
-    """
-
-    prompts: Sequence[list[int]]
-    options: list[bytes]
-    room: int
-
-    def rows(self) -> int:
-        """Rows after the prompt."""
-        return len(self.options)
-
-    def longest(self) -> int:
-        """Tokens of the longest row after the prompt, in any member."""
-        return self.room
-
-
-Question = ChoiceQuestion | ByteQuestion
-
-
 def states(vocabularies: Sequence[Vocabulary], tokens: Sequence[int]) -> list[list[State]]:
     """For each member, its state before each token of an option.
 
@@ -126,7 +100,7 @@ def paths(reached: Iterable[State]) -> Paths:
     return Paths(rows, row_of)
 
 
-def batches(questions: Sequence[Question], max_rows: int, max_places: int) -> Iterator[list[int]]:
+def batches(questions: Sequence[ChoiceQuestion], max_rows: int, max_places: int) -> Iterator[list[int]]:
     """Split questions into batches of similar length, the longest first.
 
     Args:
@@ -171,7 +145,10 @@ def choice_question(
     Raises:
         InputError: There is no option, one is empty or not Unicode text, or a member's context cannot hold one.
     """
-    _check_options(options)
+    if not options or not all(options):
+        raise InputError("score needs at least one option, and none of them empty")
+    for option in options:
+        check_text("an option", option)
     vocabularies = [member.vocabulary for member in members]
     known = [0.0] * len(options)
     owners: list[int] = []
@@ -191,53 +168,12 @@ def choice_question(
         all_entries += entries
         for member_states, new in zip(reached, states(vocabularies, tokens), strict=True):
             member_states.extend(new)
-    prompts = _fitting(members, prompts, reached, shorten=shorten)
-    return ChoiceQuestion(prompts, known, owners, all_tokens, all_entries, reached, [paths(each) for each in reached])
-
-
-def byte_question(
-    members: Sequence[Member], prompts: Sequence[list[int]], options: Sequence[str], *, shorten: bool = False
-) -> ByteQuestion:
-    """Like :func:`choice_question`, for members that predict bytes.
-
-    Raises:
-        InputError: See :func:`choice_question`.
-    """
-    _check_options(options)
-    texts = [option.encode() for option in options]
-    reached: list[list[State]] = []
-    for member in members:
-        member_states: list[State] = []
-        for text in texts:
-            reader = Continuation(member.vocabulary)
-            # No member reads the last byte: nothing is scored after it.
-            for byte in text[:-1]:
-                reader.extend(bytes([byte]))
-                member_states.append(tuple(reader.ids))
-        reached.append(member_states)
-    prompts = _fitting(members, prompts, reached, shorten=shorten)
-    return ByteQuestion(
-        prompts, texts, max((len(state) for member_states in reached for state in member_states), default=0)
-    )
-
-
-def _check_options(options: Sequence[str]) -> None:
-    if not options or not all(options):
-        raise InputError("score needs at least one option, and none of them empty")
-    for option in options:
-        check_text("an option", option)
-
-
-def _fitting(
-    members: Sequence[Member], prompts: Sequence[list[int]], reached: Sequence[Sequence[State]], *, shorten: bool
-) -> Sequence[list[int]]:
-    """The prompts that the members read before these states; InputError if a context cannot hold them."""
     if shorten:
         # Each member loses as few tokens as its own context demands.
         rooms = [max(map(len, member_states), default=0) for member_states in reached]
         prompts = [member.shorten(prompt, room) for member, prompt, room in zip(members, prompts, rooms, strict=True)]
     check_lengths(members, prompts, reached)
-    return prompts
+    return ChoiceQuestion(prompts, known, owners, all_tokens, all_entries, reached, [paths(each) for each in reached])
 
 
 def check_lengths(members: Sequence[Member], prompts: Sequence[list[int]], reached: Sequence[Sequence[State]]) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
-from itertools import accumulate, chain, islice, pairwise
-from operator import itemgetter
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
@@ -22,7 +20,7 @@ from ensemble.step.distribution import Distribution, greedy, likeliest, sample
 from ensemble.step.fused import fused
 from ensemble.step.grammar import Allowed
 from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
-from ensemble.step.token_method import AppendsOnly, Combine, Mixture, TokenRule
+from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
 from ensemble.step.trace import Step, explain, packed_candidates
 from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -158,8 +156,7 @@ class Sampler:
             logits: For each member that does not wait its logits [B, V_i], the primary's first.
             draws: For each row, how to choose.
             appends_only: See :data:`ensemble.step.token_method.AppendsOnly`.
-            run: Runs a member that waits; None if ``logits`` has all members', from which nothing is drawn by running
-                one of them.
+            run: Runs a member that waits; None if ``logits`` has all members'.
             allowed: Which entries count in each row, if texts follow a grammar; then the logits are changed in place.
         """
         rule = self._rule
@@ -169,8 +166,6 @@ class Sampler:
             for member, values in enumerate(logits):
                 allowed.restrict(member, values, range(len(draws)))
             run = run and partial(_restricted, run, allowed)
-        if rule.mixture is not None and run is not None and self._members > 1:
-            return self._from_drawn_members(rule.mixture, draws, run, decide)
         alone = rule.primary_alone if self._members > 1 else None
         if alone is not None and rule.needs_others is not None:
             run = run or (lambda member, rows: logits[member][[*rows]])
@@ -216,35 +211,6 @@ class Sampler:
                 sampled[row] = token
         return sampled
 
-    def _from_drawn_members(
-        self, mixture: Mixture, draws: Sequence[Draw], run: Run, decide: Decide
-    ) -> list[SampledToken]:
-        """Choose each row's token from the distribution of one member, which is drawn first."""
-        drawn = [mixture.draw(draw.uniform) for draw in draws]
-        own_draws = [draw._replace(uniform=rest) for draw, (_, rest) in zip(draws, drawn, strict=True)]
-        if self._trace or any(draw.alternatives is not None for draw in draws):
-            # What is told is the mean, so all members run. The text is the same: it is drawn from the same member.
-            everyone = range(len(draws))
-            step = decide(self._rule.combine([run(member, everyone) for member in range(self._members)]), everyone)
-            numbers = to_device(torch.tensor([member for member, _ in drawn]), step.mean.device)
-            own = step.members[numbers, torch.arange(len(draws), device=step.mean.device)]
-            pick = _Pick(step, own_draws, combined=True, trace=self._trace, source=replace(step, mean=own))
-            return _read([pick], self._detokenizer)[0]
-        rows: dict[int, list[int]] = {}
-        for n, (member, _) in enumerate(drawn):
-            rows.setdefault(member, []).append(n)
-        picks = [
-            _Pick(
-                decide(mixture.alone[member](run(member, own)), own),
-                [own_draws[n] for n in own],
-                combined=True,
-                trace=False,
-            )
-            for member, own in rows.items()
-        ]
-        by_row = zip(chain(*rows.values()), chain(*_read(picks, self._detokenizer)), strict=True)
-        return [token for _, token in sorted(by_row, key=itemgetter(0))]
-
     def _revised(self, step: Distribution) -> Distribution:
         """The distribution that a token is chosen from. A single member's is not changed."""
         return self._rule.revise(step) if self._rule.revise is not None and self._members > 1 else step
@@ -267,31 +233,22 @@ class _Pick:
         draws: How each row chooses.
         combined: Whether several members decided.
         trace: Whether to explain the choices.
-        source: The distribution that is chosen from, over the same entries; the step's if None.
 
     Attributes:
         numbers: [B, n] in float64, which holds ids exactly.
     """
 
-    def __init__(
-        self,
-        step: Distribution,
-        draws: Sequence[Draw],
-        *,
-        combined: bool,
-        trace: bool,
-        source: Distribution | None = None,
-    ) -> None:
+    def __init__(self, step: Distribution, draws: Sequence[Draw], *, combined: bool, trace: bool) -> None:
         self._draws, self._combined, self._trace = draws, combined, trace
         # Where nothing is drawn or told, the choice is all.
-        is_plain = source is None and not trace and _are_plain(draws)
+        is_plain = not trace and _are_plain(draws)
         if is_plain:
             choices = compiled.choice(step)
             if choices is None:
                 choices = _plain_choice(step.mean, step.members[0], step.ids, step.present)
             self.numbers = choices
             return
-        winners = _winners(source or step, draws).unsqueeze(1)
+        winners = _winners(step, draws).unsqueeze(1)
         columns = _choice(winners, step.mean, step.ids, step.present)
         tokens = columns[1]
         counts = {row: n for row, draw in enumerate(draws) if (n := draw.alternatives) is not None}

@@ -63,41 +63,6 @@ AppendsOnly = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
-    """How to draw from a weighted mean of the members' distributions by running one member.
-
-    Attributes:
-        weights: The probability that each member is drawn, summing to 1.
-        alone: For each member, its own distribution over entries of the joint vocabulary, from its logits [B, V_i]
-            alone.
-        temperature: Of texts whose settings ask for greedy decoding; 0 refuses them.
-    """
-
-    weights: tuple[float, ...]
-    alone: Sequence[Callable[[Logits], Distribution]]
-    temperature: float
-
-    def draw(self, uniform: float) -> tuple[int, float]:
-        """Draw a member.
-
-        Args:
-            uniform: In [0, 1).
-
-        Returns:
-            The member's number, and the place of ``uniform`` in the member's part of that range, which is again uniform
-            in [0, 1) and independent of the member.
-        """
-        # Of the 53 bits of the number the members take a few, and the token needs the 24 of its float32.
-        start, found = 0.0, (0, 0.0)
-        for member, weight in enumerate(self.weights):
-            if weight and start <= uniform:
-                # Rounding may end the last part before 1.
-                found = member, min((uniform - start) / weight, 1 - 2**-53)
-            start += weight
-        return found
-
-
-@dataclass(frozen=True, slots=True)
 class TokenRule:
     """A token-level method, made for some members.
 
@@ -112,8 +77,6 @@ class TokenRule:
             changes.
         only_greedy_remote: Whether members in other processes allow greedy decoding only: anything else would need the
             probabilities of all entries.
-        mixture: How to draw from ``combine`` by running one member; then texts are drawn, each member runs only in the
-            rows that draw it, and there is no gate. None: the members run at every step.
         combine_greedy: Like ``combine``, for steps without a gate that need only the likeliest entry: the
             probabilities may be rough. None: ``combine`` is used.
     """
@@ -122,7 +85,6 @@ class TokenRule:
     primary_alone: Combine | None = None
     gate: Callable[[Distribution, AppendsOnly], list[bool]] | None = None
     needs_others: Callable[[Logits], Tensor] | None = None
-    mixture: Mixture | None = None
     combine_greedy: Combine | None = None
     revise: Callable[[Distribution], Distribution] | None = None
     only_greedy_remote: bool = False

@@ -13,7 +13,6 @@ from reports.report_data import ReportData
 
 _JOINS = {
     "token": "tokens",
-    "byte": "bytes",
     "span": "spans",
     "response": "responses",
     "control": "control",

@@ -27,7 +27,7 @@ class EvaluatedModel(Scored, OfModel):
 class EvaluatedMethod(Scored, OfMethod):
     """A method that joins the members, or the control."""
 
-    level: Literal["token", "byte", "span", "response", "control"]
+    level: Literal["token", "span", "response", "control"]
     """what it joins; `control` draws responses of the best single model: as many as there are members, or, if these
     think apart, as many as take the tokens of the set"""
     left_out: Line | None = None
