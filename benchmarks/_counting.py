@@ -8,7 +8,6 @@ Moving to the *text* ``"cpu"`` is a read. What happens inside the models' forwar
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,13 +19,13 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.member import Member
-from ensemble.step import compiled, fused
+from ensemble.step import compiled
 
 BATCHES = (1, 16, 64)
 TOKENS = 8
@@ -39,8 +38,6 @@ MODES = {
 }
 """The ways to decode without drafts."""
 
-_LIBRARY_CALL = re.compile(r"= (?:torch\.ops|extern_kernels)\.\w+[\w.]*\(")
-"""In code that torch.compile wrote: an operation that it leaves to a library."""
 _MARK = "_would_be_on_device"
 _TO_HOST = {"cpu", "numpy", "__array__"}
 _TO_NUMBERS = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"}
@@ -110,8 +107,6 @@ class DeviceCounter(TorchFunctionMode):
     def __init__(self, models: Iterable[torch.nn.Module]) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
-        # For each compiled function and the shapes of its tensors, what a call launches.
-        self._launches: dict[object, int] = {}
         self._forward = ForwardPasses(models)
         self._is_counting = False
         self._stack = ExitStack()
@@ -120,7 +115,6 @@ class DeviceCounter(TorchFunctionMode):
         """Begin to follow tensors."""
         # The compiled step is for processors: on a device tensors do it.
         self._stack.enter_context(patch.object(compiled, "library", None))
-        self._stack.enter_context(patch.object(fused, "compiled_once", self._compiled))
         self._stack.enter_context(self._forward)
         self._stack.enter_context(_OperationCounter(self))
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -160,29 +154,6 @@ class DeviceCounter(TorchFunctionMode):
         finally:
             self._is_counting = False
         return tree_map_only(Tensor, marked, result)
-
-    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that ``torch.compile`` compiles, and whose call counts as the kernels that were made of it."""
-        from torch._inductor import metrics
-        from torch._inductor.utils import run_and_get_code
-
-        def call(*args: Any) -> Any:
-            shapes = [tuple(leaf.shape) for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
-            key = function, tuple(shapes)
-            # What the function does itself is not counted.
-            with torch._C.DisableTorchFunction(), _disable_current_modes():
-                if key not in self._launches:
-                    # Compiled for these shapes alone, so that the code is not that of others.
-                    torch.compiler.reset()
-                    metrics.reset()
-                    _, (code, *_) = run_and_get_code(torch.compile(function, dynamic=True, fullgraph=True), *args)
-                    calls = len(_LIBRARY_CALL.findall(code[code.index("def call(") :]))
-                    self._launches[key] = metrics.generated_kernel_count + calls
-                result = function(*args)
-            self.counts["kernels"] += self._launches[key]
-            return tree_map_only(Tensor, marked, result)
-
-        return call
 
     def count(self, what: str) -> None:
         """Count a read, as the models' own inside their forward passes."""
@@ -275,7 +246,6 @@ def count_steps(
     *,
     method: str = "unite",
     cache_dir: Path | None = None,
-    fuse: bool = False,
 ) -> list[Counter[str]]:
     """What the steps of a batch cost, from the one that reads the prompts to the one in which the first text ends.
 
@@ -286,13 +256,12 @@ def count_steps(
         batch: How they are decoded together.
         method: A token-level one.
         cache_dir: The folder of the joint vocabulary's tables.
-        fuse: Whether ``torch.compile`` makes larger kernels; see :mod:`ensemble.step.fused`.
 
     Returns:
         For each step the counts of :class:`DeviceCounter`.
     """
     models = [member.local.model for member in members]
-    with patch.object(fused, "is_wanted", fuse), DeviceCounter(models) as counter:
+    with DeviceCounter(models) as counter:
         # Made while counting, so that the tables' move to the device is seen.
         ensemble = Ensemble(members, method=method, cache_dir=cache_dir)
         decoder = ensemble.decoder(batch)

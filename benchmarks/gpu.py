@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -36,7 +35,6 @@ from benchmarks._measure import (
     machine,
     peak_memory,
     progress,
-    ratio,
     spread,
     tell,
 )
@@ -57,7 +55,6 @@ from ensemble.errors import InputError, first_line
 from ensemble.models.load import parse_device
 from ensemble.models.member import Member
 from ensemble.runtime.local_runner import logits_device
-from ensemble.step import compiled, fused
 
 NAMES = ("llama-2", "qwen2", "llama-3")
 PAIRS = (("qwen2", "llama-3"), ("llama-2", "qwen2"), ("llama-2", "llama-3"))
@@ -147,7 +144,6 @@ def _measure(run: Run) -> list[Figure]:
         ("step_over_topk", _steps, 0.15),
         ("step_bf16_over_fp32", _half, 0.1),
         ("host_ms_per_step", _host, 0.15),
-        ("host_fused_over_host", _fused, 0.1),
         ("device_reads_per_step", _reads, 0.15),
         ("joining_peak_over_held", _joining, 0.1),
         *(
@@ -211,29 +207,6 @@ def _host(run: Run) -> list[Figure]:
                 ]
                 note = "random models of two narrow layers, without their forward passes"
                 figures.append(spread(name, rounds[run.timer.untimed :], limit=limit, note=note))
-    return figures
-
-
-def _fused(run: Run) -> list[Figure]:
-    """What ``torch.compile`` makes of a step (ADVISOR_COMPILE=1), in turns with what it is without."""
-    members, sizes = tiny_members(run.device)[:2], BATCHES[:1] if run.options.quick else BATCHES
-    figures = []
-    # Compiled code is for processors, and would be compared instead.
-    with tempfile.TemporaryDirectory() as folder, patch.object(compiled, "library", None):
-        for size in sizes:
-            name = f"host_fused_over_host_{size}"
-            if run.left <= 0:
-                figures.append(Figure(name, None, note=LATE))
-                continue
-            rounds: list[list[float]] = []
-            for _ in range(run.timer.untimed + run.timer.rounds):
-                turn = []
-                for is_wanted in (True, False):
-                    with patch.object(fused, "is_wanted", is_wanted):
-                        turn.append(host_seconds(members, prompts(size), run.timer.now, 16, Path(folder)))
-                rounds.append(turn)
-            with_it, without = zip(*rounds[run.timer.untimed :], strict=True)
-            figures.append(ratio(name, with_it, without, note="random models of two narrow layers, two members"))
     return figures
 
 

@@ -28,8 +28,6 @@ NAMES = ("sure", "unsure", "other")
 ENDS = {2: "", 3: "_three"}
 """What the names of figures end in, by the number of members."""
 READS_LIMIT = "at most 2"
-KERNELS_LIMIT = "at most 30"
-"""For one text."""
 DRAFTED_TOKENS = 48
 
 Counts = Mapping[tuple[int, int, str], Sequence[Counter[str]]]
@@ -43,9 +41,7 @@ def main(given: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
     members = tiny_members()
     with tempfile.TemporaryDirectory() as folder:
-        # Before anything is compiled: after that, all calls of Python take a little longer.
-        times = _time(members, options, Path(folder))
-        figures = [*_count(members, options, Path(folder)), *times]
+        figures = [*_count(members, options, Path(folder)), *_time(members, options, Path(folder))]
     tell("sync", figures, options)
     return 0
 
@@ -71,7 +67,6 @@ def _count(members: Sequence[Member], options: argparse.Namespace, folder: Path)
             progress(f"benchmarks.sync: {many} members, {size} at a time")
             for mode, (settings, batch) in MODES.items():
                 counts[many, size, mode] = count_steps(members[:many], prompts(size), settings, batch, cache_dir=folder)
-    compiled = {(many, size): _fused(members[:many], size, folder) for many in ENDS for size in batches}
     drafted = {many: _drafted(members[:many], folder) for many in ENDS}
     modes = ", ".join(MODES)
     figures = [
@@ -103,25 +98,7 @@ def _count(members: Sequence[Member], options: argparse.Namespace, folder: Path)
             Figure(f"{what}_per_step_{mode}", _median(counts[2, batches[-1], mode], what), note=f"{batches[-1]} texts")
             for mode in list(MODES)[1:]
         ]
-    figures += [
-        Figure(
-            f"kernels_per_step_{size}{ENDS[many]}_compiled",
-            _median(steps, "kernels") if steps else None,
-            limit=KERNELS_LIMIT if size == 1 else "",
-            note="with ADVISOR_COMPILE=1" if steps else "torch.compile fails here",
-        )
-        for (many, size), steps in compiled.items()
-    ]
     return figures
-
-
-def _fused(members: Sequence[Member], size: int, folder: Path) -> list[Counter[str]]:
-    """The steps of a plain batch where torch.compile makes larger kernels; none if it cannot."""
-    progress(f"benchmarks.sync: {len(members)} members, {size} at a time, compiled")
-    try:
-        return count_steps(members, prompts(size), *MODES["plain"], cache_dir=folder, fuse=True)
-    except RuntimeError:  # torch's errors where there is no C++ compiler
-        return []
 
 
 def _drafted(members: Sequence[Member], folder: Path) -> Counter[str]:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from servers import as_json, raw_server
-from tiny import can_compile
 
 from advisor.demo import train
 from advisor.records import Answer, Profile
@@ -149,8 +148,6 @@ def test_sync_counts_for_every_way_to_decode(capsys, tmp_path: Path):
         assert printed[name] > 0, name
     ways = [printed[f"device_reads_{way}"] for way in ("plain", "traced", "sampled", "logprobs")]
     assert printed["device_reads_per_step"] == max(ways)
-    if can_compile():
-        assert printed["kernels_per_step_1_compiled"] <= min(30, printed["kernels_per_step_1"] - 1)
     # It would be an error on a machine with a device.
     assert printed["mixed_operations"] == 0
     assert json.loads((tmp_path / "sync.json").read_text(encoding="utf-8"))["quick"] is True

@@ -7,9 +7,7 @@ test of the decoder needs. The weights are scaled so that it wants varied things
 from __future__ import annotations
 
 import math
-import os
 import random
-import shutil
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -402,8 +400,3 @@ def save_member(folder: Path, model: PreTrainedModel, tokenizer: Any) -> Path:
     if any(again(text)["input_ids"] != tokenizer(text)["input_ids"] for text in [*TEXTS.values(), *PROMPTS]):
         raise ValueError(f"transformers reads a {type(again).__name__} for {model.config.model_type} from {folder}")
     return folder
-
-
-def can_compile() -> bool:
-    """Whether torch.compile finds a C++ compiler."""
-    return shutil.which(os.environ.get("CXX", "g++")) is not None

@@ -19,7 +19,6 @@ from ensemble.runtime.logits import Logits, are_remote, whole
 from ensemble.runtime.top_k import top_k
 from ensemble.step import compiled
 from ensemble.step.distribution import Distribution, at_least_single, is_certain, mask_
-from ensemble.step.fused import fused
 from ensemble.step.means import geometric
 from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_safe
 from ensemble.vocabulary.joint import NONE, JointVocabulary
@@ -104,35 +103,16 @@ def union(
     remote = are_remote(logits)
     if not remote and also is None and (step := compiled.union(whole(logits), joint, k, weights)) is not None:
         return step
-    if not remote:
-        shared = [tables.entry_of for tables in joint.members]
-        parts = _on_tensors(whole(logits), shared, joint.places, joint.penalties, k, weights, also)
-        return Distribution(*parts)
-    largest = tops_of(logits, k)
-    wanted, tops = _wanted(largest, [tables.entry_of for tables in joint.members], joint.places, also)
+    entry_of = [tables.entry_of for tables in joint.members]
+    wanted, tops = _wanted(tops_of(logits, k), entry_of, joint.places, also)
     entries, present, places, ids, penalty = _look_up(wanted, joint.places, joint.penalties)
-    # Logits of absent entries, and of entries that a member cannot express, are not worth sending.
-    on_union = fetch_logits(logits, places, penalty == 0, ids != NONE, weights if winner else None)
+    if remote:
+        # Logits of absent entries, and of entries that a member cannot express, are not worth sending.
+        on_union = fetch_logits(logits, places, penalty == 0, ids != NONE, weights if winner else None)
+    else:
+        on_union = torch.stack([z.gather(1, place) for z, place in zip(whole(logits), places, strict=True)])
     members, mean = _mean(on_union, penalty, weights, exact=also is not None)
     return Distribution(entries, present, ids, members, mean, tops)
-
-
-@fused
-def _on_tensors(
-    logits: Sequence[Tensor],
-    entry_of: Sequence[Tensor],
-    all_places: Tensor,
-    penalties: Tensor,
-    k: int,
-    weights: Tensor,
-    also: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    """A step whose logits are all here: the fields of :class:`Distribution`."""
-    wanted, tops = _wanted([top_k(z, k) for z in logits], entry_of, all_places, also)
-    entries, present, places, ids, penalty = _look_up(wanted, all_places, penalties)
-    on_union = torch.stack([z.gather(1, place) for z, place in zip(logits, places, strict=True)])
-    members, mean = _mean(on_union, penalty, weights, exact=also is not None)
-    return entries, present, ids, members, mean, tops
 
 
 def _wanted(

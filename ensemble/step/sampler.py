@@ -17,7 +17,6 @@ from ensemble.runtime.forward_pass import to_device
 from ensemble.runtime.logits import Logits, fault
 from ensemble.step import compiled
 from ensemble.step.distribution import Distribution, greedy, likeliest, sample
-from ensemble.step.fused import fused
 from ensemble.step.grammar import Allowed
 from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
 from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
@@ -245,7 +244,8 @@ class _Pick:
         if is_plain:
             choices = compiled.choice(step)
             if choices is None:
-                choices = _plain_choice(step.mean, step.members[0], step.ids, step.present)
+                winners = likeliest(step.mean, step.members[0], step.ids)[:, None]
+                choices = torch.cat(_choice(winners, step.mean, step.ids, step.present), dim=1)
             self.numbers = choices
             return
         winners = _winners(step, draws).unsqueeze(1)
@@ -335,12 +335,6 @@ def _choice(winners: Tensor, mean: Tensor, ids: Tensor, present: Tensor) -> list
     # NaN where a probability is. In float64, so that all of them are when they are joined.
     total = mean.sum(dim=1, keepdim=True, dtype=torch.float64)
     return [total, ids.gather(1, winners), present.sum(dim=1, keepdim=True)]
-
-
-@fused
-def _plain_choice(mean: Tensor, first: Tensor, ids: Tensor, present: Tensor) -> Tensor:
-    """What a greedy step chooses, [B, 3] in float64; `first` are the primary's probabilities."""
-    return torch.cat(_choice(likeliest(mean, first, ids)[:, None], mean, ids, present), dim=1)
 
 
 def _are_plain(draws: Sequence[Draw]) -> bool:
