@@ -12,7 +12,7 @@ from benchmarks._vllm_servers import MODELS, VllmProcess, serving
 from ensemble import Ensemble
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
-from ensemble.distributed.remote_member import RemoteMember
+from ensemble.models.server_member import ServerMember
 
 THIRD, FOURTH = "terse-neox", "terse-olmo"
 TOKENS = 64
@@ -27,7 +27,7 @@ class Requests:
     """How many requests the members of an ensemble have sent since this was made."""
 
     def __init__(self, ensemble: Ensemble) -> None:
-        self._counts = [member.counts for member in ensemble.members if isinstance(member, RemoteMember)]
+        self._counts = [member.counts for member in ensemble.members if isinstance(member, ServerMember)]
         self._all, self._second = self._now()
 
     @property

@@ -27,13 +27,13 @@ from advisor.pool.pool_file import read_pool
 from advisor.profile.job_runner import JobRunner, LocalJobRunner
 from advisor.profile.loader import silence_libraries
 from advisor.profile.profiler import Profiler
+from advisor.profile.ray_cluster import cluster
 from advisor.profile.ray_runner import RayJobRunner
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._plans import plain_plan
-from ensemble.distributed.ray_cluster import cluster
 from ensemble.models.spec import ModelSpec, Resources
 
 if TYPE_CHECKING:

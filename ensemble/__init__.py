@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ensemble.common.grammar import Grammar
     from ensemble.decode.sequences import Counts, Generation
     from ensemble.decode.settings import Batch, Settings
-    from ensemble.distributed.ray_cluster import cluster
     from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteError
     from ensemble.methods import Method, get_method, get_module, list_methods, make_options
     from ensemble.models.load import load_member
@@ -51,7 +50,6 @@ __all__ = [
     "Step",
     "TokenRule",
     "UniteError",
-    "cluster",
     "get_method",
     "get_module",
     "list_methods",
@@ -82,7 +80,6 @@ _MODULES = {
     "Step": "ensemble.step.trace",
     "TokenRule": "ensemble.step.token_method",
     "UniteError": "ensemble.errors",
-    "cluster": "ensemble.distributed.ray_cluster",
     "get_method": "ensemble.methods",
     "get_module": "ensemble.methods",
     "list_methods": "ensemble.methods",

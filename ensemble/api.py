@@ -19,12 +19,12 @@ from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
 from ensemble.decode.thinking import THINKING_DRAFT, Thinker, ThinkingDecoder
-from ensemble.distributed.engine import Backend, check_engine, check_models, load_members
-from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
-from ensemble.methods import DEFAULT, get_method, get_module, make_options, plugins
+from ensemble.methods import DEFAULT, check_members, get_method, get_module, make_options, plugins
+from ensemble.models.load import check_models, load_members
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
+from ensemble.models.server_member import ServerMember
 from ensemble.models.spec import (
     THINK,
     ChatTemplate,
@@ -81,7 +81,7 @@ class Ensemble:
         # Options are checked before the tables are built, which takes seconds for large vocabularies.
         self._settings = make_options(method, options)
         for member in members:
-            if isinstance(member, RemoteMember):
+            if isinstance(member, ServerMember):
                 member.check_k(k)
         self.members = tuple(member.as_writing(alone=len(members) == 1) for member in members)
         self.method = method
@@ -117,7 +117,6 @@ class Ensemble:
         dtype: str | None = None,
         chat_template: ChatTemplate | None = None,
         quantization: object | None = None,
-        engine: Backend = "local",
         cache_dir: Path | None = None,
         trust_remote_code: bool = False,
         check_files: bool = True,
@@ -142,8 +141,6 @@ class Ensemble:
                 weights.
             chat_template: If None, the saved one, else ``never``.
             quantization: If None, the saved one, else no quantization.
-            engine: ``ray`` puts each model into a worker on the joined Ray cluster; see
-                :func:`ensemble.distributed.ray_cluster.cluster`.
             cache_dir: See :class:`Ensemble`.
             trust_remote_code: For a saved ensemble: whether its members may run the code in their repositories.
             check_files: For a saved ensemble: whether to check that the files of local members are unchanged.
@@ -167,14 +164,15 @@ class Ensemble:
         _check_shape(len(spec.members), spec.method, spec.k)
         normalised(spec.weights, len(spec.members))
         make_options(spec.method, spec.options)
-        check_engine(engine, spec.method, spec.members)
+        check_members(spec.method, spec.members)
         specs = _on_devices(spec.members, device)
         if dtype is None and not is_saved:
-            specs = [replace(each, dtype=_usual_dtype(each.device or "auto", engine)) for each in specs]
+            specs = [replace(each, dtype=_usual_dtype(each.device or "auto")) for each in specs]
         # Every model's files are checked before the first is loaded: loading takes minutes.
-        check_models(specs, engine)
-        members = load_members(specs, engine)
-        return cls(members, method=spec.method, k=spec.k, weights=spec.weights, cache_dir=cache_dir, **spec.options)
+        check_models(specs)
+        return cls(
+            load_members(specs), method=spec.method, k=spec.k, weights=spec.weights, cache_dir=cache_dir, **spec.options
+        )
 
     def save_pretrained(
         self, folder: str | Path, *, push_to_hub: str | None = None, private: bool = True
@@ -502,11 +500,10 @@ def _on_devices(specs: Sequence[ModelSpec], device: str | Sequence[str]) -> list
     return [replace(spec, device=device) for spec, device in zip(specs, devices, strict=True)]
 
 
-def _usual_dtype(device: str, engine: Backend) -> str:
+def _usual_dtype(device: str) -> str:
     """The numeric type of models for which none is given."""
     # CPUs compute fast and exactly in float32; an accelerator's memory is short, and it is made for half precision.
-    place = "cpu" if (device, engine) == ("auto", "ray") else resolve_device(device)
-    return "float32" if place.startswith("cpu") else "auto"
+    return "float32" if resolve_device(device).startswith("cpu") else "auto"
 
 
 def _strings(stop: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ def own_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SECOND_LANE: dict[str, str] = {
-    "test_cluster_ensemble.py": "starts a Ray cluster",
     "test_cluster_profiling.py": "starts a Ray cluster",
     "test_report_browser.py": "drives a browser",
     "test_report_decision_browser.py": "drives a browser",
@@ -32,7 +31,6 @@ SECOND_LANE: dict[str, str] = {
     "test_docs.py::test_examples_of_the_quick_start_run": "runs the examples of a page",
     "test_docs.py::test_the_first_pages_have_the_gains_of_the_demo": "runs the demo",
     "test_docs.py::test_the_page_of_files_has_every_key_that_a_run_wrote": "runs the examples of a page",
-    "test_fused_step.py": "compiles",
     "test_group_cascade.py": "simulates many runs",
     "test_memory_estimate.py::test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes": "measures",
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
@@ -60,7 +58,6 @@ CASES: dict[str, int] = {
     "test_grammar.py::test_texts_are_those_of_the_reference": 5,
     "test_kinds_of_text.py::test_every_way_to_decode_writes_what_the_reference_writes": 3,
     "test_label.py::test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_digit": 4,
-    "test_me.py::test_texts_have_the_distribution_of_the_mean": 3,
     "test_pools.py::test_votes_on_real_answers_are_those_of_a_plain_count": 3,
     "test_pools_page.py::test_the_real_example_says_what_the_command_recommends": 2,
     "test_production.py::test_a_strategy_takes_the_responses_that_its_evaluation_took": 2,

@@ -26,7 +26,6 @@ ORDER = [
     "ensemble.decode",
     "ensemble.score",
     "ensemble.methods",
-    "ensemble.distributed",
     "ensemble.saved",
     "ensemble.api",
     "ensemble",

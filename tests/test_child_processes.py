@@ -22,8 +22,7 @@ STARTS = {
     ("advisor/sandbox/guard.py", "fork"): "imports nothing afterwards but what the program itself does",
     ("advisor/sandbox/run_program.py", "Popen"): "a script: its path begins with its own folder",
     ("ensemble/common/limits.py", "Popen"): "isolated by -I",
-    ("ensemble/distributed/ray_cluster.py", "init"): "its workers: test_cluster_profiling.py",
-    ("ensemble/distributed/ray_member.py", "remote"): "a worker of that cluster",
+    ("advisor/profile/ray_cluster.py", "init"): "its workers: test_cluster_profiling.py",
     ("advisor/profile/ray_runner.py", "remote"): "a worker of that cluster",
 }
 """Every place where the product starts a Python process, and why it cannot import from the working folder."""
@@ -84,7 +83,7 @@ def test_a_new_cluster_does_not_import_from_the_working_folder(trap: Path) -> No
     pytest.importorskip("ray")
     code = """
 import os, ray
-from ensemble.distributed.ray_cluster import cluster
+from advisor.profile.ray_cluster import cluster
 os.environ["PYTHONPATH"] = os.pathsep.join(["", "/my/code", ".", os.getcwd()])
 def init(**_):
     print(os.environ["PYTHONPATH"])

@@ -29,13 +29,13 @@ from advisor.profile.generate import answers
 from advisor.profile.job import Job
 from advisor.profile.job_runner import LocalJobRunner
 from advisor.profile.loader import load_ensemble
+from advisor.profile.ray_cluster import cluster
 from advisor.profile.ray_runner import RayJobRunner
 from advisor.profile.ray_worker import pack
 from advisor.progress import Progress
 from advisor.response_cache import Response
 from advisor.tasks import Task, load_task
 from benchmarks import cluster as benchmark
-from ensemble.distributed.ray_cluster import cluster
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Resources
 
@@ -340,7 +340,7 @@ def test_a_cluster_of_this_machine_is_joined_with_its_token(address: str) -> Non
     assert os.environ["RAY_AUTH_MODE"] == "token"  # as Ray does for the one that was started here
     join = """
 import sys
-from ensemble.distributed.ray_cluster import cluster
+from advisor.profile.ray_cluster import cluster
 with cluster(sys.argv[1]):
     import ray
     print(len(ray.nodes()))
@@ -356,7 +356,7 @@ def test_a_worker_does_not_import_from_the_working_folder_of_the_command(address
     (tmp_path / "colorsys.py").write_text("here = True", encoding="utf-8")
     join = """
 import sys
-from ensemble.distributed.ray_cluster import cluster
+from advisor.profile.ray_cluster import cluster
 with cluster(sys.argv[1]):
     import ray
     @ray.remote
@@ -411,7 +411,7 @@ def test_an_address_that_is_none_is_refused(place: Place, models: Path, address:
 
 def test_without_ray_one_line_says_what_to_install(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.job(models)
-    monkeypatch.setattr("ensemble.distributed.ray_cluster.find_spec", lambda _: None)
+    monkeypatch.setattr("advisor.profile.ray_cluster.find_spec", lambda _: None)
     line = place.refused(*SELECT, "--engine", "ray")
     assert line.endswith("needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
 

@@ -275,5 +275,3 @@ def test_a_run_of_a_gpu_is_refused_without_one_in_a_line_that_names_the_option(f
     (changed,) = entries_as([spec], replace(AS_IN_THE_RUN, device="auto"))
     assert (changed.device, changed.dtype) == ("auto", "bfloat16")
     assert loaded_as([spec], replace(AS_IN_THE_RUN, device="auto")) == (replace(spec, device="cpu"),)
-    # The devices of a cluster are on other machines.
-    assert loaded_as([spec], AS_IN_THE_RUN, "ray") == (spec,)

@@ -109,7 +109,7 @@ def test_the_reason_for_the_second_lane_is_the_file_the_function_or_a_marker(req
 
     assert reason("test_votes.py::test_x") is None
     assert reason("test_votes.py::test_x", "browser") == "drives a browser"
-    assert reason("test_cluster_ensemble.py::test_x") == "starts a Ray cluster"
+    assert reason("test_cluster_profiling.py::test_x") == "starts a Ray cluster"
     assert reason("test_docs.py::test_x") is None
     assert reason("test_docs.py::test_examples_of_a_page_run") == "runs the examples of a page"
     assert request.node.get_closest_marker("second_lane") is None

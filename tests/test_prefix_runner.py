@@ -18,6 +18,7 @@ from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
 from ensemble.runtime.local_server import LocalTokenServer
 from ensemble.runtime.prefix_runner import PrefixRunner, distinct_tokens
+from ensemble.servers.token_server import NextToken
 
 KINDS: dict[str, Callable[[], LocalRunner]] = {
     "cached": lambda: CachedRunner(model_of("llama")),
@@ -202,11 +203,24 @@ def server(kind: str = "cached", **more: int) -> LocalTokenServer:
     return LocalTokenServer(KINDS[kind], (), None, 320, **more)
 
 
+def written(
+    by: LocalTokenServer, contexts: list[list[int]], most: int, wanted: int | list[int]
+) -> list[list[NextToken]]:
+    """What a server tells after contexts, when all of its steps are made."""
+    steps = by.steps(contexts, most, wanted)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            tokens: list[list[NextToken]] = end.value
+            return tokens
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_continuation_is_the_greedy_one(kind: str) -> None:
     contexts = [[1, 2, 3], [1, 2], [9]]
-    written = server(kind).write(contexts, 5, 3)
-    for ids, tokens in zip(contexts, written, strict=True):
+    told = written(server(kind), contexts, 5, 3)
+    for ids, tokens in zip(contexts, told, strict=True):
         row = list(ids)
         for token in tokens:
             logprobs = fresh(model_behind(KINDS[kind]), [row])[0].log_softmax(0)
@@ -214,32 +228,33 @@ def test_a_continuation_is_the_greedy_one(kind: str) -> None:
             assert token.token == int(best[0])
             assert token.top == pytest.approx(dict(zip(best.tolist(), values.tolist(), strict=True)), abs=CLOSE)
             row.append(token.token)
-    assert [len(tokens) for tokens in written] == [5, 5, 5]
+    assert [len(tokens) for tokens in told] == [5, 5, 5]
 
 
 def test_chosen_ids_have_their_log_probabilities_in_the_precision_of_the_model() -> None:
     contexts, ids = [[1, 2, 3], [4]], [300, 5, 5, 0]
     logprobs = fresh(model_of("gpt2"), contexts).log_softmax(1)
-    for row, chosen in zip(logprobs, server("absolute positions").chosen(contexts, ids), strict=True):
+    for row, (token,) in zip(logprobs, written(server("absolute positions"), contexts, 1, ids), strict=True):
+        chosen = {index: token.top[index] for index in ids}
         assert chosen == pytest.approx({index: float(row[index]) for index in ids}, abs=1e-10)
 
 
 def test_eos_is_the_last_token_of_a_text() -> None:
-    tokens = [token.token for token in server().write([[1, 2, 3]], 4, 1)[0]]
-    ended = LocalTokenServer(KINDS["cached"], (tokens[1],), None, 320).write([[1, 2, 3]], 4, 1)[0]
+    tokens = [token.token for token in written(server(), [[1, 2, 3]], 4, 1)[0]]
+    ended = written(LocalTokenServer(KINDS["cached"], (tokens[1],), None, 320), [[1, 2, 3]], 4, 1)[0]
     assert [token.token for token in ended] == tokens[: tokens.index(tokens[1]) + 1]
 
 
 def test_a_text_ends_with_the_context() -> None:
     limited = LocalTokenServer(KINDS["cached"], (), 5, 320)
-    assert [len(tokens) for tokens in limited.write([[1, 2, 3], [1, 2, 3, 4]], 9, 1)] == [2, 1]
+    assert [len(tokens) for tokens in written(limited, [[1, 2, 3], [1, 2, 3, 4]], 9, 1)] == [2, 1]
 
 
 def test_more_contexts_than_rows_are_answered_in_order() -> None:
     contexts = [[n, n + 1] for n in range(300)]
     wanted = fresh(model_of("llama"), contexts[:9]).argmax(1).tolist()
-    assert [tokens[0].token for tokens in server(rows=3).write(contexts[:9], 1, 1)] == wanted
-    assert [tokens[0].token for tokens in server().write([[n % 256] for n in range(300)], 1, 1)[256:265]] == [
+    assert [tokens[0].token for tokens in written(server(rows=3), contexts[:9], 1, 1)] == wanted
+    assert [tokens[0].token for tokens in written(server(), [[n % 256] for n in range(300)], 1, 1)[256:265]] == [
         int(token) for token in fresh(model_of("llama"), [[n % 256] for n in range(256, 265)]).argmax(1)
     ]
 
@@ -247,14 +262,14 @@ def test_more_contexts_than_rows_are_answered_in_order() -> None:
 def test_log_probabilities_of_logits_far_apart_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.tensor([[-300.0, 5.0, -90.0, 4.0, -torch.inf, -62.0]], dtype=torch.float64)
     monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], logits)]))
-    ((token,),) = server().write([[1]], 1, 6)
+    ((token,),) = written(server(), [[1]], 1, 6)
     assert token.top == pytest.approx(dict(enumerate(logits[0].log_softmax(0).tolist())), abs=1e-15)
 
 
 def test_of_equal_logits_the_lower_ids_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.tensor([[0.5, 2.0, 0.5] * 300], dtype=torch.float64)
     monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], logits)]))
-    ((token,),) = server().write([[1]], 1, 3)
+    ((token,),) = written(server(), [[1]], 1, 3)
     assert token.token == 1
     assert list(token.top) == [1, 4, 7]
 
@@ -262,4 +277,4 @@ def test_of_equal_logits_the_lower_ids_are_told(monkeypatch: pytest.MonkeyPatch)
 def test_logits_that_are_no_numbers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], torch.tensor([[0.0, torch.nan]]))]))
     with pytest.raises(MemberError, match=r"its logits are not numbers \(NaN\)"):
-        server().write([[1]], 1, 1)
+        written(server(), [[1]], 1, 1)

@@ -208,7 +208,7 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_decode
     def never(*arguments: object, **options: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("ensemble.distributed.engine.load_member", never)
+    monkeypatch.setattr("ensemble.models.load.load_member", never)
     place.task(metric="exact_match")
     place.pool(
         f"openai:{url}#tiny/plain chat_template=never",

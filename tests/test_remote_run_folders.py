@@ -86,7 +86,7 @@ def test_an_odd_value_in_a_result_ends_with_one_line(
     place: Place, models: Path, keys: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(place, models, keys, value)
-    monkeypatch.setattr("ensemble.distributed.engine.load_member", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("ensemble.models.load.load_member", lambda _: pytest.fail("a model was loaded"))
     assert "result.json" in place.refused("run", "run", "Hello") or "device" in keys
 
 

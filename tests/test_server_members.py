@@ -19,10 +19,10 @@ from tiny import save_member, tiny_model, tokenizer_named
 from ensemble import Ensemble, Grammar
 from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.thinking import Thinker
-from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member
 from ensemble.models.member import Member
+from ensemble.models.server_member import ServerMember
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.models.thinking import ThinkingTags
 from ensemble.runtime.draft import Drafter, DraftMode
@@ -52,8 +52,8 @@ class Far:
         return Ensemble(self.here.members, **options), Ensemble(self.members, **options)
 
     @property
-    def members(self) -> list[RemoteMember]:
-        return [cast("RemoteMember", member) for member in Ensemble.from_pretrained(self.lines).members]
+    def members(self) -> list[ServerMember]:
+        return [cast("ServerMember", member) for member in Ensemble.from_pretrained(self.lines).members]
 
 
 def tiny_folder(parent: Path, number: int = 0) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from advisor.commands.command_line import for_output
@@ -31,7 +30,6 @@ def run(options: RunOptions) -> None:
     from advisor.running.strategy_to_run import plan_by_options
     from advisor.running.task_prompt import prompt_of
     from advisor.terminal.tables import trace_lines
-    from ensemble.distributed.ray_cluster import cluster
 
     progress = Progress()
     spec = plan_by_options(options, progress.say)
@@ -58,23 +56,21 @@ def run(options: RunOptions) -> None:
         response = _answered(spec, text, Settings(**settings), options.group, progress, trace=options.trace)
         _print_text(response, reader, progress)
         return
-    # Joined before loading: the members are placed on the nodes of this cluster.
-    with cluster(options.ray_address) if options.engine == "ray" else nullcontext():
-        ensemble = models_to_run.load_chosen(spec, options.engine)
-        if options.stream and not options.trace:
-            is_empty = True
-            for piece in ensemble.stream(text, deterministic=options.deterministic, **settings):
-                print(for_output(piece), end="", flush=True)
-                is_empty = is_empty and not piece.strip()
-            print()
-            if is_empty:
-                progress.say(EMPTY)
-            return
-        (generation,) = ensemble.generate([text], trace=options.trace, deterministic=options.deterministic, **settings)
-        if options.trace:
-            names = [member.name for member in spec.members]
-            print(*trace_lines(generation.trace, names), sep="\n", file=sys.stderr)
-        _print_text(generation.text, reader, progress)
+    ensemble = models_to_run.load_chosen(spec)
+    if options.stream and not options.trace:
+        is_empty = True
+        for piece in ensemble.stream(text, deterministic=options.deterministic, **settings):
+            print(for_output(piece), end="", flush=True)
+            is_empty = is_empty and not piece.strip()
+        print()
+        if is_empty:
+            progress.say(EMPTY)
+        return
+    (generation,) = ensemble.generate([text], trace=options.trace, deterministic=options.deterministic, **settings)
+    if options.trace:
+        names = [member.name for member in spec.members]
+        print(*trace_lines(generation.trace, names), sep="\n", file=sys.stderr)
+    _print_text(generation.text, reader, progress)
 
 
 def _print_text(text: str, reader: VoteReader | None, progress: Progress) -> None:

@@ -54,8 +54,8 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
         stack.callback(gc.unfreeze)
         engine: JobRunner = LocalJobRunner(config.cache_dir, deterministic=inference.deterministic)
         if inference.engine == "ray":
+            from advisor.profile.ray_cluster import cluster
             from advisor.profile.ray_runner import RayJobRunner
-            from ensemble.distributed.ray_cluster import cluster
 
             # Opened first: the workers load their libraries while the models are checked.
             stack.enter_context(cluster(inference.ray_address))

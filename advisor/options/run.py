@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from advisor.options.chosen import ChosenOptions, SourceArgument
 from advisor.options.option import Range, argument, changed, option
-from advisor.options.shared import EngineName, InferenceOptions, SeedOptions
+from advisor.options.shared import SeedOptions
 from ensemble.errors import InputError
 
 
@@ -28,8 +28,6 @@ class RunOptions(ChosenOptions, PromptArguments, panel="Decoding"):
     top_p: float = option(
         1.0, "Draw from the most likely tokens that have this probability together.", within=Range(above=0, most=1)
     )
-    engine: EngineName = changed(InferenceOptions, "engine", help="local, or ray to run each model on its own node.")
-    ray_address: str | None = changed(InferenceOptions, "ray_address")
     stream: bool = option(False, "Print the text while it is written.")
     trace: bool = option(False, "Show the candidates of every member at every step.")
     answer: bool = option(False, "Print only the answer that the task's metric reads in the text.")

@@ -47,12 +47,11 @@ def check_pool(
             raise InputError(f"{entry.place}: {error}") from error
 
 
-def check_set(models: Sequence[ModelSpec], *, on_this_machine: bool = True, of_run: bool = False) -> None:
+def check_set(models: Sequence[ModelSpec], *, of_run: bool = False) -> None:
     """Check that every model of a set can be loaded on its device.
 
     Args:
         models: The set.
-        on_this_machine: Whether the models run on this machine. Devices of other machines are not checked.
         of_run: Whether the devices are those of the run, and not those of an option.
 
     Raises:
@@ -62,15 +61,11 @@ def check_set(models: Sequence[ModelSpec], *, on_this_machine: bool = True, of_r
         if model.checkpoint.is_remote:
             check_tokenizer(model.tokenizer)
             continue
-        if on_this_machine:
-            device = model.device or "auto"
-            check_device(
-                f"{model.name} ran on another device, which --device replaces" if of_run else "--device", device
-            )
-            check_quantization(model.name, kind_of(model.quantization), resolve_device(device))
+        device = model.device or "auto"
+        check_device(f"{model.name} ran on another device, which --device replaces" if of_run else "--device", device)
+        check_quantization(model.name, kind_of(model.quantization), resolve_device(device))
         _check_checkpoint(model.checkpoint)
-    if on_this_machine:
-        check_together({model.name: (model.device or "auto", need_of_model(model)) for model in models})
+    check_together({model.name: (model.device or "auto", need_of_model(model)) for model in models})
 
 
 def check_device(option: str, device: str) -> None:

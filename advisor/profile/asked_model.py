@@ -220,7 +220,7 @@ def server_model(entry: ModelSpec) -> ServerModel:
         raise InputError(f"{entry.place}: {entry.name} is not behind a server")
 
     def load() -> Member:
-        from ensemble.distributed.server_member import load_server_member
+        from ensemble.models.server_member import load_server_member
 
         return load_server_member(entry)
 

@@ -4,59 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
-    from ensemble.distributed.engine import Backend
     from ensemble.models.member import Member
 
 ALONE = "average"
 """The method of a single model: it gives the whole vocabulary's probabilities, which draws and requests need."""
 
 
-def load_ensemble(spec: EnsembleSpec, cache_dir: Path, *, engine: str = "local") -> Ensemble:
+def load_ensemble(spec: EnsembleSpec, cache_dir: Path) -> Ensemble:
     """Load models as an ensemble; see :func:`ensemble_of`.
 
     Args:
         spec: The models and how they decode.
         cache_dir: The folder of the joint vocabularies' tables.
-        engine: ``local`` for this process; ``ray`` for one node of the joined Ray cluster for each model.
 
     Raises:
         InputError: The spec cannot be used, or the method needs all logits of members that are elsewhere.
         MemberError: A model failed while it was loaded.
     """
-    check_spec(spec, engine)
-    return ensemble_of(load_models(spec.members, engine), spec, cache_dir)
+    check_spec(spec)
+    return ensemble_of(load_models(spec.members), spec, cache_dir)
 
 
-def check_spec(spec: EnsembleSpec, engine: str = "local") -> None:
-    """Make sure that an engine can run a spec's method with its members, before anything is loaded.
+def check_spec(spec: EnsembleSpec) -> None:
+    """Make sure that a spec's method can combine its members, before anything is loaded.
 
     Raises:
         InputError: It cannot.
     """
-    from ensemble.distributed.engine import check_engine
+    from ensemble.methods import check_members
 
     if len(spec.members) > 1 or spec.method == "average":
-        check_engine(cast("Backend", engine), spec.method, spec.members)
+        check_members(spec.method, spec.members)
 
 
-def load_models(models: Sequence[ModelSpec], engine: str = "local") -> Sequence[Member]:
+def load_models(models: Sequence[ModelSpec]) -> Sequence[Member]:
     """Load models without their libraries' messages.
 
     Raises:
         InputError: One of them cannot be used.
         MemberError: One of them failed while it was loaded.
     """
-    from ensemble.distributed.engine import load_members
+    from ensemble.models.load import load_members
 
-    if engine == "local" and any(not model.is_remote and model.weights.gguf for model in models):
+    if any(not model.is_remote and model.weights.gguf for model in models):
         _silence_gguf()
-    return load_members(models, cast("Backend", engine))
+    return load_members(models)
 
 
 def ensemble_of(members: Sequence[Member], spec: EnsembleSpec, cache_dir: Path) -> Ensemble:

@@ -20,7 +20,7 @@ from advisor.profile.calibration import calibration_error
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, stored_texts
 from advisor.profile.job_runner import JobRunner, LocalJobRunner
-from advisor.profile.loader import ALONE, load_ensemble
+from advisor.profile.loader import ALONE
 from advisor.profile.server_answers import server_answers
 from advisor.profile.turns import next_turns, profile_in_turns
 from advisor.progress import Progress
@@ -237,10 +237,6 @@ class Profiler:
         return self._load(replace(self.decoding(names, method, options), members=tuple(map(self.model, names))))
 
     def _load(self, spec: EnsembleSpec) -> Ensemble:
-        behind_servers = any(model.is_remote for model in spec.members)
-        if behind_servers and self._config.inference.engine == "ray":
-            # The others run on the cluster, each on its node; a set without servers runs on one node, see RayJobRunner.
-            return load_ensemble(spec, self._config.cache_dir, engine="ray")
         return self._engine.models.ensemble(spec)
 
     def _device(self, candidate: ModelSpec) -> str:

@@ -128,10 +128,8 @@ class RayJobRunner:
             # Workers are still pending only if the run was interrupted.
             for worker in pending.values():
                 stop_worker(worker.actor)
-        # Last, because these need no worker: all responses are stored, or servers give them. In a set, the members that
-        # are not behind servers are actors, which need what idle workers hold.
-        if any(job.spec is not None and job.questions for job in local):
-            self._pool.close()
+        # Last, because these need no worker: all responses are stored, servers give them, or a set with members behind
+        # servers decodes in this process.
         yield from self._local.run(local)
 
     def _run_queues(self, pending: dict[Any, _WorkerState]) -> Iterator[Job]:

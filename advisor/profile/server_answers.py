@@ -25,7 +25,7 @@ from ensemble.servers.client import ServerError
 
 if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
-    from ensemble.distributed.remote_member import RemoteMember
+    from ensemble.models.server_member import ServerMember
 
 _MAX_FAILURES = 8
 """Number of failures in a row after which a server is given up."""
@@ -80,7 +80,7 @@ def _option_of(model: ServerModel, task: Task) -> Ask:
         return lambda example: likeliest_choice(model.client, example, task)
     from ensemble import Ensemble
 
-    client = cast("RemoteMember", member).client
+    client = cast("ServerMember", member).client
     if not client.limits.chosen:
         raise MemberError(NO_LOGPROBS.format(reason="it does not give those of chosen token ids"), of=model.name)
     # With k=1 this needs nothing but the tokenizer and the vocabulary.

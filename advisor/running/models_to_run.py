@@ -10,7 +10,7 @@ from typing import Any
 from advisor.config import InferenceConfig, check_decodes, read_judges
 from advisor.options.chosen import ChosenOptions
 from advisor.options.on_run import AgainOptions
-from advisor.options.shared import CheckJudgeOptions, EngineName, LoadingOptions, ServerOptions
+from advisor.options.shared import CheckJudgeOptions, LoadingOptions, ServerOptions
 from advisor.pool.checks import check_device, check_set
 from advisor.pool.placement import place_models
 from advisor.pool.pool_file import read_line, read_pool
@@ -25,9 +25,8 @@ from ensemble.common.files import default_cache_dir
 from ensemble.common.garbage import keep_present
 from ensemble.common.schema import is_usable
 from ensemble.decode.settings import Settings
-from ensemble.distributed.engine import check_engine
 from ensemble.errors import InputError
-from ensemble.methods import DEFAULT, list_methods
+from ensemble.methods import DEFAULT, check_members, list_methods
 from ensemble.models.served_task import ServedTask
 from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
 from ensemble.models.thinking import ThinkingTags
@@ -47,7 +46,7 @@ def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None
     Raises:
         InputError: An option is out of range, or the set or a model of it cannot be used.
     """
-    inference = check_decoding(options)
+    check_decoding(options)
     if chosen is not None:
         spec = chosen
     elif options.run is None:
@@ -70,13 +69,11 @@ def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None
         stop=options.stop or None,
     )
     if len(spec.members) > 1:
-        check_engine(inference.engine, spec.method, spec.members)
-    return replace(spec, members=loaded_as(spec.members, options, inference.engine))
+        check_members(spec.method, spec.members)
+    return replace(spec, members=loaded_as(spec.members, options))
 
 
-def loaded_as(
-    models: Sequence[ModelSpec], options: ChosenOptions, engine: EngineName = "local"
-) -> tuple[ModelSpec, ...]:
+def loaded_as(models: Sequence[ModelSpec], options: ChosenOptions) -> tuple[ModelSpec, ...]:
     """The models as the options ``device``, ``dtype`` and ``chat_template`` load them, after they are checked.
 
     Raises:
@@ -89,13 +86,12 @@ def loaded_as(
     )
     if (quantization := options.quantization) is not None:
         changed = tuple(replace(model, quantization=quantization_config(quantization)) for model in changed)
-    if is_here := engine == "local":
-        changed, said = place_models(changed)
-        if said is not None:
-            Progress().say(said)
-        changed = tuple(replace(model, device=resolve_device(model.device or "auto")) for model in changed)
+    changed, said = place_models(changed)
+    if said is not None:
+        Progress().say(said)
+    changed = tuple(replace(model, device=resolve_device(model.device or "auto")) for model in changed)
     # With the options applied: a device of the run may be absent here, and --device replaces it.
-    check_set(changed, on_this_machine=is_here, of_run=options.device is None)
+    check_set(changed, of_run=options.device is None)
     return changed
 
 
@@ -123,28 +119,22 @@ def deterministic_as(run: Run, options: AgainOptions) -> bool:
     return run.result.provenance.deterministic if given is None else given
 
 
-def check_decoding(options: ChosenOptions) -> InferenceConfig:
+def check_decoding(options: ChosenOptions) -> None:
     """Check the options of ``run`` or ``serve`` that say how to decode, before a model or a folder is read.
 
     Raises:
         InputError: An option is out of range.
     """
     check_decodes(options.method or DEFAULT)
-    inference = InferenceConfig.from_options(options)
+    InferenceConfig.from_options(options)
     # A value out of range is an error now, not after the minutes that loading the models takes.
     Settings(stop=options.stop)
     silence_libraries()
-    return inference
 
 
-def load_chosen(spec: EnsembleSpec, engine: str = "local") -> Ensemble:
-    """Load a set.
-
-    Args:
-        spec: The set.
-        engine: ``local`` for this process; ``ray`` for the cluster that this process has joined.
-    """
-    ensemble = load_ensemble(spec, default_cache_dir(), engine=engine)
+def load_chosen(spec: EnsembleSpec) -> Ensemble:
+    """Load a set."""
+    ensemble = load_ensemble(spec, default_cache_dir())
     keep_present()
     return ensemble
 

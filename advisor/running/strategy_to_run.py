@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 
 from advisor.options.chosen import ChosenOptions
-from advisor.options.run import RunOptions
 from advisor.options.shared import StrategyOptions
 from advisor.profile.loader import ALONE
 from advisor.running.models_to_run import (
@@ -132,8 +131,6 @@ def plan_of_run(
 
 def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str], None]) -> StrategyPlan:
     """The plan with the changes of the options, after its members are checked."""
-    if isinstance(options, RunOptions) and options.engine == "ray":
-        raise InputError("--engine ray: only a set that decodes together runs on a cluster; leave it out")
     check_servers(plan.members, options, options.run or "--models", is_trusted=options.names_places)
     local = [member for member in plan.members if not member.is_remote]
     models = {model.name: model for model in loaded_as(local, options)}

@@ -128,7 +128,7 @@ def make_app_of(  # what a server needs
     from advisor.serving.app import make_app
     from advisor.serving.metrics import Metrics
     from advisor.serving.responses import ServedModel
-    from ensemble.distributed.remote_member import RemoteMember
+    from ensemble.models.server_member import ServerMember
 
     metrics = Metrics()
     engine: RequestHandler
@@ -138,7 +138,7 @@ def make_app_of(  # what a server needs
         ensemble = load_chosen(chosen)
         (engine,) = _decoders([ensemble], limits, metrics, inference)
         for member in ensemble.members:
-            if isinstance(member, RemoteMember):
+            if isinstance(member, ServerMember):
                 metrics.watch(member.name, member.counts)
         if len(ensemble.members) == 1:
             max_model_len = ensemble.members[0].context

@@ -27,7 +27,7 @@ from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ensemble.errors import InputError, first_line
-from ensemble.models.spec import THINK
+from ensemble.models.spec import THINK, ModelSpec
 from ensemble.plugins import Plugins
 
 Level = Literal["token", "span", "response"]
@@ -43,8 +43,8 @@ class Method:
         level: What it combines.
         summary: What it does, with its source, in one line.
         when: When to use it, in one line.
-        distributed: Whether members can be in other processes, on a cluster or behind servers. It is True if the method
-            reads only the top candidates of each member and the logits of selected ids.
+        distributed: Whether members can be behind servers. It is True if the method reads only the top candidates of
+            each member and the logits of selected ids.
         version: Increased when the method gives other results with the same options; part of the key of stored ones.
         gated: Whether the members decide together only at some steps. When options are scored, they do at all.
         package: The distribution and version of a method from another package, which the registry fills in; None for
@@ -105,16 +105,16 @@ def get_method(name: str, levels: Sequence[Level] = get_args(Level)) -> Method:
     return methods[name]
 
 
-def check_distributed(name: str) -> None:
-    """Check that a method can combine members in other processes: on a cluster, or behind servers.
+def check_members(name: str, specs: Sequence[ModelSpec]) -> None:
+    """Check that a method can combine these members, before anything is loaded.
 
     Raises:
-        InputError: It cannot.
+        InputError: Some are behind servers, and the method needs all members in this process.
     """
-    if not get_method(name).distributed:
+    if any(spec.is_remote for spec in specs) and not get_method(name).distributed:
         names = [other for other, method in list_methods().items() if method.distributed]
         raise InputError(
-            "it needs the logits of all tokens, and members on a cluster or behind servers send only the likeliest; "
+            "it needs the logits of all tokens, and members behind servers send only the likeliest; "
             f"use {', '.join(names[:-1])} or {names[-1]}",
             of=f"method {name}",
         )

@@ -1,8 +1,8 @@
-"""From a checkpoint to a member: it is checked, measured against the memory that is free, and loaded."""
+"""From a model's spec to a member: it is checked, measured against the memory that is free, and loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,10 @@ import torch
 
 from ensemble.errors import InputError, MemberError, first_line
 from ensemble.models import gguf_cache
-from ensemble.models.check import check, is_encoder_decoder
+from ensemble.models.check import check, check_tokenizer, is_encoder_decoder
 from ensemble.models.encoder_decoder import encoder_decoder_of
-from ensemble.models.hub import commit_of
-from ensemble.models.member import LocalMember
+from ensemble.models.hub import check_on_hub, commit_of
+from ensemble.models.member import LocalMember, Member
 from ensemble.models.memory import check_memory, free_memory, token_size
 from ensemble.models.model_files import check_size, stored_weights
 from ensemble.models.numeric_type import usable_dtype
@@ -25,6 +25,43 @@ from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def check_models(specs: Sequence[ModelSpec]) -> None:
+    """Check everything about some models that needs no weights.
+
+    Raises:
+        InputError: A device, a folder or an id cannot be used.
+    """
+    for spec in specs:
+        checkpoint = spec.checkpoint
+        if checkpoint.is_remote:
+            check_tokenizer(spec.tokenizer)
+            continue
+        # Asked first: without network, transformers would retry for half a minute for each file.
+        if not checkpoint.is_local:
+            check_on_hub(checkpoint)
+        check(checkpoint)
+        parse_device(spec.device or "auto")
+
+
+def load_members(specs: Sequence[ModelSpec]) -> list[Member]:
+    """Load members of this process and behind servers.
+
+    Raises:
+        InputError: A spec cannot be used.
+        MemberError: A member failed while it was loaded.
+    """
+    loaded: dict[int, Member] = {}
+    # Servers first: one that is not there is found at once, and loading takes minutes.
+    for n, spec in sorted(enumerate(specs), key=lambda item: not item[1].is_remote):
+        if spec.is_remote:
+            from ensemble.models.server_member import load_server_member
+
+            loaded[n] = load_server_member(spec)
+        else:
+            loaded[n] = load_member(spec)
+    return [loaded[n] for n in range(len(specs))]
 
 
 def load_member(spec: ModelSpec) -> LocalMember:

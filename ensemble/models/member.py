@@ -77,9 +77,7 @@ class Member(ABC):
             InputError: Its weights are in another process.
         """
         if not isinstance(self, LocalMember):
-            raise InputError(
-                "this method needs the model in this process, but it is on a server or another node", of=self.name
-            )
+            raise InputError("this method needs the model in this process, but it is behind a server", of=self.name)
         return self
 
     def as_writing(self, *, alone: bool) -> Member:

@@ -1,10 +1,9 @@
-"""A model of this process as a token server: the same answers as a server elsewhere gives."""
+"""A model of this process as ``advisor serve`` gives its tokens to other programs, by token ids."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,9 +12,8 @@ from ensemble.errors import MemberError
 from ensemble.runtime.local_runner import LocalRunner
 from ensemble.runtime.prefix_runner import PrefixRunner
 from ensemble.runtime.top_k import top_k
-from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+from ensemble.servers.token_server import Ids, NextToken, ServerLimits
 
-T = TypeVar("T")
 _MAX_CONTEXTS = 1024
 _CONTEXTS_AT_ONCE = 256
 """Contexts whose logits are in memory together: with a large vocabulary they take some hundred megabytes."""
@@ -24,7 +22,7 @@ _NOTHING = -64.0
 
 
 class LocalTokenServer:
-    """See :class:`ensemble.servers.token_server.TokenServer`. Its methods raise MemberError where logits are NaN.
+    """Continues contexts that are sent whole, as :class:`ensemble.servers.token_server.TokenServer` asks for it.
 
     Args:
         make_runner: Makes a runner of a causal model with an empty batch.
@@ -46,15 +44,6 @@ class LocalTokenServer:
         self._runner = PrefixRunner(make_runner, rows)
         self._eos_ids = frozenset(eos_ids)
         self._lock = threading.Lock()
-
-    def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
-        """Continue contexts greedily."""
-        return finished(self.steps(contexts, max_tokens, k))
-
-    def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
-        """For each context, the log-probabilities of these ids as the next token."""
-        tops = [tokens[0].top for tokens in finished(self.steps(contexts, 1, ids))]
-        return [{index: top[index] for index in ids} for top in tops]
 
     def steps(
         self, contexts: Sequence[Ids], max_tokens: int, wanted: int | Ids
@@ -96,16 +85,6 @@ class LocalTokenServer:
     def _goes_on(self, row: list[int], wants_more: bool) -> bool:
         has_room = self.limits.context is None or len(row) < self.limits.context
         return wants_more and has_room and row[-1] not in self._eos_ids
-
-
-def finished(steps: Generator[None, None, T]) -> T:
-    """The value that a generator returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            value: T = end.value
-            return value
 
 
 def _next_tokens(logits: Tensor, wanted: int | Ids) -> list[NextToken]:

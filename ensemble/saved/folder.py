@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ensemble.common.files import exists
 from ensemble.errors import InputError, UniteError
-from ensemble.methods import make_options, option_fields
+from ensemble.methods import make_options
 from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.hub import commit_of, file_on_hub, push_files
@@ -186,9 +186,11 @@ def read(
     # The options belong to the method, so only the method's module can check them.
     spec, file = _read(source)
     try:
-        _check_options(spec)
-    except InputError as error:
-        raise InputError(f"{file}: options: {error}") from error
+        make_options(spec.method, spec.options)
+    # Those of a plug-in may fail in any way at a value of another type.
+    except (TypeError, ValueError, InputError) as error:
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        raise InputError(f"{file}: options: {reason}") from error
     check_members(
         spec.members,
         file,
@@ -267,20 +269,6 @@ def _content(path: Path, file: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read as UTF-8 text ({error}); save the ensemble again") from error
-
-
-def _check_options(spec: EnsembleSpec) -> None:
-    """Check the types and ranges of a method's options before any code computes with them."""
-    for known in option_fields(spec.method):
-        value, kind = spec.options.get(known.name), type(known.default)
-        # JSON writes 1.0 as 1 and a tuple as a list; None is the default of texts.
-        kinds: Any = {float: (int, float), tuple: list, type(None): str}.get(kind, kind)
-        if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool)):
-            raise InputError(f"{known.name} {str(value)[:60]!r} does not have the type {kind.__name__}")
-    try:
-        make_options(spec.method, spec.options)
-    except (TypeError, ValueError) as error:  # a list with something else than numbers
-        raise InputError(f"{type(error).__name__}: {error}") from error
 
 
 def _pinned(checkpoint: Checkpoint) -> tuple[Checkpoint, dict[str, str]]:

@@ -1,28 +1,70 @@
-"""Loading members behind servers: their tokenizers are read here, and their servers are asked what they give."""
+"""Members behind servers: their tokenizers are read here, and their servers are asked what they give."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 
-from ensemble.distributed.remote_member import RemoteMember
 from ensemble.errors import InputError
 from ensemble.models.check import check_tokenizer
+from ensemble.models.member import Member
 from ensemble.models.model_files import json_of
 from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.runtime.remote_runner import RemoteRunner
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.probe import connect
-from ensemble.servers.token_client import TokenClient
+from ensemble.servers.token_client import RequestCounts, TokenClient
+from ensemble.vocabulary.joint import candidates_of
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 _HARD_TEXTS = ("Hello, World! It's 3.14", "  two\n\n\tspaces", "naïve café 今天🙂", "<s></s><|x|>[INST]")
 """Texts that tokenizers of different models write in different ids."""
 
 
-def load_server_member(spec: ModelSpec) -> RemoteMember:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMember(Member):
+    """A member whose weights are behind a server.
+
+    Attributes:
+        client: Sends the requests.
+    """
+
+    client: TokenClient
+
+    @property
+    def counts(self) -> RequestCounts:
+        """What its requests took so far, those of all runners together."""
+        return self.client.counts
+
+    def check_k(self, k: int) -> None:
+        """Make sure that the server gives the k likeliest candidates.
+
+        Raises:
+            InputError: It gives fewer.
+        """
+        most = self.client.limits.k
+        if most < min(k, self.vocabulary.size):
+            raise InputError(
+                f"its server gives {most} top log-probabilities, which is too few for k={k}; allow up to "
+                f"64 of them (vllm serve --max-logprobs 64), or give k={most}",
+                of=self.name,
+            )
+
+    def runner(self) -> RemoteRunner:
+        """See :meth:`ensemble.models.member.Member.runner`."""
+        # Runners hold ids only, so many of them may share one connection.
+        return RemoteRunner(self.client, candidates_of(self.vocabulary))
+
+    def free_memory(self) -> int | None:
+        """See :meth:`ensemble.models.member.Member.free_memory`."""
+        # A server decides itself how many rows run at a time, and lets the others wait.
+        return None
+
+
+def load_server_member(spec: ModelSpec) -> ServerMember:
     """Load the tokenizer of a model behind a server, and find out what the server gives.
 
     Args:
@@ -52,7 +94,7 @@ def load_server_member(spec: ModelSpec) -> RemoteMember:
     )
     client = TokenClient(spec.name, server, address.timeout, address.concurrency)
     _check_tokenizer(client, tokenizer, address)
-    return RemoteMember(
+    return ServerMember(
         name=spec.name,
         tokenizer=tokenizer,
         vocabulary=vocabulary,

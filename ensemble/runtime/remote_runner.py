@@ -1,6 +1,4 @@
-"""Members whose weights are in another process, the runner of their batches, and its logits there.
-
-The process is a server of next-token log-probabilities: a worker on a cluster, or vLLM and its like on any machine.
+"""A model behind a server of next-token log-probabilities: the runner of its batches, and its logits there.
 
 Rows are only lists of ids here: every request sends whole contexts, and the server finds their common beginnings in its
 cache. So a server may be restarted at any time, and rows need no common length.
@@ -22,15 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ensemble.errors import InputError
-from ensemble.models.member import Member
 from ensemble.runtime.draft import Drafts
 from ensemble.runtime.local_runner import common_length
 from ensemble.runtime.logits import RemoteLogits
 from ensemble.runtime.model_runner import Ids
-from ensemble.servers.token_client import RequestCounts, TokenClient
+from ensemble.servers.token_client import TokenClient
 from ensemble.servers.token_server import Logprobs, NextToken
-from ensemble.vocabulary.joint import NONE, Candidates, candidates_of
+from ensemble.vocabulary.joint import NONE, Candidates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,46 +38,6 @@ _MAX_FETCHED = 512
 """Where a grammar allows at most so many ids, all of them are fetched: the top ones may be others."""
 _MORE = 10
 """Ids above k to ask for: special tokens and ids with equal bytes take places among the top ones."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteMember(Member):
-    """A member whose weights are in another process.
-
-    Attributes:
-        client: Sends the requests.
-    """
-
-    client: TokenClient
-
-    @property
-    def counts(self) -> RequestCounts:
-        """What its requests took so far, those of all runners together."""
-        return self.client.counts
-
-    def check_k(self, k: int) -> None:
-        """Make sure that the server gives the k likeliest candidates.
-
-        Raises:
-            InputError: It gives fewer.
-        """
-        most = self.client.limits.k
-        if most < min(k, self.vocabulary.size):
-            raise InputError(
-                f"its server gives {most} top log-probabilities, which is too few for k={k}; allow up to "
-                f"64 of them (vllm serve --max-logprobs 64), or give k={most}",
-                of=self.name,
-            )
-
-    def runner(self) -> RemoteRunner:
-        """See :meth:`ensemble.models.member.Member.runner`."""
-        # Runners hold ids only, so many of them may share one connection.
-        return RemoteRunner(self.client, candidates_of(self.vocabulary))
-
-    def free_memory(self) -> int | None:
-        """See :meth:`ensemble.models.member.Member.free_memory`."""
-        # A server decides itself how many rows run at a time, and lets the others wait.
-        return None
 
 
 class RemoteRunner:
