@@ -22,12 +22,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from benchmarks._models import TINY, made_up_tokenizer, random_member
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.member import Member
 from ensemble.step import compiled
 
 BATCHES = (1, 16, 64)
+READS_LIMIT = "at most 2"
+"""Reads from the device in a step."""
 TOKENS = 8
 """Of each text; every step costs the same."""
 MODES = {
@@ -318,3 +321,16 @@ def host_seconds(
         for _ in range(tokens - 3):
             decoder.step()
         return (now() - start - forward.seconds) / (tokens - 3)
+
+
+def tiny_members(device: torch.device | None = None) -> list[Member]:
+    """Random models, which write words and never end; the first is sure of its words, so that drafts are accepted."""
+    return [
+        random_member(name, made_up_tokenizer(2000, name), 2048, TINY, sure=name == "sure", device=device)
+        for name in ("sure", "unsure", "other")
+    ]
+
+
+def short_prompts(count: int) -> list[str]:
+    """Prompts of several lengths, so that rows are padded as those of users are."""
+    return [f"Tell me something about the number {7**n}, and say it in few words." for n in range(count)]

@@ -49,11 +49,13 @@ class Figure:
 
     @property
     def held(self) -> bool:
-        """Whether it was measured and is within its limit, which is a number, ``at most`` one or ``at least`` one."""
+        """Whether it was measured and is within its limit: a number, at most or at least one, or between two."""
         if self.value is None:
             return False
         words, _, number = self.limit.rpartition(" ")
         bound = float(number)
+        if words.endswith(" to"):
+            return float(words.removesuffix(" to")) <= self.value <= bound
         return {"": self.value == bound, "at most": self.value <= bound, "at least": self.value >= bound}[words]
 
 

@@ -2,8 +2,8 @@
 
 Every ratio comes from one run, in which its parts take turns. Three kinds of models are used: the demo's (where they
 have been trained), in which what is not the model weighs most; a pair of middle size with real vocabularies; and none
-at all for a step by itself, for re-tokenization and for the tables. What is not here: accelerators (see
-``benchmarks.gpu``), equal texts (``benchmarks.equality``), answers' worth.
+at all for a step by itself and for the tables. What is not here: accelerators (see
+``benchmarks.gpu``) and equal texts, which the tests compare.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks._counting import reads_per_step
+from benchmarks._counting import READS_LIMIT, reads_per_step
 from benchmarks._decoding import (
     BATCH,
     K,
@@ -39,28 +39,22 @@ from benchmarks._models import (
     TOKENIZERS,
     demo_members,
     demo_prompts,
-    made_up_sentencepiece,
     made_up_tokenizer,
     random_member,
     vocabulary,
 )
-from benchmarks._retokenize import retokenize_figures
 from ensemble import Ensemble
 from ensemble.models.member import Member
 from ensemble.vocabulary.joint import load_or_build
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 PAIR = ("qwen2", "llama-3")
-SENTENCEPIECE = "llama-2"
 SIZES = (1, 16, 64)
 """Rows for which the host's time is measured."""
-READS_LIMIT = "at most 2"
 KEYS = (
     "step_over_topk",
     "gac_step_over_step",
     "step_bf16_over_fp32",
-    "retokenize_2000_over_500",
-    "retokenize_ms_per_token",
     *(f"host_ms_per_step_{size}{members}" for members in ("", "_three") for size in SIZES),
     "device_reads_per_step",
     "plain_over_members",
@@ -113,17 +107,6 @@ def half(options: argparse.Namespace) -> list[Figure]:
     """A step by itself in half precision."""
     vocabularies = [_vocabulary(name, options.quick) for name in PAIR]
     return half_figures(vocabularies, _timer(options, 7), 1 if options.quick else 4, note=_note(options.quick))
-
-
-def retokenize(options: argparse.Namespace) -> list[Figure]:
-    """Reading an emitted text in other members' ids: in a byte-level vocabulary, and in one of SentencePiece."""
-    tokenizers = {name: _vocabulary(name, options.quick) for name in (PAIR[0], SENTENCEPIECE)}
-    if options.quick or not (TOKENIZERS / SENTENCEPIECE).is_dir():
-        size = tokenizers[SENTENCEPIECE][1]
-        tokenizers[SENTENCEPIECE] = made_up_sentencepiece(size), size
-    vocabularies = {name: Vocabulary(tokenizer, (), rows) for name, (tokenizer, rows) in tokenizers.items()}
-    pairs = [(PAIR[0], SENTENCEPIECE), (SENTENCEPIECE, PAIR[0])]
-    return retokenize_figures(vocabularies, pairs, _timer(options, 5), 0.02 if options.quick else 1)
 
 
 def host(options: argparse.Namespace) -> list[Figure]:
@@ -208,7 +191,6 @@ def middle(options: argparse.Namespace) -> list[Figure]:
 SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "step": step,
     "half": half,
-    "retokenize": retokenize,
     "host": host,
     "reads": reads,
     "demo": demo,

@@ -23,7 +23,17 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks._counting import BATCHES, MODES, ForwardPasses, count_steps, host_seconds, most_per_step
+from benchmarks._counting import (
+    BATCHES,
+    MODES,
+    READS_LIMIT,
+    ForwardPasses,
+    count_steps,
+    host_seconds,
+    most_per_step,
+    short_prompts,
+    tiny_members,
+)
 from benchmarks._decoding import BATCH, K, Work, by_ensemble, half_figures, pair_figures, step_figures
 from benchmarks._host import HOST_LIMITS
 from benchmarks._measure import (
@@ -48,7 +58,6 @@ from benchmarks._models import (
     random_member,
     vocabulary,
 )
-from benchmarks.sync import ENDS, READS_LIMIT, prompts, tiny_members
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, first_line
@@ -195,14 +204,14 @@ def _host(run: Run) -> list[Figure]:
     members, sizes = tiny_members(run.device), BATCHES[:1] if run.options.quick else BATCHES
     figures = []
     with tempfile.TemporaryDirectory() as folder:
-        for many, end in ENDS.items():
+        for many, end in {2: "", 3: "_three"}.items():
             for size in sizes:
                 name, limit = f"host_ms_per_step_{size}{end}", f"at most {HOST_LIMITS[many, size]}"
                 if run.left <= 0:
                     figures.append(Figure(name, None, limit=limit, note=LATE))
                     continue
                 rounds = [
-                    1000 * host_seconds(members[:many], prompts(size), run.timer.now, 16, Path(folder))
+                    1000 * host_seconds(members[:many], short_prompts(size), run.timer.now, 16, Path(folder))
                     for _ in range(run.timer.untimed + run.timer.rounds)
                 ]
                 note = "random models of two narrow layers, without their forward passes"
@@ -221,9 +230,9 @@ def _reads(run: Run) -> list[Figure]:
                 if run.left <= 0:
                     break
                 if run.device.type == "cuda":
-                    counts.append(_waits(members, prompts(size), settings, batch, Path(folder)))
+                    counts.append(_waits(members, short_prompts(size), settings, batch, Path(folder)))
                 else:
-                    steps = count_steps(members, prompts(size), settings, batch, cache_dir=Path(folder))
+                    steps = count_steps(members, short_prompts(size), settings, batch, cache_dir=Path(folder))
                     counts.append(most_per_step("reads", steps))
             note = "" if len(counts) == len(sizes) else LATE
             figures.append(Figure(f"device_reads_{mode}", max(counts, default=None), limit=READS_LIMIT, note=note))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -14,27 +13,12 @@ import pytest
 import torch
 from servers import as_json, raw_server
 
-from advisor.demo import train
 from advisor.records import Answer, Profile
-from benchmarks import (
-    _methods_page,
-    _rows,
-    decode,
-    equality,
-    fusion,
-    gpu,
-    pool,
-    profiling,
-    serving,
-    start,
-    steps,
-    structured,
-    sync,
-)
+from benchmarks import _pages, decode, fusion, gpu, profiling, serving, start, steps
 from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from benchmarks._proxies import delayed, recorded
-from benchmarks.studies import _method_budgets, _outcomes, advice, methods
+from benchmarks.studies import advice, methods, zoo
 from ensemble.methods import list_methods
 
 
@@ -52,14 +36,6 @@ def test_decode_prints_one_json_object_with_every_promised_ratio(capsys):
     assert all(value is None or value > 0 for value in printed.values())
     for name in ("step_over_topk", "plain_over_members_middle", "tables_first_s", "tables_again_s", "peak_memory_mib"):
         assert printed[name] is not None, name
-
-
-def test_equality_counts_its_cases_and_finds_no_difference(capsys):
-    assert equality.main(["--quick", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert tuple(printed) == equality.KEYS
-    assert (printed["reference_cases"], printed["ensembles_cases"], printed["kinds_cases"]) == (7, 2, 5)
-    assert not any(printed[key] for key in equality.KEYS if key.endswith("_differences"))
 
 
 def test_fusion_prints_one_json_object_with_shares(capsys):
@@ -132,27 +108,6 @@ def test_gpu_leaves_out_what_fails_and_what_has_no_time(monkeypatch: pytest.Monk
     assert "| host_ms_per_step | not measured | ms |  | the 1 minutes were over |" in lines
 
 
-def test_structured_finds_no_invalid_text(capsys):
-    assert structured.main(["--quick", "--json", "--threads", "1"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["invalid_outputs"] == printed["refused_schemas"] == 0
-    assert printed["finished_share"] > 0.5
-    assert printed["grammar_over_plain"] > 0
-    assert printed["tool_calls_gain_difference"] in (None, 0)
-
-
-def test_sync_counts_for_every_way_to_decode(capsys, tmp_path: Path):
-    assert sync.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    for name in ("device_reads_per_step", "kernels_per_step_1", "copies_per_step_1", "host_ms_per_step_1_three_tiny"):
-        assert printed[name] > 0, name
-    ways = [printed[f"device_reads_{way}"] for way in ("plain", "traced", "sampled", "logprobs")]
-    assert printed["device_reads_per_step"] == max(ways)
-    # It would be an error on a machine with a device.
-    assert printed["mixed_operations"] == 0
-    assert json.loads((tmp_path / "sync.json").read_text(encoding="utf-8"))["quick"] is True
-
-
 @pytest.mark.skipif(
     torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU that torch sees"
 )
@@ -161,15 +116,6 @@ def test_gpu_says_that_there_is_none(capsys):
     output = capsys.readouterr()
     assert json.loads(output.out) == {}
     assert len(output.err.splitlines()) == 1
-
-
-def test_pool_does_the_whole_job_on_stored_responses(capsys, tmp_path: Path):
-    assert pool.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    for name in ("seconds_2", "seconds_4", "seconds_first", "growth", "memory_4_mib", "report_mib"):
-        assert printed[name] is not None, name
-    assert printed["seconds_4"] >= printed["seconds_report"] > 0
-    assert json.loads((tmp_path / "pool.json").read_text(encoding="utf-8"))["quick"] is True
 
 
 def test_steps_measures_every_token_level_method_that_fits(
@@ -185,17 +131,6 @@ def test_steps_measures_every_token_level_method_that_fits(
     assert unmeasured == {"average_over_unite", "deepen_adapt_over_unite"}
 
 
-def test_advice_decodes_a_zoo_and_tells_what_each_strategy_loses(capsys, tmp_path: Path):
-    assert advice.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["models"], printed["sets"]) == (3, 4)
-    for name in ("regret_single", "regret_rules", "regret_recommended", "false_ensemble"):
-        assert printed[name] is not None, name
-    assert printed["best_set"] > 0
-    assert 0 < printed["coverage"] <= 1
-    assert json.loads((tmp_path / "advice.json").read_text(encoding="utf-8"))["quick"] is True
-
-
 def test_outcomes_that_were_kept_are_read_as_they_were(tmp_path: Path):
     def answers(digits: str) -> tuple[Answer, ...]:
         return tuple(
@@ -205,9 +140,9 @@ def test_outcomes_that_were_kept_are_read_as_they_were(tmp_path: Path):
 
     profiles = {name: Profile(name, answers(digits)) for name, digits in {"a": "RR57-R5R7", "b": "R75--R5R5"}.items()}
     right = np.array([True, False, False, True, True, False, True, False, True])
-    outcomes = _outcomes.Outcomes("task:sums", ("a", "b"), profiles, {("a", "b"): right})
-    _outcomes.keep(outcomes, tmp_path / "zoo.json")
-    again = _outcomes.read(tmp_path / "zoo.json")
+    outcomes = zoo.Outcomes("task:sums", ("a", "b"), profiles, {("a", "b"): right})
+    zoo.keep(outcomes, tmp_path / "zoo.json")
+    again = zoo.read(tmp_path / "zoo.json")
     assert (again.signature, again.models) == ("task:sums", ("a", "b"))
     assert again.sets["a", "b"].tolist() == right.tolist()
     for name, profile in profiles.items():
@@ -219,77 +154,6 @@ def test_outcomes_that_were_kept_are_read_as_they_were(tmp_path: Path):
         *(True, False, True, False, False, True, True, True, False)
     ]
     assert said[0][4] is None
-
-
-def test_methods_stand_side_by_side_with_figures_and_their_table(capsys, tmp_path: Path):
-    assert methods.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    for name in ("unite_accuracy", "deepen_adapt_accuracy", "voting_delta", "gac_p", "gac_over_unite"):
-        assert printed[name] is not None, name
-    # Without training, every seed has the same models.
-    assert printed["unite_seed1"] == printed["unite_seed2"] == pytest.approx(printed["unite_accuracy"])
-    assert printed["gac_threshold_over_gate"] > 0 <= printed["gac_threshold_share"]
-    kept = json.loads((tmp_path / "methods.json").read_text(encoding="utf-8"))
-    assert "| `unite` |" in _methods_page.measured(kept)
-    assert [entry["method"] for entry in kept["table"]["methods"]] == [*list_methods(), "self-consistency"]
-    left_out = {entry["method"]: entry["left_out"] for entry in kept["table"]["methods"] if entry["left_out"]}
-    # Six questions teach no router.
-    assert set(left_out) == {"average", "fuse", "rerank", "router"}
-    assert "it needs a reward model" in left_out["rerank"]
-
-
-def test_a_budget_is_the_tokens_of_all_models():
-    def entry(name: str, level: str, tokens: float, share: float | None = None) -> dict[str, Any]:
-        costs = {"seconds_per_question": 0.002 * tokens, "ms_per_token": 2.0, "share_ensembled": share}
-        return {"method": name, "level": level, "left_out": None, "tokens_per_question": 0, **costs}
-
-    rows = [
-        entry("unite", "token", 6, 1.0),
-        entry("safe", "token", 6, 0.1),
-        entry("gac-threshold", "token", 6, 0.5),
-        entry("sweetspan", "span", 6, 1.0),
-        entry("voting", "response", 1),
-        entry("router", "response", 1),
-        {**entry("moa", "response", 1), "tokens_per_question": 25},
-        entry("self-consistency", "control", 4),
-        {"method": "average", "level": "token", "left_out": "it needs one vocabulary"},
-    ]
-    alone = [entry(name, "single", tokens) for name, tokens in (("a", 5), ("b", 6), ("c", 7))]
-    tokens = _method_budgets.tokens_of({"members": alone, "methods": rows})
-    # Only where members wait do the steps of one model cost less.
-    expected = {"unite": 18, "safe": 18, "gac-threshold": 12, "sweetspan": 18}
-    expected |= {"voting": 18, "router": 6, "moa": 25}
-    assert tokens == pytest.approx({**expected, "self-consistency": 4})
-    assert [_method_budgets.draws_of(budget, tokens, 3) for budget in (6, 18, 21)] == [3, 4, 5]
-
-
-def test_the_order_of_methods_holds_where_no_two_trainings_contradict_each_other():
-    right = np.array([[1.0] * n + [0.0] * (10 - n) for n in range(11)])
-
-    def trained(*correct: int) -> _method_budgets.Trained:
-        own = {name: right[n] for name, n in zip("abc", correct, strict=True)}
-        return _method_budgets.Trained(None, {}, own, right[0], {}, {}, {})  # type: ignore[arg-type]  # not read here
-
-    figures = {each.name: each for each in _method_budgets.order(["a", "b", "c"], [trained(9, 5, 4), trained(8, 3, 3)])}
-    assert figures["order_held"].value == 1.0
-    figures = {each.name: each for each in _method_budgets.order(["a", "b", "c"], [trained(9, 5, 4), trained(8, 3, 4)])}
-    assert figures["order_held"].value == pytest.approx(2 / 3)
-
-
-def test_only_the_missing_models_of_a_seed_are_trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    called: list[dict[str, Any]] = []
-    monkeypatch.setattr(train, "main", lambda **given: called.append(given))
-    models = tmp_path / "demo-seed-2" / "models"
-    (models / "terse-neox").mkdir(parents=True)
-    (models / "terse-neox" / "training.json").write_text("{}", encoding="utf-8")
-    assert methods.models_of(2, ["terse-neox", "terse-olmo"], tmp_path) == models
-    assert called == [{"only": ["terse-olmo"], "out": models.parent, "seed": 2}]
-
-
-def test_no_two_models_of_any_training_have_the_same_seed():
-    seeds = [recipe.seed for training in (1, 2, 3) for recipe in train.recipes_of(training)]
-    assert len({*seeds}) == len(seeds)
-    assert train.recipes_of(1) == [*train.RECIPES]
 
 
 def test_parts_take_turns_and_the_first_turn_does_not_count():
@@ -359,12 +223,42 @@ def test_rows_of_the_page_are_filled_from_figures():
         "others": Figure("others", 1.4, limit="at most 1.3"),
         "all": Figure("all", 700, limit="at least 700"),
         "none": Figure("none", None, limit="0"),
+        "between": Figure("between", 0.97, limit="0.94 to 0.96"),
     }
     rows = ("| a | `some_ms` | - |  |", "| b | `others` | 1 | at most 1: missed (why) |", "| c | `all` | - | |")
-    assert [_rows.row_of(row, figures) for row in (*rows, "| d | `none` | 3 | 0 |", "| e | `absent` | 1 | |")] == [
+    more = ("| d | `none` | 3 | 0 |", "| e | `between` | 1 | |", "words")
+    assert [_pages.row_of(row, figures) for row in (*rows, *more)] == [
         "| a | `some_ms` | 0.048 | at most 0.05 |",
         "| b | `others` | 1.40 | at most 1.3: missed (why) |",
         "| c | `all` | 700 | at least 700 |",
         "| d | `none` | not measured | 0: missed |",
-        "| e | `absent` | 1 | |",
+        "| e | `between` | 0.97 | 0.94 to 0.96: missed |",
+        "words",
     ]
+    with pytest.raises(KeyError):
+        _pages.row_of("| f | `absent` | 1 | |", figures)
+
+
+def test_advice_draws_false_gains_and_intervals(capsys):
+    assert advice.main(["--quick", "--json", "--threads", "1"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    for name in ("false_ensemble", "false_ensemble_votes", "power_gain5_n300", "sequential_size"):
+        assert 0 <= printed[name] <= 1, name
+    assert 0 < printed["coverage"] <= 1
+
+
+def test_the_zoo_answers_alone_and_in_pairs(tmp_path: Path):
+    demo = dict(list(zoo.demo_folders().items())[:2])
+    outcomes = zoo.decode(demo, tmp_path, 10)
+    assert set(outcomes.models) == set(demo)
+    assert [len(right) for right in outcomes.sets.values()] == [10]
+
+
+def test_methods_stand_side_by_side_in_their_table(capsys, tmp_path: Path):
+    assert methods.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
+    kept = json.loads((tmp_path / "methods.json").read_text(encoding="utf-8"))
+    assert [entry["method"] for entry in kept["table"]["methods"]] == [*list_methods(), "self-consistency"]
+    left_out = {entry["method"]: entry["left_out"] for entry in kept["table"]["methods"] if entry["left_out"]}
+    # Six questions teach no router.
+    assert set(left_out) >= {"average", "fuse", "rerank", "router"}
+    assert "it needs a reward model" in left_out["rerank"]

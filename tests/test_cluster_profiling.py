@@ -20,7 +20,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 from advisor.config import InferenceConfig
 from advisor.pool.pool_file import read_line
@@ -35,7 +34,6 @@ from advisor.profile.ray_worker import pack
 from advisor.progress import Progress
 from advisor.response_cache import Response
 from advisor.tasks import Task, load_task
-from benchmarks import cluster as benchmark
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Resources
 
@@ -210,20 +208,6 @@ def test_a_run_on_a_cluster_comes_to_the_same_files_and_prints_nothing_of_ray(
     samples = [(place.folder / run / "samples.jsonl").read_bytes() for run in ("here", "there")]
     assert samples[0] == samples[1]
     assert theirs["ensemble"] is not None
-
-
-def test_the_benchmark_prints_one_json_object_with_every_promised_figure(
-    address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    threads = torch.get_num_threads()
-    try:
-        assert benchmark.main(["--quick", "--json", "--threads", "1"]) == 0
-    finally:
-        torch.set_num_threads(threads)
-    printed = json.loads(capsys.readouterr().out)
-    assert set(benchmark.KEYS) <= set(printed)
-    assert printed["same_responses"] == 1
-    assert printed["ray_and_start_over_local"] > printed["ray_over_local"] > 0
 
 
 def test_what_is_sent_does_not_hang_on_the_folder_that_the_command_was_given_in(

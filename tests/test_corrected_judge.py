@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from advisor.judge.corrected import agreement, corrected_mean, speaks_to_judge
-from benchmarks.judge_labels import GAIN, corrected, covers, one_model, two_models
+from advisor.judge.corrected import Corrected, agreement, corrected_mean, speaks_to_judge
+from advisor.statistics import Floats
 
 if TYPE_CHECKING:
     from pools import Place
 
 pytest_plugins = ["pools"]
 
+QUESTIONS, GAIN = 1000, 0.06
+"""Of the simulated models."""
 N = 200
 """Questions of the log; half of them choose."""
 
@@ -26,6 +28,36 @@ def chance() -> np.random.Generator:
 
 
 # --- The estimates ---
+
+
+def said(truth: Floats, accuracy: float, chance: np.random.Generator) -> Floats:
+    """A judge's verdicts, which are right with a probability."""
+    verdicts: Floats = np.where(chance.random(len(truth)) < accuracy, truth, 1 - truth)
+    return verdicts
+
+
+def one_model(share: float, accuracy: float, labels: int, chance: np.random.Generator) -> tuple[Floats, Floats]:
+    """The truth of the labelled questions, and the judge's verdicts on all."""
+    truth = (chance.random(QUESTIONS) < share).astype(np.float64)
+    return truth[:labels], said(truth, accuracy, chance)
+
+
+def two_models(accuracy: float, labels: int, chance: np.random.Generator) -> tuple[Floats, Floats]:
+    """The same of the difference of two models, which agree on four of ten questions."""
+    first = (chance.random(QUESTIONS) < 0.5 + GAIN / 1.2).astype(np.float64)
+    second = (chance.random(QUESTIONS) < 0.5 - GAIN / 1.2).astype(np.float64)
+    second = np.where(chance.random(QUESTIONS) < 0.4, first, second)
+    return (first - second)[:labels], said(first, accuracy, chance) - said(second, accuracy, chance)
+
+
+def corrected(labels: Floats, everything: Floats) -> Corrected:
+    """The correction by the first questions' labels."""
+    return corrected_mean(labels, everything[: len(labels)], everything)
+
+
+def covers(found: Corrected, truth: float) -> bool:
+    """Whether an interval contains the truth."""
+    return found.interval[0] <= 100 * truth <= found.interval[1]
 
 
 def test_a_graded_mean_is_what_a_line_through_the_labels_says_at_the_mean_of_all_scores() -> None:

@@ -23,7 +23,7 @@ import ensemble
 from advisor.cli import app
 from advisor.statistics import questions_needed
 from advisor.tasks import list_tasks
-from benchmarks import _methods_page, _real_page, _rows
+from benchmarks import _pages
 from ensemble.methods import list_methods
 from reports.sections.pairs import MEASURES
 
@@ -31,11 +31,6 @@ ROOT = Path(__file__).resolve().parents[1]
 QUICK_START = ROOT / "docs" / "index.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MOST_WORDS = 2500
-WITHOUT_RESULTS = {
-    *("loads_per_model", "select_over_loading_anew", "me_over_primary"),
-    *("gguf_again_s", "gguf_again_cpu_s"),  # with a file of the user, so that the kept results have no value
-}
-"""Figures whose values no benchmark kept."""
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -210,36 +205,11 @@ def test_the_page_of_the_report_has_the_questions_that_a_gain_needs() -> None:
         assert f"{questions_needed(int(gain.split()[0]), discordance=0.2):,}" == needed
 
 
-def test_figures_are_those_that_the_benchmarks_kept() -> None:
-    kept: dict[str, list[float | None]] = {}  # some names are in the results of two benchmarks
-    for file in (ROOT / "benchmarks" / "results").glob("*.json"):
-        figures = json.loads(file.read_text(encoding="utf-8")).get("figures", {})
-        for key, figure in figures.items():
-            if key not in WITHOUT_RESULTS:
-                kept.setdefault(key, []).append(figure["value"])
-    tables = [row for page in _rows.PAGES for row in rows_of(page.read_text(encoding="utf-8"))]
-    said = [(row[1].strip("`"), row[2]) for row in tables if re.fullmatch(r"`\w+`", row[1])]
-    assert len(said) > 20
-    assert {key for key, _ in said} - kept.keys() == WITHOUT_RESULTS
-    for key, text in said:
-        number = re.match(r"\**([\d,.]+)", text)
-        written = text if number is None else number[1].replace(",", "")
-        decimals = len(written.partition(".")[2])
-        values = kept.get(key, [])
-        shown = {"not measured" if value is None else f"{value:.{decimals}f}" for value in values}
-        assert key in WITHOUT_RESULTS or written in shown, f"{key}: benchmarks/results has {values}"
-
-
-def test_the_methods_on_the_demo_are_those_that_the_benchmark_kept() -> None:
-    page = _methods_page.PAGE.read_text(encoding="utf-8")
-    assert _methods_page.BEGIN in page
-    assert _methods_page.filled(page, ROOT / "benchmarks" / "results" / "methods.json") == page
-
-
-@pytest.mark.parametrize("page", [_real_page.ANSWERS, _real_page.RULES])
-def test_the_figures_of_real_models_are_those_that_the_benchmark_kept(page: Path) -> None:
-    assert _real_page.BEGIN in page.read_text(encoding="utf-8")
-    assert _real_page.filled(page) == page.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", _pages.PAGES, ids=lambda page: page.name)
+def test_measured_figures_are_those_that_the_benchmarks_kept(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "<!-- table: " in text or "<!-- results: " in text
+    assert _pages.filled(text) == text
 
 
 # --- Examples ---

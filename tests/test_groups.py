@@ -7,7 +7,24 @@ import pytest
 from scipy import stats
 
 from advisor.advice.groups import GroupGain, group_gains, group_warnings
-from benchmarks.studies._groups import simulate_groups
+
+
+def simulate_groups(
+    count: int, spread: float, changed: float, chance: np.random.Generator, *, mean: float = 0.02, cluster: int = 1
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The difference, the group and the cluster of each question, and the true gain of each group."""
+    sizes = np.exp(chance.uniform(np.log(5), np.log(200), count)).astype(np.int64)
+    gains = np.clip(chance.normal(mean, spread, count), -0.9, 0.9)
+    # As many questions must change as the gain needs.
+    rates = np.clip(np.maximum(changed * chance.uniform(0.5, 1.5, count), np.abs(gains) + 0.03), 0, 1)
+    groups = np.repeat(np.arange(count), sizes)
+    within = np.concatenate([np.arange(size) // cluster for size in sizes])
+    clusters = np.unique(groups * 1000 + within, return_inverse=True)[1]
+    own, shared = chance.random(len(groups)), chance.random(int(clusters.max()) + 1)[clusters]
+    luck = np.where(chance.random(len(groups)) < (2 / 3 if cluster > 1 else 0), shared, own)
+    up, down = ((rates + sign * gains)[groups] / 2 for sign in (1, -1))
+    differences = np.where(luck < up, 1.0, np.where(luck < up + down, -1.0, 0.0))
+    return differences, groups, clusters, gains
 
 
 def some(*parts: tuple[str, int, int, int]) -> tuple[np.ndarray, list[str]]:

@@ -31,7 +31,7 @@ LINES = [
     "starcoder internlm2",
     "gpt-neox falcon",
 ]
-"""Combinations as in `test_decoder`; ``benchmarks.equality`` takes all of them."""
+"""Combinations as in `test_decoder`."""
 SETTINGS_EACH, TEXTS_EACH = 2, 5
 """Settings of each kind in each combination, and texts of a setting."""
 SHARE = [*((kind, LINES[0]) for kind in KINDS), ("csv", LINES[1]), ("thai", LINES[2]), ("json", LINES[3])]

@@ -1,7 +1,4 @@
-"""Recorded answers of vLLM's reasoning parsers: the same texts are parted here as they are there.
-
-``build/vllm/bin/python -m benchmarks._vllm_thinking tests/data/vllm_thinking.json`` makes the file again.
-"""
+"""Recorded answers of vLLM's reasoning parsers: the same texts are parted here as they are there."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from advisor.advice.doubts import RunDoubt, broken_references, doubts_of, follow
 from advisor.logs.join import join_logs
 from advisor.records import Answer, Profile
 from advisor.tasks.task import Example, Signature, Task
-from benchmarks._warnings import doubts_of_part
 
 if TYPE_CHECKING:
     from pools import Place
@@ -208,7 +207,9 @@ def test_a_reference_of_few_questions_may_be_missed_by_all() -> None:
 @pytest.mark.skipif(not POOLS.is_dir(), reason="../shared/pools is not beside the project")
 def test_on_real_pools_the_near_copies_are_versions_and_hosts_of_one_model() -> None:
     logs = join_logs([str(POOLS / "crux.jsonl.xz")])
-    found = [named for code, named in doubts_of_part(logs, list(logs.profiles), range(800)) if code == "near_copies"]
+    profiles = sorted(logs.profiles.values(), key=lambda each: -each.accuracy)
+    doubts = run_doubts(profiles, logs.task("dev", range(800), 0), 100.0, None)
+    found = [each.models for each in doubts if each.code == "near_copies"]
     families = ("405B", "gpt-4o", "deepseek-v2")
     assert found and all(any(family in a and family in b for family in families) for a, b in found)
 

@@ -23,8 +23,7 @@ SAME_TEXT = 0.95
 """The share of equal responses from which a candidate is said to write the same text to all questions."""
 FOLLOWS_LENGTH = 0.5
 """The rank correlation of scores and mean lengths from which scores are said to follow length. On random parts of 8
-models of real pools that is so in 3 to 7% where scores are counted, and in 40 to 100% where a judge gives them:
-``python -m benchmarks._warnings POOL``."""
+models of real pools that is so in 3 to 7% where scores are counted, and in 40 to 100% where a judge gives them."""
 NEAR_COPIES = 0.3
 """The least share of equal answers of near copies, of the questions on which one of the two is wrong. It must also be
 twice that with other candidates, and 1.5 times where both are wrong: a task may have one likely wrong answer."""
@@ -142,7 +141,7 @@ def follows_length(profiles: Sequence[Profile]) -> float | None:
 def near_copies(profiles: Sequence[Profile]) -> tuple[RunDoubt, ...]:
     """Pairs of candidates that are nearly the same model, the most alike first: they make the same mistakes.
 
-    On real pools these are versions of a model, or one model at several hosts: ``python -m benchmarks._warnings``.
+    On real pools these are versions of a model, or one model at several hosts.
     """
     graded = np.stack([scores(profile) for profile in profiles])
     if len(profiles) < _FEWEST_MODELS or not is_binary(graded):

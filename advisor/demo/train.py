@@ -1,7 +1,5 @@
 """Train the demo's models: ``python -m advisor.demo.train`` writes ``models/`` and ``data/`` beside this file.
 
-``--seed 2 --out FOLDER`` trains the same models from other seeds into another folder. The questions stay the same.
-
 Every model has about 0.9 million parameters and is trained from its seed on generated problems, which exclude the
 questions of the three splits. ``models/NAME/training.json`` says how long the training took.
 """
@@ -14,9 +12,9 @@ import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -80,12 +78,6 @@ RECIPES = (
 )
 THINKING = TrainingRecipe("thinking-llama", "llama", "byte_level", 440, "thinking", 750, 7, enough=0.58)
 """The model that thinks, of the pool ``demo-thinking``."""
-
-
-def recipes_of(seed: int, recipes: Sequence[TrainingRecipe] = RECIPES) -> list[TrainingRecipe]:
-    """The recipes of the demo's models for a seed of the whole training; seed 1 made the models in this folder."""
-    # Far apart, so that no two models of any seeds begin alike or see the same problems.
-    return [replace(recipe, seed=recipe.seed + 100 * (seed - 1)) for recipe in recipes]
 
 
 def prompt_of(problem: Problem) -> str:
@@ -232,14 +224,10 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Train only this model; can be given several times.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for models/ and data/.")] = HERE,
     jobs: Annotated[int, typer.Option(help="Number of models to train at a time, each on one core.")] = 2,
-    seed: Annotated[int, typer.Option(min=1, help="Seed of the training; another than 1 needs --out.")] = 1,
 ) -> None:
     """Generate the demo's questions and train its models, from their seeds."""
-    if seed != 1 and out == HERE:
-        raise typer.BadParameter("another seed than 1 would replace the demo's models; give --out", param_hint="--seed")
     write_data(out / "data")
-    recipes = recipes_of(seed, (*RECIPES, THINKING))
-    chosen = [recipe for recipe in recipes if not only or recipe.name in only]
+    chosen = [recipe for recipe in (*RECIPES, THINKING) if not only or recipe.name in only]
     # Spawned and not forked: torch's threads do not survive a fork.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         tasks = [pool.submit(make_model, recipe, out / "models" / recipe.name) for recipe in chosen]

@@ -21,8 +21,8 @@ from advisor.choose.rules import select
 from advisor.records import Answer, Limits, Profile, Standing, length_ratio, within
 from advisor.statistics import Floats
 from benchmarks._measure import RESULTS, Figure
-from benchmarks.studies._outcomes import Outcomes, answer_of
 from benchmarks.studies.real import plain_sets, unpacked
+from benchmarks.studies.zoo import Outcomes, answer_of
 
 REAL = RESULTS / "real.json"
 MAX_GAPS = (5.0, 10.0, 15.0, 20.0, 100.0)

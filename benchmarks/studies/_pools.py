@@ -24,7 +24,7 @@ from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit
 from advisor.strategies.vote import codes_of
 from advisor.strategies.weighted_vote import vote_weights
 from benchmarks._measure import ROOT
-from ensemble.methods._votes import Codes, count_votes, vote
+from ensemble.methods._votes import Codes, vote
 
 POOLS = ROOT.parent / "shared" / "pools"
 NAMES = ("math-l5", "crux", "mmlu-pro")
@@ -278,41 +278,3 @@ def ballots(sub: SubPool, profiles: Sequence[Profile], sets: Mapping[str, tuple[
         for formula, weights in weightings(by_name, sets[name]).items():
             found[f"{formula}_{name}"] = ballot(sub.pool, sets[name], sub.rest, weights)
     return found
-
-
-def tie_rules(sub: SubPool, profiles: Sequence[Profile], voters: Sequence[str]) -> dict[str, float]:
-    """The points of a vote by what decides ties.
-
-    ``first``: the most accurate of the tied models, as the product does. ``chance``: any tied answer. ``primary``: the
-    most accurate of all models, tied or not. ``weights``: the sum of the product's weights.
-    """
-    rows = sub.pool.rows(voters)
-    codes, right = sub.pool.codes[rows][:, sub.rest], sub.pool.right[rows][:, sub.rest]
-    votes = count_votes(codes)
-    tied = votes == votes.max(axis=0)
-    # Each tied answer has the same number of votes, so a mean over models is one over answers.
-    by_chance = (right * tied).sum(axis=0) / tied.sum(axis=0)
-    several = tied.sum(axis=0) > np.maximum(votes.max(axis=0), 1)
-    first = ballot(sub.pool, voters, sub.rest)
-    by_name = {profile.model: profile for profile in profiles}
-    weights = weightings(by_name, voters)["weighted"]
-    # So small that weights never outvote a whole vote.
-    small = [1 + weight / (1000 * (1 + sum(weights))) for weight in weights]
-    return {
-        "first": first.points,
-        "chance": 100 * float(by_chance.mean()),
-        "primary": 100 * float(np.where(several, right[0], first.right).mean()),
-        "weights": ballot(sub.pool, voters, sub.rest, small).points,
-    }
-
-
-def agreement(sub: SubPool, voters: Sequence[str]) -> dict[str, float]:
-    """The share of the questions on which two of the voters agree, and their accuracy there and elsewhere."""
-    codes = sub.pool.codes[sub.pool.rows(voters)][:, sub.rest]
-    agree = count_votes(codes).max(axis=0) >= 2
-    right = ballot(sub.pool, voters, sub.rest).right
-    return {
-        "agree_share": 100 * float(agree.mean()),
-        "agree_points": 100 * float(right[agree].mean()),
-        "disagree_points": 100 * float(right[~agree].mean()),
-    }

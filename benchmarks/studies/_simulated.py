@@ -15,11 +15,10 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from advisor.advice.cross_fitting import repeated_folds
 from advisor.advice.gain import Gain, cross_fitted_gain, estimate_gain
-from advisor.advice.sequential import tests_factor
 from advisor.records import ALPHA, TOLERANCE
 from advisor.statistics import Floats, Interval
 
@@ -32,16 +31,8 @@ GAIN = 5.0
 POOL = 8
 CHOSEN = 3
 """Of the candidates of a pool, those with the best accuracy on dev."""
-LOOKS = 11
-"""Sets that a user tries one after the other on the same held-out questions."""
 _LEAST = {False: (0.3, 0.8), True: (0.13, 0.25)}
 """Between what the best mean score lies, for answers that are right or wrong and for graded ones."""
-_POWER_AT = (0.6, 0.57, 0.5)
-"""Best accuracy, agreement and borrowed part of the setting in which power is told."""
-POWER_SETTING = (
-    "gain 5, n = 300, 300 dev questions, members 60, 55 and 51%, of whose numbers' variance 57% is shared; the set has "
-    "that, and half of its own part from theirs"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,32 +98,6 @@ def draw_cell(cell: Cell, count: int, seed: int) -> Drawn:
     return Drawn(np.array(p_values), np.array(p_no_loss), np.array(covered), np.array(covered_90))
 
 
-def draw_power(count: int, seed: int) -> dict[str, Floats]:
-    """P-values at a gain of 5 points on 300 held-out questions, three spread members.
-
-    Returns:
-        ``held_out`` for a set that answered these alone, ``dev`` for one that answered 300 dev questions as well,
-        ``paired`` for the exact two-sided McNemar test against the best member on the held-out questions.
-    """
-    chance, n = np.random.default_rng(seed), 300
-    best, agreement, borrowed = _POWER_AT
-    means = best - np.array(KINDS["spread"][:CHOSEN]) / 100
-    everywhere, held_out = np.ones(2 * n, bool), np.arange(2 * n) >= n
-    found: dict[str, list[float]] = {"held_out": [], "dev": [], "paired": []}
-    for _ in range(count):
-        numbers = _numbers(len(means), 2 * n, agreement, chance)
-        singles = _scores(numbers.of_models(), means)
-        strategy = _scores(_together(numbers, borrowed, chance)[None], np.array([best + GAIN / 100]))[0]
-        found["held_out"].append(estimate_gain(singles, strategy[held_out], held_out).p_no_gain)
-        found["dev"].append(estimate_gain(singles, strategy, everywhere).p_no_gain)
-        own = singles[:, held_out]
-        differences = strategy[held_out] - own[own.mean(axis=1).argmax()]
-        gained, lost = int((differences > 0).sum()), int((differences < 0).sum())
-        p_value = stats.binomtest(gained, gained + lost).pvalue if gained > lost else 1.0
-        found["paired"].append(p_value)
-    return {name: np.array(values) for name, values in found.items()}
-
-
 def draw_chosen(n: int, others: Sequence[float], count: int, seed: int) -> Floats:
     """P-values of a set of the three most accurate of eight models on dev, whose true gain is 0.
 
@@ -157,7 +122,7 @@ def draw_chosen(n: int, others: Sequence[float], count: int, seed: int) -> Float
     return np.array(found)
 
 
-def draw_votes(n: int, count: int, seed: int, *, passed_over: bool = True) -> Floats:
+def draw_votes(n: int, count: int, seed: int) -> Floats:
     """P-values of votes of the three most accurate of eight models on dev, whose true gain is 0.
 
     Seven models are tied and one is so much better that a vote with two of them is right exactly as often. Wrong
@@ -167,7 +132,6 @@ def draw_votes(n: int, count: int, seed: int, *, passed_over: bool = True) -> Fl
         n: Held-out questions; as many dev questions.
         count: How many draws.
         seed: Of all draws.
-        passed_over: Whether the estimate knows the models that were not chosen.
     """
     chance = np.random.default_rng(seed)
     found = []
@@ -175,8 +139,7 @@ def draw_votes(n: int, count: int, seed: int, *, passed_over: bool = True) -> Fl
         tied = chance.uniform(0.55, 0.75)
         scores = ranked(voters(POOL, 2 * n, tied, chance, alike=chance.uniform(0, 0.5)), n)
         asked = scores[:CHOSEN]
-        choices = [(asked, scores[CHOSEN:, :n])] if passed_over else []
-        found.append(cross_fitted_gain(cross_fitted(asked), choices=choices).p_no_gain)
+        found.append(cross_fitted_gain(cross_fitted(asked), choices=[(asked, scores[CHOSEN:, :n])]).p_no_gain)
     return np.array(found)
 
 
@@ -261,19 +224,6 @@ def ranked(scores: Floats, dev: int) -> Floats:
     return scores[np.argsort(-scores[:, :dev].mean(axis=1), kind="stable")]
 
 
-def draw_tried(n: int, count: int, seed: int, *, corrected: bool = True) -> Floats:
-    """The least p-value of 11 sets that are tried one after the other on one held-out set; all gain 0.
-
-    Args:
-        n: Held-out questions; as many dev questions.
-        count: How many draws.
-        seed: Of all draws.
-        corrected: Whether p-values have the product's factor for the tests before.
-    """
-    factors = np.array([tests_factor(test) if corrected else 1 for test in range(1, LOOKS + 1)])
-    return np.array([(each * factors).min() for each in _tries(n, LOOKS, count, seed)])
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A setting in which the set was chosen: its name in a figure's key, what it is, and how to draw p-values."""
@@ -308,28 +258,6 @@ def _choices() -> Iterator[Choice]:
     for n in sizes:
         note = f"the 3 of 3 that are within a gap vote; n = {n:,}"
         yield Choice("limited", note, partial(draw_limited, n))
-    for n in sizes:
-        note = f"as votes, where the estimate does not know the other models; n = {n:,}"
-        yield Choice("votes_unaware", note, partial(draw_votes, n, passed_over=False))
-    for n in (100, 300):
-        note = f"any of {LOOKS} sets on one held-out set, corrected for the sets before; n = {n:,}"
-        yield Choice("eleven_sets", note, partial(draw_tried, n))
-    for n in (100, 300):
-        note = f"likewise, without the correction; n = {n:,}"
-        yield Choice("eleven_sets_unaware", note, partial(draw_tried, n, corrected=False))
-
-
-def _tries(n: int, sets: int, count: int, seed: int) -> Iterator[Floats]:
-    """For each draw the p-values of some sets of three spread members."""
-    chance = np.random.default_rng(seed)
-    held_out = np.arange(2 * n) >= n
-    for _ in range(count):
-        best = chance.uniform(*_LEAST[False])
-        numbers = _numbers(CHOSEN, 2 * n, chance.uniform(0.3, 0.9), chance)
-        singles = _scores(numbers.of_models(), best - np.array(KINDS["spread"][:CHOSEN]) / 100)
-        together = np.stack([_together(numbers, chance.uniform(0, 0.8), chance) for _ in range(sets)])
-        scores = _scores(together, np.full(sets, best))
-        yield np.array([estimate_gain(singles, each[held_out], held_out).p_no_gain for each in scores])
 
 
 @dataclass(frozen=True, slots=True)

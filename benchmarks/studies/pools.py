@@ -1,37 +1,29 @@
-"""What real models say: ``python -m benchmarks.pools``, some minutes; two pages explain the figures.
+"""What real models say: ``python -m benchmarks.pools``, some minutes; docs/pools.md explains the figures.
 
-Three pools of real models' answers (../shared/pools: 721, 800 and 11,971 questions) are read as ``select --logs`` reads
-them. From each pool 300 random sub-pools of 4 to 8 open models within 25 points are drawn. The product's own functions
-choose on 300 dev questions, and other questions judge. A gain is in points over the best single model in hindsight; its
-interval (95%, bootstrap) is over the sub-pools. Votes and cascades are compared with a plain count in 100,000 cases.
+Pools of real models' answers (../shared/pools) are read as ``select --logs`` reads them. From each of three pools 300
+random sub-pools of 4 to 8 open models within 25 points are drawn. The product's own functions choose on 300 dev
+questions, and other questions judge. A gain is in points over the best single model in hindsight; its interval (95%,
+bootstrap) is over the sub-pools. Where all strategies are compared, which takes seconds, it is done on fewer sub-pools
+(``--sub-pools``), of five pools.
 
-Where all strategies are compared, which takes seconds, it is done on fewer sub-pools (``--sub-pools``), of five pools.
-
-``--only command`` measures the time and the memory of ``advisor select --logs`` on the largest pool instead; nothing
-else should run beside it. ``--only labels`` counts the labels that a comparison needs, ``--only recommended`` says what
-the recommendation is worth, ``--only gains`` how true measured gains and their intervals are, and ``--only learned``
-measures the learned vote. With --save each keeps its figures in results/pools_NAME.json. ``--kept`` measures nothing:
-it takes what was kept for ``--tables`` and ``--plots FOLDER``, which make the tables and the plots of the page.
+``--only labels`` counts the labels that a comparison needs, ``--only recommended`` says what the recommendation is
+worth, ``--only gains`` how true measured gains and their intervals are, and ``--only learned`` measures the learned
+vote. With --save each keeps its figures in results/pools_NAME.json.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, pairwise, product
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -41,53 +33,42 @@ from advisor.advice.predict import Prediction, Predictor
 from advisor.advice.recommendation import recommend
 from advisor.choose.rules import fitting_voters, select
 from advisor.jobs.label import DEV_SIZE
-from advisor.records import ALPHA, Limits, Profile, gap, length_ratio
-from advisor.statistics import Floats, resampled_means, scores, z_value
-from advisor.strategies import largest_usual
-from advisor.strategies.cascade import Cascade, cascade_calls
+from advisor.records import ALPHA, Limits, Profile
+from advisor.statistics import resampled_means, scores, z_value
+from advisor.strategies import largest_usual, usual
+from advisor.strategies.cascade import Cascade
+from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.single import Single
-from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData
 from advisor.strategies.vote import Vote
 from advisor.strategies.weighted_vote import WeightedVote, vote_weights
-from benchmarks._measure import RESULTS, ROOT, Figure, arguments, progress, tell
-from benchmarks._pools_page import LEAST, draw, tables
-from benchmarks.studies._learned import learned_figures
+from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks.studies._pools import (
     ANSWERED,
-    ANY,
     LARGE_SIZES,
     NAMES,
     POOLS,
-    RealPool,
     SubPool,
-    agreement,
     ballot,
     ballots,
     by_answer,
     disputed,
     labels_of_two_rounds,
     read_pool,
-    split,
     sub_pools,
-    tie_rules,
     voter_sets,
 )
 from benchmarks.studies.prediction import fit_vote, vote_cases, vote_figures
-from ensemble.methods._votes import NONE, Codes, vote
 
 SUB_POOLS = 300
 COMPARED = 60
 """Sub-pools on which all strategies are compared."""
-SPLITS = 5
-"""Random dev questions for which all triples of open models vote."""
-CASES = 100_000
-GAPS = (0, 10, 15, 20, 25, 100)
-"""Limits of the bins of the third voter's gap, in points."""
-RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0, float("inf"))
-"""Limits of the bins of the largest length ratio to the first voter."""
 _LARGE = ("single", "rules", "top3", "calls3", "calls4", "default", "calls6", "calls7", "gap15", "all")
 """What is told of large sub-pools."""
 _WIDE = 100.0
+TAUGHT = (100, 200, 600)
+"""Labels from which a learned vote learns."""
+TARGETS = {"math-l5": 0.8, "crux": 0.4, "mmlu-pro": 0.5, "bfcl-part": 0.0}
 LABELS = (100, 200, 300, 400)
 GAINED = (4.0, 6.0)
 """Points that a vote truly gains where the power to show it is told."""
@@ -104,7 +85,6 @@ OVER_POOLS = {
 }
 """What is also told as a mean over the pools, with its target; `narrow` and `wide` are the two kinds of sub-pools."""
 _RESAMPLES = 2000
-_COMMAND = "from advisor.cli import main; main()"
 
 Values = dict[str, list[float]]
 
@@ -113,43 +93,20 @@ def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, and keep where asked."""
     parser = arguments(__doc__ or "")
     parser.add_argument("--pools", type=Path, default=POOLS, metavar="FOLDER", help="where the pools are")
-    parser.add_argument(
-        "--only", choices=("command", "labels", "recommended", "gains", "learned"), help="these figures, no others"
-    )
+    parser.add_argument("--only", choices=PARTS, help="these figures, no others")
     parser.add_argument(
         "--sub-pools", type=int, default=COMPARED, metavar="N", help="where all strategies are compared"
     )
-    parser.add_argument("--kept", action="store_true", help="measure nothing, take what was kept")
-    parser.add_argument("--tables", action="store_true", help="print the tables of the two pages, and nothing else")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the plots of the two pages")
     options = parser.parse_args(given)
     folder, quick, count = options.pools, options.quick, 3 if options.quick else options.sub_pools
-    parts: dict[str, Callable[[], Iterable[Figure]]] = {
-        "labels": partial(label_figures, folder, quick),
-        "recommended": partial(recommended_figures, folder, quick, count),
-        "gains": partial(gain_figures, folder, quick, count),
-        "learned": partial(learned_figures, folder, count),
-    }
-    if options.kept:
-        files = [RESULTS / f"{name}.json" for name in ("pools", *(f"pools_{each}" for each in ("command", *parts)))]
-        kept = [json.loads(file.read_text(encoding="utf-8"))["figures"] for file in files if file.is_file()]
-        figures = [Figure(name, **rest) for own in kept for name, rest in own.items()]
-    elif not (folder / f"{NAMES[0]}.jsonl.xz").is_file():
+    if not (folder / f"{NAMES[0]}.jsonl.xz").is_file():
         progress(f"benchmarks.pools: no pools in {folder}; without them nothing can be measured")
         return 0
-    elif options.only:
-        part = partial(command_figures, folder) if options.only == "command" else parts[options.only]
-        tell(f"pools_{options.only}", list(part()), options)
+    if options.only:
+        tell(f"pools_{options.only}", list(PARTS[options.only](folder, quick, count)), options)
         return 0
-    else:
-        figures = [*pool_figures(folder, quick), *check_figures(folder, quick)]
-        figures += [figure for part in parts.values() for figure in part()]
-    if options.tables:
-        print("\n\n".join(tables(figures)))
-    else:
-        tell("pools", figures, options)
-    if options.plots:
-        draw(figures, options.plots)
+    figures = pool_figures(folder, quick)
+    tell("pools", figures + [figure for part in PARTS.values() for figure in part(folder, quick, count)], options)
     return 0
 
 
@@ -183,7 +140,7 @@ def _one_pool(name: str, *, folder: Path, quick: bool) -> list[Figure]:
         ("large_", told, "sub-pools of 10 to 14 models"),
     ):
         figures += [_mean(f"{key}_{part}{row}", own, what) for row, own in values.items()]
-    return [*figures, *_triples(pool, key, 1 if quick else SPLITS)]
+    return figures
 
 
 def _votes(drawn: Sequence[SubPool]) -> Values:
@@ -199,20 +156,14 @@ def _votes(drawn: Sequence[SubPool]) -> Values:
         if sets["rules"] != sets["rules_no_length"]:
             with_rule, without = values["gain_rules"][-1], values["gain_rules_no_length"][-1]
             values["length_rule_dropped"].append(without - with_rule)
-        for name in ("top3", "gap15"):
-            for rule, points in tie_rules(sub, profiles, sets[name]).items():
-                values[f"ties_{rule}_{name}"].append(points - best)
-        for name, value in agreement(sub, sets["top3"]).items():
-            values[name].append(value)
     return values
 
 
 def recommended_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
     """What each way to decide loses, and what the recommendation gains over the default vote, on five pools."""
-    names = [name for name in ANSWERED if (folder / f"{name}.jsonl.xz").is_file()]
-    cases = {name: list(vote_cases(read_pool(name, folder))) for name in names}
+    cases = {name: list(vote_cases(read_pool(name, folder))) for name in _answered(folder, False)}
     values: dict[str, list[float]] = defaultdict(list)
-    for name in names[:2] if quick else names:
+    for name in _answered(folder, quick):
         progress(f"benchmarks.pools: the recommendation on {count} sub-pools of {name}")
         # No prediction may come from the pool that judges it.
         coefficients = {"vote": fit_vote({each: own for each, own in cases.items() if each != name})}
@@ -240,7 +191,6 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
 
     ``never`` vote; vote if a gain is ``shown``; ``always`` vote as by default; always let the set of the paper's
     ``rules`` vote; what the product has ``recommended``; and the ``largest`` expected gain, whatever it costs.
-    ``least_NN`` is ``recommended`` with another least gain for each call, in tenths of a point.
     """
     values: Values = defaultdict(list)
     for sub in drawn:
@@ -273,11 +223,6 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
             "recommended": recommended.result.strategy,
             "largest": tested[0].strategy,
         }
-        for name, least in LEAST.items():
-            with patch("advisor.advice.recommendation.LEAST_PER_CALL", least):
-                other = recommend(compared)
-            if other is not None:
-                choices[name] = other.result.strategy
         values["gain_recommended_minus_default_vote"].append(points[choices["recommended"]] - points[together])
         calls = {each.strategy: each.calls for each in tested}
         for name, strategy in choices.items():
@@ -321,52 +266,6 @@ def _predictions(
     return found | {WeightedVote(tuple(voters), weights): prediction}
 
 
-def _triples(pool: RealPool, key: str, splits: int) -> Iterator[Figure]:
-    """The gain of all triples of open models by the gap of the third and by the length ratio, both as dev says."""
-    found: list[tuple[float, float, float, float]] = []
-    chance = np.random.default_rng(0)
-    for _ in range(splits):
-        dev, rest = split(pool, chance)
-        profiles = {model: pool.profile(model, dev) for model in pool.models}
-        ranked = fitting_voters(list(profiles.values()), Limits(vote_gap=100, max_voters=ANY))
-        alone = 100 * pool.right[:, rest].mean(axis=1)
-        for triple in combinations(ranked, FEWEST_VOTERS):
-            first, *others = (profiles[model] for model in triple)
-            second, third = (gap(first.accuracy, other.accuracy) for other in others)
-            ratio = max(_ratio(first, other) for other in others)
-            points = ballot(pool, triple, rest).points
-            found.append((second, third, ratio, points - alone[pool.rows(triple)].max()))
-    seconds, thirds, ratios, gains = np.array(found).T
-    what = f"of {len(gains):,} triples of open models in {splits} random splits"
-    for low, high in pairwise(GAPS):
-        own = gains[(thirds > (low or -1)) & (thirds <= high)]
-        yield _bin(f"{key}_third_{low}_{high}_gain", own, f"mean and quartiles of {len(own):,} {what}")
-        yield Figure(
-            f"{key}_third_{low}_{high}_share",
-            float((own > 0).mean()) if len(own) else None,
-            note="of these, the share that gains",
-        )
-    plane = np.column_stack([np.ones_like(gains), seconds, thirds])
-    residual = gains - plane @ np.linalg.lstsq(plane, gains, rcond=None)[0]
-    for lowest, highest in pairwise(RATIOS):
-        own = residual[(ratios > (0 if lowest == 1 else lowest)) & (ratios <= highest)]
-        bounds = f"{lowest:g}_{highest:g}".replace(".", "")
-        note = f"gain that a linear fit of the two gaps leaves, mean and quartiles of {len(own):,} {what}"
-        yield _bin(f"{key}_ratio_{bounds}_residual", own, note)
-
-
-def _bin(name: str, values: Floats, note: str) -> Figure:
-    if not len(values):
-        return Figure(name, None, note=note)  # a pool may have no triple of a bin
-    low, high = np.quantile(values, (0.25, 0.75)).tolist()
-    return Figure(name, float(values.mean()), low, high, note=note)
-
-
-def _ratio(a: Profile, b: Profile) -> float:
-    ratio = length_ratio(a.mean_length, b.mean_length)
-    return float("nan") if ratio is None else ratio
-
-
 def _mean(name: str, values: Sequence[float], what: str) -> Figure:
     """A mean with its 95% interval over the sub-pools."""
     # Fewer than the product takes: the intervals on the page were made with these.
@@ -375,49 +274,18 @@ def _mean(name: str, values: Sequence[float], what: str) -> Figure:
     return Figure(name, float(np.mean(values)), float(means[cut]), float(means[-1 - cut]), note=f"{len(values)} {what}")
 
 
-def check_figures(folder: Path, quick: bool) -> Iterator[Figure]:
-    """Votes against a plain count, cascades against votes, and the calls that cascades of three save."""
-    cases = 300 if quick else CASES
-    progress(f"benchmarks.pools: {cases:,} votes, counted one by one")
-    pools = [read_pool(name, folder) for name in (NAMES[:2] if quick else NAMES)]
-    chance, wrong, other, left = np.random.default_rng(0), 0, 0, cases
-    while left:
-        # In turn: made-up answers with many ties and gaps, and the answers of real models.
-        codes = _made_up(chance) if left % 2 else _real(pools[int(chance.integers(len(pools)))], chance)
-        codes = codes[:, :left]
-        winners, calls = vote(codes), cascade_calls(codes)
-        for question, column in enumerate(codes.T.tolist()):
-            wrong += int(winners[question]) != _counted(column)
-            asked = column[: calls[question]]
-            other += column[_counted(asked)] != column[_counted(column)]
-        left -= codes.shape[1]
-    yield Figure("vote_cases", cases, limit="at least 100,000", note="half made up, half of the pools; 1 to 9 models")
-    yield Figure("vote_differences", wrong, limit="0", note="votes that differ from a plain count")
-    yield Figure("cascade_differences", other, limit="0", note="cascades with another answer than the vote")
-    all_saved = []
-    for pool in pools:
-        saved = []
-        for sub in sub_pools(pool, 3 if quick else SUB_POOLS):
-            top = fitting_voters(sub.dev_profiles(), Limits(vote_gap=100, max_voters=FEWEST_VOTERS))
-            saved.append(1 - ballot(pool, top, sub.rest).calls / FEWEST_VOTERS)
-        yield _mean(f"{pool.name.replace('-', '_')}_calls_saved", saved, "sub-pools, the three most accurate models")
-        all_saved += saved
-    figure = _mean("calls_saved", all_saved, "sub-pools of all pools: calls that a cascade of three saves")
-    yield replace(figure, limit="at least 0.15")
-
-
-def label_figures(folder: Path, quick: bool) -> Iterator[Figure]:
+def label_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
     """The share of the questions on which a vote and a single model, both chosen before, give different answers.
 
     Equal answers cancel in a paired comparison, so only the labels of these questions decide it. All pools that have
     answers, with one score for each answer; ``labels_two_rounds`` counts those that choose the models, too.
     """
     means, changed = [], 0
-    names = NAMES[:2] if quick else [name for name in ANSWERED if (folder / f"{name}.jsonl.xz").is_file()]
+    names = _answered(folder, quick)
     for name in names:
         key, pool, shares = name.replace("-", "_"), by_answer(read_pool(name, folder)), []
         rounds: list[tuple[float, float]] = []
-        for sub in sub_pools(pool, 3 if quick else SUB_POOLS):
+        for sub in sub_pools(pool, 5 * count):
             voters = fitting_voters(sub.dev_profiles(), Limits())
             differ, voted, single = disputed(pool, voters, sub.rest)
             if len(voters) >= FEWEST_VOTERS:
@@ -447,7 +315,7 @@ def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
     is the best on the labels. ``power_gain5_n300``: how often 300 labels in all show the gain of the cascade, where the
     other questions tell one of 4 to 6 points.
     """
-    names = NAMES[:2] if quick else [name for name in ANSWERED if (folder / f"{name}.jsonl.xz").is_file()]
+    names = _answered(folder, quick)
     biases: list[float] = []
     covered: list[float] = []
     shown: dict[int, list[float]] = defaultdict(list)
@@ -513,45 +381,55 @@ def _holds(points: float, error: float, truth: float, own: float) -> float:
     return float(abs(points - truth) <= z_value(ALPHA) * float(np.hypot(error, own)))
 
 
-def _counted(answers: Sequence[int]) -> int:
-    """The first model with an answer that most models gave, counted one by one; 0 if no model has an answer."""
-    votes = Counter(answer for answer in answers if answer != NONE)
-    most = max(votes.values(), default=0)
-    return next((place for place, answer in enumerate(answers) if votes[answer] == most and answer != NONE), 0)
+def learned_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
+    """The gains on the sub-pools of each pool, learned from some labels and judged by other questions."""
+    for name in _answered(folder, quick):
+        pool, key = read_pool(name, folder), name.replace("-", "_")
+        values: Values = defaultdict(list)
+        for sub in sub_pools(pool, count):
+            for labels in TAUGHT:
+                _learn(sub, labels, values)
+        for row, own in values.items():
+            target = TARGETS.get(name) if row == f"gain_learned_minus_default_vote_{TAUGHT[-1]}" else None
+            # The targets are those of all labels, which are 600 where a pool has enough questions.
+            figure = _mean(f"{key}_{row.removesuffix(f'_{TAUGHT[-1]}')}", own, "sub-pools; mean with its 95% interval")
+            yield figure if target is None else replace(figure, limit=f"at least {target:g}")
 
 
-def _made_up(chance: np.random.Generator) -> Codes:
-    models, answers = int(chance.integers(1, 10)), int(chance.integers(1, 7))
-    return chance.integers(NONE, answers, (models, 50)).astype(np.int32)
+def _learn(sub: SubPool, labels: int, values: Values) -> None:
+    """What a sub-pool's learned vote gains and costs, with so many labels in all, or as many as it has."""
+    known = np.concatenate([sub.dev, sub.held_out])[:labels]
+    given, judge = sub.answered("dev", known), sub.answered("held_out", sub.judge)
+    dev = sub.answered("dev", known[: min(len(sub.dev), labels // 2)])
+    voters = fitting_voters(list(dev.profiles.values()), Limits())
+    default = usual(voters) if len(voters) >= FEWEST_VOTERS else Single(voters[:1])
+    learned = next(LearnedVote.learn(TrainingData(given, voters[0], voters, can_vote=True)))
+    points, calls = [], []
+    for strategy in (learned, default):
+        responses = [judge.profiles[name] for name in strategy.members]
+        points.append(strategy.apply(responses, judge.task).accuracy)
+        asked = strategy.calls(responses, judge.task, strategy.picks(responses, judge.task))
+        calls.append(float(asked.sum(axis=0).mean()))
+    values[f"gain_learned_minus_default_vote_{labels}"].append(points[0] - points[1])
+    values[f"plain_vote_stays_{labels}"].append(float(learned.same_as is not None))
+    if labels == TAUGHT[-1]:
+        values["gain_learned"].append(points[0] - sub.best(sub.judge))
+        values["calls_learned"].append(calls[0])
+        values["calls_default_vote"].append(calls[1])
 
 
-def _real(pool: RealPool, chance: np.random.Generator) -> Codes:
-    models, questions = pool.codes.shape
-    rows = chance.choice(models, int(chance.integers(1, 10)), replace=False)
-    return pool.codes[rows][:, chance.choice(questions, 51, replace=False)]
+def _answered(folder: Path, quick: bool) -> list[str]:
+    """The pools with answers that are there; two for a quick try."""
+    return [name for name in ANSWERED if (folder / f"{name}.jsonl.xz").is_file()][: 2 if quick else None]
 
 
-def command_figures(folder: Path) -> list[Figure]:
-    """The whole command on 28 models and 12,000 questions, in a separate process."""
-    log = folder / "mmlu-pro.jsonl.xz"
-    with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-I", "-c", _COMMAND, "select", "--quiet"]
-        command += ["--logs", str(log), "--out", place + "/run"]
-        start = time.perf_counter()
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-        _, status, used = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise RuntimeError(f"select --logs ended with {process.returncode}; its message is above")
-        report = Path(place, "run", "report.html").stat().st_size
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    of = "select --logs, 28 models on 11,971 questions"
-    return [
-        Figure("logs_seconds", seconds, limit="at most 60", note=f"{of}, from the log to the report"),
-        Figure("logs_memory_mib", used.ru_maxrss / unit, limit="at most 2,048", note="the most that the process held"),
-        Figure("logs_report_mb", report / 1e6, limit="at most 2", note="size of report.html"),
-    ]
+PARTS: dict[str, Callable[[Path, bool, int], Iterator[Figure]]] = {
+    "labels": label_figures,
+    "recommended": recommended_figures,
+    "gains": gain_figures,
+    "learned": learned_figures,
+}
+"""What is measured besides the votes."""
 
 
 if __name__ == "__main__":

@@ -3,16 +3,15 @@
 It fits the coefficients of `advisor.advice.predict` and says how well they predict sets that they were not fitted on:
 votes of 3 to 5 models in the pool that was left out, one of five (300 dev questions; other questions tell the gain),
 and sets that decode together, in the zoo (results/zoo.json) and of real models (results/real.json), from sets of both
-that share no model with them. A gain is over the best member in hindsight. It also tries other inputs of the votes'
-prediction, and says what other limits of the rules would have come to for decoded sets. With --save the coefficients
-replace advisor/advice/prediction.json, with what they were fitted on.
+that share no model with them. A gain is over the best member in hindsight. It also says what other limits of the rules
+would have come to for decoded sets. With --save the coefficients replace advisor/advice/prediction.json.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +26,8 @@ from advisor.strategies.router import QuestionRouter, dev_scores
 from advisor.strategies.vote import codes_of
 from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks.studies._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, of_zoo, set_gains
-from benchmarks.studies._outcomes import read
 from benchmarks.studies._pools import ANSWERED, NAMES, POOLS, RealPool, read_pool, split
+from benchmarks.studies.zoo import read
 from ensemble.methods._votes import vote
 
 SETS = {3: 400, 4: 150, 5: 150}
@@ -57,29 +56,6 @@ class Case(NamedTuple):
     members: Sequence[Profile]
     gain: float
     error: float
-
-
-def _disagreement(case: Case) -> float:
-    """The share of different answers among all pairs of members, in points."""
-    codes = codes_of(case.members)
-    return 100 * float(np.mean([(one != other).mean() for one, other in combinations(codes, 2)]))
-
-
-def _overruled(case: Case) -> float:
-    """The share of the questions on which the vote takes another answer than the best member's, in points."""
-    codes = codes_of(case.members)
-    return 100 * float((codes[vote(codes), np.arange(codes.shape[1])] != codes[0]).mean())
-
-
-INPUTS: Mapping[str, Callable[[Case], tuple[float, ...]]] = {
-    "gaps": lambda case: (1.0, *case.gaps),
-    "size": lambda case: (1.0, *case.gaps, float(case.size)),
-    "headroom": lambda case: (1.0, *case.gaps, 100 - case.members[0].accuracy),
-    "disagreement": lambda case: (1.0, *case.gaps, _disagreement(case)),
-    "overruled": lambda case: (1.0, *case.gaps, _overruled(case)),
-    "overruled_by_gaps": lambda case: (_overruled(case) * np.array((1.0, *case.gaps))).tolist(),
-}
-"""What could predict the gain of a vote, from answers to the dev questions; the product takes the first."""
 
 
 class Quality(NamedTuple):
@@ -124,7 +100,6 @@ def main(given: Sequence[str] | None = None) -> int:
     pools = [of_zoo(read()), *of_real()]
     figures = [
         *vote_figures(cases),
-        *input_figures(cases),
         *decoded_figures(pools, 1 if options.quick else _CASES),
         *limit_figures(pools),
         *(Figure(f"route_{key}", value, note="points; gain of routers") for key, value in fit_route(routers).items()),
@@ -221,25 +196,6 @@ def vote_figures(cases: dict[str, list[Case]]) -> Iterator[Figure]:
             yield Figure(f"prediction_rmse_{key}{end}", quality.rmse, note=f"points; {note}")
             yield Figure(f"prediction_coverage_{key}{end}", quality.coverage, note=f"of 90% intervals; {note}")
             yield Figure(f"prediction_ranks_{key}{end}", quality.ranks, note=f"rank correlation; {note}")
-
-
-def input_figures(cases: Mapping[str, Sequence[Case]]) -> Iterator[Figure]:
-    """How far predictions by several inputs are from the gains in the pool that is left out, before any is measured."""
-    gains = {name: np.array([case.gain for case in own]) for name, own in cases.items()}
-    noise = {name: float(np.mean([case.error**2 for case in own])) for name, own in cases.items()}
-    for inputs, of in INPUTS.items():
-        matrices = {name: np.array([of(case) for case in own]) for name, own in cases.items()}
-        errors = []
-        for left in cases:
-            others = [name for name in cases if name != left]
-            known = (
-                np.concatenate([matrices[name] for name in others]),
-                np.concatenate([gains[name] for name in others]),
-            )
-            residuals = gains[left] - matrices[left] @ np.linalg.lstsq(*known, rcond=None)[0]
-            errors.append(max(float(np.mean(residuals**2)) - noise[left], 0.0) ** 0.5)
-        note = f"points; votes by these inputs, mean of {len(cases)} pools left out, and the least and the most"
-        yield Figure(f"prediction_prior_rmse_{inputs}", float(np.mean(errors)), min(errors), max(errors), note=note)
 
 
 def route_cases(pool: RealPool, quick: bool = False) -> Iterator[tuple[float, float]]:

@@ -3,24 +3,18 @@
 Four real models answer three tasks, each alone on 300 dev and 350 held-out questions: a choice (SciQ), short free
 answers (TriviaQA) and a translation (Multi30k). Every pair and triple of them answers the held-out ones by `unite`, the
 primary of a set being the member that is best on dev. Other methods and other k run on the two best models without
-TinyLlama, which takes most of the time. Votes and cascades come from the models' own answers. Then the ways to decode
-are compared, and timed.
+TinyLlama, which takes most of the time. Votes and cascades come from the models' own answers.
 
-The GGUF files are dequantized, into bfloat16 for the answers, and into float32 where texts have to be equal. Responses
-are stored as soon as they exist, so a run that was stopped goes on where it was. ``--only TASK`` just answers a task,
-so that processes can share the work; ``--only ways`` just compares and times; ``--stored`` runs no model for answers,
-and leaves out what is not stored; ``--only llama --llama PYTHON`` times llama.cpp beside this decoder, in a Python that
-has `cyllama`. ``python -m benchmarks._real_page`` writes the page again.
+The GGUF files are dequantized into bfloat16. Responses are stored as soon as they exist, so a run that was stopped goes
+on where it was. ``--only TASK`` just answers a task, so that processes can share the work; ``--stored`` runs no model,
+and leaves out what is not stored. ``python -m benchmarks._pages`` writes the page again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -40,20 +34,11 @@ from advisor.strategies.cascade import Cascade, cascade_calls
 from advisor.strategies.vote import codes_of
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks import Task, load_task
-from benchmarks._decoding import BATCH, DRAFTED_LIMITS, PLAIN_LIMIT, Work, pair_figures
-from benchmarks._measure import ROOT, Figure, Timer, arguments, progress, spread, tell
+from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks._plans import plain_plan
-from benchmarks.equality import test_modules
-from benchmarks.studies import _llama_cpp
-from benchmarks.studies._llama_cpp import ids
-from benchmarks.studies._outcomes import answer_digits
 from benchmarks.studies.real_models import FOLDER, TASKS, RealModel, there
-from ensemble import Ensemble
-from ensemble.decode.settings import Settings
-from ensemble.models.load import load_member
-from ensemble.models.member import LocalMember
+from benchmarks.studies.zoo import answer_digits
 from ensemble.models.spec import Checkpoint, ModelSpec
-from ensemble.runtime.model_runner import ModelRunner
 
 COMMAND = "python -m benchmarks.studies.real"
 DEV, HELD_OUT = 300, 350
@@ -64,29 +49,10 @@ KS = (2, 5, 20)
 """Besides the default."""
 SLOW = "tinyllama-1.1b"
 """The model whose sets are decoded by `unite` alone."""
-WAYS = "ways"
-LLAMA = "llama"
-COMPARED = {
-    ("smollm2-135m", "stories15m"): 4,
-    ("gemma3-270m", "smollm2-135m"): 4,
-    ("gemma3-270m", "smollm2-135m", "stories15m"): 4,
-}
-"""Sets whose texts are compared, and how many prompts of a task they continue; in float32."""
-TIMED = (("gemma3-270m", "smollm2-135m"), ("smollm2-135m", "stories15m"))
-"""Pairs that are timed; in float32."""
 GAPS = (0.0, 10.0, 20.0, 100.0)
 """Points between the last member of a set and its primary, on dev: limits of groups of sets."""
 RATIOS = (1.0, 1.5, 2.0, 100.0)
 """Largest ratios of mean lengths, likewise."""
-KEYS = (
-    "differences",
-    "plain_over_members",
-    "speculative_over_primary",
-    "table_models",
-    "held_out_questions",
-    "hours",
-)
-"""What is always in the JSON object; null where it was not measured."""
 
 Members = tuple[str, ...]
 
@@ -126,39 +92,21 @@ class TaskAnswers:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Answer, measure, print, and keep where asked; 1 where texts differ."""
+    """Answer, measure, print, and keep where asked."""
     parser = arguments((__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where make real put models and questions")
     parser.add_argument("--cache", type=Path, help="where responses are stored; a folder in that one by default")
     parser.add_argument("--stored", action="store_true", help="take the answers that are stored, and no others")
-    parser.add_argument("--llama", type=Path, help="a Python with cyllama, to time llama.cpp beside this decoder")
-    parser.add_argument(
-        "--only", choices=(*TASKS, WAYS, LLAMA), action="append", help="just this; can be given several times"
-    )
+    parser.add_argument("--only", choices=TASKS, help="just answer this task")
     options = parser.parse_args(given)
     if options.threads:
         torch.set_num_threads(options.threads)
-    names = options.only or [*TASKS, WAYS]
-    if LLAMA in names and options.llama is None:
-        parser.error("--only llama needs --llama PYTHON")
-    answers = {name: answer(name, options) for name in TASKS if name in names}
-    figures: list[Figure] = []
-    table: dict[str, Any] = {}
-    if len(answers) == len(TASKS):
-        table = {name: rows_of(each) for name, each in answers.items()}
-        figures += answer_figures(table)
-    if WAYS in names:
-        figures += [*equality_figures(options), *time_figures(options)]
-    if options.llama is not None:
-        figures += llama_figures(options)
-    if options.only and options.save and not table:
-        # Only the ways were measured again.
-        path = options.save / "real.json"
-        table = json.loads(path.read_text(encoding="utf-8")).get("table", {}) if path.exists() else {}
-    measured = {figure.name for figure in figures}
-    figures += [Figure(key, None, note="not measured here") for key in KEYS if key not in measured and not options.only]
-    tell("real", figures, options, table=table)
-    return int(any(figure.name == "differences" and figure.value for figure in figures))
+    if options.only:
+        answer(options.only, options)
+        return 0
+    table = {name: rows_of(answer(name, options)) for name in TASKS}
+    tell("real", list(answer_figures(table)), options, table=table)
+    return 0
 
 
 def answer(name: str, options: argparse.Namespace) -> TaskAnswers:
@@ -333,107 +281,6 @@ def _gains(name: str, rows: Sequence[Mapping[str, Any]], note: str) -> Iterator[
         for word, sign in (("better", 1), ("worse", -1)):
             shown = sum(row["p"] <= 0.05 and sign * row["gain"] > 0 for row in rows)
             yield Figure(f"{name}_{word}", shown, note=f"with p of at most 0.05; {note}")
-
-
-def members_of(names: Sequence[str], options: argparse.Namespace) -> list[LocalMember]:
-    """Some models, loaded in float32, without their chat templates; none if one is missing."""
-    known = {model.name: model for model in there(options.folder)}
-    if not set(names) <= set(known):
-        return []
-    specs = [spec(known[name], options.folder, "float32") for name in names]
-    return [load_member(replace(each, chat_template="never")) for each in specs]
-
-
-def equality_figures(options: argparse.Namespace) -> Iterator[Figure]:
-    """How many texts come out otherwise in another way to decode than one by one and without drafts."""
-    (ways,) = test_modules("ways")
-    texts, found = 0, list[str]()
-    for names, count in COMPARED.items():
-        members = members_of(names, options)
-        for task in ("triviaqa", "translation") if members else ():
-            progress(f"benchmarks.studies.real: the ways to decode, {', '.join(names)}, {task}")
-            limit = 1 if options.quick else count
-            questions = load_task(TASKS[task], split="held_out", data_dir=options.folder, limit=limit)
-            prompts = [example.prompt for example in questions.examples]
-            settings, ensemble = Settings(questions.max_new_tokens, questions.stop), Ensemble(members, k=K)
-            plain = ways.decode(ensemble, prompts, settings)
-            texts += len(plain) * (len(ways.WAYS) + 1)
-            found += ways.differences(ensemble, prompts, settings, plain)
-    if texts:
-        note = f"of {texts} texts that were drafted, batched, traced or streamed, in float32; {'; '.join(found[:3])}"
-        yield Figure("differences", len(found), limit="0", note=note.removesuffix("; "))
-
-
-def time_figures(options: argparse.Namespace) -> Iterator[Figure]:
-    """The times of decoding together over those of the members; of all pairs the worst."""
-    timer = Timer(options.rounds or (1 if options.quick else 3), options.clock)
-    figures = []
-    for names in TIMED:
-        if members := members_of(names, options):
-            progress(f"benchmarks.studies.real: times, {', '.join(names)}")
-            path = TASKS["translation"]
-            questions = load_task(path, split="held_out", data_dir=options.folder, shots=0, limit=BATCH)
-            prompts = [example.prompt for example in questions.examples]
-            work = Work(prompts, 1 if options.quick else 3, 4 if options.quick else questions.max_new_tokens)
-            suffix = "_" + "_".join(name.partition("-")[0] for name in names)
-            figures += pair_figures(members, work, timer, suffix, note=f"{' + '.join(names)}, float32")
-    yield from figures
-    for name, limit in (("plain_over_members", PLAIN_LIMIT), ("speculative_over_primary", DRAFTED_LIMITS["_middle"])):
-        own = [figure for figure in figures if figure.name.startswith(f"{name}_") and "batch" not in figure.name]
-        if own:
-            worst = max(own, key=lambda figure: figure.value or 0)
-            yield replace(worst, name=name, limit=limit)
-
-
-def llama_figures(options: argparse.Namespace) -> Iterator[Figure]:
-    """How many times as fast llama.cpp is as this decoder, on the same GGUF files and one thread."""
-    torch.set_num_threads(1)
-    for model in there(options.folder):
-        path = options.folder / model.path
-        if not path.is_file():
-            continue
-        progress(f"benchmarks.studies.real: llama.cpp, {model.name}")
-        own = {dtype: load_member(spec(model, options.folder, dtype)) for dtype in ("bfloat16", "float32")}
-        speedups: dict[str, list[float]] = {}
-        logits = ""
-        for _ in range(options.rounds or (1 if options.quick else 3)):
-            command = [options.llama, ROOT / "benchmarks" / "_llama_cpp.py", path]
-            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            theirs = json.loads(printed.splitlines()[-1])
-            logits = theirs.pop("logits")
-            for dtype, member in own.items():
-                for part, seconds in step_seconds(member).items():
-                    speedups.setdefault(f"{part}_{dtype}", []).append(seconds / theirs[part])
-        for key, rounds in speedups.items():
-            name = f"llama_{key}_{model.name}".replace("-", "_").replace(".", "")
-            yield spread(name, rounds, note=f"times as fast as this decoder; {model.name}, {model.weights}")
-        note = f"whether the binding gives logits; {model.name}; {logits}"
-        yield Figure(f"llama_logits_{model.name}".replace("-", "_").replace(".", ""), float(not logits), note=note)
-
-
-@torch.inference_mode()
-def step_seconds(member: LocalMember) -> dict[str, float]:
-    """Seconds of the processor for each token of a prompt, of one text, and of several at once; logits included."""
-
-    def timed(tokens: int, run: Callable[[], object]) -> float:
-        start = time.process_time()
-        run()
-        return (time.process_time() - start) / tokens
-
-    def steps(runner: ModelRunner, rows: int, count: int) -> None:
-        for n in range(count):
-            runner.feed([length + n for length in lengths], [[token] for token in ids(rows)])
-
-    one, many = member.runner(), member.runner()
-    lengths = [_llama_cpp.PROMPT]
-    one.admit([ids(8)])  # the first pass prepares kernels
-    one.drop([])
-    found = {"prompt": timed(_llama_cpp.PROMPT, lambda: one.admit([ids(_llama_cpp.PROMPT)]))}
-    found["one"] = timed(_llama_cpp.STEPS, lambda: steps(one, 1, _llama_cpp.STEPS))
-    many.admit([[token] for token in ids(_llama_cpp.BATCH)])
-    lengths, count = [1] * _llama_cpp.BATCH, _llama_cpp.STEPS // 2
-    found["many"] = timed(count * _llama_cpp.BATCH, lambda: steps(many, _llama_cpp.BATCH, count))
-    return found
 
 
 def _seconds(profile: Profile) -> float:

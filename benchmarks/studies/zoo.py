@@ -1,6 +1,8 @@
-"""The zoo's outcomes: what every model, and every pair and triple of them, came to on each question.
+"""The zoo: small models, all pairs and triples of which decode together: ``python -m benchmarks.studies.zoo``.
 
-Decoding all sets takes minutes of a core for each, so their outcomes are kept, small enough for a repository:
+The models are the demo's, and more of the same kind from other seeds, tokenizers and lengths of training. The latter
+are trained by the demo's own script and kept in the user's cache folder. Training takes about ten minutes a model on
+one core, and decoding a set minutes, so what came out is kept in results/zoo.json, small enough for a repository:
 
     model   a hexadecimal digit a question: 0 right, f no answer, else which of the wrong answers to that question it is
             (two models with the same digit gave the same answer); and two digits for the length of the response
@@ -11,8 +13,12 @@ Sets decode in the order of their members' accuracy on the demo's dev questions,
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import multiprocessing
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -23,21 +29,59 @@ from numpy.typing import NDArray
 
 from advisor.choose.rules import select
 from advisor.config import InferenceConfig, RunConfig
+from advisor.demo.train import HERE, RECIPES, TrainingRecipe, make_model
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import ResponseCache
-from advisor.statistics import Floats, scores
+from advisor.statistics import scores
 from advisor.tasks import Task, load_task
 from benchmarks._measure import RESULTS, progress
 from benchmarks._plans import plain_plan
+from ensemble.common.files import default_cache_dir
 from ensemble.models.spec import Checkpoint, ModelSpec
 
+EXTRA = (
+    TrainingRecipe("zoo-llama", "llama", "unigram", 240, "terse", 1500, 11),
+    TrainingRecipe("zoo-mistral", "mistral", "byte_level", 480, "terse", 1500, 12),
+    TrainingRecipe("zoo-neox", "gpt_neox", "sentencepiece_bpe", 400, "terse", 1300, 13),
+    TrainingRecipe("zoo-olmo", "olmo2", "unigram", 240, "terse", 1300, 14),
+)
+"""What the zoo has besides the demo's models; the numbers of steps were chosen once, before any of it was measured."""
 KEPT = RESULTS / "zoo.json"
 _WRONG, _NONE = 1, 15
 _LONGEST = 255
 _ROWS = 256
 """Questions at a time: the models are so small that a step of many rows takes hardly longer than one of few."""
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Train what is missing, decode all sets, and keep what came out."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="these of the zoo; all without")
+    parser.add_argument("--questions", type=int, default=500, help="how many of the demo's 1,000")
+    parser.add_argument("--largest", type=int, choices=(2, 3), default=3, help="pairs, or triples too")
+    options = parser.parse_args(given)
+    known = folders()
+    wanted = {name: known[name] for name in options.models or known}
+    keep(decode(wanted, default_cache_dir() / "benchmarks", options.questions, options.largest))
+    return 0
+
+
+def folders() -> dict[str, Path]:
+    """Each model's folder by name, the demo's first; those that are missing are trained before."""
+    own = {recipe.name: default_cache_dir() / "zoo" / recipe.name for recipe in EXTRA}
+    missing = [recipe for recipe in EXTRA if not (own[recipe.name] / "training.json").is_file()]
+    if missing:
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+            for task in [pool.submit(make_model, recipe, own[recipe.name]) for recipe in missing]:
+                task.result()
+    return demo_folders() | own
+
+
+def demo_folders() -> dict[str, Path]:
+    """The folders of the demo's models, which come with the project."""
+    return {recipe.name: HERE / "models" / recipe.name for recipe in RECIPES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +104,6 @@ class Outcomes:
     def questions(self) -> int:
         """How many there are."""
         return len(next(iter(self.profiles.values())).answers)
-
-    @property
-    def largest(self) -> int:
-        """Members of the largest sets; all sets that are not larger are there."""
-        return max(map(len, self.sets))
-
-    def ordered(self, models: Iterable[str]) -> tuple[str, ...]:
-        """Members as they decode together, the primary first."""
-        return tuple(sorted(models, key=self.models.index))
-
-    def together(self, models: Iterable[str], name: str = "unite") -> Profile:
-        """The answers of a set; of these only whether they are right is known."""
-        right = self.sets[self.ordered(models)]
-        ids = [answer.id for answer in self.profiles[self.models[0]].answers]
-        return Profile(name, tuple(_answer(id_, 0 if one else _WRONG, 1) for id_, one in zip(ids, right, strict=True)))
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has them."""
@@ -161,9 +190,7 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
 def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> RunConfig:
     # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
     candidates = tuple(ModelSpec(Checkpoint(str(folder)), name, dtype="float32") for name, folder in folders.items())
-    return plain_plan(
-        candidates, dev, cache_dir, "python -m benchmarks.studies.advice --decode", InferenceConfig(batch_size=_ROWS)
-    )
+    return plain_plan(candidates, dev, cache_dir, "python -m benchmarks.studies.zoo", InferenceConfig(batch_size=_ROWS))
 
 
 def _by_accuracy(profiles: Sequence[Profile]) -> tuple[str, ...]:
@@ -186,6 +213,5 @@ def _unpacked_model(name: str, kept: Mapping[str, str]) -> Profile:
     return Profile(name, tuple(_answer(f"test-{n}", int(digit, 16), length) for n, (digit, length) in pairs))
 
 
-def scores_of(profiles: Iterable[Profile]) -> Floats:
-    """Scores, models by questions."""
-    return np.stack([scores(profile) for profile in profiles])
+if __name__ == "__main__":
+    sys.exit(main())
