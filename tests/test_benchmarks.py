@@ -14,7 +14,7 @@ import torch
 from servers import as_json, raw_server
 
 from advisor.records import Answer, Profile
-from benchmarks import _pages, decode, fusion, gpu, profiling, serving, start, steps
+from benchmarks import _pages, decode, gpu, profiling, serving, start, steps
 from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from benchmarks._proxies import delayed, recorded
@@ -36,13 +36,6 @@ def test_decode_prints_one_json_object_with_every_promised_ratio(capsys):
     assert all(value is None or value > 0 for value in printed.values())
     for name in ("step_over_topk", "plain_over_members_middle", "tables_first_s", "tables_again_s", "peak_memory_mib"):
         assert printed[name] is not None, name
-
-
-def test_fusion_prints_one_json_object_with_shares(capsys):
-    assert fusion.main(["--quick", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert len(printed) == 16
-    assert all(0 <= value <= 1 for value in printed.values())
 
 
 def test_start_prints_one_json_object_with_every_figure(capsys):
