@@ -17,7 +17,6 @@ from advisor.options.option import Options
 from advisor.options.select import SelectOptions
 from advisor.options.shared import (
     CheckJudgeOptions,
-    ConfidenceOptions,
     DecodingOptions,
     FusionOptions,
     InferenceOptions,
@@ -30,9 +29,8 @@ from advisor.options.shared import (
     split_names,
 )
 from advisor.pool.pool_file import entries_named, read_line, read_pool
-from advisor.pool.quantization import with_quantization
 from advisor.pool.weights import check_weights
-from advisor.records import Limits
+from advisor.records import MOST_QUESTIONS, Limits
 from advisor.strategies.fusion import check_prompt
 from advisor.tables.streams import Notes
 from advisor.tasks import Task, load_task
@@ -78,7 +76,7 @@ class InferenceConfig(InferenceOptions, SeedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceOptions, SeedOptions):
+class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions):
     """What a run does: these options, and what is loaded for it.
 
     Attributes:
@@ -138,7 +136,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
         options.needed_task()
         # Checked before the task is loaded as well, because that may take a download.
         check_decodes(options.method)
-        pool = with_quantization(read_pool(options.pool), options.quantization)
+        pool = read_pool(options.pool)
         candidates = entries_named(pool, split_names(options.only or ""), options.pool)
         check_keys(candidates, options)
         if options.budget is not None and (unpriced := [each.name for each in candidates if each.price is None]):
@@ -153,13 +151,13 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
         held_out = None
         if not options.no_verify:
             # With a limit they come in the order of the seed, so that the first ones are a sample of all.
-            asked = replace(options, limit=options.max_questions) if options.until_sure else options
+            asked = replace(options, limit=options.limit or MOST_QUESTIONS) if options.until_sure else options
             held_out = load_split(asked, "held_out", options.seed, needs_reference=needs_reference)
             held_out.check_allowed()
             # A held-out split never has a question of the dev split, but it may have those of another split.
             if dev.split != "dev":
                 check_disjoint(dev, held_out, "the held-out ones that the set is verified on", "add --no-verify")
-        groups = (DecodingOptions, FusionOptions, VerificationOptions, ConfidenceOptions, SeedOptions)
+        groups = (DecodingOptions, FusionOptions, VerificationOptions, SeedOptions)
         names = {field.name for group in groups for field in fields(group)}
         config = cls(
             candidates=candidates,
@@ -177,20 +175,18 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, ConfidenceO
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogsConfig(LogsOptions, ConfidenceOptions, SeedOptions):
+class LogsConfig(LogsOptions, SeedOptions):
     """A run on the responses of logs, in which no model runs: these options, and what is read for it.
 
     Attributes:
         models: Globs of the models to take; empty for all.
         scoring: Scores the responses again; None for the scores of the logs.
-        dev_size: Questions that choose, at least 1; None for 300, at most half of all.
         rules: The limits.
         command: The command line, for the record.
     """
 
     models: tuple[str, ...] = ()
     scoring: Scoring | None = None
-    dev_size: int | None = None
     rules: Limits = Limits()
     command: str = ""
 
@@ -201,10 +197,10 @@ class LogsConfig(LogsOptions, ConfidenceOptions, SeedOptions):
         Raises:
             InputError: The responses cannot be scored as the options say.
         """
-        names = {field.name for group in (LogsOptions, ConfidenceOptions, SeedOptions) for field in fields(group)}
+        names = {field.name for group in (LogsOptions, SeedOptions) for field in fields(group)}
         chosen: dict[str, Any] = {}
         if isinstance(options, SelectOptions):
-            chosen = {"models": split_names(options.only or ""), "dev_size": options.dev_size, "rules": options.limits}
+            chosen = {"models": split_names(options.only or ""), "rules": options.limits}
         task = None if isinstance(options, CompareOptions) else options.task
         return cls(
             **chosen,

@@ -34,7 +34,7 @@ def profile(model: str, scores: Sequence[float] | np.ndarray, lengths: list[int]
     )
 
 
-def together(gained: int, lost: int, both: int, n: int, *, on_dev: bool = False, alpha: float = 0.05) -> StrategyResult:
+def together(gained: int, lost: int, both: int, n: int, *, on_dev: bool = False) -> StrategyResult:
     """Unite of a and b on held-out questions, with b always wrong; on as many dev questions a is as accurate."""
     ensemble = [1] * gained + [0] * lost + [1] * both + [0] * (n - gained - lost - both)
     best = [0] * gained + [1] * lost + [1] * both + [0] * (n - gained - lost - both)
@@ -47,7 +47,7 @@ def together(gained: int, lost: int, both: int, n: int, *, on_dev: bool = False,
     sets = {strategy: profile("unite", ensemble)}
     dev = AnsweredSplit(task, alone, sets if on_dev else {})
     held_out = AnsweredSplit(task, alone, sets)
-    found = compare_strategies(dev, held_out, can_vote=False, alpha=alpha).results
+    found = compare_strategies(dev, held_out, can_vote=False).results
     return next(each for each in found if each.strategy == strategy)
 
 
@@ -105,16 +105,6 @@ def test_an_interval_that_leaves_out_zero_without_correction_is_explained() -> N
     assert result.gain.interval()[0] > 0 and result.shown == "not_yet"
     assert "The interval has no correction, so it leaves out 0." in advise(FITTING, result).text
     assert "has no correction" not in advise(FITTING, together(gained=60, lost=40, both=361, n=500)).text
-
-
-def test_the_confidence_is_an_option() -> None:
-    figures = {"gained": 60, "lost": 34, "both": 361, "n": 500}
-    assert advise(FITTING, together(**figures, alpha=0.001), alpha=0.001).verdict == "unclear"
-    advice = advise(FITTING, together(**figures, alpha=0.02), alpha=0.02)
-    assert advice.verdict == "better"
-    assert "tested with 96% confidence." in advice.text
-    assert "96% interval" in advice.text
-    assert "alpha" not in advise(FITTING, together(**figures)).text
 
 
 @pytest.mark.parametrize("run", [None, together(gained=20, lost=15, both=300, n=500)])

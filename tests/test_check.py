@@ -352,8 +352,6 @@ def test_an_odd_run_is_one_line(vote: Place, change: Callable[[dict[str, Any]], 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--confidence", "1"), "--confidence 1: give a number above 0 and below 1"),
-        (("--confidence", "nan"), "--confidence nan"),
         (("--min-gain", "-1"), "--min-gain -1: give points from 0 to 100"),
         (("--limit", "0"), "--limit 0: give at least 1 question"),
         (("--seed", "-1"), "--seed -1"),

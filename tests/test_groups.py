@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from advisor.advice.groups import GroupGain, group_gains, group_warnings
+from advisor.pooling import pooled_groups
 
 
 def simulate_groups(
@@ -113,7 +114,7 @@ def test_no_difference_at_all_has_narrow_intervals_around_zero() -> None:
 
 
 def test_the_estimate_and_the_interval_are_those_of_a_slow_posterior() -> None:
-    gains = group_gains(*some(("a", 60, 20, 4), ("b", 30, 3, 6), ("c", 12, 1, 0), ("d", 90, 9, 9)), alpha=0.05)
+    gains = group_gains(*some(("a", 60, 20, 4), ("b", 30, 3, 6), ("c", 12, 1, 0), ("d", 90, 9, 9)))
     means, errors = (np.array([getattr(gain, name) for gain in gains]) / 100 for name in ("observed", "error"))
     # Every pair of a centre and a spread, weighted by the probability of the observed gains.
     centres, spreads = np.meshgrid(np.linspace(-3, 3, 1501), np.linspace(0.0, 1, 1001))
@@ -142,14 +143,13 @@ def test_intervals_cover_and_no_group_is_called_hurt_by_chance(cluster: int) -> 
                 10, spread, 0.3, chance, mean=0.02 if spread else 0.0, cluster=cluster
             )
             labels = [str(label) for label in clusters] if cluster > 1 else None
-            gains = group_gains(values, [f"{place:02}" for place in places], labels, 0.025 if spread else 0.05)
+            groups = [f"{place:02}" for place in places]
             if spread:
-                covered += [
-                    low <= truth <= high
-                    for (low, high), truth in zip((g.interval for g in gains), 100 * truths, strict=True)
-                ]
+                found = pooled_groups(values, groups, labels, 0.025)
+                assert found is not None
+                covered += ((found.low <= truths) & (truths <= found.high)).tolist()
             else:
-                lost += any(gain.shown == "no" for gain in gains)
+                lost += any(gain.shown == "no" for gain in group_gains(values, groups, labels))
     assert np.mean(covered) >= 0.91
     assert lost / 60 <= 0.13
 

@@ -191,12 +191,6 @@ def test_the_questions_of_a_split_keep_their_clusters(tmp_path: Path) -> None:
     assert clusters_of(joined(tmp_path, rows).task("held_out", [0, 4, 7], 0)) is None
 
 
-@pytest.mark.parametrize("size", [0, 4, 100])
-def test_a_dev_size_that_leaves_no_question_on_a_side_is_refused(tmp_path: Path, size: int) -> None:
-    with pytest.raises(InputError, match="give 1 to 3"):
-        joined(tmp_path, [row(n, "a") for n in range(4)]).split(0, size)
-
-
 def test_a_cluster_field_that_questions_lack_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="2 of 3 questions have no such field"):
         joined(tmp_path, [row(0, "a", group="x"), row(1, "a"), row(2, "a")], options=LogOptions(cluster="group"))

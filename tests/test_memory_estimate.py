@@ -22,7 +22,7 @@ from advisor.pool.fit import check_candidates, check_together, need_of_model, to
 from advisor.pool.placement import place as placed_of
 from advisor.pool.placement import place_models
 from advisor.pool.pool_file import read_pool
-from advisor.pool.quantization import check_quantization, kind_of, quantization_config, with_quantization
+from advisor.pool.quantization import check_quantization, quantization_config
 from ensemble.errors import InputError
 from ensemble.models.hub import weights_on_hub
 from ensemble.models.load import quantization_of
@@ -295,16 +295,9 @@ def test_a_quantisation_is_the_configuration_that_transformers_gets(kind: str) -
         assert (made.bnb_4bit_quant_type, made.bnb_4bit_compute_dtype) == ("nf4", torch.bfloat16)
 
 
-def test_a_line_goes_before_the_command_and_gguf_files_and_servers_stay(tmp_path: Path) -> None:
-    save(tmp_path / "a", 64, 1)
-    save(tmp_path / "b", 64, 1)
+def test_a_gguf_file_keeps_its_own_quantization(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"")
     pool = tmp_path / "models.txt"
-    pool.write_text("a quantization=8bit\nb\nm.gguf\nopenai:http://127.0.0.1:1/v1#x\n", encoding="utf-8")
-    found = with_quantization(read_pool(str(pool)), "4bit")
-    assert [kind_of(each.quantization) for each in found] == ["8bit", "4bit", None, None]
-    with pytest.raises(InputError, match="--quantization 3bit: not one of 4bit, 8bit"):
-        with_quantization((), "3bit")
     pool.write_text("m.gguf quantization=4bit\n", encoding="utf-8")
     with pytest.raises(InputError, match="a GGUF file defines its own quantization"):
         read_pool(str(pool))
@@ -312,7 +305,9 @@ def test_a_line_goes_before_the_command_and_gguf_files_and_servers_stay(tmp_path
 
 def test_without_a_gpu_quantisation_is_refused_before_anything_is_loaded(place: Place, models: Path) -> None:
     place.job(models)
-    line = place.refused("select", "--pool", "models.txt", "--task", "task.yaml", "--quantization", "4bit")
+    pool = place.folder / "models.txt"
+    pool.write_text(pool.read_text(encoding="utf-8").replace("\n", " quantization=4bit\n"), encoding="utf-8")
+    line = place.refused("select", "--pool", "models.txt", "--task", "task.yaml")
     assert "alpha: quantization=4bit needs a CUDA GPU, and it runs on cpu" in line
     with pytest.raises(InputError, match="needs a CUDA GPU"):
         check_set([ModelSpec(Checkpoint(str(models / "alpha")), "a", quantization=quantization_config("8bit"))])

@@ -71,21 +71,17 @@ def refused(options: type[Options], **given: Any) -> str:
         (SelectOptions, {"max_length_ratio": math.inf}, "--max-length-ratio inf: give a ratio of at least 1"),
         (SelectOptions, {"max_models": 0}, "--max-models 0: give at least 1"),
         (SelectOptions, {"max_voters": 2}, "--max-voters 2: a vote needs 3 models; give 3 or more, or 1 for no vote"),
-        (SelectOptions, {"confidence": 0.0}, "--confidence 0: give a number above 0 and below 1, for example 0.9"),
-        (SelectOptions, {"confidence": 1.0}, "--confidence 1: give a number above 0 and below 1, for example 0.9"),
-        (SelectOptions, {"confidence": math.nan}, "--confidence nan: give a number above 0 and below 1"),
+        (CompareOptions, {"confidence": 0.0}, "--confidence 0: give a number above 0 and below 1, for example 0.95"),
+        (CompareOptions, {"confidence": 1.0}, "--confidence 1: give a number above 0 and below 1, for example 0.95"),
+        (CompareOptions, {"confidence": math.nan}, "--confidence nan: give a number above 0 and below 1"),
         (SelectOptions, {"k": 0}, "--k 0: give at least 1"),
         (SelectOptions, {"max_new_tokens": 0}, "--max-new-tokens 0: give at least 1"),
         (SelectOptions, {"batch_size": 0}, "--batch-size 0: give at least 1"),
         (SelectOptions, {"dtype": "float8"}, "--dtype float8: not one of auto, float32"),
         (SelectOptions, {"chat_template": "maybe"}, "--chat-template maybe: not one of auto, always, never"),
         (SelectOptions, {"engine": "steam"}, "--engine steam: not one of local, ray"),
-        (SelectOptions, {"quantization": "2bit"}, "--quantization 2bit: not one of 4bit, 8bit"),
         (SelectOptions, {"decode_on": "dev"}, "--decode-on dev: not one of held_out, both"),
         (SelectOptions, {"set_by": "best"}, "--set-by best: not one of rules, predicted"),
-        (SelectOptions, {"set_by": "predicted", "max_decoded_sets": 0}, "--max-decoded-sets 0: give at least 1 set"),
-        (SelectOptions, {"until_sure": True, "max_questions": 0}, "--max-questions 0: give at least 1"),
-        (SelectOptions, {"logs": ("a",), "dev_size": 0}, "--dev-size 0: give at least 1"),
         (CheckOptions, {"min_gain": math.nan}, "--min-gain nan: give points from 0 to 100"),
         (CompareOptions, {"margin": 0.0}, "--margin 0: give points above 0, up to 100"),
         (CompareOptions, {"fail_if_worse": 101.0}, "--fail-if-worse 101: give points from 0 to 100"),
@@ -141,7 +137,6 @@ MODELS_ONLY = {
     "no_verify": True,
     "device": "cpu",
     "batch_size": 2,
-    "quantization": "4bit",
     "dry_run": True,
 }
 
@@ -162,7 +157,6 @@ def test_an_option_for_models_is_refused_where_none_runs(name: str, value: objec
 LOGS_ONLY = {
     "metric": "number",
     "column": ("question=q",),
-    "dev_size": 3,
 }
 
 
@@ -171,13 +165,12 @@ def test_an_option_of_logs_is_refused_without_logs(name: str, value: object) -> 
     flag = options_of(SelectOptions)[name].name
     says = f"{flag} is for --logs, and has no effect without it; add --logs, or leave out {flag}"
     assert refused(SelectOptions, pool="demo", **{name: value}) == says
-    if name != "dev_size":
-        assert refused(CheckOptions, **{name: value}) == says
+    assert refused(CheckOptions, **{name: value}) == says
 
 
-@pytest.mark.parametrize("name", ["seed", "only", "confidence", "min_gain", "max_voters", "task"])
+@pytest.mark.parametrize("name", ["seed", "only", "min_gain", "max_voters", "task"])
 def test_an_option_about_answers_is_refused_with_numbers_alone(name: str) -> None:
-    value = {"only": "a*", "task": "gsm8k"}.get(name, 1 if name != "confidence" else 0.8)
+    value = {"only": "a*", "task": "gsm8k"}.get(name, 1)
     says = "has no effect with --scores, which gives numbers instead of models"
     assert says in refused(SelectOptions, scores=Path("s.json"), **{name: value})
     SelectOptions(logs=("log.jsonl",), **{name: value})
@@ -190,8 +183,6 @@ def test_a_check_on_logs_draws_as_many_questions_as_it_is_told() -> None:
 @pytest.mark.parametrize(
     ("options", "given", "says"),
     [
-        (SelectOptions, {"max_questions": 9}, "--max-questions 9 has no effect without --until-sure"),
-        (SelectOptions, {"max_decoded_sets": 5}, "--max-decoded-sets 5 has no effect without --set-by predicted"),
         (SelectOptions, {"ray_address": "a:1"}, "--ray-address a:1 has no effect without --engine ray"),
         (
             SelectOptions,

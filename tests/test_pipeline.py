@@ -111,11 +111,6 @@ def without_nan(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_the_confidence_of_a_plan_is_that_of_its_verdict(place: Place, models: Path) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), confidence=0.4)
-    assert "tested with 40% confidence." in run(plan).advice.text
-
-
 @pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta")])
 def test_a_model_that_no_other_fits_is_recommended_and_asked_the_held_out_questions(
     place: Place, models: Path, names: tuple[str, ...]

@@ -241,13 +241,6 @@ def test_a_larger_gain_needs_fewer_questions() -> None:
     assert lows == sorted(lows, reverse=True)
 
 
-def test_a_stricter_alpha_needs_more_questions() -> None:
-    plain, strict = (questions_range(found(3.2), alpha) for alpha in (0.05, 0.01))
-    assert plain is not None
-    assert strict is not None
-    assert strict[0] > plain[0]
-
-
 def test_the_range_covers_the_right_number_where_the_test_shows_nothing() -> None:
     # The true gain is 3 points; with 1,190 held-out questions the test shows it in 80% of all draws.
     case = Case((75, 68, 61), gain=3.0)

@@ -91,10 +91,10 @@ def test_the_first_questions_are_those_that_a_limit_asks(job: Place, monkeypatch
     assert held_out_in(job) == limited
 
 
-def test_a_maximum_bounds_the_held_out_questions_and_a_limit_those_of_dev(job: Place) -> None:
-    select(job, "--until-sure", "--max-questions", "9", "--limit", "5")
+def test_a_limit_bounds_the_questions_of_each_split(job: Place) -> None:
+    select(job, "--until-sure", "--limit", "9")
     result = result_in(job)
-    assert result["task"]["n"] == 5
+    assert result["task"]["n"] == 9
     assert len(held_out_in(job)) == 9
 
 

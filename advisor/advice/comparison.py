@@ -109,13 +109,13 @@ class StrategyResult:
         """The gain to expect in use, in points: the updated prediction, or without one the measured gain."""
         return self.gain.points if self.updated is None else self.updated.points
 
-    def expected_interval(self, alpha: float) -> Interval:
-        """Its interval; the true gain is beyond each end with the probability `alpha`, between 0 and 0.5."""
+    def expected_interval(self) -> Interval:
+        """Its interval; the true gain is beyond each end with the probability :data:`ALPHA`."""
         # Over itself, a model gains nothing, and that is certain.
         is_baseline = self.strategy.IS_SINGLE and self.strategy.members == (self.best_single_model,)
         if is_baseline:
             return 0.0, 0.0
-        low, high = (self.updated or self.gain).interval(alpha)
+        low, high = (self.updated or self.gain).interval()
         most = high if self.ceiling is None else self.ceiling.interval[1]
         return min(low, most), min(high, most)
 
@@ -151,15 +151,14 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     predictions: Mapping[Strategy, Prediction] = MappingProxyType({}),
     rules: Limits = Limits(),
     look: Look | None = None,
-    alpha: float = ALPHA,
     seed: int = 0,
 ) -> Compared:
     """Compare all strategies that fit the task with the best single model.
 
-    Two families of tests have alpha each. *Strategies that write new texts*: Holm's correction. *All others*: the usual
-    strategy with all voters (:data:`advisor.strategies.USUAL`) has :data:`USUAL_SHARE` of alpha, all others together
-    have the rest with Holm's correction. What is shown passes its alpha on (a closed test with weights: Bretz et al.
-    2009, Statistics in Medicine 28(4)). Without a vote, and for losses, all have Holm's correction.
+    Two families of tests have :data:`ALPHA` each. *Strategies that write new texts*: Holm's correction. *All others*:
+    the usual strategy with all voters (:data:`advisor.strategies.USUAL`) has :data:`USUAL_SHARE` of it, all others
+    together have the rest with Holm's correction. What is shown passes its alpha on (a closed test with weights: Bretz
+    et al. 2009, Statistics in Medicine 28(4)). Without a vote, and for losses, all have Holm's correction.
 
     Args:
         dev: The questions that chose sets which decode together, and the models that answered the held-out ones.
@@ -170,7 +169,6 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         rules: The limits of the gap by which members are chosen.
         look: The last look at the held-out questions; all p-values are corrected for the looks before it. None if
             there were none.
-        alpha: The accepted probability of a false alarm in each family, between 0 and 0.5.
         seed: The seed of the resampling of graded scores.
 
     Raises:
@@ -204,15 +202,15 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     gains = [evidence.gain(each) for each in answers]
     corrected = float if look is None else look.corrected
     if look is not None:
-        gains = [replace(gain, stretch=look.stretch(alpha, gain.freedom)) for gain in gains]
+        gains = [replace(gain, stretch=look.stretch(ALPHA, gain.freedom)) for gain in gains]
     better = _adjusted(answers, [corrected(gain.p_no_gain) for gain in gains], has_usual=True)
     worse = _adjusted(answers, [corrected(gain.p_no_loss) for gain in gains], has_usual=False)
     results = []
     for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
         if p_no_gain is not None and p_no_loss is not None:
-            shown = "yes" if p_no_gain <= alpha else "no" if p_no_loss <= alpha else "not_yet"
-        groups = evidence.groups(each, alpha)
+            shown = "yes" if p_no_gain <= ALPHA else "no" if p_no_loss <= ALPHA else "not_yet"
+        groups = evidence.groups(each)
         predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy, everything.voters)
         is_taken = is_bounded(each.strategy) and not (joins and each.strategy.COUNTS)
         ceiling = evidence.ceiling(each.strategy.members) if is_taken else None
@@ -264,7 +262,6 @@ def compare_by_labels(
     single: str,
     labelled: NDArray[np.bool_],
     scored: Callable[[Profile], Profile],
-    alpha: float = ALPHA,
 ) -> tuple[StrategyResult, ...]:
     """Compare one strategy with one model, both named before, by the labels of questions on which they differ.
 
@@ -274,7 +271,6 @@ def compare_by_labels(
         single: The model.
         labelled: Whether a question has a label; those that have one are a random sample of those that differ.
         scored: Gives answers their scores by the labels: a strategy may join one that no model gave.
-        alpha: The accepted probability of a false alarm, between 0 and 0.5.
 
     Returns:
         The strategy and the model, the larger gain first.
@@ -292,7 +288,7 @@ def compare_by_labels(
             scores(applied.profile), scores(baseline), codes[0] != codes[1], labelled, clusters_of(held_out.task)
         )
         is_tested = not each.IS_SINGLE
-        shown: Shown = "yes" if gain.p_no_gain <= alpha else "no" if gain.p_no_loss <= alpha else "not_yet"
+        shown: Shown = "yes" if gain.p_no_gain <= ALPHA else "no" if gain.p_no_loss <= ALPHA else "not_yet"
         p_value = gain.p_no_gain if is_tested else None
         results.append(_result(found, gain, p_value, shown if is_tested else "not_yet", (), held_out, single, 0))
     results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
@@ -450,7 +446,7 @@ class _Evidence:
         }
         return {name: each for name, each in found.items() if each is not None}
 
-    def groups(self, answered: _Answers, alpha: float) -> tuple[GroupGain, ...]:
+    def groups(self, answered: _Answers) -> tuple[GroupGain, ...]:
         """The gain of a strategy in each group of the questions that it answered."""
         if answered.differences is None:
             own, is_answered = self._answers(answered)
@@ -462,7 +458,6 @@ class _Evidence:
             differences,
             [groups[place] for place in places],
             None if self._clusters is None else [self._clusters[place] for place in places],
-            alpha,
         )
 
     def predicted(self, strategy: Strategy, voters: Sequence[str] = ()) -> Prediction | None:

@@ -18,7 +18,7 @@ from scipy import stats
 from advisor.advice.comparison import compare_strategies
 from advisor.advice.recommendation import Recommendation, recommend
 from advisor.choose.rules import select
-from advisor.records import ALPHA, Answer, Limits, Profile, join
+from advisor.records import Answer, Limits, Profile, join
 from advisor.statistics import Floats
 from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.tasks.task import Example
@@ -103,7 +103,6 @@ def with_more_tokens(
     can_vote: bool,
     rules: Limits,
     apart: Collection[str] = (),
-    alpha: float = ALPHA,
     seed: int = 0,
 ) -> CutOff | None:
     """Whether the order, the set of the rules or the recommendation would change with more tokens.
@@ -115,7 +114,6 @@ def with_more_tokens(
         can_vote: Whether the extracted answers can be counted.
         rules: The limits.
         apart: Candidates that give whole texts only.
-        alpha: The accepted probability of a false alarm.
         seed: The seed of the resampling.
 
     Returns:
@@ -135,8 +133,8 @@ def with_more_tokens(
         changes.append("set")
     other = None
     if recommendation is not None:
-        compared = compare_strategies(then, completed(held_out), can_vote=can_vote, rules=rules, alpha=alpha, seed=seed)
-        other = recommend(compared, rules, alpha)
+        compared = compare_strategies(then, completed(held_out), can_vote=can_vote, rules=rules, seed=seed)
+        other = recommend(compared, rules)
         if other is not None and other.result.strategy != recommendation.result.strategy:
             changes.append("recommendation")
     if not changes:

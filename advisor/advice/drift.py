@@ -1,7 +1,7 @@
 """Whether a recommendation still holds on fresh questions.
 
 A strategy that should gain something is compared with the best single model of the run, question by question. The
-limits are one-sided: each holds with the probability 1 - alpha. The recommendation holds unless the verdict is
+limits are one-sided: each holds with the probability 1 - ALPHA. The recommendation holds unless the verdict is
 ``worse`` or ``unclear``.
 
 - ``worse``: the strategy is shown to be worse than the single model, or to gain less than the user wants; or its
@@ -77,9 +77,7 @@ def change_interval(now: float, now_ci: Interval, before: float, before_ci: Inte
     return low, change + math.hypot(now_ci[1] - now, before - before_ci[0])
 
 
-def judge_gain(
-    gain: Gain, expected: float, expected_ci: Interval, *, min_gain: float = 0.0, alpha: float = ALPHA
-) -> Judgement:
+def judge_gain(gain: Gain, expected: float, expected_ci: Interval, *, min_gain: float = 0.0) -> Judgement:
     """Judge a strategy that should gain something; the module's text has the rules.
 
     Args:
@@ -87,10 +85,9 @@ def judge_gain(
         expected: In the run, in points.
         expected_ci: Its interval.
         min_gain: The least gain that pays, in points.
-        alpha: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
     """
-    interval = gain.interval(alpha)
-    if gain.p_no_loss <= alpha:
+    interval = gain.interval()
+    if gain.p_no_loss <= ALPHA:
         return Judgement("worse", "the test shows that it is worse than the single model")
     if interval[1] < min_gain:
         return Judgement("worse", f"the gain is shown to be less than {min_gain:g} points")
@@ -102,7 +99,7 @@ def judge_gain(
         return Judgement("better", f"the test shows the gain{less}")
     if expected < _SMALLEST:
         return _without_loss(gain.points, gain.points - interval[0], 0.0, gain.questions)
-    quantiles = float(stats.norm.isf(alpha) + stats.norm.isf(1 - _POWER))
+    quantiles = float(stats.norm.isf(ALPHA) + stats.norm.isf(1 - _POWER))
     # If these questions should have shown the expected gain, then what they did show is the better guess.
     sizes = [size for size in (expected, abs(gain.points)) if size >= _SMALLEST]
     counts = [math.ceil(gain.questions * (quantiles * gain.error / size) ** 2) for size in sizes]

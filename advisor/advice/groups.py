@@ -49,7 +49,6 @@ def group_gains(
     differences: Floats,
     groups: Sequence[str | None],
     clusters: Sequence[str] | None = None,
-    alpha: float = ALPHA,
 ) -> tuple[GroupGain, ...]:
     """Estimate the gain in each group.
 
@@ -57,13 +56,11 @@ def group_gains(
         differences: The strategy's score minus that of the best single model, -1 to 1, for each question.
         groups: The group of each question; a question without one is left out.
         clusters: What each question shares with others, for example a passage; None if they are independent.
-        alpha: The probability that the true gain is beyond one end of an interval, and of any false ``shown`` in one
-            direction; between 0 and 0.5.
 
     Returns:
         The groups by name; empty if there are fewer than 2 or more than 1,000.
     """
-    found = pooled_groups(differences, groups, clusters, alpha)
+    found = pooled_groups(differences, groups, clusters, ALPHA)
     if found is None:
         return ()
     better, worse = [], []
@@ -75,7 +72,7 @@ def group_gains(
         worse.append(p_value / 2 if mean < 0 else 1.0)
     shown: list[Shown] = [
         # The interval as well, so that no group is shown whose interval includes 0.
-        "yes" if gain <= alpha and start > 0 else "no" if loss <= alpha and end < 0 else "not_yet"
+        "yes" if gain <= ALPHA and start > 0 else "no" if loss <= ALPHA and end < 0 else "not_yet"
         for gain, loss, start, end in zip(holm(better), holm(worse), found.low, found.high, strict=True)
     ]
     return tuple(
@@ -92,18 +89,17 @@ def group_gains(
     )
 
 
-def group_warnings(gains: Sequence[GroupGain], alpha: float = ALPHA) -> tuple[str, ...]:
+def group_warnings(gains: Sequence[GroupGain]) -> tuple[str, ...]:
     """What a mean over all questions hides, one sentence each.
 
     Args:
         gains: The gains by group.
-        alpha: The probability of a false alarm, between 0 and 0.5.
     """
-    sentences = (_disagreement(gains, alpha), _losses(gains)) if gains else ()
+    sentences = (_disagreement(gains), _losses(gains)) if gains else ()
     return tuple(sentence for sentence in sentences if sentence is not None)
 
 
-def _disagreement(gains: Sequence[GroupGain], alpha: float) -> str | None:
+def _disagreement(gains: Sequence[GroupGain]) -> str | None:
     """Whether the mean over questions (micro) and the mean over groups (macro) point in different directions."""
     sizes, observed, errors = (
         np.array([getattr(gain, name) for gain in gains], dtype=np.float64) for name in ("n", "observed", "error")
@@ -112,7 +108,7 @@ def _disagreement(gains: Sequence[GroupGain], alpha: float) -> str | None:
     micro, macro = float(shares @ observed), float(observed.mean())
     if micro * macro >= 0:
         return None
-    limit = float(stats.norm.isf(alpha / 2))
+    limit = float(stats.norm.isf(ALPHA / 2))
     differs = abs(macro - micro) > limit * float(np.linalg.norm((1 / len(gains) - shares) * errors))
     is_sure = abs(macro) > limit * float(np.linalg.norm(errors)) / len(gains)
     if not (differs or is_sure):

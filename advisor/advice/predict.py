@@ -105,18 +105,17 @@ class PredictedSet:
     oracle: float
     rules: bool
 
-    def as_dict(self, *, decoded: bool, gain: float | None, alpha: float) -> dict[str, Any]:
+    def as_dict(self, *, decoded: bool, gain: float | None) -> dict[str, Any]:
         """The set for JSON.
 
         Args:
             decoded: Whether it was decoded on held-out questions.
             gain: The measured gain, in points; None if it was not decoded on held-out questions.
-            alpha: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
         """
         return {
             "models": list(self.models),
             "predicted_gain": self.prediction.points,
-            "predicted_gain_ci": list(self.prediction.interval(alpha)),
+            "predicted_gain_ci": list(self.prediction.interval()),
             "vote": self.vote,
             "oracle": self.oracle,
             "rules": self.rules,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.advice.comparison import Compared, StrategyResult
-from advisor.records import ALPHA, TOLERANCE, Limits, signed
+from advisor.records import CONFIDENCE, TOLERANCE, Limits, signed
 from advisor.statistics import Interval
 from ensemble.common.text import counted, interval_name, price
 from ensemble.errors import InputError
@@ -41,7 +41,7 @@ class Recommendation:
     text: str
 
 
-def recommend(compared: Compared, rules: Limits = Limits(), alpha: float = ALPHA) -> Recommendation | None:
+def recommend(compared: Compared, rules: Limits = Limits()) -> Recommendation | None:
     """Recommend the strategy that is expected to gain most after its cost; None if there is no strategy.
 
     From the expected gain of a strategy that is not a single model, what its cost must gain is taken away:
@@ -56,7 +56,6 @@ def recommend(compared: Compared, rules: Limits = Limits(), alpha: float = ALPHA
     Args:
         compared: The strategies.
         rules: The limits, of which ``min_gain``, ``within`` and ``budget`` count.
-        alpha: The probability that the true gain is beyond one end of the interval, between 0 and 0.5.
 
     Raises:
         InputError: There is a budget, and no strategy has a known price.
@@ -80,7 +79,7 @@ def recommend(compared: Compared, rules: Limits = Limits(), alpha: float = ALPHA
             )
             return Recommendation(cheapest, near, text)
     least = (rules.min_gain or 0.0) if best.strategy.IS_SINGLE else _least_gain(best, base, rules.min_gain)
-    return Recommendation(best, least, _text(best, base, compared, rules, alpha))
+    return Recommendation(best, least, _text(best, base, compared, rules))
 
 
 def _rounded_gain(result: StrategyResult) -> float:
@@ -156,12 +155,12 @@ def _dominates(one: StrategyResult, other: StrategyResult) -> bool:
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
 
-def describe_gain(points: float, interval: Interval, alpha: float) -> str:
+def describe_gain(points: float, interval: Interval) -> str:
     """A gain with its interval: ``+4.2 points (90% interval +1.0 to +7.4)``."""
-    return f"{signed(points)} points ({interval_name(1 - 2 * alpha)} {' to '.join(map(signed, interval))})"
+    return f"{signed(points)} points ({interval_name(CONFIDENCE)} {' to '.join(map(signed, interval))})"
 
 
-def _text(best: StrategyResult, base: StrategyResult | None, compared: Compared, rules: Limits, alpha: float) -> str:
+def _text(best: StrategyResult, base: StrategyResult | None, compared: Compared, rules: Limits) -> str:
     results, ceiling, min_gain = compared.results, compared.ceiling, rules.min_gain
     end = _other_best(best, base, results, rules) + few_questions(len(best.profile.answers))
     if not _is_within(best, rules.budget):
@@ -201,7 +200,7 @@ def _text(best: StrategyResult, base: StrategyResult | None, compared: Compared,
             )
         return f"{best.strategy.describe()}: no other strategy{within} is expected to gain {enough}.{end}"
     # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
-    expected = describe_gain(best.expected_gain, best.expected_interval(alpha), alpha)
+    expected = describe_gain(best.expected_gain, best.expected_interval())
     return (
         f"{best.strategy.describe()}: over {best.best_single_model}, the best single model, the expected gain is "
         f"{expected}.{end}"

@@ -219,7 +219,7 @@ def _alpha_at(p_value: float, plan: tuple[int, ...], questions: int) -> float:
 
 
 def look_until_sure(
-    verify: Callable[[int], Gain | None], blank: Look, earlier: Sequence[Look] = (), alpha: float = ALPHA
+    verify: Callable[[int], Gain | None], blank: Look, earlier: Sequence[Look] = ()
 ) -> tuple[Look, ...]:
     """Ask in batches until the test shows that the set is better, or worse, or until all questions are asked.
 
@@ -228,8 +228,6 @@ def look_until_sure(
             ends the test, too.
         blank: What all looks have in common; its figures are ignored.
         earlier: The looks of earlier runs.
-        alpha: The accepted probability of "better" although nothing is gained, and of "worse" although nothing is
-            lost, in (0, 0.5).
 
     Returns:
         The looks; the last one is the result.
@@ -247,14 +245,14 @@ def look_until_sure(
         known = seen.get(look.inputs)
         if not looks:
             test = known.test if known else 1 + max((each.test for each in same), default=0)
-            limits = limits_of(blank.plan, alpha / tests_factor(test))
+            limits = limits_of(blank.plan, ALPHA / tests_factor(test))
         looks.append(replace(look, limit=limits[place], test=test))
         if looks[-1].is_sure:
             break
     return tuple(looks)
 
 
-def questions_range(gain: Gain, alpha: float = ALPHA, others: int = 0) -> tuple[int, int | None] | None:
+def questions_range(gain: Gain, others: int = 0) -> tuple[int, int | None] | None:
     """How many questions would show the gain, if the test on those so far shows neither a gain nor a loss.
 
     The true gain is not known, so the answer is a range: from the numbers that its 90% and its 10% quantile need. They
@@ -263,7 +261,6 @@ def questions_range(gain: Gain, alpha: float = ALPHA, others: int = 0) -> tuple[
 
     Args:
         gain: The estimate; the number of questions that only single models answered stays as it is.
-        alpha: Of the one-sided test, in (0, 0.5).
         others: Questions that the strategy answered and that are not held out.
 
     Returns:
@@ -271,15 +268,15 @@ def questions_range(gain: Gain, alpha: float = ALPHA, others: int = 0) -> tuple[
         :data:`MOST_NEEDED`, because there may be no gain. None in place of both if such a gain is unlikely. The lowest
         may be below those that were asked: then the gain may be large, and the questions so far had bad luck.
     """
-    least, largest = _likely_gains(gain, alpha)
-    low, high = (_questions_for(end, gain, alpha) for end in (largest, least))
+    least, largest = _likely_gains(gain)
+    low, high = (_questions_for(end, gain) for end in (largest, least))
     return None if low is None else (max(low - others, 1), None if high is None else max(high - others, 1))
 
 
-def _likely_gains(gain: Gain, alpha: float) -> Interval:
+def _likely_gains(gain: Gain) -> Interval:
     """The 10% and the 90% quantile of the true gain, given the estimate and that the test shows nothing."""
     true = np.linspace(-30.0, 40.0, 1401)
-    limit = float(stats.t.isf(alpha, gain.freedom))
+    limit = float(stats.t.isf(ALPHA, gain.freedom))
     shift = gain.points - gain.observed
     # How likely the test shows nothing: if that is rare, an estimate within its limits tells of bad luck.
     nothing = stats.norm.cdf(limit + (shift - true) / gain.error) - stats.norm.cdf(-limit - true / gain.error)
@@ -289,7 +286,7 @@ def _likely_gains(gain: Gain, alpha: float) -> Interval:
     return float(low), float(high)
 
 
-def _questions_for(true: float, gain: Gain, alpha: float) -> int | None:
+def _questions_for(true: float, gain: Gain) -> int | None:
     """How many answers of the strategy show a true gain; None if more than 20,000, or if it is not above 0."""
     alone = gain.questions - gain.answered
     shift = gain.points - gain.observed
@@ -297,7 +294,7 @@ def _questions_for(true: float, gain: Gain, alpha: float) -> int | None:
     def shows(n: int) -> bool:
         more, all_more = n / gain.answered, (alone + n) / gain.questions
         error = gain.error * math.sqrt(gain.share / more + (1 - gain.share) / all_more)
-        limit = float(stats.t.isf(alpha, max(gain.freedom * more, 1.0)))
+        limit = float(stats.t.isf(ALPHA, max(gain.freedom * more, 1.0)))
         return true - shift / math.sqrt(all_more) >= (limit + float(stats.norm.isf(1 - _SHOWS))) * error
 
     if true <= 0 or not shows(MOST_NEEDED):

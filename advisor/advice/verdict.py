@@ -17,7 +17,6 @@ from advisor.advice.predict import real_sets
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import MOST_NEEDED, questions_range
 from advisor.records import (
-    ALPHA,
     FIGURE_ALPHA,
     FIGURE_CONFIDENCE,
     Limits,
@@ -91,22 +90,19 @@ class Margin:
     text: str
 
 
-def advise(
-    selection: Selection, together: StrategyResult | None = None, *, alpha: float = ALPHA, on_logs: bool = False
-) -> Advice:
+def advise(selection: Selection, together: StrategyResult | None = None, *, on_logs: bool = False) -> Advice:
     """Say whether the set that decodes together is shown to be better than the best single model.
 
     Args:
         selection: The result of the rules.
         together: The set on held-out questions; None if it was not run.
-        alpha: The accepted probability of advising an ensemble that gains nothing, between 0 and 0.5.
         on_logs: Whether the answers come from logs, so that no set could be run.
     """
     if together is None:
         if len(selection.selected) < 2:
             return Advice("worse", _nothing_fits(selection))
         return Advice("unclear", _not_verified(selection.selected, on_logs=on_logs))
-    names, figures = join(together.strategy.members), _figures(together, alpha)
+    names, figures = join(together.strategy.members), _figures(together)
     if together.shown == "yes":
         return Advice("better", f"Decoded together, {names} are better than one model alone: {figures}")
     if together.shown == "no":
@@ -115,7 +111,7 @@ def advise(
         )
     # Dev questions that the set answered, too, are not held out.
     others = together.gain.answered - len(together.profile.answers)
-    needed = questions_range(together.gain, alpha, others)
+    needed = questions_range(together.gain, others)
     text = (
         f"Cannot tell whether {names}, decoded together, are better than {together.best_single_model} alone: {figures}"
     )
@@ -233,13 +229,12 @@ def _margin(primary: Profile, candidate: Profile, intervals: tuple[Interval, Int
     return Margin(candidate.model, (low, high), ratios, order_flips, gap_flips, length_flips, text)
 
 
-def _figures(together: StrategyResult, alpha: float) -> str:
+def _figures(together: StrategyResult) -> str:
     gain, n, accuracy = together.gain, len(together.profile.answers), together.profile.accuracy
     p_text = "" if together.p_adjusted is None else f"; one-sided p {p_value(together.p_adjusted)}"
     corrected = "" if together.p_adjusted in (None, gain.p_no_gain) else " after correction for all tests"
-    tested = f", tested with {percent(1 - 2 * alpha)} confidence" if alpha != ALPHA else ""
     alone = together.best_single_accuracy
-    ends = gain.interval(alpha)
+    ends = gain.interval()
     # The test has a correction, and this interval has none.
     seems_shown = together.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
     notes = (" The interval has no correction, so it leaves out 0." if seems_shown else "") + few_questions(n)
@@ -249,7 +244,7 @@ def _figures(together: StrategyResult, alpha: float) -> str:
     if alone == 100:
         notes += " The best single model was always right, so an ensemble had nothing to gain on these questions."
     return (
-        f"the gain is {describe_gain(gain.points, ends, alpha)}{p_text}{corrected}{tested}. On "
+        f"the gain is {describe_gain(gain.points, ends)}{p_text}{corrected}. On "
         f"{counted(n, 'held-out question')} alone, {together.strategy.name} scores {accuracy:.1f} points, and "
         f"{together.best_single_model}, the best single model, {alone:.1f}.{notes}"
     )

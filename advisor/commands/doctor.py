@@ -17,7 +17,6 @@ def doctor(options: DoctorOptions) -> None:
     from advisor.jobs.planning.plan import plan_model, plan_together, problem_of, tokens_written
     from advisor.pool.placement import place_models
     from advisor.pool.pool_file import read_pool
-    from advisor.pool.quantization import with_quantization
     from advisor.profile.loader import silence_libraries
     from ensemble.common.files import default_cache_dir
     from ensemble.common.text import visible
@@ -25,7 +24,7 @@ def doctor(options: DoctorOptions) -> None:
     silence_libraries(quiet=True)
     # Checked first: a wrong option must not wait for the hub.
     inference = InferenceConfig.from_options(options)
-    entries = () if options.pool is None else with_quantization(read_pool(options.pool), options.quantization)
+    entries = () if options.pool is None else read_pool(options.pool)
     questions = None if options.task is None else load_split(options, options.split)
     found: dict[str, Any] = {
         "machine": machine.machine(),

@@ -33,7 +33,7 @@ from advisor.options.check import CheckOptions
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
-from advisor.records import Limits, Profile, signed
+from advisor.records import ALPHA, CONFIDENCE, Limits, Profile, signed
 from advisor.running.models_to_run import (
     candidates_of_run,
     check_servers,
@@ -122,7 +122,7 @@ def check_run(options: CheckOptions, command: str, progress: Progress) -> dict[s
     else:
         fresh = _from_models(run, promise, known, options, command, progress)
     min_gain = promise.min_gain if options.min_gain is None else options.min_gain
-    return _result(promise, fresh, options.alpha, min_gain, options.seed)
+    return _result(promise, fresh, min_gain, options.seed)
 
 
 def _read_promise(run: Run, wanted: str | None) -> _Promise:
@@ -357,15 +357,15 @@ def _answers(strategy: Strategy, split: AnsweredSplit) -> Profile:
     return strategy.apply(responses, split.task)
 
 
-def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, seed: int) -> dict[str, Any]:
+def _result(promise: _Promise, fresh: _Fresh, min_gain: float, seed: int) -> dict[str, Any]:
     profile, n = fresh.strategy, len(fresh.strategy.answers)
-    accuracy, accuracy_ci = profile.accuracy, _accuracy_interval(fresh, alpha, seed)
+    accuracy, accuracy_ci = profile.accuracy, _accuracy_interval(fresh, seed)
     gain: Gain | None = None
     if promise.is_baseline:
         found = judge_accuracy(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci, n)
     else:
         gain = paired_gain(scores(profile), scores(fresh.single), fresh.clusters)
-        found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain, alpha=alpha)
+        found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain)
     strategy = promise.strategy
     return {
         "task": fresh.task,
@@ -377,10 +377,10 @@ def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, see
         "expected_gain": None if gain is None else promise.gain,
         "expected_gain_ci": None if gain is None else list(promise.gain_ci),
         "measured_gain": None if gain is None else gain.points,
-        "measured_gain_ci": None if gain is None else list(gain.interval(alpha)),
+        "measured_gain_ci": None if gain is None else list(gain.interval()),
         "p_no_loss": None if gain is None else gain.p_no_loss,
         "min_gain": min_gain,
-        "confidence": round(1 - 2 * alpha, 12),
+        "confidence": CONFIDENCE,
         "verdict": found.verdict,
         "questions_needed": found.questions,
         "accuracy": accuracy,
@@ -391,14 +391,14 @@ def _result(promise: _Promise, fresh: _Fresh, alpha: float, min_gain: float, see
         "errors": profile.errors,
         "best_single_accuracy": fresh.single.accuracy,
         "best_single_model": promise.best_single_model,
-        "text": _text(promise, fresh, found, gain, accuracy, alpha),
+        "text": _text(promise, fresh, found, gain, accuracy),
     }
 
 
-def _accuracy_interval(fresh: _Fresh, alpha: float, seed: int) -> Interval:
+def _accuracy_interval(fresh: _Fresh, seed: int) -> Interval:
     if fresh.clusters is None:
-        return accuracy_interval(fresh.strategy, alpha, seed)
-    return cluster_interval(scores(fresh.strategy), fresh.clusters, alpha, (0.0, 1.0))
+        return accuracy_interval(fresh.strategy, ALPHA, seed)
+    return cluster_interval(scores(fresh.strategy), fresh.clusters, ALPHA, (0.0, 1.0))
 
 
 _BEGINNINGS = {
@@ -409,7 +409,7 @@ _BEGINNINGS = {
 }
 
 
-def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float, alpha: float) -> str:
+def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float) -> str:
     strategy = promise.strategy
     n = len(fresh.strategy.answers)
     what = str(strategy)
@@ -418,7 +418,7 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"
     else:
         figures = (
-            f"{scored}, {describe_gain(gain.points, gain.interval(alpha), alpha)} against "
+            f"{scored}, {describe_gain(gain.points, gain.interval())} against "
             f"{promise.best_single_model} alone; the run expected {signed(promise.gain)}"
         )
     parts = [_BEGINNINGS[found.verdict], f"{figures}; {found.reason}."]

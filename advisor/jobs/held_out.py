@@ -22,7 +22,7 @@ from advisor.jobs.fused import Fused, fuse
 from advisor.options.shared import split_names
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Cost, Limits, Profile, Selection
+from advisor.records import TRIES, Cost, Limits, Profile, Selection
 from advisor.statistics import Difference, Interval, accuracy_interval, compare
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion
@@ -118,19 +118,18 @@ class ChosenSet:
             AnsweredSplit(held_out, self.alone, written, spent, prices_of(config)),
         )
 
-    def as_dict(self, set_by: str, results: Sequence[StrategyResult], alpha: float) -> dict[str, Any] | None:
+    def as_dict(self, set_by: str, results: Sequence[StrategyResult]) -> dict[str, Any] | None:
         """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
 
         Args:
             set_by: The value of ``--set-by``.
             results: The strategies on the held-out questions.
-            alpha: The probability that the true gain is beyond one end of an interval, between 0 and 0.5.
         """
         if not self.sets:
             return None
         gains = {each.strategy.members: each.gain.points for each in results if not each.strategy.ASKS}
         sets = [
-            each.as_dict(decoded=each.models in gains, gain=gains.get(each.models), alpha=alpha)
+            each.as_dict(decoded=each.models in gains, gain=gains.get(each.models))
             for n, each in enumerate(self.sets)
             if n < _MOST_LISTED or each.rules or each.models in gains
         ]
@@ -238,7 +237,7 @@ def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]
     """The sets to run on held-out questions, in this order."""
     models = chosen.selection.selected
     if config.set_by == "predicted" and chosen.sets:
-        return chosen.sets[: config.max_decoded_sets]
+        return chosen.sets[:TRIES]
     # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
     if len(models) < 2:
         least = config.rules.min_gain

@@ -39,7 +39,7 @@ from advisor.options.label import LabelOptions
 from advisor.options.select import SelectOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Decision, Profile, Selection
+from advisor.records import ALPHA, Decision, Profile, Selection
 from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import Interval, questions_needed, scores, z_value
 from advisor.strategies import usual
@@ -105,9 +105,8 @@ def label_run(options: LabelOptions, command: str, progress: Progress) -> dict[s
     wanted = chosen.agreed[: options.accuracy]
     write_table(options.table, [*first, *chosen.verify, *wanted], table.rows)
     n, differ = len(answers.held_out.task.examples), len(chosen.verify)
-    alpha = of_select.alpha
     # Both answers may be wrong, so that at most all questions that differ count.
-    size = 100 * (z_value(alpha) + z_value(1 - _POWER)) * math.sqrt(differ / n / n)
+    size = 100 * (z_value(ALPHA) + z_value(1 - _POWER)) * math.sqrt(differ / n / n)
     text = (
         f"{options.table}: {counted(differ, 'question')} to label, of {counted(n, 'held-out question')}; to the others "
         f"{chosen.single} and {str(chosen.strategy).lower()} give the same answer. All of these labels show a gain of "
@@ -153,8 +152,8 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         held_out = replace(held_out, profiles={name: scored(own) for name, own in held_out.profiles.items()})
         is_labelled = np.zeros(n, dtype=bool)
         is_labelled[[each.number for each in labelled]] = True
-        results = compare_by_labels(held_out, chosen.strategy, chosen.single, is_labelled, scored, options.alpha)
-        notes.append(_labels_used(chosen, labelled, n, results, options.alpha))
+        results = compare_by_labels(held_out, chosen.strategy, chosen.single, is_labelled, scored)
+        notes.append(_labels_used(chosen, labelled, n, results))
         if len(labelled) == len(chosen.verify):
             sample = [each.number for each in labelled_first(chosen.agreed, table.labels)]
             for result in results:
@@ -164,7 +163,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     if results and not accuracies:
         notes.append("No accuracy is known: that takes labels of the round `accuracy`, and all of the round `verify`.")
     no_vote = "" if chosen.strategy is not None else _no_vote(chosen, options)
-    recommendation = recommend(Compared(results, no_vote=no_vote), limits, options.alpha)
+    recommendation = recommend(Compared(results, no_vote=no_vote), limits)
     known = [with_labels(own, first, table.labels) for own in answers.dev.profiles.values()]
     profiles = sorted(known, key=lambda each: rank(chosen.dev[each.model]))
     doubts = run_doubts(profiles, answers.dev.task, 100.0, None)
@@ -189,7 +188,6 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         alone=tuple(held_out.profiles[profile.model] for profile in profiles) if results else (),
         strategies=results,
         prices=held_out.prices,
-        confidence=options.confidence,
         provenance=answers.provenance,
     )
     return outcome, {str(strategy): found for strategy, found in accuracies.items()}
@@ -215,12 +213,11 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
         logs = config.join(config.logs, config.models, progress.say, needs_score=False)
         if logs.no_vote_note is not None:
             raise InputError(logs.no_vote_note)
-        size = options.dev_size or max(1, min(DEV_SIZE, len(logs.examples) // 2))
         dev, held_out = (
             AnsweredSplit(
                 logs.task(split, own, options.seed), {name: each.part(own) for name, each in logs.profiles.items()}
             )
-            for split, own in zip(("dev", "held_out"), logs.split(options.seed, size), strict=True)
+            for split, own in zip(("dev", "held_out"), logs.split(options.seed, DEV_SIZE), strict=True)
         )
         return _without_copies(dev, held_out, task_info(dev.task, None), {}, provenance.of_logs(config, logs))
     run = with_devices(RunConfig.from_options(options, command, needs_reference=False), progress)
@@ -344,9 +341,7 @@ def _check_enough(
         )
 
 
-def _labels_used(
-    chosen: _Chosen, labelled: list[OpenQuestion], n: int, results: tuple[StrategyResult, ...], alpha: float
-) -> str:
+def _labels_used(chosen: _Chosen, labelled: list[OpenQuestion], n: int, results: tuple[StrategyResult, ...]) -> str:
     """What the figures come from, and how many labels more would show the gain."""
     count, differ = len(labelled), len(chosen.verify)
     text = (
@@ -355,7 +350,7 @@ def _labels_used(
     )
     tested = next(each for each in results if not each.strategy.IS_SINGLE)
     changed = (tested.gained + tested.lost) / count * differ / n
-    needed = questions_needed(tested.gain.points, changed, alpha) if tested.gain.points > 0 and changed else None
+    needed = questions_needed(tested.gain.points, changed, ALPHA) if tested.gain.points > 0 and changed else None
     if tested.shown == "not_yet" and needed is not None:
         more = max(0, math.ceil(needed * differ / n) - count)
         source = f", of them {differ - count:,} in this table" if count < differ else ""

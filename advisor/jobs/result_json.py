@@ -24,7 +24,7 @@ from advisor.advice.verdict import Advice, Margin
 from advisor.compare.pairs import Pair
 from advisor.jobs.held_out import Verified
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
-from advisor.records import CONFIDENCE, Answer, Cost, Decision, Limits, Profile, Selection, Standing, alpha_of
+from advisor.records import CONFIDENCE, Answer, Cost, Decision, Limits, Profile, Selection, Standing
 from advisor.runs.schema.judge import JudgeSection
 from advisor.runs.schema.measured import SCHEMA_VERSION, GroupAccuracy
 from advisor.runs.schema.result import (
@@ -82,7 +82,6 @@ class Outcome:
         alone: Single models' answers to them: the set's members, and the models that it is compared with.
         strategies: All strategies on the held-out questions, the best first.
         prices: What the tokens of models cost, by name; models without a known price are left out.
-        confidence: Two-sided, of the intervals of gains.
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.jobs.traces`.
         looks: The looks at held-out questions, of this run and of earlier ones in the same folder.
         judge: ``judge`` of ``result.json``; None for a task without a judge.
@@ -107,7 +106,6 @@ class Outcome:
     alone: tuple[Profile, ...] = ()
     strategies: tuple[StrategyResult, ...] = ()
     prices: Mapping[str, Price] = field(default_factory=dict)
-    confidence: float = CONFIDENCE
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
     judge: Mapping[str, Any] | None = None
@@ -172,7 +170,7 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
             verdict=advice.verdict,
             text=advice.text,
             questions_needed=advice.questions_needed,
-            recommendation=_recommendation(advice.recommendation, alpha_of(outcome.confidence)),
+            recommendation=_recommendation(advice.recommendation),
             warnings=advice.warnings,
             ceiling=_ceiling(advice.ceiling),
             group_ceilings=tuple(
@@ -183,7 +181,7 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
             not_compared=tuple(
                 UncomparedStrategy(strategy=each.name, same_as=each.same_as or "") for each in advice.not_compared
             ),
-            confidence=outcome.confidence,
+            confidence=CONFIDENCE,
         ),
         looks=tuple(LookRecord(**asdict(look)) for look in outcome.looks),
         judge=None if outcome.judge is None else JudgeSection.model_validate(outcome.judge),
@@ -301,7 +299,7 @@ def _ensemble(verified: Verified, outcome: Outcome) -> EnsembleResult:
         test=difference.test,
         gained=difference.gained,
         lost=difference.lost,
-        **_gain(together, alpha_of(outcome.confidence)),
+        **_gain(together),
         mean_length=verified.ensemble.mean_length,
         truncated=verified.ensemble.truncated,
         errors=verified.ensemble.errors,
@@ -332,7 +330,7 @@ def _strategy_figures(result: StrategyResult, outcome: Outcome) -> StrategyFigur
         accuracy_ci=result.accuracy_ci,
         best_single_accuracy=result.best_single_accuracy,
         best_single_model=result.best_single_model,
-        **_gain(result, alpha_of(outcome.confidence)),
+        **_gain(result),
         p_no_gain=result.gain.p_no_gain,
         shown=result.shown,
         groups=tuple(_group(each) for each in result.groups) or None,
@@ -372,18 +370,18 @@ def _group(gain: GroupGain) -> GroupFigures:
     )
 
 
-def _gain(result: StrategyResult | None, alpha: float) -> dict[str, Any]:
+def _gain(result: StrategyResult | None) -> dict[str, Any]:
     """The estimate of a gain, and the questions that it comes from."""
     if result is None:
         return {}
     gain = result.gain
     return {
         "measured_gain": gain.points,
-        "measured_gain_ci": gain.interval(alpha),
+        "measured_gain_ci": gain.interval(),
         "expected_gain": result.expected_gain,
-        "expected_gain_ci": result.expected_interval(alpha),
+        "expected_gain_ci": result.expected_interval(),
         "predicted_gain": None if result.predicted is None else result.predicted.points,
-        "predicted_gain_ci": None if result.predicted is None else result.predicted.interval(alpha),
+        "predicted_gain_ci": None if result.predicted is None else result.predicted.interval(),
         "cross_fitted": result.cross_fitted,
         "questions": gain.questions,
         "answered": gain.answered,
@@ -391,7 +389,7 @@ def _gain(result: StrategyResult | None, alpha: float) -> dict[str, Any]:
     }
 
 
-def _recommendation(recommendation: Recommendation | None, alpha: float) -> RecommendedStrategy | None:
+def _recommendation(recommendation: Recommendation | None) -> RecommendedStrategy | None:
     if recommendation is None:
         return None
     result = recommendation.result
@@ -399,7 +397,7 @@ def _recommendation(recommendation: Recommendation | None, alpha: float) -> Reco
         **strategy_json(result.strategy),
         method=None if result.strategy.ASKS else result.strategy.name,
         expected_gain=result.expected_gain,
-        expected_gain_ci=result.expected_interval(alpha),
+        expected_gain_ci=result.expected_interval(),
         calls_per_question=result.calls,
         seconds_per_question=result.seconds,
         price_per_1000=result.price,

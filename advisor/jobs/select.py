@@ -183,13 +183,12 @@ def run(
         dropped=tuple(pool.copies.values()),
         intervals=intervals,
         margins=margins,
-        prediction=chosen.as_dict(config.set_by, compared.results, config.alpha),
+        prediction=chosen.as_dict(config.set_by, compared.results),
         verified=verified,
         held_out=config.held_out if chosen.alone else None,
         alone=tuple(chosen.alone.values()),
         strategies=compared.results,
         prices=prices_of(config),
-        confidence=config.confidence,
         traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
         looks=with_earlier(looks, earlier),
         provenance=provenance.of_run(
@@ -247,7 +246,7 @@ def _verify(
     how = f"{strategy.name}{weights}" + (f", think {config.think}" if config.think else "")
     members = voters if strategy.ASKS else strategy.members
     blank = Look(questions_id(whole), members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
-    looks = look_until_sure(verify, blank, earlier, config.alpha)
+    looks = look_until_sure(verify, blank, earlier)
     part, chosen, compared = asked[max(asked)]
     # To compare again takes seconds.
     return part, chosen, _strategies(part, chosen, looks[-1]) if looks[-1].corrects else compared, looks
@@ -270,7 +269,6 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) 
         can_vote=can_vote(config.held_out),
         rules=config.rules,
         look=look,
-        alpha=config.alpha,
         seed=config.seed,
     )
 
@@ -307,7 +305,7 @@ def _advise(
         # What was verified may be another set than the selected one, if the rules left only one model.
         strategies = [each.strategy for each in chosen.verified[:1]]
         together = next((each for each in compared.results if each.strategy in strategies), None)
-        advice = advise(chosen.selection, together, alpha=config.alpha)
+        advice = advise(chosen.selection, together)
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
     away = behind_server(chosen.selection, remote, chosen.voters)
     unfit = None
@@ -337,17 +335,16 @@ def _with_recommendation(
     judged: Mapping[str, Any] | None = None,
 ) -> Advice:
     """The advice with the recommendation and the warnings."""
-    recommendation = recommend(compared, config.rules, config.alpha)
+    recommendation = recommend(compared, config.rules)
     if recommendation is not None:
         recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
-    groups = group_warnings(recommendation.result.groups, config.alpha) if recommendation else ()
+    groups = group_warnings(recommendation.result.groups) if recommendation else ()
     cut_off = with_more_tokens(
         *splits,
         recommendation,
         can_vote=can_vote,
         rules=config.rules,
         apart=apart,
-        alpha=config.alpha,
         seed=config.seed,
     )
     warnings = (*notes, cut_off.text if cut_off else None, moved_warning(compared.moved), *groups)
@@ -378,7 +375,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
             {name: each.part(own) for name, each in logs.profiles.items()},
             draws={name: [each.part(own) for each in drawn] for name, drawn in logs.draws.items()},
         )
-        for split, own in zip(("dev", "held_out"), logs.split(config.seed, config.dev_size), strict=True)
+        for split, own in zip(("dev", "held_out"), logs.split(config.seed), strict=True)
     )
     copies = find_copies(list(dev.profiles.values()))
     dropped = tuple(dev.profiles[name] for name in copies)
@@ -394,7 +391,6 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         held_out,
         can_vote=logs.can_vote,
         rules=config.rules,
-        alpha=config.alpha,
         seed=config.seed,
     )
     margins = close_calls(profiles, selection.selected[0], config.rules, seed=config.seed)
@@ -418,7 +414,6 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         held_out=held_out.task,
         alone=tuple(held_out.profiles[profile.model] for profile in profiles),
         strategies=compared.results,
-        confidence=config.confidence,
         provenance=provenance.of_logs(config, logs),
     )
 

@@ -93,18 +93,18 @@ class JoinedLogs:
         is_counted = is_short or alike >= _FEWEST_ALIKE * long or (self.scoring is not None and self.scoring.compare)
         return 2 * known > sum(map(len, answers)) and bool(is_counted)
 
-    def split(self, seed: int, size: int | None = None) -> tuple[list[int], list[int]]:
+    def split(self, seed: int, size: int = DEV_SIZE) -> tuple[list[int], list[int]]:
         """Draw the dev questions; all others are held out. The questions of a cluster stay together.
 
         Args:
             seed: Of the draw.
-            size: Dev questions, at least 1; None for 300, or half of all if that is fewer.
+            size: Dev questions, at least 1; half of all if that is fewer.
 
         Returns:
             The numbers of the dev questions and of the held-out ones, each in the order of the log.
 
         Raises:
-            InputError: There are fewer than two questions or clusters, or no question would be held out.
+            InputError: There are fewer than two questions or clusters.
         """
         n = len(self.examples)
         # Without clusters each question is a cluster of one.
@@ -115,9 +115,7 @@ class JoinedLogs:
                 f"the logs have too few common questions ({n}) or clusters ({len(order)}); give logs with more: one "
                 "part chooses, another verifies"
             )
-        target = min(DEV_SIZE, n // 2) if size is None else size
-        if not 1 <= target < n:
-            raise InputError(f"--dev-size {target}: give 1 to {n - 1}; the logs have {n} common questions")
+        target = min(size, n // 2)
         np.random.default_rng(seed).shuffle(order)
         sizes = Counter(labels)
         # Whatever the sizes are, the first cluster chooses and the last one verifies.

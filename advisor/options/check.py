@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from advisor.options.on_run import AgainOptions, RunArgument
-from advisor.options.option import Range, Source, changed, option
+from advisor.options.option import Options, Range, Source, changed, option
 from advisor.options.shared import (
     CacheOptions,
-    ConfidenceOptions,
     LogsOptions,
     OutputOptions,
     QuestionOptions,
@@ -19,7 +18,7 @@ from advisor.options.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class GainOptions(ConfidenceOptions, panel="Choosing and verifying"):
+class GainOptions(Options, panel="Choosing and verifying"):
     """What counts as a gain."""
 
     min_gain: float | None = option(

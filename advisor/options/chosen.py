@@ -9,7 +9,6 @@ from advisor.options.shared import (
     DebugOptions,
     InferenceOptions,
     LoadingOptions,
-    QuantizationOptions,
     ServerOptions,
     StrategyOptions,
     WeightOptions,
@@ -64,7 +63,6 @@ class TextOptions(Options, panel="Decoding"):
 @dataclass(frozen=True, kw_only=True)
 class ChosenOptions(
     DebugOptions,
-    QuantizationOptions,
     LoadingOptions,
     TextOptions,
     ServerOptions,

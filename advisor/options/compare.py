@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.options.option import Options, Range, argument, changed, option
-from advisor.options.shared import ConfidenceOptions, LogsOptions, OutputOptions, SeedOptions
+from advisor.options.shared import LogsOptions, OutputOptions, SeedOptions
+from advisor.records import FIGURE_CONFIDENCE, alpha_of
 from ensemble.errors import InputError
 
 
@@ -23,13 +24,14 @@ class ComparedArguments(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateOptions(SeedOptions, ConfidenceOptions, panel="Choosing and verifying"):
+class GateOptions(SeedOptions, panel="Choosing and verifying"):
     """What counts as a difference, and when the command fails."""
 
-    confidence: float = changed(
-        ConfidenceOptions, "confidence", default=0.95, help="Confidence of the intervals and tests of differences."
+    confidence: float = option(
+        FIGURE_CONFIDENCE,
+        "Confidence of the intervals and tests of differences.",
+        within=Range(above=0, below=1, unit="a number", example=FIGURE_CONFIDENCE),
     )
-
     margin: float = option(
         1.0, "Points within which models count as equal.", within=Range(above=0, most=100, unit="points")
     )
@@ -45,6 +47,11 @@ class GateOptions(SeedOptions, ConfidenceOptions, panel="Choosing and verifying"
         needs=("fail_if_worse", ()),
     )
     html: Path | None = option(None, "Also write a page.", panel="Files and output", metavar="FILE")
+
+    @property
+    def alpha(self) -> float:
+        """The probability that the truth is beyond one end of an interval."""
+        return alpha_of(self.confidence)
 
 
 @dataclass(frozen=True, kw_only=True)

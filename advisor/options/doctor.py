@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from advisor.options.option import changed
+from advisor.options.option import Options, changed
 from advisor.options.shared import (
     CacheOptions,
     DebugOptions,
@@ -12,13 +12,12 @@ from advisor.options.shared import (
     LimitsOptions,
     OutputOptions,
     PoolOptions,
-    QuantizationOptions,
     QuestionOptions,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineOptions(QuantizationOptions):
+class MachineOptions(Options, panel="Running models"):
     """What is to fit on the machine."""
 
     max_models: int = changed(LimitsOptions, "max_models")

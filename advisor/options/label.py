@@ -16,7 +16,6 @@ from advisor.options.shared import (
     LogsOptions,
     OutputOptions,
     PoolOptions,
-    QuantizationOptions,
     QuestionOptions,
     SeedOptions,
 )
@@ -49,7 +48,6 @@ class LabelOptions(
     OutputOptions,
     CacheOptions,
     TableOptions,
-    QuantizationOptions,
     InferenceOptions,
     LimitsOptions,
     LogChoiceOptions,

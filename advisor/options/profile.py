@@ -13,7 +13,6 @@ from advisor.options.shared import (
     InferenceOptions,
     OutputOptions,
     PoolOptions,
-    QuantizationOptions,
     QuestionOptions,
     SeedOptions,
 )
@@ -31,7 +30,6 @@ class ProfileOptions(
     OutputOptions,
     DryRunOptions,
     CacheOptions,
-    QuantizationOptions,
     InferenceOptions,
     SeedOptions,
     CheckJudgeOptions,

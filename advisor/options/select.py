@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.options.option import Options, Range, Source, option
+from advisor.options.option import Options, Source, option
 from advisor.options.profile import DryRunOptions
 from advisor.options.shared import (
     ANSWERS,
-    LOGS,
     MEANS,
     MODELS,
     CacheOptions,
     CheckJudgeOptions,
-    ConfidenceOptions,
     DecodingOptions,
     FusionOptions,
     InferenceOptions,
@@ -23,7 +21,6 @@ from advisor.options.shared import (
     LogsOptions,
     OutputOptions,
     PoolOptions,
-    QuantizationOptions,
     QuestionOptions,
     SeedOptions,
     VerificationOptions,
@@ -39,14 +36,6 @@ class LogChoiceOptions(Options, panel="Models and questions"):
         "Models of the pool or the logs to take, or to leave out (!GLOB). Default: all.",
         metavar="GLOB,...",
         **ANSWERS,
-    )
-    dev_size: int | None = option(
-        None,
-        "Questions of the logs that choose.",
-        panel="Logs",
-        shown_default="300, or 100 to label; at most half",
-        within=Range(least=1),
-        **LOGS,
     )
 
 
@@ -73,12 +62,10 @@ class SelectOptions(
     CacheOptions,
     SourceOptions,
     NoVerifyOptions,
-    QuantizationOptions,
     InferenceOptions,
     DecodingOptions,
     FusionOptions,
     VerificationOptions,
-    ConfidenceOptions,
     LimitsOptions,
     LabelsOptions,
     LogChoiceOptions,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from advisor.options.option import Options, Range, option
-from advisor.records import CONFIDENCE, MOST_QUESTIONS, TRIES, Limits, Think, alpha_of
+from advisor.records import Limits, Think
 from ensemble.errors import InputError
-from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, QUANTIZATIONS, ChatTemplate
+from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
 
 EngineName = Literal["local", "ray"]
 SetBy = Literal["rules", "predicted"]
@@ -200,23 +200,6 @@ class LabelsOptions(Options, panel="Models and questions"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfidenceOptions(Options, panel="Choosing and verifying"):
-    """How sure statements are."""
-
-    confidence: float = option(
-        CONFIDENCE,
-        "Confidence of the intervals of gains; a gain is shown when its interval excludes 0.",
-        within=Range(above=0, below=1, unit="a number", example=CONFIDENCE),
-        **ANSWERS,
-    )
-
-    @property
-    def alpha(self) -> float:
-        """The probability that the truth is beyond one end of such an interval."""
-        return alpha_of(self.confidence)
-
-
-@dataclass(frozen=True, kw_only=True)
 class LimitsOptions(Options, panel="Limits"):
     """The limits of sets and votes; :class:`advisor.records.Limits` checks their ranges."""
 
@@ -296,25 +279,11 @@ class VerificationOptions(Options, panel="Choosing and verifying"):
         **VERIFIED,
     )
     until_sure: bool = option(False, "Ask held-out questions in batches until the test shows a difference.", **VERIFIED)
-    max_questions: int = option(
-        MOST_QUESTIONS,
-        "Held-out questions that --until-sure asks at most.",
-        within=Range(least=1),
-        needs=("until_sure", ()),
-        **VERIFIED,
-    )
     set_by: SetBy = option(
         "rules",
         "rules, or predicted (verify the sets with the largest predicted gains).",
         metavar="HOW",
         one_of=get_args(SetBy),
-        **VERIFIED,
-    )
-    max_decoded_sets: int = option(
-        TRIES,
-        "The most sets that --set-by predicted decodes.",
-        within=Range(least=1, unit="set"),
-        needs=("set_by", ("predicted",)),
         **VERIFIED,
     )
 
@@ -394,18 +363,6 @@ class InferenceOptions(Options, panel="Running models"):
         needs=("engine", ("ray",)),
         **MODELS,
         **MEANS,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuantizationOptions(Options, panel="Running models"):
-    """How models are rounded."""
-
-    quantization: str | None = option(
-        None,
-        "4bit or 8bit: round all models' weights while they are loaded; on a GPU.",
-        one_of=QUANTIZATIONS,
-        **MODELS,
     )
 
 

@@ -5,38 +5,14 @@ A quantised model is another model: its responses differ, so its name in the cac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
 from ensemble.errors import InputError
-from ensemble.models.spec import QUANTIZATIONS, ModelSpec
 
 ROUNDING = ("bitsandbytes", "accelerate")
 """The packages that it needs besides a GPU."""
-
-
-def with_quantization(entries: Sequence[ModelSpec], quantization: str | None) -> tuple[ModelSpec, ...]:
-    """The candidates, with the quantisation of the command line for those that set none.
-
-    Args:
-        entries: The pool. Models behind servers and GGUF files have a form that cannot be changed here.
-        quantization: One of QUANTIZATIONS; None to change nothing.
-
-    Raises:
-        InputError: The value is not one of QUANTIZATIONS.
-    """
-    if quantization is None:
-        return tuple(entries)
-    if quantization not in QUANTIZATIONS:
-        raise InputError(f"--quantization {quantization}: not one of {', '.join(QUANTIZATIONS)}")
-    return tuple(
-        entry
-        if entry.quantization is not None or entry.checkpoint.is_remote or entry.checkpoint.gguf is not None
-        else replace(entry, quantization=quantization_config(quantization))
-        for entry in entries
-    )
 
 
 def quantization_config(quantization: str) -> dict[str, Any]:

@@ -84,8 +84,6 @@ def loaded_as(models: Sequence[ModelSpec], options: ChosenOptions) -> tuple[Mode
         .with_loading(device=options.device, dtype=options.dtype, chat_template=options.chat_template)
         .members
     )
-    if (quantization := options.quantization) is not None:
-        changed = tuple(replace(model, quantization=quantization_config(quantization)) for model in changed)
     changed, said = place_models(changed)
     if said is not None:
         Progress().say(said)

@@ -8,6 +8,7 @@ from advisor.judge.judge import judging
 from advisor.judge.prompts import Shown, judge_task
 from advisor.profile.stored import splits_of
 from advisor.progress import Progress
+from advisor.records import TRIES
 from advisor.tasks.task import Rubric, Task
 from ensemble.common.text import counted
 
@@ -28,7 +29,7 @@ def decoded_sets(config: RunConfig) -> dict[str, int]:
     if config.held_out is None or len(config.candidates) < 2:
         return {}
     # The rules run one set; predicted gains choose up to so many.
-    tried = 1 if config.set_by == "rules" else config.max_decoded_sets
+    tried = 1 if config.set_by == "rules" else TRIES
     on_dev = config.decode_on != "held_out"
     return {config.held_out.split: tried, **({config.dev.split: tried} if on_dev else {})}
 
