@@ -14,6 +14,22 @@ from advisor.advice.drift import paired_gain
 from advisor.advice.gain import cross_fitted_gain
 
 
+@pytest.mark.parametrize("held_out", [["12"], ["12", "11"], ["12", "31", "13"]])
+@pytest.mark.parametrize("seed", range(8, 12))
+def test_a_correction_lowers_no_p_value(seed: int, held_out: list[str]) -> None:
+    """Also where strategies take the same responses on the held-out questions, and others on dev."""
+    chance = np.random.default_rng(seed)
+    accuracies = {"a": 0.6, "b": 0.5, "c": 0.5, "d": 0.55, "e": 0.5}
+    dev = {
+        name: "".join(np.where(chance.random(40) < p, "1", chance.choice(list("23"), 40)))
+        for name, p in accuracies.items()
+    }
+    judged = {name: held_out[place % len(held_out)] for place, name in enumerate(dev)}
+    tested = [each for each in compared(dev, judged) if each.p_adjusted is not None]
+    assert len(tested) >= 6
+    assert [(str(each), each.p_adjusted) for each in tested if each.p_adjusted < each.gain.p_no_gain] == []
+
+
 @given(st.lists(st.integers(0, 12), min_size=2, max_size=60))
 def test_the_questions_of_a_cluster_are_in_one_fold(clusters: list[int]) -> None:
     labels = [str(each) for each in clusters]

@@ -298,14 +298,16 @@ def compare_by_labels(
 class _Answers(NamedTuple):
     """A strategy's answers before they are compared; see :class:`StrategyResult`.
 
-    ``differences`` are those of a strategy that is cross-fitted, repeats by questions; ``dev`` has the answers to the
-    dev questions of a strategy that writes new texts, if they are known.
+    ``differences`` are those of a strategy that is cross-fitted, repeats by questions, and ``takes`` are what it takes
+    on all questions that judge; ``dev`` has the answers to the dev questions of a strategy that writes new texts, if
+    they are known.
     """
 
     strategy: Strategy
     held_out: Applied
     differences: Floats | None = None
     dev: Profile | None = None
+    takes: tuple[Take, ...] = ()
 
 
 class _Evidence:
@@ -382,7 +384,8 @@ class _Evidence:
     def on_held_out(self, strategy: Strategy, found: CrossFitted, own: Applied | None) -> _Answers:
         """A strategy that is cross-fitted, with its `own` answers to the held-out questions, or those of its parts."""
         places = range(self._dev, self._scores.shape[1])
-        return _Answers(strategy, own or found.answered.part(places), found.differences)
+        held_out = own or found.answered.part(places)
+        return _Answers(strategy, held_out, found.differences, takes=found.answered.takes)
 
     def gain(self, answered: _Answers) -> Gain:
         """The gain of a strategy."""
@@ -537,21 +540,29 @@ def _adjusted(answers: Sequence[_Answers], p_values: Sequence[float], *, has_usu
     usual = largest_usual([each.strategy for each in answers]) if has_usual else None
     # Vote and cascade of the same models give the same answers, so they are one hypothesis.
     first = [n for n in others if usual is not None and answers[n].strategy.hypothesis == usual.hypothesis]
-    rest = [n for n in others if n not in first]
-    distinct = {answers[n].held_out.takes: n for n in rest}
-    family = dict(zip(distinct, holm([p_values[n] for n in distinct.values()]), strict=True))
+    rest: dict[object, list[int]] = {}
+    for n in others:
+        if n not in first:
+            rest.setdefault(_judged(answers[n]), []).append(n)
+    family = holm([max(p_values[n] for n in same) for same in rest.values()])
     for n, value in zip(anew, holm([p_values[n] for n in anew]), strict=True):
         adjusted[n] = value
     # The largest p of all intersections of hypotheses: with the usual one, each part has its share of alpha.
-    own = p_values[first[0]] if first else 1.0
-    for n in rest:
-        corrected = family[answers[n].held_out.takes]
+    own = max((p_values[n] for n in first), default=1.0)
+    for same, corrected in zip(rest.values(), family, strict=True):
         shared = min(own / USUAL_SHARE, corrected / (1 - USUAL_SHARE)) if first else 0.0
-        adjusted[n] = min(1.0, max(corrected, shared))
+        for n in same:
+            adjusted[n] = min(1.0, max(corrected, shared))
     for n in first:
-        largest = max(family.values(), default=0.0)
+        largest = max(family, default=0.0)
         adjusted[n] = min(1.0, max(own, min(own / USUAL_SHARE, largest / (1 - USUAL_SHARE))))
     return adjusted
+
+
+def _judged(answered: _Answers) -> object:
+    """What judges a strategy. It is one hypothesis with others only if it is the same on all questions, also of dev."""
+    differences = None if answered.differences is None else answered.differences.tobytes()
+    return answered.held_out.takes, answered.takes, differences
 
 
 def _result(
