@@ -27,7 +27,7 @@ FEW = {"candidates": ("probabilities", 2)}
 """Of the items of a list that have a key, the first ones alone: of a trace, the likeliest tokens of a step."""
 ROUNDED = re.compile(r"\.trace\.")
 """Where numbers are rounded to four digits, so that another processor may write the next one."""
-NAMES = ("id", "model", "strategy", "method", "models", "members", "first", "second")
+NAMES = ("id", "model", "strategy", "method", "models", "members", "a", "b", "split")
 """What tells the items of a list apart: they are compared by these, so that one more moves no others."""
 
 
@@ -103,8 +103,9 @@ def _by_place(old: list[str], new: list[str], path: str) -> Iterator[str]:
 
 def _name(item: Any) -> str | None:
     """What an item of a list is told apart by; None if it has no name."""
-    named = [item[name] for name in NAMES if name in item] if isinstance(item, dict) else []
-    return " ".join(each if isinstance(each, str) else json.dumps(each) for each in named) or None
+    values = [item[name] for name in NAMES if name in item] if isinstance(item, dict) else []
+    texts = [each if isinstance(each, list) else [each] for each in values]
+    return " ".join(each for text in texts for each in text if isinstance(each, str)) or None
 
 
 def _equal(old: Any, new: Any, path: str) -> bool:

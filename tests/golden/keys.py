@@ -31,7 +31,7 @@ LOADED = (
     "dtype=float32 thinking_budget=16",
     "dtype=float32 thinking=<a>...</a>",
     "dtype=float32 thinking=<a>...</a> thinking_budget=0",
-    "dtype=float32 price_in=1 price_out=2 family=other num_cpus=2",
+    "dtype=float32 price_in=1 price_out=2 num_cpus=2",
 )
 ROUNDED = ("dtype=bfloat16 quantization=4bit device=cuda", "dtype=bfloat16 quantization=8bit device=cuda")
 SERVED = (

@@ -79,7 +79,7 @@ def demo(case: Case) -> None:
 
 def predicted(case: Case) -> None:
     """A set that is chosen by its predicted gain."""
-    case.select(*DEMO, "--limit", "12", "--device", "cpu", "--set-by", "predicted", "--max-decoded-sets", "2")
+    case.select(*DEMO, "--limit", "12", "--device", "cpu", "--set-by", "predicted")
 
 
 def thinking(case: Case) -> None:
