@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks._counting import ForwardPasses
 from benchmarks._measure import Figure, Timer, ratio, spread
 from ensemble import Ensemble
 from ensemble.decode.settings import MAX_DRAFT_TOKENS, Batch, Settings
@@ -69,33 +68,6 @@ def by_ensemble(
     return part
 
 
-def by_transformers(member: Member, work: Work, *, batch: int) -> Callable[[], int]:
-    """A part in which transformers decodes the same greedily; its units are tokens, EOS included."""
-    prompts = work.prompts if batch > 1 else work.prompts[: work.alone]
-    encoded = [member.encode_prompt(prompt) for prompt in prompts]
-    device = member.local.model.device
-    ends = torch.tensor(member.vocabulary.eos_ids, device=device)
-
-    def part() -> int:
-        steps = 0
-        for start in range(0, len(encoded), batch):
-            rows = encoded[start : start + batch]
-            longest = max(len(row) for row in rows)
-            ids = torch.tensor([[*[0] * (longest - len(row)), *row] for row in rows], device=device)
-            mask = torch.tensor([[*[0] * (longest - len(row)), *[1] * len(row)] for row in rows], device=device)
-            # transformers gives generate() no type for its self
-            made: torch.Tensor = member.local.model.generate(  # type: ignore[operator,unused-ignore]
-                ids, attention_mask=mask, max_new_tokens=work.tokens, do_sample=False, pad_token_id=0
-            )
-            new = made[:, longest:]
-            ended = torch.isin(new, ends).int().cumsum(dim=1)
-            # What a row has until its first EOS, and that one.
-            steps += int(((ended == 0) | (ended.diff(dim=1, prepend=ended[:, :1] * 0) > 0) & (ended == 1)).sum())
-        return steps
-
-    return part
-
-
 def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str = "", note: str = "") -> list[Figure]:
     """All ratios of some members that decode together, from one run.
 
@@ -110,79 +82,35 @@ def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str =
     parts: dict[str, Callable[[], int]] = {}
     for batch in (1, BATCH):
         parts[f"plain {batch}"] = by_ensemble(ensemble, work, batch=batch)
-        for n, (single, member) in enumerate(zip(alone, pair, strict=True)):
+        for n, single in enumerate(alone):
             parts[f"alone {batch} {n}"] = by_ensemble(single, work, batch=batch)
-            parts[f"generate {batch} {n}"] = by_transformers(member, work, batch=batch)
     parts["drafted"] = by_ensemble(ensemble, work, batch=1, draft=MAX_DRAFT_TOKENS)
     times = timer(parts)
     figures = []
     for batch in (1, BATCH):
-        own, theirs = ([times[f"{by} {batch} {n}"] for n in range(len(pair))] for by in ("alone", "generate"))
+        own = [times[f"alone {batch} {n}"] for n in range(len(pair))]
         end = f"_batch{batch}{suffix}" if batch > 1 else suffix
         plain = times[f"plain {batch}"]
-        figures += [
-            ratio(f"plain_over_members{end}", plain, *own, limit=PLAIN_LIMIT, note=f"{note}, members by this decoder"),
-            ratio(f"plain_over_generate{end}", plain, *theirs, note=f"{note}, members by transformers"),
-        ]
+        figures.append(ratio(f"plain_over_members{end}", plain, *own, limit=PLAIN_LIMIT, note=note))
     one_by_one = [sum(seconds) for seconds in zip(*(times[f"alone 1 {n}"] for n in range(len(pair))), strict=True)]
     together = [times[f"alone {BATCH} {n}"] for n in range(len(pair))]
     said = f"{note}, the members alone: what a batch gives them"
     figures.append(ratio(f"batch{BATCH}_speedup_of_members{suffix}", one_by_one, *together, note=said))
-    drafted, first = times["drafted"], "the primary alone by"
+    drafted = times["drafted"]
     figures += [
         ratio(
             f"speculative_over_primary{suffix}",
             drafted,
             times["alone 1 0"],
             limit=DRAFTED_LIMITS.get(suffix, ""),
-            note=f"{note}, {first} this decoder",
+            note=f"{note}, the primary alone",
         ),
-        ratio(
-            f"speculative_over_generate{suffix}", drafted, times["generate 1 0"], note=f"{note}, {first} transformers"
-        ),
-        _passes_figure(ensemble, alone[0], work, timer, suffix, note),
         ratio(f"batch{BATCH}_speedup{suffix}", times["plain 1"], times[f"plain {BATCH}"], limit=BATCH_LIMIT, note=note),
         ratio(f"batch{BATCH}_over_drafted{suffix}", drafted, times[f"plain {BATCH}"], note=f"{note}, drafting at 1"),
         spread(f"plain_ms_per_token{suffix}", [1000 * seconds for seconds in times["plain 1"]], note=note),
         spread(f"drafted_ms_per_token{suffix}", [1000 * seconds for seconds in drafted], note=note),
     ]
     return figures
-
-
-def _passes_figure(ensemble: Ensemble, primary: Ensemble, work: Work, timer: Timer, suffix: str, note: str) -> Figure:
-    """The forward passes of drafted decoding over all of the primary's time: what is left if the host took none."""
-    drafted, single = by_ensemble(ensemble, work, batch=1, draft=MAX_DRAFT_TOKENS), by_ensemble(primary, work, batch=1)
-    in_passes, alone = [], []
-    for _ in range(timer.untimed + timer.rounds):
-        with ForwardPasses((member.local.model for member in ensemble.members), timer.now) as passes:
-            steps = drafted()
-        in_passes.append(passes.seconds / steps)
-        start = timer.now()
-        steps = single()
-        alone.append((timer.now() - start) / steps)
-    said = f"{note}, the forward passes with drafts over all that the primary alone takes"
-    return ratio(f"draft_passes_over_primary{suffix}", in_passes[timer.untimed :], alone[timer.untimed :], note=said)
-
-
-def pass_figure(member: Member, timer: Timer, suffix: str, note: str) -> Figure:
-    """A pass that checks the longest draft, over one that reads a token: what a draft costs at least."""
-    prompt = list(range(3, 40))
-    runner = member.local.runner()
-    with torch.inference_mode():
-        runner.prefill([prompt])
-
-    def part(tokens: int) -> Callable[[], int]:
-        def passes() -> int:
-            with torch.inference_mode():
-                for _ in range(4):
-                    runner.extend([len(prompt)], [prompt[:tokens]], last=tokens)
-            return 4
-
-        return passes
-
-    times = timer({"draft": part(1 + MAX_DRAFT_TOKENS), "token": part(1)})
-    said = f"{note}: a pass over {1 + MAX_DRAFT_TOKENS} tokens over one over 1, of {member.name}"
-    return ratio(f"draft_pass_over_token_pass{suffix}", times["draft"], times["token"], note=said)
 
 
 def drafting_figures(

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any
-from unittest.mock import patch
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from benchmarks._counting import ForwardPasses
 from benchmarks._decoding import K
-from benchmarks._measure import Figure, Timer, ratio, spread
+from benchmarks._measure import Figure, Timer, spread
 from benchmarks._models import demo_prompts, writing
 from benchmarks._texts import text_of
 from ensemble import Ensemble
-from ensemble.decode.contexts import Contexts
 from ensemble.decode.decoder import Decoder
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.member import Member
-from ensemble.step import compiled
-from ensemble.step.sampler import Sampler
 
 HOST_LIMITS = {
     (2, 1): 0.3,
@@ -34,8 +28,6 @@ HOST_LIMITS = {
 """At most so many milliseconds of a step, for each number of members and rows."""
 _NUMBERS = 1.2
 """A step takes at most so many times as long where the text is numbers."""
-_PARTS = {"feed": "the members' rows and caches", "choose": "the union and the choice", "emit": "the texts in all ids"}
-"""The parts of a step; what is left plans, counts and ends texts."""
 _NAMES = {2: "", 3: "_three"}
 """The end of a figure's name, for each number of members."""
 
@@ -61,22 +53,10 @@ def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Seq
             note = f"{' + '.join(member.name for member in some)}, one thread, step() without the forward passes"
             for size in sizes:
                 key, limit = f"host_ms_per_step_{size}{end}", f"at most {HOST_LIMITS[count, size]}"
-                compiled_ms, tensors_ms = [], []
-                for _ in range(timer.untimed + timer.rounds):
-                    compiled_ms.append(statistics.median(_host_ms(some, size, steps, timer)))
-                    with patch.object(compiled, "library", None):
-                        tensors_ms.append(statistics.median(_host_ms(some, size, steps, timer)))
-                figures.append(spread(key, compiled_ms[timer.untimed :], limit, note))
-                figures.append(
-                    ratio(
-                        f"host_compiled_over_tensors_{size}{end}",
-                        compiled_ms[timer.untimed :],
-                        tensors_ms[timer.untimed :],
-                        note=f"{note}, with the compiled step over without it, in turns",
-                    )
-                )
-            if count == min(_NAMES):
-                figures += _part_figures(some, size, steps, timer, note)
+                taken = [
+                    statistics.median(_host_ms(some, size, steps, timer)) for _ in range(timer.untimed + timer.rounds)
+                ]
+                figures.append(spread(key, taken[timer.untimed :], limit, note))
             key, limit = f"host_ms_per_step_{size}{end}_numbers", f"at most {_NUMBERS * HOST_LIMITS[count, size]:.3g}"
             # The text is forced: no model of the demo writes numbers for long.
             with writing(some[0], text_of("csv", 4000)):
@@ -88,37 +68,6 @@ def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Seq
         return figures
     finally:
         torch.set_num_threads(threads)
-
-
-def _part_figures(members: Sequence[Member], size: int, steps: int, timer: Timer, note: str) -> list[Figure]:
-    """The share of each part in what steps take beyond the forward passes."""
-    ensemble = Ensemble(members, k=K)
-    spent = dict.fromkeys([*_PARTS, "all"], 0.0)
-    total = dict(spent)
-    with ForwardPasses((member.local.model for member in members), timer.now) as passes, ExitStack() as stack:
-
-        def timed(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-            def run(*args: Any, **kwargs: Any) -> Any:
-                start, before = timer.now(), passes.seconds
-                result = call(*args, **kwargs)
-                spent[part] += timer.now() - start - passes.seconds + before
-                return result
-
-            return run
-
-        stack.enter_context(patch.object(Contexts, "feed", timed("feed", Contexts.feed)))
-        stack.enter_context(patch.object(Sampler, "__call__", timed("choose", Sampler.__call__)))
-        stack.enter_context(patch.object(Decoder, "_emit", timed("emit", Decoder._emit)))
-        step = timed("all", Decoder.step)
-        for decoder in _full(ensemble, size, steps):
-            before = dict(spent)
-            step(decoder)
-            for part in total:
-                total[part] += spent[part] - before[part]
-    return [
-        Figure(f"host_share_{part}_{size}", total[part] / total["all"], note=f"{what}; {note}")
-        for part, what in _PARTS.items()
-    ]
 
 
 def _host_ms(members: Sequence[Member], size: int, steps: int, timer: Timer, skipped: int = 0) -> list[float]:

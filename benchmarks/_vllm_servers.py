@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from benchmarks._measure import ROOT, progress
@@ -169,43 +167,6 @@ def post(connection: HTTPConnection, body: Mapping[str, Any]) -> dict[str, Any]:
 def _send(connection: HTTPConnection, content: str) -> HTTPResponse:
     connection.request("POST", "/v1/completions", content, {"Content-Type": "application/json"})
     return connection.getresponse()
-
-
-def post_all(requests: Mapping[VllmProcess, Sequence[Mapping[str, Any]]], clients: int) -> int:
-    """Send requests to all servers at once, by several clients that each have a connection.
-
-    Args:
-        requests: For each server the bodies.
-        clients: How many clients each server has.
-
-    Returns:
-        The tokens that were written.
-
-    Raises:
-        RuntimeError: A request failed.
-    """
-    written: list[int] = []
-
-    def work(server: VllmProcess, waiting: SimpleQueue[Mapping[str, Any]]) -> None:
-        with server.connection() as connection, suppress(Empty):
-            while True:
-                answer = post(connection, waiting.get_nowait())
-                written.append(int(answer["usage"]["completion_tokens"]))
-
-    threads = []
-    for server, bodies in requests.items():
-        waiting: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
-        for body in bodies:
-            waiting.put(body)
-        threads += [threading.Thread(target=work, args=(server, waiting)) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    lost = sum(map(len, requests.values())) - len(written)
-    if lost:
-        raise RuntimeError(f"{lost} requests of direct clients failed")
-    return sum(written)
 
 
 def _free_port() -> int:

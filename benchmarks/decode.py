@@ -20,17 +20,14 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks._counting import READS_LIMIT, reads_per_step
 from benchmarks._decoding import (
     BATCH,
-    K,
     Work,
-    by_ensemble,
     drafting_figures,
     half_figures,
     pair_figures,
-    pass_figure,
     step_figures,
 )
 from benchmarks._host import host_figures
-from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
+from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, spread, tell
 from benchmarks._models import (
     MIDDLE,
     QUESTIONS,
@@ -43,8 +40,6 @@ from benchmarks._models import (
     random_member,
     vocabulary,
 )
-from ensemble import Ensemble
-from ensemble.models.member import Member
 from ensemble.vocabulary.joint import load_or_build
 from ensemble.vocabulary.token_bytes import Vocabulary
 
@@ -65,7 +60,6 @@ KEYS = (
     f"batch{BATCH}_speedup",
     "tables_first_s",
     "tables_again_s",
-    "reference_over_plain",
     "peak_memory_mib",
 )
 """What is always in the JSON object; null where it cannot be measured."""
@@ -162,7 +156,6 @@ def demo(options: argparse.Namespace) -> list[Figure]:
     pair = members[:2]
     figures = pair_figures(pair, work, timer, note=" + ".join(member.name for member in pair))
     figures += drafting_figures(pair, work, timer, note=" + ".join(member.name for member in pair))
-    figures += _reference(pair, work, timer)
     if steps := [member for member in members if member.name.startswith("stepwise")]:
         # Only one of the models writes long answers, so it is put beside itself.
         for measured in (pair_figures, drafting_figures):
@@ -182,10 +175,7 @@ def middle(options: argparse.Namespace) -> list[Figure]:
     work = Work(prompts, 1 if options.quick else 2, tokens)
     note = f"{shape.layers} layers of {shape.hidden}, {_note(options.quick)}"
     timer = _timer(options, 3)
-    return [
-        *pair_figures(members, work, timer, suffix="_middle", note=note),
-        pass_figure(members[1], timer, "_middle", note),
-    ]
+    return pair_figures(members, work, timer, suffix="_middle", note=note)
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
@@ -197,24 +187,6 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "middle": middle,
     "tables": tables,
 }
-
-
-def _reference(pair: Sequence[Member], work: Work, timer: Timer) -> list[Figure]:
-    """The reference implementation of the tests, which reads every text anew at every step."""
-    try:
-        from tests.reference import ReferenceMember, generate
-    except ImportError:
-        return []
-    members = [ReferenceMember(member.local.model, member.tokenizer) for member in pair]
-    some = Work(work.prompts, min(2, work.alone), work.tokens)
-
-    def part() -> int:
-        made = [generate(members, prompt, k=K, max_new_tokens=some.tokens) for prompt in some.prompts[: some.alone]]
-        return sum(len(one.steps) for one in made)
-
-    parts = {"reference": part, "plain": by_ensemble(Ensemble(pair, k=K), some, batch=1)}
-    times = timer(parts)
-    return [ratio("reference_over_plain", times["reference"], times["plain"], note="the tests' reference")]
 
 
 def _vocabulary(name: str, quick: bool) -> tuple[PreTrainedTokenizerFast, int]:

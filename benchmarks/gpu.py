@@ -76,7 +76,6 @@ EFFORTS = ((3, 128), (3, 64), (2, 32), (1, 32), (1, 16), (1, 8))
 STEPS_PER_TOKEN = 10
 """Steps of a pair that the parts of a round take for each token of a prompt, about."""
 LATE = "the time of this section was over"
-JOINING = Shape(1024, 8, 16, 2816)
 _UNITS = (("_ms", "ms"), ("_mib", "MiB"), ("_over_", "ratio"), ("speedup", "ratio"), ("reads", "reads"))
 
 
@@ -154,7 +153,6 @@ def _measure(run: Run) -> list[Figure]:
         ("step_bf16_over_fp32", _half, 0.1),
         ("host_ms_per_step", _host, 0.15),
         ("device_reads_per_step", _reads, 0.15),
-        ("joining_peak_over_held", _joining, 0.1),
         *(
             (f"plain_over_members{_suffix(names)}", partial(_pair, names), 1 / (len(PAIRS) - n))
             for n, names in enumerate(PAIRS)
@@ -269,29 +267,6 @@ def _waits(members: Sequence[Member], texts: Sequence[str], settings: Settings, 
             finally:
                 torch.cuda.set_sync_debug_mode("default")
     return most
-
-
-def _joining(run: Run) -> list[Figure]:
-    """The most memory while texts join others that run, over what is held afterwards, without the weights."""
-    key = "joining_peak_over_held"
-    if run.device.type != "cuda":
-        return [Figure(key, None, note=f"{run.device.type} does not report the peak of its memory")]
-    tokenizer = made_up_tokenizer(2000, "joining")
-    member = random_member("joining", tokenizer, 2048, JOINING, sure=True, dtype=torch.bfloat16, device=run.device)
-    weights = torch.cuda.memory_allocated(run.device)
-    ensemble = Ensemble([member], k=K)
-    texts = [ensemble.encode(" ".join([f"Text {n}."] + ["babu"] * 300)) for n in range(2 * BATCH)]
-    decoder = ensemble.decoder(Batch(2 * BATCH, draft=0))
-    for number, text in enumerate(texts):
-        if number == BATCH:
-            for _ in range(8):
-                decoder.step()
-        decoder.add(number, text, Settings(32))
-    torch.cuda.reset_peak_memory_stats(run.device)
-    decoder.step()
-    peak, held = torch.cuda.max_memory_allocated(run.device), torch.cuda.memory_allocated(run.device)
-    note = f"{BATCH} texts of {len(texts[0][0])} tokens join {BATCH} that run; a second cache would be 2"
-    return [Figure(key, (peak - weights) / (held - weights), note=note)]
 
 
 def _pair(names: tuple[str, ...], run: Run) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""Profiling against lm-eval's ``hf`` backend, memory, stored runs, and loads: ``python -m benchmarks.profiling``.
+"""Profiling against lm-eval's ``hf`` backend, and stored runs: ``python -m benchmarks.profiling``.
 
 Both answer the same prompts (GSM8K with five shots) with the same model, of random weights, in the same numeric type,
 up to the same number of tokens, with the same stops. Random weights write no stop, and cannot write the end token here,
@@ -41,17 +41,13 @@ from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 DATA = TOKENIZERS.parent / "data"
 SHOTS = 5
-LARGE = Shape(1024, 16, 16, 2816)
 SECONDS_STORED = 5
 KEYS = (
     "throughput_over_lm_eval",
     "same_responses",
     "tokens_per_second",
     "tokens_per_second_lm_eval",
-    "pool_memory_over_largest_gib",
     "stored_over_import_s",
-    "loads_per_model",
-    "select_over_loading_anew",
 )
 """What is always in the JSON object; null where it cannot be measured."""
 
@@ -64,18 +60,16 @@ class Size:
     tokens: int
     batches: tuple[int, ...]
     shape: Shape
-    large: Shape
     stored: int
 
 
-FULL = Size(questions=32, tokens=96, batches=(4, 8, 16, 32), shape=MIDDLE, large=LARGE, stored=300)
-QUICK = Size(questions=3, tokens=4, batches=(1, 3), shape=TINY, large=TINY, stored=4)
+FULL = Size(questions=32, tokens=96, batches=(4, 8, 16, 32), shape=MIDDLE, stored=300)
+QUICK = Size(questions=3, tokens=4, batches=(1, 3), shape=TINY, stored=4)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Measure what is asked for, print it, keep it where asked."""
     parser = arguments(__doc__ or "")
-    parser.add_argument("--pool", type=Path, help="models of the section loads, for example real ones")
     parser.add_argument(
         "--only", choices=SECTIONS, action="append", help="just this section; can be given several times"
     )
@@ -169,37 +163,6 @@ class Theirs:
         self.texts = self.model.generate_until(self.requests, disable_tqdm=True)
 
 
-def memory(options: argparse.Namespace, size: Size) -> list[Figure]:
-    """The most memory that profiling three models takes, over the weights of the largest."""
-    if not Path("/proc/self/status").is_file():
-        progress("benchmarks.profiling: skipped, this system does not tell a process's most memory")
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        # The largest last: a run begins anew with the peak before each model, so what is told is that of the last one
-        # and of whatever the earlier ones have left: where memory allows, they stay loaded.
-        shapes = (size.shape, size.large, size.large)
-        models = [
-            make_model(place / f"model-{n}", shape, seed=n, quick=options.quick) for n, shape in enumerate(shapes)
-        ]
-        sizes = [(model / "model.safetensors").stat().st_size for model in models]
-        weights = max(sizes)
-        peaks = {
-            name: _advisor(place, f"{name}.txt", names, min(8, size.questions), 8, quick=options.quick)["peak"]
-            for name, names in {"pool": [model.name for model in models], "alone": [models[-1].name]}.items()
-        }
-    note = f"the whole process, over weights of {weights / 2**30:.2f} GiB; 8 questions with {SHOTS} shots at a time"
-    return [
-        Figure(
-            "pool_memory_over_largest_gib",
-            (peaks["pool"] - peaks["alone"] - sum(sizes[:-1])) / 2**30,
-            limit="at most 1",
-            note="over what profiling the largest model alone takes, and the weights of the others, which stay",
-        ),
-        Figure("pool_memory_over_weights_gib", (peaks["pool"] - weights) / 2**30, note=note),
-    ]
-
-
 def stored(options: argparse.Namespace, size: Size) -> list[Figure]:
     """A second run of which all is stored, without the time that its imports take."""
     rounds = options.rounds or (1 if options.quick else 3)
@@ -212,62 +175,12 @@ def stored(options: argparse.Namespace, size: Size) -> list[Figure]:
         beyond = []
         for _ in range(rounds):
             start = now()
-            imported = ", ".join(again()["libraries"])
+            imported = ", ".join(again())
             between = now()
             _python(f"import {imported}")
             beyond.append((between - start) - (now() - between))
     note = f"3 models with {size.stored} stored responses each; the libraries that it loads: {imported}"
     return [spread("stored_over_import_s", beyond, limit=f"at most {SECONDS_STORED}", note=note)]
-
-
-def loads(options: argparse.Namespace, size: Size) -> list[Figure]:
-    """All phases of ``advisor select``, with models that stay loaded, and with those that each phase loads anew."""
-    rounds = options.rounds or (1 if options.quick else 3)
-    seconds: dict[str, list[float]] = {"stay": [], "anew": []}
-    counts: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        models = [make_model(place / f"model-{n}", size.large, seed=n, quick=options.quick) for n in range(2)]
-        (place / "models.txt").write_text("".join(f"{model}\n" for model in models), encoding="utf-8")
-        pool = (options.pool or place / "models.txt").resolve()
-        # GGUF files are in the cache afterwards, for both.
-        _select(place / "first", pool, size, "stay", quick=options.quick)
-        for n in range(rounds):
-            for kind, taken in seconds.items():
-                start = _children_now(options.clock)
-                found = _select(place / f"{kind}-{n}", pool, size, kind, quick=options.quick)
-                taken.append(_children_now(options.clock) - start)
-                counts[kind] = sum(each["count"] for each in found.values()) / len(found)
-    spent = {kind: f"{min(taken):.1f} to {max(taken):.1f} s" for kind, taken in seconds.items()}
-    questions = f"{min(8, size.questions)} questions of each split, 8 tokens each"
-    return [
-        Figure(
-            "loads_per_model",
-            counts["stay"],
-            limit="1",
-            note=f"in all phases; {counts['anew']:g} where each loads anew",
-        ),
-        ratio(
-            "select_over_loading_anew",
-            seconds["stay"],
-            seconds["anew"],
-            note=f"{questions}: {spent['stay']}; anew {spent['anew']}",
-        ),
-    ]
-
-
-def _select(folder: Path, pool: Path, size: Size, kind: str, *, quick: bool) -> dict[str, Any]:
-    """``advisor select`` in a process of its own, without stored responses: how often each model was loaded."""
-    folder.mkdir()
-    _python(
-        (_ANEW if kind == "anew" else "") + "from advisor.cli import main; main()",
-        *("select", "--pool", str(pool), "--task", *_task_options(quick=quick), "--shots", "0"),
-        *("--limit", str(min(8, size.questions)), "--max-new-tokens", "8", "--quiet"),
-        *("--max-gap", "100", "--max-length-ratio", "1e9", "--chat-template", "never"),
-        *("--cache-dir", str(folder / "cache"), "--out", str(folder / "run")),
-    )
-    result = json.loads((folder / "run" / "result.json").read_text(encoding="utf-8"))
-    return dict(result["provenance"]["loads"])
 
 
 def _children_now(clock: str) -> float:
@@ -278,9 +191,7 @@ def _children_now(clock: str) -> float:
 
 SECTIONS: dict[str, Callable[[argparse.Namespace, Size], list[Figure]]] = {
     "throughput": throughput,
-    "memory": memory,
     "stored": stored,
-    "loads": loads,
 }
 
 
@@ -336,34 +247,13 @@ from advisor.cli import main
 try:
     main()
 finally:
-    # Not getrusage's: that counts what the process held before it became this one.
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.is_file() else []
-    peak = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")]
     known = "torch transformers tokenizers datasets numpy scipy sklearn sacrebleu typer rich jinja2 yaml".split()
-    told = {"peak": peak[0] if peak else 0, "libraries": [name for name in known if name in sys.modules]}
-    Path(os.environ["TOLD"]).write_text(json.dumps(told))
+    Path(os.environ["TOLD"]).write_text(json.dumps([name for name in known if name in sys.modules]))
 """
 
 
-_ANEW = """
-from advisor.profile import loaded_models
-
-ensemble = loaded_models.LoadedModels.ensemble
-
-def anew(models, spec):
-    models._members.clear()
-    loaded_models.free_memory()
-    return ensemble(models, spec)
-
-loaded_models.LoadedModels.ensemble = anew
-"""
-
-
-def _advisor(
-    place: Path, pool: str, models: Sequence[str], questions: int, tokens: int, *, quick: bool
-) -> dict[str, Any]:
-    """``advisor profile`` in a process of its own: the most memory it held in bytes, and the libraries it loaded."""
+def _advisor(place: Path, pool: str, models: Sequence[str], questions: int, tokens: int, *, quick: bool) -> list[str]:
+    """``advisor profile`` in a process of its own: the libraries it loaded."""
     (place / pool).write_text("".join(f"{model}\n" for model in models), encoding="utf-8")
     _python(
         _CHILD,
@@ -374,7 +264,7 @@ def _advisor(
         *("--cache-dir", str(place / f"{pool}-cache")),
         told=place / "told.json",
     )
-    return dict(json.loads((place / "told.json").read_text(encoding="utf-8")))
+    return list(json.loads((place / "told.json").read_text(encoding="utf-8")))
 
 
 def _python(code: str, *given: str, told: Path | None = None) -> None:

@@ -5,8 +5,7 @@ process that send the same requests, each on its own connection, which is kept. 
 and then one after the other. What is not here: the network between machines, and what a client library takes.
 
 ``--only hostile`` measures honest clients beside hostile ones: half-sent heads while the server may open 256 files, and
-20 clients that send slow, wrong and large requests beside 64 honest ones. ``--only prompts`` compares long prompts with
-`Ensemble.generate` in this process, and ``--only memory`` watches the server's memory over many mixed requests.
+20 clients that send slow, wrong and large requests beside 64 honest ones.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from advisor.pool.pool_file import read_pool
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._models import QUESTIONS, demo_prompts
 from ensemble import Ensemble
-from ensemble.decode.settings import Batch, Settings
 
 CLIENTS = 64
 LIMIT = "at least 5"
@@ -40,11 +38,7 @@ SETS = {"": ("terse-neox", "terse-olmo", "terse-mistral"), "_long": ("stepwise-l
 """By the ending of the figures' names: the demo's set, and the only of its models that writes long answers, twice."""
 HOSTILE = 20
 HEADS, FILES = 300, 256
-MIXED, EVERY = 16, 500
-"""Clients that send mixed requests, and the requests after each of which the server's memory is read."""
 KEY = "sesame"
-LONG = 500
-"""Tokens of a long prompt."""
 KEYS = ("serving_speedup", "lost", "same_texts", "refused_over_limit")
 """What is always in the JSON object; null where it cannot be measured."""
 
@@ -99,9 +93,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--pool", default="demo", help="a pool file to take the demo's models from")
     parser.add_argument("--batch-size", default="auto", help="the server's")
-    parts = ("usual", "hostile", "prompts", "memory")
-    parser.add_argument("--only", choices=parts, default="usual", help="which clients ask")
-    parser.add_argument("--requests", type=int, default=10_000, help="of --only memory, at least two times 500")
+    parser.add_argument("--only", choices=("usual", "hostile"), default="usual", help="which clients ask")
     options = parser.parse_args(given)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -119,14 +111,8 @@ def main(given: Sequence[str] | None = None) -> int:
         if options.only == "hostile":
             figures += _hostile(folders, options)
             continue
-        if options.only == "memory":
-            figures += _memory(folders, options)
-            continue
         with server(folders, options) as (process, url):
             clock = _clock(process.pid) if options.clock == "cpu" else time.perf_counter
-            if options.only == "prompts":
-                figures += asyncio.run(_long_prompts(url, clock, folders, options))
-                continue
             figures += asyncio.run(_measured(url, clock, options, suffix, " + ".join(names)))
         figures.append(_direct(folders, options, suffix, " + ".join(names)))
     if options.only != "usual":
@@ -243,67 +229,6 @@ def _direct(folders: Sequence[str], options: argparse.Namespace, suffix: str, no
     return ratio(f"direct_speedup{suffix}", times["alone"], times["together"], note=said)
 
 
-async def _long_prompts(
-    url: str, clock: Callable[[], float], folders: Sequence[str], options: argparse.Namespace
-) -> list[Figure]:
-    """One token after a prompt of :data:`LONG` tokens, from the server and by `Ensemble.generate` in this process."""
-    ensemble, client, timer = Ensemble.from_pretrained(folders, dtype="float32"), Client(url), Timer(0, options.clock)
-    count, rounds = (1, 2) if options.quick else (4, options.rounds or 11)
-    direct, served = [], []
-    for turn in range(1 + rounds):
-        prompts = [_long_prompt(ensemble, turn * count + n) for n in range(count)]
-        start = timer.now()
-        texts = [ensemble.generate([prompt], max_new_tokens=1, stop=["\n"])[0].text for prompt in prompts]
-        middle, begin = timer.now(), clock()
-        answers = [await client.ask(prompt, 1) for prompt in prompts]
-        end = clock()
-        if answers != [(200, text) for text in texts]:
-            raise RuntimeError(f"the server's texts {answers} differ from {texts}")
-        if turn:
-            direct.append(1000 * (middle - start) / count)
-            served.append(1000 * (end - begin) / count)
-    first = await _first_token(ensemble, client, timer, clock, rounds)
-    await client.close()
-    note = f"one token after a prompt of {LONG} tokens, {rounds} rounds of {count}, {options.clock} clock"
-    return [
-        first,
-        ratio("prompt500_server_over_direct", served, direct, limit="at most 1.15", note=note),
-        spread("prompt500_direct_ms", direct, note=note),
-        spread("prompt500_server_ms", served, note=note),
-    ]
-
-
-async def _first_token(
-    ensemble: Ensemble, client: Client, timer: Timer, clock: Callable[[], float], rounds: int
-) -> Figure:
-    """How many steps later than in this process the first token of a short prompt comes from the server."""
-    prompts, found = demo_prompts(16), []
-    encoded = [ensemble.encode(prompt) for prompt in prompts]
-    for turn in range(1 + rounds):
-        seconds, steps = [], []
-        for tokens in (1, 9):
-            settings, start = Settings(tokens, stop=("\n",)), timer.now()
-            made = [next(ensemble.generate_each([each], settings, Batch(1, draft=0)))[1] for each in encoded]
-            seconds.append(timer.now() - start)
-            steps.append(sum(each.counts.steps for each in made))
-        begin = clock()
-        for prompt in prompts:
-            await client.ask(prompt, 1)
-        served = clock() - begin
-        if turn:
-            found.append((served - seconds[0]) / len(prompts) * (steps[1] - steps[0]) / (seconds[1] - seconds[0]))
-    note = f"{len(prompts)} prompts one after the other, {rounds} rounds: the server over this process, for one token"
-    return spread("first_token_steps", found, limit="at most 1.5", note=f"{note}, in steps")
-
-
-def _long_prompt(ensemble: Ensemble, number: int) -> str:
-    # Another beginning each time, so that nothing of it was computed before.
-    prompt, questions = f"{number}.", demo_prompts(200)
-    while len(ensemble.encode(prompt)[0]) < LONG:
-        prompt += f" {questions[(number + len(prompt)) % len(questions)]}"
-    return prompt
-
-
 async def _over_the_limit(connections: Sequence[Client], prompt: str) -> int:
     """How many of twice as many clients as allowed are refused as such, when all ask at once; -1 if one is lost.
 
@@ -337,61 +262,6 @@ def _hostile(folders: Sequence[str], options: argparse.Namespace) -> list[Figure
             Figure("hostile_log_kib", log.tell() / 2**10, note=note),
         ]
     return figures
-
-
-def _memory(folders: Sequence[str], options: argparse.Namespace) -> list[Figure]:
-    """How the server's memory grows over many mixed requests, after the first ones."""
-    every, requests = (20, 60) if options.quick else (EVERY, options.requests)
-    with server(folders, options) as (process, url):
-        sizes = asyncio.run(_sizes(url, process.pid, requests, every))
-        peak = _status_mib(process.pid, "VmHWM")
-    note = f"{requests} mixed requests of {MIXED} clients; memory of the server"
-    first, *later = [size for size in sizes if size is not None]
-    return [
-        Figure("memory_growth", max(later) / first, limit="at most 1.1", note=f"{note}, after the first {every}"),
-        Figure("memory_first_mib", first, note=f"after {every} requests, when all are answered"),
-        Figure("memory_end_mib", later[-1], min(later), max(later), note=f"the same after each {every} more"),
-        Figure("memory_peak_mib", peak, note=f"{note}, while it answers"),
-    ]
-
-
-async def _sizes(url: str, process: int, requests: int, every: int) -> list[float | None]:
-    """The memory of the server after each `every` requests, when all are answered."""
-    prompts = demo_prompts(200)
-
-    async def usual(url: str, number: int) -> None:
-        client = Client(url)
-        await client.ask(prompts[number % len(prompts)], 1 + number % 40)
-        await client.close()
-
-    async def long(url: str, number: int) -> None:
-        client = Client(url)
-        # Up to 5,000 tokens.
-        await client.ask(f"{number}. {' '.join(prompts[: 1 + number % 120])}", 1 + number % 8)
-        await client.close()
-
-    async def refused(url: str, number: int) -> None:
-        client = Client(url)
-        await client.ask("x" * 2**20 * (1 + number % 8), 1)
-        await client.close()
-
-    kinds = (usual, _tiny_numbers, usual, long, usual, _leaving, usual, refused, usual, long, usual, _many_prompts)
-
-    async def client(numbers: Iterator[int]) -> None:
-        for number in numbers:
-            with suppress(OSError, EOFError, asyncio.TimeoutError):
-                await asyncio.wait_for(kinds[number % len(kinds)](url, number), 60)
-
-    sizes = []
-    for start in range(0, requests, every):
-        numbers = iter(range(start, min(start + every, requests)))
-        await asyncio.gather(*(client(numbers) for _ in range(MIXED)))
-        # Of the clients that left, no text runs any more when a later one is answered. The server returns memory at
-        # most once a second, when a text ends.
-        await asyncio.sleep(1.5)
-        await usual(url, start)
-        sizes.append(_status_mib(process, "VmRSS"))
-    return sizes
 
 
 def _status_mib(process: int, name: str) -> float | None:

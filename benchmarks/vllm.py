@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,19 +23,13 @@ from typing import Any
 
 import torch
 
-from advisor.pool.pool_file import read_pool
-from advisor.profile.profiler import Profiler
-from advisor.progress import Progress
-from advisor.response_cache import ResponseCache
-from advisor.tasks import load_task
 from benchmarks._decoding import BATCH
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._models import demo_prompts
-from benchmarks._plans import plain_plan
 from benchmarks._proxies import delayed, recorded
 from benchmarks._vllm_environment import executable
 from benchmarks._vllm_equality import PLAIN, TOKENS, Requests, equality, generations, local, remote
-from benchmarks._vllm_servers import VllmProcess, post, post_all, serving
+from benchmarks._vllm_servers import VllmProcess, post, serving
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import UniteError
@@ -47,7 +40,7 @@ ROUND_TRIP_S = 0.02
 KEYS = (
     *("differences", "differences_free", "differences_kinds", "second_per_step"),
     *("drafted_over_alone", "requests_per_token", f"batch{BATCH}_over_alone", f"batch{BATCH}_requests_per_token"),
-    *("delayed_over_plain", "killed_lost", "killed_same_texts", "profiling_over_clients"),
+    *("delayed_over_plain", "killed_lost", "killed_same_texts"),
 )
 """The figures that have limits."""
 RECORDED_TOKENS = 20
@@ -227,49 +220,9 @@ def kill(servers: Sequence[VllmProcess], size: Size, _timer: Timer) -> list[Figu
     ]
 
 
-def profiling(servers: Sequence[VllmProcess], size: Size, timer: Timer) -> list[Figure]:
-    """Profiling a pool of the servers, against clients that only send the same questions."""
-    dev = load_task("word_problems", limit=size.questions)
-    same = {"max_tokens": dev.max_new_tokens, "temperature": 0, "stop": list(dev.stop)}
-    requests = {s: [{"model": s.name, "prompt": one.prompt, **same} for one in dev.examples] for s in servers}
-    clients = CLIENTS // len(servers)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        pool = place / "pool.txt"
-        lines = [f"{s.line()} chat_template=never concurrency={clients}\n" for s in servers]
-        pool.write_text("".join(lines), encoding="utf-8")
-        names = [server.name for server in servers]
-        with ExitStack() as stack:
-            profilers = []
-            for turn in range(timer.untimed + timer.rounds):
-                store = stack.enter_context(ResponseCache(place / f"cache-{turn}"))
-                plan = plain_plan(tuple(read_pool(str(pool))), dev, place / f"cache-{turn}", "benchmark")
-                profilers.append(Profiler(plan, store, Progress(quiet=True)))
-                # The servers are probed and the tokenizers loaded: that takes as long for ten questions as for ten
-                # thousand, and here it would be a quarter of the time.
-                for name in names:
-                    profilers[-1].load([name])
-
-            def profile() -> int:
-                profiler = profilers.pop()
-                done = profiler.alone(names, dev)
-                if len(done) < len(servers):
-                    raise RuntimeError("; ".join(profiler.failures.values()))
-                return sum(one.cost.tokens for one in done.values())
-
-            times = timer({"clients": partial(post_all, requests, clients), "profiling": profile})
-    note = f"{len(dev.examples)} questions to each server, {CLIENTS} requests at a time; servers probed before"
-    return [
-        # Of throughputs, so the seconds of a token stand the other way round.
-        ratio("profiling_over_clients", times["clients"], times["profiling"], limit="at least 0.95", note=note),
-        spread("clients_tokens_per_second", [1 / seconds for seconds in times["clients"]], note=note),
-    ]
-
-
 SECTIONS: dict[str, Callable[[Sequence[VllmProcess], Size, Timer], list[Figure]]] = {
     "cost": cost,
     "delay": delay,
-    "profiling": profiling,
     "equal": equal,
     "kill": kill,
 }

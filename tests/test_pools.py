@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.advice.drift import paired_gain
 from advisor.choose.rules import fitting_voters
 from advisor.records import Limits
 from advisor.strategies.cascade import cascade_calls
 from advisor.strategies.vote import codes_of
 from benchmarks.studies import pools
-from benchmarks.studies._pools import NAMES, POOLS, RealPool, disputed, read_pool, sub_pools
+from benchmarks.studies._pools import NAMES, POOLS, RealPool, read_pool, sub_pools
 from ensemble.methods._votes import vote
 
 
@@ -127,15 +126,3 @@ def test_without_the_pools_the_benchmark_says_so(tmp_path: Path, capsys: pytest.
     assert pools.main(["--json", "--pools", str(tmp_path), "--save", str(tmp_path)]) == 0
     assert "nothing can be measured" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_only_labels_of_questions_with_different_answers_decide_between_vote_and_single_model(name: str) -> None:
-    pool = real(name)
-    for sub in sub_pools(pool, 5):
-        voters = fitting_voters(sub.dev_profiles(), Limits())
-        differ, voted, single = disputed(pool, voters, sub.rest)
-        assert 0 < differ.mean() < 0.5
-        every, needed = paired_gain(voted, single), paired_gain(voted * differ, single * differ)
-        assert every == needed
-        assert (every.interval(), every.p_no_gain) == (needed.interval(), needed.p_no_gain)

@@ -71,7 +71,3 @@ def test_a_draw_has_a_p_value_for_no_gain_and_an_interval_for_both_gains() -> No
 @pytest.mark.parametrize("size", [1, 5])
 def test_a_vote_that_is_chosen_and_judged_by_all_labels_is_seldom_shown_falsely(size: int) -> None:
     assert float((_simulated.draw_all_asked(200, 300, 0, size=size) <= 0.05).mean()) < 0.09
-
-
-def test_a_vote_that_just_fits_is_seldom_shown_falsely() -> None:
-    assert float((_simulated.draw_limited(300, 300, 0) <= 0.05).mean()) < 0.09

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
 from advisor.records import Limits, Profile
 from advisor.statistics import Floats, scores
 from advisor.strategies.cascade import cascade_calls
-from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit
+from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote import codes_of
 from advisor.strategies.weighted_vote import vote_weights
 from benchmarks._measure import ROOT
@@ -195,48 +195,6 @@ def ballot(pool: RealPool, voters: Sequence[str], places: Places, weights: Seque
     return Ballot(picked, len(rows), calls)
 
 
-def disputed(pool: RealPool, voters: Sequence[str], places: Places) -> tuple[NDArray[np.bool_], Floats, Floats]:
-    """Where a vote and its first voter alone give different answers, and the scores of both.
-
-    Args:
-        pool: The pool.
-        voters: The models, the one that would answer alone first.
-        places: The questions.
-    """
-    rows = pool.rows(voters)
-    codes, right = pool.codes[rows][:, places], pool.right[rows][:, places]
-    picks = vote(codes)[None]
-    return (
-        np.take_along_axis(codes, picks, axis=0)[0] != codes[0],
-        np.take_along_axis(right, picks, axis=0)[0],
-        right[0],
-    )
-
-
-def by_answer(pool: RealPool) -> RealPool:
-    """The pool with one score for each answer to a question: in some, equal answers of two models differ in theirs."""
-    right = pool.right.copy()
-    for question, column in enumerate(pool.codes.T):
-        _, first, places = np.unique(column, return_index=True, return_inverse=True)
-        right[:, question] = right[first[places], question]
-    return replace(pool, right=right)
-
-
-def labels_of_two_rounds(sub: SubPool, dev: int) -> tuple[float, float] | None:
-    """The shares of all questions that `advisor label` asks for: to choose on the first dev questions, and to verify.
-
-    Returns:
-        None where fewer than three models fit a vote.
-    """
-    choosing, others = sub.dev[:dev], np.concatenate([sub.dev[dev:], sub.rest])
-    codes = sub.pool.codes[sub.pool.rows(sub.models)][:, choosing]
-    voters = fitting_voters([sub.pool.profile(model, choosing) for model in sub.models], Limits())
-    if len(voters) < FEWEST_VOTERS:
-        return None
-    n = len(choosing) + len(others)
-    return float((codes != codes[0]).any(axis=0).sum()) / n, float(disputed(sub.pool, voters, others)[0].sum()) / n
-
-
 def voter_sets(profiles: Sequence[Profile]) -> dict[str, tuple[str, ...]]:
     """The models that each way to choose takes, the most accurate on dev first, by the name of the way."""
     standings = [profile.standing for profile in profiles]
@@ -246,7 +204,6 @@ def voter_sets(profiles: Sequence[Profile]) -> dict[str, tuple[str, ...]]:
         "all": Limits(vote_gap=100, max_voters=ANY),
         "default": Limits(),
         **{f"gap{gap}": Limits(vote_gap=gap, max_voters=ANY) for gap in (5, 10, 15, 20, 25)},
-        **{f"gap{gap}_calls5": Limits(vote_gap=gap) for gap in (10, 20)},
         **{f"calls{calls}": Limits(max_voters=calls) for calls in (3, 4, 6, 7)},
     }
     return {

@@ -19,7 +19,7 @@ from scipy import special
 
 from advisor.advice.cross_fitting import repeated_folds
 from advisor.advice.gain import Gain, cross_fitted_gain, estimate_gain
-from advisor.records import ALPHA, TOLERANCE
+from advisor.records import ALPHA
 from advisor.statistics import Floats, Interval
 
 KINDS = {"tied": (0.0, 0.0, 0.0, 0.0), "near": (0.0, 2.0, 4.0, 5.0), "spread": (0.0, 5.0, 9.0, 12.0)}
@@ -166,37 +166,16 @@ def draw_all_asked(n: int, count: int, seed: int, *, tied: Interval = (0.55, 0.7
     return np.array(found)
 
 
-def draw_limited(n: int, count: int, seed: int) -> Floats:
-    """As :func:`draw_all_asked` with three models, of which two are truly at the limit of the gap; votes of three."""
-    chance = np.random.default_rng(seed)
-    found: list[float] = []
-    while len(found) < count:
-        tied = chance.uniform(0.55, 0.75)
-        limit = ahead(tied) - tied
-        scores = voters(CHOSEN, n, tied, chance)
-        means = scores.mean(axis=1)
-        if means.max() - means.min() <= limit:
-            best = int(means.argmax())
-            choices = [(np.delete(scores, best, axis=0), scores[best][None] - limit)]
-            p_value = cross_fitted_gain(cross_fitted(scores, limit=limit), choices=choices).p_no_gain
-            found.append(p_value if best == 0 else 1.0)
-    return np.array(found)
-
-
-def cross_fitted(scores: Floats, clusters: NDArray[np.intp] | None = None, limit: float = 1.0) -> Floats:
-    """A vote of the three best models minus the best one, both chosen by the other folds: repeats by questions.
-
-    Where the third one is more than `limit` behind, the best one answers alone.
-    """
+def cross_fitted(scores: Floats, clusters: NDArray[np.intp] | None = None) -> Floats:
+    """A vote of the three best models minus the best one, both chosen by the other folds: repeats by questions."""
     found = []
     for folds in repeated_folds(scores.shape[1], clusters):
         differences = np.zeros(scores.shape[1])
         for fold in range(int(folds.max()) + 1):
             means = scores[:, folds != fold].mean(axis=1)
             chosen = np.argsort(-means, kind="stable")[:CHOSEN]
-            if means[chosen[0]] - means[chosen[-1]] <= limit + TOLERANCE:
-                own = scores[chosen][:, folds == fold]
-                differences[folds == fold] = majority(own) - own[0]
+            own = scores[chosen][:, folds == fold]
+            differences[folds == fold] = majority(own) - own[0]
         found.append(differences)
     return np.stack(found)
 
@@ -255,9 +234,6 @@ def _choices() -> Iterator[Choice]:
     for n in sizes:
         note = f"the 3 best of 8 on dev vote, and were asked everywhere; n = {n:,}"
         yield Choice("votes", note, partial(draw_votes, n))
-    for n in sizes:
-        note = f"the 3 of 3 that are within a gap vote; n = {n:,}"
-        yield Choice("limited", note, partial(draw_limited, n))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ questions, and other questions judge. A gain is in points over the best single m
 bootstrap) is over the sub-pools. Where all strategies are compared, which takes seconds, it is done on fewer sub-pools
 (``--sub-pools``), of five pools.
 
-``--only labels`` counts the labels that a comparison needs, ``--only recommended`` says what the recommendation is
-worth, ``--only gains`` how true measured gains and their intervals are, and ``--only learned`` measures the learned
-vote. With --save each keeps its figures in results/pools_NAME.json.
+``--only recommended`` says what the recommendation is worth, ``--only gains`` how true measured gains and their
+intervals are, and ``--only learned`` measures the learned vote. With --save each keeps its figures in results/pools_NAME.json.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ from typing import Any
 import numpy as np
 
 from advisor.advice.comparison import compare_strategies
-from advisor.advice.drift import paired_gain
 from advisor.advice.predict import Prediction, Predictor
 from advisor.advice.recommendation import recommend
 from advisor.choose.rules import fitting_voters, select
-from advisor.jobs.label import DEV_SIZE
 from advisor.records import ALPHA, Limits, Profile
 from advisor.statistics import resampled_means, scores, z_value
 from advisor.strategies import largest_usual, usual
@@ -51,9 +48,6 @@ from benchmarks.studies._pools import (
     SubPool,
     ballot,
     ballots,
-    by_answer,
-    disputed,
-    labels_of_two_rounds,
     read_pool,
     sub_pools,
     voter_sets,
@@ -274,38 +268,6 @@ def _mean(name: str, values: Sequence[float], what: str) -> Figure:
     return Figure(name, float(np.mean(values)), float(means[cut]), float(means[-1 - cut]), note=f"{len(values)} {what}")
 
 
-def label_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
-    """The share of the questions on which a vote and a single model, both chosen before, give different answers.
-
-    Equal answers cancel in a paired comparison, so only the labels of these questions decide it. All pools that have
-    answers, with one score for each answer; ``labels_two_rounds`` counts those that choose the models, too.
-    """
-    means, changed = [], 0
-    names = _answered(folder, quick)
-    for name in names:
-        key, pool, shares = name.replace("-", "_"), by_answer(read_pool(name, folder)), []
-        rounds: list[tuple[float, float]] = []
-        for sub in sub_pools(pool, 5 * count):
-            voters = fitting_voters(sub.dev_profiles(), Limits())
-            differ, voted, single = disputed(pool, voters, sub.rest)
-            if len(voters) >= FEWEST_VOTERS:
-                shares.append(float(differ.mean()))
-                changed += paired_gain(voted, single) != paired_gain(voted * differ, single * differ)
-            found = labels_of_two_rounds(sub, min(DEV_SIZE, pool.right.shape[1] // 2))
-            rounds += [] if found is None else [found]
-        figure = _mean(f"{key}_labels_needed_share", shares, "sub-pools: vote against the best on dev")
-        means.append(figure.value or 0.0)
-        yield replace(figure, limit="at most 0.35")
-        note = "sub-pools: labels to choose on 100 dev questions, and to verify on the others, of all questions"
-        yield _mean(f"{key}_labels_two_rounds_share", [sum(each) for each in rounds], note)
-        yield _mean(f"{key}_labels_choose", [each[0] * pool.right.shape[1] for each in rounds], "sub-pools: to choose")
-    note = f"mean over the sub-pools of the pool that needs most; the least and the most of {len(means)} pools"
-    yield Figure("labels_needed_share", max(means), min(means), max(means), "at most 0.35", note)
-    yield Figure(
-        "labels_differences", changed, limit="0", note="sub-pools whose gain, error or p changes with the rest"
-    )
-
-
 def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
     """How true the measured gains are: strategies on some labels, judged on all other questions.
 
@@ -424,7 +386,6 @@ def _answered(folder: Path, quick: bool) -> list[str]:
 
 
 PARTS: dict[str, Callable[[Path, bool, int], Iterator[Figure]]] = {
-    "labels": label_figures,
     "recommended": recommended_figures,
     "gains": gain_figures,
     "learned": learned_figures,
