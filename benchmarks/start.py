@@ -3,8 +3,7 @@
 It times ``advisor --help`` in a new process, against Python alone, and the way from a table to a report on the demo's
 models, ``advisor init questions.csv --yes`` and ``advisor select --pool demo --task questions.yaml``, with an empty
 cache; and the first command of ``make demo``, with an empty cache, with all responses stored, and on 60 questions
-beside three busy processes. With ``--gguf FILE`` it times ``advisor run`` with that model to its first word, from the
-second start on.
+beside three busy processes.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from pathlib import Path
 from benchmarks._measure import ROOT, Figure, Timer, arguments, ratio, spread, tell
 
 DEMO_KEYS = ("demo_s", "demo_again_s", "demo_busy_over_one_thread")
-GGUF_KEYS = ("gguf_again_s", "gguf_again_cpu_s")
-KEYS = ("help_over_python", "help_s", "table_to_report_s", *DEMO_KEYS, *GGUF_KEYS)
+KEYS = ("help_over_python", "help_s", "table_to_report_s", *DEMO_KEYS)
 HELP = "import sys; from advisor.cli import main; sys.argv = ['advisor', '--help']; main()"
 DEMO = ("select", "--pool", "demo", "--task", "word_problems", "--out", "run", "--cache-dir", "cache", "--quiet")
 BUSY = 3
@@ -48,7 +46,6 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     yield spread("help_s", seconds["help"], "at most 0.2", "seconds of advisor --help, Python's own start included")
     yield _from_table(options)
     yield from _demo(options)
-    yield from _from_gguf(options)
 
 
 def _from_table(options: argparse.Namespace) -> Figure:
@@ -110,25 +107,6 @@ def _busy() -> Iterator[None]:
             other.wait()
 
 
-def _from_gguf(options: argparse.Namespace) -> Iterator[Figure]:
-    """A model in the format GGUF, which the first start writes into the cache, and its first word."""
-    if options.gguf is None:
-        yield from (Figure(name, None, note="no --gguf FILE") for name in GGUF_KEYS)
-        return
-    seconds, spent = [], []
-    model = str(options.gguf.resolve())
-    for n in range(1 + (options.rounds or 9)):
-        start, before = time.perf_counter(), os.times()
-        _run_advisor(["run", "--models", model, "Hello", "--max-new-tokens", "1"], options.gguf.parent)
-        after = os.times()
-        if n:
-            seconds.append(time.perf_counter() - start)
-            spent.append(sum(after[2:4]) - sum(before[2:4]))
-    note = f"advisor run of {options.gguf.name}, all starts after the first"
-    yield spread("gguf_again_s", seconds, "at most 6", f"seconds, {note}")
-    yield spread("gguf_again_cpu_s", spent, note=f"seconds of the processor, {note}")
-
-
 def _seconds_of(arguments: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None) -> float:
     start = time.perf_counter()
     _run_advisor(arguments, folder, variables)
@@ -143,9 +121,7 @@ def _run_advisor(arguments: Sequence[str], folder: Path, variables: Mapping[str,
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    parser = arguments("Time the start of the command, and the way from a table to a report.")
-    parser.add_argument("--gguf", type=Path, help="a model whose first word is timed, too")
-    options = parser.parse_args(given)
+    options = arguments("Time the start of the command, and the way from a table to a report.").parse_args(given)
     tell("start", list(figures(options)), options)
     return 0
 

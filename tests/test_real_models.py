@@ -261,14 +261,6 @@ def test_a_row_of_a_set_has_its_gain_over_its_best_member_and_what_the_rules_rea
     assert real.unpacked(row["scores"]).tolist() == [1, 1, 1, 1, 1, 1, 1, 0]
 
 
-def test_votes_are_counted_from_the_models_own_answers():
-    [vote] = real.rows_of(task_answers({}))["votes"]
-    assert vote["members"] == ["a", "b", "c"]
-    # The fifth and the sixth answer of a are outvoted; where all differ, the first one's counts.
-    assert real.unpacked(vote["scores"]).tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
-    assert vote["cascade_calls"] == 2.5
-
-
 def test_gains_are_told_by_the_gap_of_the_last_member():
     rows = real.rows_of(task_answers({("a", "b"): "xxxxxxxx", ("a", "c"): "xxxxyyyy"}))
     figures = {figure.name: figure.value for figure in real.answer_figures({"t": rows})}

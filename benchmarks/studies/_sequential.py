@@ -1,6 +1,6 @@
 """Questions in batches until the test tells: power, number of questions and level of the design, by simulation.
 
-Also how often the advice's range of questions has the right number. The sets are like those of the zoo that gain 3.5 to
+The sets are like those of the zoo that gain 3.5 to
 6.5 points: their rate of right answers, by the number of members that are right, and how often members agree.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from advisor.advice.gain import Gain, estimate_gain
-from advisor.advice.sequential import Look, look_until_sure, planned_looks, questions_range
+from advisor.advice.sequential import Look, look_until_sure, planned_looks
 from advisor.records import ALPHA, MOST_QUESTIONS
 from advisor.statistics import Floats, mcnemar
 from benchmarks._measure import Figure
@@ -32,9 +32,6 @@ _RATES = np.array([0.16, 0.50, 0.92, 0.99])
 _AGREEMENT = (
     0.35  # share of a member's ability at a question that all members have in common: phi is 0.2, as in the zoo
 )
-_LARGEST = 100_000
-"""Questions that no gain of a case needs."""
-_GAINS = (0.0, 1.0, 2.0, 3.0, 5.0)
 
 
 @dataclass(frozen=True)
@@ -91,23 +88,6 @@ class Case:
         """The gain by new questions."""
         return self.judge(*self.draw(questions, chance), questions)
 
-    def needs(self, chance: np.random.Generator, draws: int, power: float = 0.8) -> float:
-        """The number of held-out questions that show the gain with a power: infinite if nothing is gained."""
-        if self.gain <= 0:
-            return math.inf
-        sizes, numbers, excesses = 25, list[float](), list[float]()
-        # The mean and the deviation of the statistic give its power with fewer draws than counting would take.
-        while sizes <= _LARGEST:
-            found = [self.estimate(sizes, chance) for _ in range(draws)]
-            z_values = [each.observed / each.error for each in found]
-            by_chance = float(stats.norm.isf(1 - power)) * statistics.stdev(z_values)
-            excesses.append(statistics.mean(z_values) - float(stats.norm.isf(ALPHA)) - by_chance)
-            numbers.append(math.log(sizes))
-            if excesses[-1] > 0:
-                break
-            sizes *= 2
-        return math.exp(float(np.interp(0.0, excesses, numbers)))
-
     def _normal(self, shape: tuple[int, ...], chance: np.random.Generator) -> Floats:
         """Standard normal numbers; half of the variance of a question is that of its passage."""
         own = chance.standard_normal(shape)
@@ -162,7 +142,6 @@ def sequential_figures(count: int) -> Iterator[Figure]:
         f"false `ensemble`: the worst of tied, near and spread members, clusters of 1 and {CLUSTER}, {count} runs each"
     )
     yield Figure("sequential_size", max(sizes), min(sizes), max(sizes), limit="at most 0.05", note=note)
-    yield _coverage(count)
 
 
 def _run(case: Case, count: int) -> list[Look]:
@@ -174,28 +153,3 @@ def _run(case: Case, count: int) -> list[Look]:
 
 def _last(case: Case, scores: tuple[Floats, Floats], blank: Look) -> Look:
     return look_until_sure(lambda n: case.judge(*scores, n), blank)[-1]
-
-
-def _coverage(count: int) -> Figure:
-    """How often `questions_needed` has the right number, by the true gain, where the verdict is unclear."""
-    rates = []
-    for gain in _GAINS:
-        covered: list[bool] = []
-        for accuracies in (NEAR, SPREAD):
-            case, chance = Case(accuracies, gain), np.random.default_rng(1)
-            right = case.needs(chance, draws=max(5, min(100, count // 10)))
-            for questions in (100, 300):
-                found = [case.estimate(questions, chance) for _ in range(max(5, count // 10))]
-                covered += [_has(right, each) for each in found if min(each.p_no_gain, each.p_no_loss) > ALPHA]
-        rates.append(statistics.mean(covered))
-    note = (
-        f"`questions_needed` has the right number, where the verdict is unclear: the mean of true gains of "
-        f"{', '.join(f'{gain:g}' for gain in _GAINS)} points, and the worst and the best of them"
-    )
-    return Figure("needed_coverage", statistics.mean(rates), min(rates), max(rates), "at least 0.80", note)
-
-
-def _has(right: float, gain: Gain) -> bool:
-    """Whether the range has the right number; without a range no number is enough."""
-    low, high = questions_range(gain) or (math.inf, None)
-    return low <= right <= (math.inf if high is None else high)

@@ -7,7 +7,8 @@ bootstrap) is over the sub-pools. Where all strategies are compared, which takes
 (``--sub-pools``), of five pools.
 
 ``--only recommended`` says what the recommendation is worth, ``--only gains`` how true measured gains and their
-intervals are, and ``--only learned`` measures the learned vote. With --save each keeps its figures in results/pools_NAME.json.
+intervals are, and ``--only learned`` measures the learned vote. With --save each keeps its figures in
+results/pools_NAME.json.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Four real models answer three tasks, each alone on 300 dev and 350 held-out questions: a choice (SciQ), short free
 answers (TriviaQA) and a translation (Multi30k). Every pair and triple of them answers the held-out ones by `unite`, the
 primary of a set being the member that is best on dev. Other methods and other k run on the two best models without
-TinyLlama, which takes most of the time. Votes and cascades come from the models' own answers.
+TinyLlama, which takes most of the time.
 
 The GGUF files are dequantized into bfloat16. Responses are stored as soon as they exist, so a run that was stopped goes
 on where it was. ``--only TASK`` just answers a task, so that processes can share the work; ``--stored`` runs no model,
@@ -30,8 +30,6 @@ from advisor.progress import Progress
 from advisor.records import Limits, Profile, length_ratio
 from advisor.response_cache import ResponseCache
 from advisor.statistics import accuracy_interval, compare, scores
-from advisor.strategies.cascade import Cascade, cascade_calls
-from advisor.strategies.vote import codes_of
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, arguments, progress, tell
@@ -170,7 +168,7 @@ def sets_of(order: Sequence[str]) -> list[Members]:
 
 
 def rows_of(answers: TaskAnswers) -> dict[str, Any]:
-    """What is kept of a task: a row for each model, set and vote, with its score on each question."""
+    """What is kept of a task: a row for each model and set, with its score on each question."""
     answered = {
         key: answer_digits(list(by.values())) if can_vote(answers.task) else [None] * len(by)
         for key, by in (("dev_answers", answers.dev), ("answers", answers.alone))
@@ -193,13 +191,6 @@ def rows_of(answers: TaskAnswers) -> dict[str, Any]:
     sets = [
         {"strategy": each.method, "k": each.k, **_set_row(each.members, each.profile, answers)} for each in answers.sets
     ]
-    votes = []
-    for size in (3, 4):
-        for members in combinations(answers.alone, size) if can_vote(answers.task) else ():
-            voters = [answers.alone[name] for name in members]
-            vote = Cascade(members).apply(voters, answers.task)
-            calls = float(cascade_calls(codes_of(voters)).mean())
-            votes.append({"strategy": "vote", "cascade_calls": calls, **_set_row(members, vote, answers)})
     seconds = [profile.cost.seconds for profile in (*answers.dev.values(), *answers.alone.values())]
     return {
         "metric": answers.task.metric,
@@ -208,7 +199,6 @@ def rows_of(answers: TaskAnswers) -> dict[str, Any]:
         "seconds": sum(seconds) + sum(each.profile.cost.seconds for each in answers.sets),
         "models": models,
         "sets": sets,
-        "votes": votes,
     }
 
 
@@ -243,13 +233,7 @@ def unpacked(text: str) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def answer_figures(table: Mapping[str, Any]) -> Iterator[Figure]:
-    """What the rows come to, task by task and of all tasks."""
-    for name, task in table.items():
-        for size, kind in ((2, "pairs"), (3, "triples")):
-            rows = [row for row in plain_sets(task) if len(row["members"]) == size]
-            yield from _gains(f"{name}_{kind}", rows, f"{kind} by unite, {name}")
-            if votes := [row for row in task["votes"] if len(row["members"]) == size]:
-                yield from _gains(f"{name}_votes_{kind}", votes, f"votes of {kind}, {name}")
+    """What the rows of all tasks come to."""
     rows = [row for task in table.values() for row in plain_sets(task)]
     yield from _gains("all", rows, "pairs and triples by unite, all tasks")
     for name, limits in (("gap", GAPS), ("ratio", RATIOS)):
