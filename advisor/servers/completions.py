@@ -63,14 +63,15 @@ def generate(
     Raises:
         ServerError: The server gave no valid answer.
     """
-    from ensemble.servers.schema import ChatChoice
+    from ensemble.servers.schema import ChatChoice, ChatCompletion, Completion
 
     path = CHAT if chat else COMPLETIONS
     body = body_of(server.address, server.owner, prompt, settings, chat=chat)
     answer = server.post(path, {**body, **(mark_fields(server.owner()) if marked else {})})
-    completion = server.checked(shape_of(chat=chat), path, answer)
+    shape: type[ChatCompletion | Completion] = ChatCompletion if chat else Completion
+    completion = server.checked(shape, path, answer)
     try:
-        response = response_of(completion, settings)
+        response = _response_of(completion, settings)
     except ValueError as error:
         raise server.invalid_answer(path, str(error)) from None
     choice = completion.choices[0]
@@ -114,14 +115,7 @@ def body_of(
     return body
 
 
-def shape_of(*, chat: bool) -> type[ChatCompletion | Completion]:
-    """The shape of an answer."""
-    from ensemble.servers.schema import ChatCompletion, Completion
-
-    return ChatCompletion if chat else Completion
-
-
-def response_of(completion: ChatCompletion | Completion, settings: Settings) -> Response:
+def _response_of(completion: ChatCompletion | Completion, settings: Settings) -> Response:
     """The response in an answer, cut at the stop strings, without calls of functions.
 
     Raises:
