@@ -110,7 +110,7 @@ def _name(item: Any) -> str | None:
 
 def _equal(old: Any, new: Any, path: str) -> bool:
     if type(old) in (int, float) and type(new) in (int, float):
-        return math.isclose(old, new, rel_tol=1e-9, abs_tol=2e-4 if ROUNDED.search(path) else 1e-9)
+        return math.isclose(old, new, rel_tol=1e-12, abs_tol=2e-4 if ROUNDED.search(path) else 1e-9)
     return type(old) is type(new) and bool(old == new)
 
 
