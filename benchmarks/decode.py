@@ -22,7 +22,6 @@ from benchmarks._decoding import (
     BATCH,
     Work,
     drafting_figures,
-    half_figures,
     pair_figures,
     step_figures,
 )
@@ -49,7 +48,6 @@ SIZES = (1, 16, 64)
 KEYS = (
     "step_over_topk",
     "gac_step_over_step",
-    "step_bf16_over_fp32",
     *(f"host_ms_per_step_{size}{members}" for members in ("", "_three") for size in SIZES),
     "device_reads_per_step",
     "plain_over_members",
@@ -95,12 +93,6 @@ def step(options: argparse.Namespace) -> list[Figure]:
     """A step by itself."""
     vocabularies = [_vocabulary(name, options.quick) for name in PAIR]
     return step_figures(vocabularies, _timer(options, 15), 2 if options.quick else 100, note=_note(options.quick))
-
-
-def half(options: argparse.Namespace) -> list[Figure]:
-    """A step by itself in half precision."""
-    vocabularies = [_vocabulary(name, options.quick) for name in PAIR]
-    return half_figures(vocabularies, _timer(options, 7), 1 if options.quick else 4, note=_note(options.quick))
 
 
 def host(options: argparse.Namespace) -> list[Figure]:
@@ -180,7 +172,6 @@ def middle(options: argparse.Namespace) -> list[Figure]:
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "step": step,
-    "half": half,
     "host": host,
     "reads": reads,
     "demo": demo,

@@ -28,9 +28,8 @@ from urllib.parse import urlsplit
 import torch
 
 from advisor.pool.pool_file import read_pool
-from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
+from benchmarks._measure import Figure, arguments, progress, spread, tell
 from benchmarks._models import QUESTIONS, demo_prompts
-from ensemble import Ensemble
 
 CLIENTS = 64
 LIMIT = "at least 5"
@@ -114,7 +113,6 @@ def main(given: Sequence[str] | None = None) -> int:
         with server(folders, options) as (process, url):
             clock = _clock(process.pid) if options.clock == "cpu" else time.perf_counter
             figures += asyncio.run(_measured(url, clock, options, suffix, " + ".join(names)))
-        figures.append(_direct(folders, options, suffix, " + ".join(names)))
     if options.only != "usual":
         tell(f"serving_{options.only}", figures, options)
         return 0
@@ -214,19 +212,6 @@ async def _measured(
         Figure(f"same_texts{suffix}", float(same), limit="1", note="together as alone"),
         Figure(f"refused_over_limit{suffix}", refused, limit="at least 1", note=f"of {2 * CLIENTS} at once: 429"),
     ]
-
-
-def _direct(folders: Sequence[str], options: argparse.Namespace, suffix: str, note: str) -> Figure:
-    """The same prompts together and one after the other without a server: what the models themselves gain."""
-    work = _work(options)
-    ensemble, timer = Ensemble.from_pretrained(folders, dtype="float32"), Timer(work.rounds, options.clock)
-
-    def part(size: int) -> Callable[[], int]:
-        return lambda: len(ensemble.generate(work.prompts, max_new_tokens=work.tokens, stop=["\n"], batch_size=size))
-
-    times = timer({"alone": part(1), "together": part(len(work.prompts))})
-    said = f"{note}, {len(work.prompts)} texts at a time over one after the other, in one process without a server"
-    return ratio(f"direct_speedup{suffix}", times["alone"], times["together"], note=said)
 
 
 async def _over_the_limit(connections: Sequence[Client], prompt: str) -> int:

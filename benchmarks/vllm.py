@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from benchmarks._measure import Figure, Timer, arguments, progress, ratio, sprea
 from benchmarks._models import demo_prompts
 from benchmarks._proxies import delayed, recorded
 from benchmarks._vllm_environment import executable
-from benchmarks._vllm_equality import PLAIN, TOKENS, Requests, equality, generations, local, remote
+from benchmarks._vllm_equality import PLAIN, TOKENS, Requests, equality, generations, remote
 from benchmarks._vllm_servers import VllmProcess, post, serving
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
@@ -40,7 +38,7 @@ ROUND_TRIP_S = 0.02
 KEYS = (
     *("differences", "differences_free", "differences_kinds", "second_per_step"),
     *("drafted_over_alone", "requests_per_token", f"batch{BATCH}_over_alone", f"batch{BATCH}_requests_per_token"),
-    *("delayed_over_plain", "killed_lost", "killed_same_texts"),
+    *("delayed_over_plain"),
 )
 """The figures that have limits."""
 RECORDED_TOKENS = 20
@@ -178,53 +176,10 @@ def delay(servers: Sequence[VllmProcess], size: Size, timer: Timer) -> list[Figu
     ]
 
 
-def kill(servers: Sequence[VllmProcess], size: Size, _timer: Timer) -> list[Figure]:
-    """A member that is killed and started again while texts are written."""
-    prompts, settings = demo_prompts(size.texts), Settings(TOKENS)
-    expected = generations(local([server.name for server in servers]), prompts, settings, PLAIN)
-    ensemble, member = remote(servers), servers[1]
-    begun = threading.Event()
-    waited: list[float] = []
-
-    def crash() -> None:
-        begun.wait()
-        start = time.perf_counter()
-        member.kill()
-        member.start()
-        member.wait()
-        waited.append(time.perf_counter() - start)
-
-    thread = threading.Thread(target=crash)
-    thread.start()
-    made = {}
-    try:
-        encoded = [ensemble.encode(prompt) for prompt in prompts]
-        for number, generation in ensemble.generate_each(encoded, settings, Batch(BATCH)):
-            made[number] = generation
-            begun.set()
-    except UniteError as error:
-        progress(f"benchmarks.vllm: {error}")
-    finally:
-        begun.set()
-        thread.join()
-    if not waited:
-        raise RuntimeError(f"{member.name} did not come back")
-    same = all(made.get(number, one) == one for number, one in enumerate(expected))
-    failed = Requests(ensemble).failed
-    note = f"{size.texts} texts, {BATCH} at a time; {member.name} was back after {waited[0]:.0f} s, {failed} failures"
-    if not failed:
-        raise RuntimeError(f"{member.name} was killed when all texts were written")
-    return [
-        Figure("killed_lost", len(prompts) - len(made), limit="0", note=note),
-        Figure("killed_same_texts", float(same), limit="1", note="as without the kill"),
-    ]
-
-
 SECTIONS: dict[str, Callable[[Sequence[VllmProcess], Size, Timer], list[Figure]]] = {
     "cost": cost,
     "delay": delay,
     "equal": equal,
-    "kill": kill,
 }
 
 

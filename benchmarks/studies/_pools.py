@@ -7,7 +7,7 @@ of this repository: benchmarks/results/pools.json keeps what was measured on the
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,7 +22,6 @@ from advisor.statistics import Floats, scores
 from advisor.strategies.cascade import cascade_calls
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote import codes_of
-from advisor.strategies.weighted_vote import vote_weights
 from benchmarks._measure import ROOT
 from ensemble.methods._votes import Codes, vote
 
@@ -185,14 +184,12 @@ class Ballot:
         return 100 * float(self.right.mean())
 
 
-def ballot(pool: RealPool, voters: Sequence[str], places: Places, weights: Sequence[float] | None = None) -> Ballot:
+def ballot(pool: RealPool, voters: Sequence[str], places: Places) -> Ballot:
     """Let models vote on some questions, the most accurate on dev first."""
     rows = pool.rows(voters)
     codes, right = pool.codes[rows][:, places], pool.right[rows][:, places]
-    picked = np.take_along_axis(right, vote(codes, weights)[None], axis=0)[0]
-    # A cascade stops by numbers of votes, so a weighted vote has to ask all models.
-    calls = float(cascade_calls(codes).mean()) if weights is None else float(len(rows))
-    return Ballot(picked, len(rows), calls)
+    picked = np.take_along_axis(right, vote(codes)[None], axis=0)[0]
+    return Ballot(picked, len(rows), float(cascade_calls(codes).mean()))
 
 
 def voter_sets(profiles: Sequence[Profile]) -> dict[str, tuple[str, ...]]:
@@ -211,27 +208,3 @@ def voter_sets(profiles: Sequence[Profile]) -> dict[str, tuple[str, ...]]:
         "rules_no_length": select(standings, _NO_LENGTH).selected,
         **{name: fitting_voters(profiles, rules) for name, rules in limits.items()},
     }
-
-
-def weightings(profiles: Mapping[str, Profile], voters: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """Weights of a vote by the name of their formula: the product's, and plain log odds.
-
-    Args:
-        profiles: The models' answers to the dev questions, by name.
-        voters: At least two of them.
-    """
-    members = [profiles[name] for name in voters]
-    right = np.array([scores(member).sum() for member in members])
-    n = len(members[0].answers)
-    odds = np.log((right + 0.5) / (n - right + 0.5))
-    return {"weighted": vote_weights(members), "log_odds": tuple(odds.tolist())}
-
-
-def ballots(sub: SubPool, profiles: Sequence[Profile], sets: Mapping[str, tuple[str, ...]]) -> dict[str, Ballot]:
-    """The votes of all sets of voters, and weighted votes, on the rest of a sub-pool's questions."""
-    found = {name: ballot(sub.pool, voters, sub.rest) for name, voters in sets.items()}
-    by_name = {profile.model: profile for profile in profiles}
-    for name in ("all", "default"):
-        for formula, weights in weightings(by_name, sets[name]).items():
-            found[f"{formula}_{name}"] = ballot(sub.pool, sets[name], sub.rest, weights)
-    return found

@@ -39,7 +39,6 @@ from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData
 from advisor.strategies.vote import Vote
-from advisor.strategies.weighted_vote import WeightedVote, vote_weights
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks.studies._pools import (
     ANSWERED,
@@ -48,7 +47,6 @@ from benchmarks.studies._pools import (
     POOLS,
     SubPool,
     ballot,
-    ballots,
     read_pool,
     sub_pools,
     voter_sets,
@@ -144,7 +142,8 @@ def _votes(drawn: Sequence[SubPool]) -> Values:
     for sub in drawn:
         profiles, best = sub.dev_profiles(), sub.best(sub.rest)
         sets = voter_sets(profiles)
-        for name, found in ballots(sub, profiles, sets).items():
+        for name, voters in sets.items():
+            found = ballot(sub.pool, voters, sub.rest)
             values[f"gain_{name}"].append(found.points - best)
             values[f"calls_{name}"].append(found.calls)
             values[f"asked_{name}"].append(found.models)
@@ -253,12 +252,10 @@ def _predictions(
         return {}
     predictor = Predictor(both, coefficients)
     found: dict[Strategy, Prediction] = {}
-    # The largest vote last, which the weighted one equals.
     for members in (tuple(voters[:FEWEST_VOTERS]), tuple(voters)):
         prediction = predictor.vote_before(members)
         found |= {Vote(members): prediction, Cascade(members): prediction}
-    weights = vote_weights([each for name in voters for each in both if each.model == name])
-    return found | {WeightedVote(tuple(voters), weights): prediction}
+    return found
 
 
 def _mean(name: str, values: Sequence[float], what: str) -> Figure:

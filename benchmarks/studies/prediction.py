@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from advisor.advice.predict import COEFFICIENTS, MOST_MEMBERS, Prediction, Predictor, gaps_of
 from advisor.records import Profile
@@ -77,11 +76,6 @@ class Quality(NamedTuple):
         known = zip(self.predictions, self.gains, self.errors, strict=True)
         wide = [(Prediction(one.points, float(np.hypot(one.deviation, error))), gain) for one, gain, error in known]
         return float(np.mean([low <= gain <= high for one, gain in wide for low, high in [one.interval(ALPHA)]]))
-
-    @property
-    def ranks(self) -> float:
-        """Spearman's rank correlation."""
-        return float(stats.spearmanr([one.points for one in self.predictions], self.gains).statistic)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -195,7 +189,6 @@ def vote_figures(cases: dict[str, list[Case]]) -> Iterator[Figure]:
             note = f"{len(quality.gains)} votes of {size}, fitted on the other pools"
             yield Figure(f"prediction_rmse_{key}{end}", quality.rmse, note=f"points; {note}")
             yield Figure(f"prediction_coverage_{key}{end}", quality.coverage, note=f"of 90% intervals; {note}")
-            yield Figure(f"prediction_ranks_{key}{end}", quality.ranks, note=f"rank correlation; {note}")
 
 
 def route_cases(pool: RealPool, quick: bool = False) -> Iterator[tuple[float, float]]:
@@ -292,7 +285,6 @@ def decoded_figures(pools: Sequence[DecodedSets], splits: int) -> Iterator[Figur
         note = f"{len(found)} predictions, each from sets {by} that share no model with it"
         yield Figure(f"prediction_rmse_{source}{end}", quality.rmse, note=f"points; {note}")
         yield Figure(f"prediction_coverage_{source}{end}", quality.coverage, note=f"of 90% intervals; {note}")
-        yield Figure(f"prediction_ranks_{source}{end}", quality.ranks, note=f"rank correlation; {note}")
         if not end:
             zero = Quality([Prediction(0.0, 1.0)] * len(found), quality.gains, quality.errors)
             yield Figure(f"prediction_rmse_{source}_zero", zero.rmse, note="points; if no gain were predicted")
