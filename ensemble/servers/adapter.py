@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.token_server import Logprobs, NextToken, ServerLimits, TokenServer
+from ensemble.servers.token_server import Logprobs, NextToken, TokenServer
 
 FIRST, SECOND = tuple(range(10, 18)), tuple(range(20, 25))
 """Contexts of the probes; every vocabulary has these ids."""
@@ -15,32 +15,6 @@ CAPS = (64, 20, 10, 5)
 _CLOSE = 0.5
 # Largest difference of log-probabilities that a server may take for a tie.
 _TIE = 1e-3
-
-
-class Adapter:
-    """What the adapters have in common: a connection, and what the server gives.
-
-    Args:
-        client: The connection.
-        limits: What the server gives, as the adapter's probe found out.
-    """
-
-    def __init__(self, client: ServerClient, limits: ServerLimits) -> None:
-        self._client, self._limits = client, limits
-
-    @property
-    def limits(self) -> ServerLimits:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        return self._limits
-
-    @property
-    def connections(self) -> int:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        return self._client.connections
-
-    def close(self) -> None:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        self._client.close()
 
 
 class InvalidAnswerError(Exception):

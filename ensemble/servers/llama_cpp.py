@@ -15,7 +15,6 @@ from typing import NamedTuple
 from ensemble.servers.adapter import (
     FIRST,
     SECOND,
-    Adapter,
     InvalidAnswerError,
     is_close,
     is_other_kind,
@@ -23,7 +22,7 @@ from ensemble.servers.adapter import (
 )
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.schema import LlamaCppAnswer, LlamaCppToken, Tokenized
-from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits, TokenServer
 
 _PATH = "/completion"
 # The command line of the server sets other defaults. Samplers that are not in the list are not used.
@@ -52,7 +51,7 @@ class _Place(NamedTuple):
     top: Logprobs
 
 
-class LlamaCppServer(Adapter):
+class LlamaCppServer(TokenServer):
     """A :class:`~ensemble.servers.token_server.TokenServer` behind llama.cpp's ``llama-server``.
 
     Args:
@@ -79,7 +78,7 @@ class LlamaCppServer(Adapter):
 
     def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        tops = [tokens[0].top for tokens in self.write(contexts, 1, min(_USUAL_K, self._limits.k))]
+        tops = [tokens[0].top for tokens in self.write(contexts, 1, min(_USUAL_K, self.limits.k))]
         found = [{index: top[index] for index in ids if index in top} for top in tops]
         try:
             # One by one, because a request can force only one token, in all of its contexts.
@@ -130,11 +129,11 @@ class LlamaCppServer(Adapter):
         if None not in places:
             return [place.logprob for place in places if place is not None]
         # The text of this id ends in the middle of a character, so the server leaves it out where it is forced.
-        tops = self._tops(contexts, self._limits.k)
+        tops = self._tops(contexts, self.limits.k)
         if not all(index in top for top in tops):
             raise ServerError(
                 f"{self._client.address.url}: llama-server gives the log-probability of token {index}, whose text is a "
-                f"part of a character, only among the likeliest {self._limits.k}; use vLLM or SGLang for this model",
+                f"part of a character, only among the likeliest {self.limits.k}; use vLLM or SGLang for this model",
                 "refused",
             )
         return [top[index] for top in tops]

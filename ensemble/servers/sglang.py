@@ -14,7 +14,6 @@ from ensemble.servers.adapter import (
     CAPS,
     FIRST,
     SECOND,
-    Adapter,
     InvalidAnswerError,
     accepts,
     context_length,
@@ -24,7 +23,7 @@ from ensemble.servers.adapter import (
 )
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.schema import SglangAnswer, SglangTokens, Tokenized
-from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits, TokenServer
 
 _PATH = "/generate"
 # The server's --preferred-sampling-params sets other defaults. It refuses names that it does not know.
@@ -38,7 +37,7 @@ _CONTEXTS, _CHOSEN = 256, 128
 _VALUES = 50_000
 
 
-class SglangServer(Adapter):
+class SglangServer(TokenServer):
     """A :class:`~ensemble.servers.token_server.TokenServer` behind SGLang.
 
     Args:
@@ -96,7 +95,7 @@ class SglangServer(Adapter):
 
     def _fitting(self, length: int, max_tokens: int) -> int:
         """Tokens that fit after a context. One at least: then the server says that the context is full."""
-        context = self._limits.context
+        context = self.limits.context
         return max_tokens if context is None else max(1, min(max_tokens, context - length))
 
     def _check(self, meta: SglangTokens, length: int, max_tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""The protocol of token servers: next-token log-probabilities by token id, after contexts that are sent whole.
+"""Token servers: next-token log-probabilities by token id, after contexts that are sent whole.
 
 No request depends on an earlier one. So every request can be repeated, also after the server was restarted, and nothing
 has to be built again. Servers find the common beginning of contexts in their own caches.
@@ -6,9 +6,13 @@ has to be built again. Servers find the common beginning of contexts in their ow
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ensemble.servers.client import ServerClient
 
 Ids = Sequence[int]
 Logprobs = Mapping[int, float]
@@ -46,23 +50,30 @@ class ServerLimits:
     context: int | None = None
 
 
-class TokenServer(Protocol):
-    """A model elsewhere. Several threads may call it at a time.
+class TokenServer(ABC):
+    """A model behind a server. Several threads may call it at a time.
 
     Every method raises :class:`ensemble.servers.client.ServerError` if the server gives no valid answer, and takes at
     most as many contexts and ids as ``limits`` allow.
+
+    Args:
+        client: The connection.
+        limits: What the server gives, as the probe of its kind found out.
     """
 
-    @property
-    def limits(self) -> ServerLimits:
-        """What the server gives."""
-        ...
+    def __init__(self, client: ServerClient, limits: ServerLimits) -> None:
+        self._client, self.limits = client, limits
 
     @property
     def connections(self) -> int:
         """Connections opened so far: a new one may lead to a server that was restarted with another model."""
-        ...
+        return self._client.connections
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    @abstractmethod
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """Continue contexts greedily.
 
@@ -75,16 +86,11 @@ class TokenServer(Protocol):
             For each context its next tokens: at least one, and fewer than ``max_tokens`` only after EOS (which is the
             last of them) or at the end of the server's context.
         """
-        ...
 
+    @abstractmethod
     def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """For each context, the log-probabilities of these ids as the next token."""
-        ...
 
+    @abstractmethod
     def tokenize(self, text: str) -> list[int] | None:
         """The server's own ids of a text, without special tokens around it; None if it does not tell them."""
-        ...
-
-    def close(self) -> None:
-        """Close the connections."""
-        ...

@@ -12,7 +12,6 @@ from ensemble.servers.adapter import (
     CAPS,
     FIRST,
     SECOND,
-    Adapter,
     InvalidAnswerError,
     accepts,
     context_length,
@@ -21,7 +20,7 @@ from ensemble.servers.adapter import (
 )
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.schema import Tokenized, VllmAnswer, VllmChoice
-from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits, TokenServer
 
 _PATH = "/completions"
 # The defaults come from the model's generation_config.json, so every one of them is sent.
@@ -34,7 +33,7 @@ _CONTEXTS, _CHOSEN = 1024, 128
 """vLLM's limits of a request."""
 
 
-class VllmServer(Adapter):
+class VllmServer(TokenServer):
     """A :class:`~ensemble.servers.token_server.TokenServer` behind vLLM.
 
     Args:
