@@ -155,7 +155,8 @@ def load_model(method: str, place: str, kind: Any, device: str) -> tuple[Any, An
         most = getattr(config, "max_position_embeddings", 2**20)
         tokenizer.model_max_length = min(tokenizer.model_max_length, most)
         options |= {"config": config, "use_safetensors": True, "output_loading_info": True}
-        model, loaded = (PairRm if is_pairrm else kind).from_pretrained(checkpoint.location, **options)
+        loader: Any = PairRm if is_pairrm else kind
+        model, loaded = loader.from_pretrained(checkpoint.location, **options)
     except UniteError:
         raise
     except Exception as error:  # damaged files raise errors of many libraries
