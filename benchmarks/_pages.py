@@ -343,8 +343,8 @@ def methods() -> str:
         row = ran[name]
         time = "–" if row["ms_per_token"] is None else f"{row['ms_per_token'] / unit:.2f}"
         rows.append([f"`{name}`", f"{row['accuracy']:.1f}", _gain({"gain": row["delta"], "p": row["p_value"]}), time])
-    best = next(row["accuracy"] for row in table["members"] if row["model"] == table["best_single"])
-    rows.append([f"`{table['best_single']}`, the best single model", f"{best:.1f}", "–", "–"])
+    best = next(row["accuracy"] for row in table["members"] if row["model"] == table["best_single_model"])
+    rows.append([f"`{table['best_single_model']}`, the best single model", f"{best:.1f}", "–", "–"])
     return _table(["method", "points", "gain (p)", "time a token"], rows)
 
 
