@@ -541,7 +541,7 @@ def make_judges() -> tuple[dict[str, Any], dict[str, Any]]:
     grades = [[Grade(q, model, chance.random()) for q in questions for model in models] for _ in range(2)]
     lengths = {(q, model): chance.randrange(100) for q in questions for model in models}
     found = head_to_head(pairs, dict.fromkeys(questions, models[1]), models[0]) or {}
-    met = {"strategy": "router", "members": models, "rival": models[0], **found}
+    met = {"strategy": "cascade", "members": models, "rival": models[0], **found}
     compared = {"split": "held_out", "calls": 30, **summarize_matches([pairs, others], pairs[:1], lengths)}
     graded = {"split": "held_out", "calls": 15, **summarize_grades(grades, lengths, 0.1)}
     names = ["judge", "second judge"]

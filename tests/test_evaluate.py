@@ -18,7 +18,6 @@ from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
 from advisor.runs.run import Run
 from advisor.statistics import holm
-from advisor.strategies.router import dev_scores
 from advisor.tasks import load_task
 from ensemble.methods import get_module, make_options
 
@@ -149,7 +148,6 @@ def test_the_table_is_the_result_and_goes_to_standard_output(run: Place) -> None
         (("--set", "unite"), "--set unite: give METHOD.NAME=VALUE"),
         (("--set", "unite.nonsense=1"), "method unite has no option nonsense"),
         (("--methods", "gac-threshold", "--set", "gac-threshold.threshold=7"), "threshold 7"),
-        (("--methods", "router", "--split", "dev"), "questions are among the dev ones that the router learns from"),
         (("--split", "nothing"), "nothing"),
     ],
 )
@@ -174,13 +172,10 @@ def test_what_a_method_chooses_is_a_profile_of_the_members_own_answers(place: Pl
         )
         for name, say in (("a", "1"), ("b", "2"), ("c", "2"))
     ]
-    voting = get_module("voting").make((), (), make_options("voting", {}))
+    voting = get_module("voting").make(make_options("voting", {}))
     profile, picks = chosen("voting", voting, task, profiles)
     assert set(picks) == {1}
     assert profile.answers == profiles[1].answers
-    known = dev_scores(task, profiles)
-    assert known.prompts == tuple(example.prompt for example in task.examples)
-    assert known.scores[0] == (1.0, 0.0, 0.0)
 
 
 def test_holms_correction_is_the_textbooks() -> None:

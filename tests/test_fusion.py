@@ -66,7 +66,7 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fused(folder: Path, texts: Sequence[str] = TEXTS, prompt: str = PROMPT, **options: Any) -> str:
-    made = fuse.make([], [], make_options("fuse", {"model": str(folder), **options}))
+    made = fuse.make(make_options("fuse", {"model": str(folder), **options}))
     written = made.choose(prompt, texts, [None] * len(texts))
     assert isinstance(written, str)
     return written
@@ -133,7 +133,7 @@ def bart(folder: Path, tokenizers: Path, **settings: Any) -> Path:
 def test_a_model_with_few_positions_reads_and_writes_no_more(t5: Path, tmp_path: Path) -> None:
     folder = bart(tmp_path, t5)
     long = "James and Anna went to the shop " * 90
-    made = fuse.make([], [], make_options("fuse", {"model": str(folder)}))
+    made = fuse.make(make_options("fuse", {"model": str(folder)}))
     assert made.choose(long, TEXTS, [None] * 4) == made.choose(long[8 * 32 :], TEXTS, [None] * 4)
 
 
@@ -227,5 +227,5 @@ def test_what_fusion_needs_is_said_in_one_line(t5: Path, tmp_path: Path) -> None
         ({"model": str(t5), "reward_model": str(t5)}, "method fuse: .* has no trained classification_head"),
     ):
         with pytest.raises(InputError, match=message) as caught:
-            fuse.make([], [], make_options("fuse", options))
+            fuse.make(make_options("fuse", options))
         assert "\n" not in str(caught.value)

@@ -22,11 +22,8 @@ from ensemble.methods._response import ResponseMethod
 WORDS = st.sampled_from(["the", "answer", "is", "7", "8", "cat", "sat", "", "été"])
 
 
-Dev = tuple[list[str], list[list[float]]]
-
-
-def made(name: str, dev: Dev = ([], []), **options: Any) -> ResponseMethod:
-    method: ResponseMethod = get_module(name).make(*dev, make_options(name, options))
+def made(name: str, **options: Any) -> ResponseMethod:
+    method: ResponseMethod = get_module(name).make(make_options(name, options))
     return method
 
 
@@ -84,35 +81,6 @@ def test_minimum_bayes_risk_is_the_response_with_the_highest_mean_chrf(texts: li
 def test_the_outlier_is_not_taken_and_a_single_response_is() -> None:
     assert choose(made("mbr"), "quite another thing", "the cat sat here", "the cat sat there") in (1, 2)
     assert choose(made("mbr"), "alone") == 0
-
-
-# --- Router ---
-
-DEV = (
-    [
-        f"Question {n}: {'what is the sum of apples' if n % 2 else 'translate the word house'} number {n}"
-        for n in range(40)
-    ],
-    [[float(n % 2), float(1 - n % 2)] for n in range(40)],
-)
-
-
-def test_a_router_sends_each_kind_of_question_to_the_member_that_was_right_on_its_kind() -> None:
-    router = made("router", DEV, neighbours=5)
-    assert choose(router, "", "", prompt="Question 99: what is the sum of apples and pears") == 0
-    assert choose(router, "", "", prompt="Question 98: translate the word garden") == 1
-
-
-def test_a_router_that_sees_no_difference_takes_the_primary() -> None:
-    router = made("router", (DEV[0], [[1.0, 1.0]] * 40))
-    assert choose(router, "", "", prompt="anything") == 0
-
-
-def test_a_router_needs_enough_questions_to_learn_from() -> None:
-    with pytest.raises(InputError, match="it needs 20 dev questions to learn from, and there are 3"):
-        made("router", (DEV[0][:3], DEV[1][:3]))
-    with pytest.raises(InputError, match="at least 1"):
-        made("router", DEV, neighbours=0)
 
 
 # --- Rerank ---

@@ -165,7 +165,7 @@ def test_the_projects_prompt_has_the_responses_and_ends_as_the_task_wants_it(pla
         Profile(name, tuple(Answer(one.id, text, None, 0.0, "eos") for one in task.examples))
         for name, text in says.items()
     ]
-    (own,) = {get_module(name).make((), (), make_options(name, {})).template for name in ("moa", "self-moa")}
+    (own,) = {get_module(name).make(make_options(name, {})).template for name in ("moa", "self-moa")}
     derived = reading_task(task, own, profiles, keeps_order=True)
     assert derived.fingerprint != task.fingerprint
     for before, after in zip(task.examples, derived.examples, strict=True):

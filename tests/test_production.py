@@ -200,22 +200,6 @@ def test_a_router_by_groups_sends_a_group_to_its_member(place: Place, run: Path)
     assert f"a prompt has no group, so {first} answers; give --group NAME, for example sums, rest" in ran.err
 
 
-def test_a_cascade_by_groups_asks_all_in_its_groups_and_one_model_elsewhere(place: Place, run: Path) -> None:
-    first, *_ = voters_of(result_of(run))
-    recommend(run, strategy="group_cascade", in_groups=["sums"], alone_in=["rest"])
-    sample = held_out(run)[0]
-    (voted,) = answered(planned(run), [sample["prompt"]], "sums")
-    (alone,) = answered(planned(run), [sample["prompt"]], "rest")
-    assert voted.calls >= 2
-    assert (alone.model, alone.calls) == (first, 1)
-
-
-@pytest.mark.parametrize("groups", [None, 7, [7], {"sums": 1}, ["\ud800"]])
-def test_groups_of_a_cascade_are_a_list_of_texts(place: Place, run: Path, groups: object) -> None:
-    recommend(run, strategy="group_cascade", in_groups=groups, alone_in=["rest"])
-    assert "in_groups" in place.refused("run", "run", PROMPT)
-
-
 def test_self_consistency_votes_on_the_draws_of_its_seeds(run: Path) -> None:
     model = result_of(run)["selected"][0]
     recommend(run, strategy="self_consistency", members=[model], draws=5)
@@ -371,7 +355,7 @@ def test_a_run_of_logs_says_what_it_lacks_and_runs_with_it(place: Place, run: Pa
 
 BOMB = "((((a{100}){100}){100}){100})"
 STRATEGY = [
-    *(("strategy", value) for value in (None, 7, [], {}, "voting", "../x", "router\x1b")),
+    *(("strategy", value) for value in (None, 7, [], {}, "voting", "../x", "vote\x1b")),
     *(("members", value) for value in (None, 7, "ab", [], ["a"], ["a", "a"], [["a"]], ["a", "\x1b[2J"], ["gone", "b"])),
     *(("members", [f"m{n}" for n in range(1000)]),),
     *(("weights", value) for value in (None, 7, [], [1, 2], [1, 2, -1], [1, 2, float("nan")], [1, 2, 10**400])),
@@ -383,7 +367,7 @@ STRATEGY = [
 def test_an_odd_strategy_is_one_line(
     place: Place, run: Path, key: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recommend(run, **{"strategy": "weighted_vote", "weights": [3.0, 2.0, 1.0], key: value})
+    recommend(run, **{"strategy": "learned_vote", "weights": [3.0, 2.0, 1.0], key: value})
     monkeypatch.setattr(LoadedModels, "ensemble", lambda *_: pytest.fail("a model was loaded"))
     assert "result.json" in place.refused("run", "run", QUESTION)
 
@@ -423,26 +407,10 @@ def test_routes_lead_to_members(place: Place, run: Path, routes: object) -> None
     assert "routes should be an object" in place.refused("run", "run", QUESTION)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("prompt", 7), ("prompt", " "), ("responses", {}), ("responses", 7), ("score", 2)]
-)
-def test_odd_dev_questions_of_a_router_are_one_line(place: Place, run: Path, key: str, value: object) -> None:
-    recommend(run, strategy="router")
-    path = run / "samples.jsonl"
-    first, *rest = path.read_text(encoding="utf-8").splitlines()
-    line = json.loads(first)
-    for part in line["responses"].values() if key == "score" else [line]:
-        part[key] = value
-    path.write_text("\n".join([json.dumps(line), *rest]), encoding="utf-8")
-    assert "samples.jsonl" in place.refused("run", "run", QUESTION)
-    path.unlink()
-    assert "a router learns from this file, and it is missing" in place.refused("run", "run", QUESTION)
-
-
 # --- Export ---
 
 
-@pytest.mark.parametrize("name", ["vote", "cascade", "weighted_vote", "router", "single"])
+@pytest.mark.parametrize("name", ["vote", "cascade", "single"])
 def test_an_exported_strategy_takes_the_same_responses(place: Place, run: Path, name: str) -> None:
     wanted = next(each for each in result_of(run)["strategies"] if each["strategy"] == name)
     result = result_of(run)
@@ -531,14 +499,10 @@ def test_an_exported_strategy_names_servers_that_need_consent(place: Place, run:
         ("task", {"metric": "number", "extract": BOMB}),
         ("task", {"metric": "number", "template": {"question": 7}}),
         ("task", None),
-        ("dev", {"prompts": ["x"], "scores": [[1, 0]]}),
-        ("dev", {"prompts": ["x"], "scores": [[1, 0, float("nan")]]}),
-        ("dev", None),
     ],
 )
 def test_an_odd_value_in_a_strategy_file_is_one_line(place: Place, run: Path, key: str, value: object) -> None:
-    name = "router" if key == "dev" else "vote"
-    assert place.advisor("export", "run", "out", "--strategy", name).status == 0
+    assert place.advisor("export", "run", "out", "--strategy", "vote").status == 0
     path = place.folder / "out" / "strategy.json"
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {key: value}), encoding="utf-8")
     ran = place.advisor("run", "out", QUESTION)

@@ -544,7 +544,7 @@ def strategies_table(page: str) -> str:
 def test_strategies_are_a_table_with_their_figures(tmp_path: Path, result: dict[str, Any]) -> None:
     vote = next(row for row in result["strategies"] if row["strategy"] == "vote")
     vote |= {
-        "strategy": "weighted_vote",
+        "strategy": "learned_vote",
         "weights": [1.52, 0.7, 0.66],
         "measured_gain": -4.0,
         "measured_gain_ci": [-9.0, 1.0],
@@ -553,7 +553,7 @@ def test_strategies_are_a_table_with_their_figures(tmp_path: Path, result: dict[
         "price_per_1000": 1.2,
     }
     table = strategies_table(written(tmp_path, result))
-    row = table.partition('data-value="Weighted vote, 3 models"')[2].partition("</tr>")[0]
+    row = table.partition('data-value="Learned vote, 3 models"')[2].partition("</tr>")[0]
     accuracy = f"{vote['accuracy']:.1f}"
     for shown in (
         accuracy,

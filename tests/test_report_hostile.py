@@ -182,7 +182,7 @@ HOSTILE_STRATEGIES: list[tuple[Any, str]] = [
     ([{"strategy": "vote", "members": [1]}], r"members\[0\] should be a text"),
     ([{"strategy": "vote", "members": ["a"], "accuracy": "80"}], "accuracy should be a number"),
     ([{"strategy": "vote", "members": ["a"], "measured_gain_ci": [1]}], r"gain_ci\[1\] is missing"),
-    ([{"strategy": "weighted_vote", "members": ["a"], "weights": ["1"]}], r"weights\[0\] should be"),
+    ([{"strategy": "learned_vote", "members": ["a"], "weights": ["1"]}], r"weights\[0\] should be"),
     ([{"strategy": "vote", "members": ["a"], "calls_per_question": []}], "calls_per_question should be a number"),
 ]
 

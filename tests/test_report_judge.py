@@ -123,14 +123,17 @@ def by_subject(path: str, body: dict[str, Any]) -> Answer:
 def test_a_router_is_compared_directly_with_the_best_single_model(place: Place, raw: Raw) -> None:
     raw.answer = by_subject
     subjects = ["Tell of the black cat in a garden", "Add these two numbers for a sum", "Why do sums have an order"]
-    questions = [{"question": f"{subjects[n % 3]}, {n}", "answer": "0"} for n in range(90)]
-    place.task(questions, metric="judge", judge=PAIRWISE)
+    questions = [
+        {"question": f"{subjects[n % 3]}, {n}", "answer": "0", "topic": "cats" if n % 3 == 0 else "sums"}
+        for n in range(90)
+    ]
+    place.task(questions, metric="judge", judge=PAIRWISE, group="{{topic}}")
     place.pool(line(raw, "cats"), line(raw, "sums"))
     arguments = ("--pool", "models.txt", "--task", "task.yaml", "--judge", line(raw, "judge"), "--max-gap", "100")
     ran = place.advisor("select", *arguments, "--out", "run")
     assert ran.status == 0
     (found,) = judged(place)["head_to_head"]
-    assert (found["strategy"], found["rival"]) == ("router", "sums")
+    assert (found["strategy"], found["rival"]) == ("group_router", "sums")
     # It wins all questions about cats, and has the response of the other model to the rest, which is a tie.
     held_out = [json.loads(each) for each in (place.folder / "run" / "samples.jsonl").read_text().splitlines()]
     about_cats = sum("cat" in each["prompt"] for each in held_out if each["split"] == "held_out")
@@ -139,7 +142,7 @@ def test_a_router_is_compared_directly_with_the_best_single_model(place: Place, 
     low, high = found["win_rate_ci"]
     assert 50 < low < found["win_rate"] < high
     assert f"its responses win {found['win_rate']:.1f}% against those of sums" in ran.out
-    assert "Router, 2 models: wins" in page(place)
+    assert "Group router, 2 models: wins" in page(place)
 
 
 def test_the_evaluation_of_methods_has_the_judge(place: Place, raw: Raw) -> None:

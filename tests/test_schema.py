@@ -250,7 +250,7 @@ def test_the_schema_of_a_run_lists_the_own_keys_of_strategies(name: str, part: s
 def test_the_schema_of_a_strategy_lists_its_members_and_own_keys() -> None:
     module, _, model = SCHEMAS["strategy"].partition(":")
     keys = json_schema(getattr(import_module(module), model))["properties"]
-    assert {"strategy", "members", "weights", "routes", "draws", "dev"} <= set(keys)
+    assert {"strategy", "members", "weights", "routes", "draws"} <= set(keys)
 
 
 def test_advisor_schema_prints_it_and_refuses_another_name(capsys: pytest.CaptureFixture[str]) -> None:

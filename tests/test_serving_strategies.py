@@ -207,11 +207,6 @@ def test_a_message_is_filled_into_the_prompt_of_the_task() -> None:
     }
 
 
-def test_weights_decide() -> None:
-    with serving("weighted_vote", three("no", "yes", "yes"), weights=(3.0, 1.0, 1.0)) as (_, client):
-        assert client.completions.create(model="tiny", prompt="x").choices[0].text == "no"
-
-
 def test_a_learned_vote_stops_when_the_rest_has_too_little_weight() -> None:
     models = three("no", "yes", "yes")
     with serving("learned_vote", models, weights=(3.0, 1.0, 1.0)) as (_, client):
@@ -314,15 +309,6 @@ def test_a_vote_goes_on_without_a_member_that_fails() -> None:
     assert usage(made)["failed_members"] == ["a", "c"]
     assert 'advisor_member_errors_total{member="a"} 1.0' in metrics
     assert 'advisor_member_calls_total{member="b"} 1.0' in metrics
-
-
-def test_a_cascade_by_groups_asks_one_model_outside_its_groups() -> None:
-    models = three("no", "yes", "yes")
-    with serving("group_cascade", models, group="law", in_groups=("law",), alone_in=("art",)) as (_, client):
-        ask = client.completions.create
-        assert ask(model="tiny", prompt="x").choices[0].text == "yes"
-        alone = ask(model="tiny", prompt="x", extra_body={"metadata": {"group": "art"}})
-    assert (alone.choices[0].text, usage(alone)["calls"]) == ("no", 1)
 
 
 def test_a_router_whose_member_fails_asks_the_next_one() -> None:

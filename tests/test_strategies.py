@@ -28,12 +28,11 @@ from advisor.statistics import holm, scores
 from advisor.strategies.cascade import Cascade
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.group_router import GroupRouter
-from advisor.strategies.router import QuestionRouter
+from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.strategies.vote import Vote
-from advisor.strategies.weighted_vote import WeightedVote
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.common.schema import written
@@ -116,43 +115,30 @@ BY_TOPIC = {"a": "12", "b": "31", "c": "41"}
 # --- Which are compared ---
 
 
-def test_three_models_have_votes_with_and_without_weights_a_cascade_and_a_router() -> None:
+def test_three_models_have_a_vote_a_cascade_and_a_vote_with_weights() -> None:
     found = by_name(compared(BY_TOPIC, BY_TOPIC))
     assert set(found) == {
         "single a",
         "vote a+b+c",
         "cascade a+b+c",
-        "weighted_vote a+b+c",
         "learned_vote a+b+c",
-        "router a+b+c",
     }
 
 
 def test_more_models_have_the_smallest_vote_and_that_of_all() -> None:
     answers = {**RIGHTS, "d": "22111", "e": "11122"}
     names = set(by_name(compared(answers, answers)))
-    assert {"vote a+b+c", "vote a+b+c+d+e", "cascade a+b+c", "cascade a+b+c+d+e", "weighted_vote a+b+c+d+e"} <= names
+    assert {"vote a+b+c", "vote a+b+c+d+e", "cascade a+b+c", "cascade a+b+c+d+e"} <= names
 
 
 def test_two_models_have_no_vote_and_one_has_only_itself() -> None:
-    assert set(by_name(compared({"a": "12", "b": "21"}, {"a": "12", "b": "21"}))) == {"single a", "router a+b"}
+    assert set(by_name(compared({"a": "12", "b": "21"}, {"a": "12", "b": "21"}))) == {"single a"}
     assert set(by_name(compared({"a": "12"}, {"a": "12"}))) == {"single a"}
 
 
 def test_answers_that_cannot_be_counted_have_no_vote() -> None:
     names = {each.strategy.name for each in compared(BY_TOPIC, BY_TOPIC, can_vote=False)}
-    assert names == {"single", "router"}
-
-
-def test_too_few_questions_leave_the_router_out() -> None:
-    # Four of five folds have 16 questions.
-    few, held_out = task("dev", 10), task("held_out", 10)
-    splits = [
-        AnsweredSplit(of, {name: profile(name, of, answers) for name, answers in RIGHTS.items()})
-        for of in (few, held_out)
-    ]
-    found = compare_strategies(splits[0], splits[1], can_vote=True).results
-    assert "router" not in {each.strategy.name for each in found}
+    assert names == {"single"}
 
 
 def test_groups_of_questions_have_a_router_that_knows_the_best_model_of_each() -> None:
@@ -242,7 +228,7 @@ def test_votes_and_cascades_are_those_of_a_slow_count(answers: list[str], weight
     equal = [1.0] * len(names)
     for strategy, counted in (
         (Vote(names), equal),
-        (WeightedVote(names, tuple(weights)), weights),
+        (LearnedVote(names, tuple(weights)), weights),
         (Cascade(names), equal),
     ):
         picks = strategy.picks(responses, of)
@@ -275,7 +261,7 @@ def test_all_answers_to_the_dev_questions_count_those_of_learned_strategies_by_p
     results = by_name(compared(BY_TOPIC, BY_TOPIC))
     answered = {each.strategy.name: (each.gain.questions, each.gain.answered) for each in results.values()}
     assert answered["vote"] == answered["cascade"] == (2 * N, 2 * N)
-    assert answered["router"] == answered["weighted_vote"] == (2 * N, 2 * N)
+    assert answered["learned_vote"] == (2 * N, 2 * N)
 
 
 def test_splits_that_differ_are_not_used_together() -> None:
@@ -319,8 +305,8 @@ def test_p_values_are_those_of_a_closed_test_with_most_weight_on_the_cascade_of_
 def test_a_gain_that_nobody_would_doubt_is_shown_although_the_cascade_of_all_voters_gains_nothing() -> None:
     # In each topic one model is right, and outvoted.
     answers = {"a": "12", "b": "21", "c": "22"}
-    results = by_name(compared(answers, answers))
-    router, cascade = results["router a+b+c"], results["cascade a+b+c"]
+    results = by_name(compared(answers, answers, groups="xy"))
+    router, cascade = results["group_router a+b"], results["cascade a+b+c"]
     assert router.gain.p_no_gain < 1e-4
     assert cascade.gain.p_no_gain > 0.2
     assert router.shown == "yes" != cascade.shown
@@ -394,7 +380,7 @@ def test_a_cost_that_a_log_does_not_say_is_unknown() -> None:
 
 def test_the_largest_expected_gain_comes_first_and_of_equals_the_simplest() -> None:
     results = compared({"a": "1", "b": "1", "c": "1"}, {"a": "1", "b": "1", "c": "1"})
-    assert [each.strategy.name for each in results] == ["single", "cascade", "vote", "weighted_vote"]
+    assert [each.strategy.name for each in results] == ["single", "cascade", "vote"]
     gains = [each.expected_gain for each in compared(RIGHTS, RIGHTS)]
     assert gains == sorted(gains, reverse=True)
 
@@ -436,13 +422,18 @@ def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) ->
     )
 
 
+def _router(members: tuple[str, ...]) -> GroupRouter:
+    return GroupRouter(members, ROUTES)
+
+
 def recommended(results: Sequence[StrategyResult], **limits: Any) -> Recommendation | None:
     """What is recommended of these strategies."""
     return recommend(Compared(tuple(results)), Limits(**limits))
 
 
 SINGLE, CASCADE = Single(("a",)), Cascade(("a", "b", "c"))
-ROUTER = QuestionRouter(("a", "b", "c"))
+ROUTES = (("x", "a"), ("y", "b"))
+ROUTER = GroupRouter(("a", "b", "c"), ROUTES)
 
 
 @pytest.mark.parametrize(
@@ -523,7 +514,7 @@ def test_a_single_model_stays_unless_the_gain_is_worth_the_calls(
 def test_no_recommended_strategy_has_a_better_and_cheaper_one_beside_it(
     figures: list[tuple[int, int, int | None]], min_gain: int | None
 ) -> None:
-    makers = (Cascade, Vote, QuestionRouter, Cascade, Vote, QuestionRouter)
+    makers = (Cascade, Vote, _router, Cascade, Vote, _router)
     results = [result_of_strategy(SINGLE, 0.0)]
     for n, (gain, calls, price) in enumerate(figures):
         own = result_of_strategy(makers[n](("a", "b", "c", "d")[: 3 + n // 3]), gain / 10, calls / 10)
@@ -544,7 +535,7 @@ COSTS = st.tuples(*[st.integers(0, 3)] * 4)
 def test_no_recommended_strategy_is_dominated_in_its_gain_and_all_known_costs(
     figures: list[tuple[int, int, int, int]], has_prices: bool, within: int | None
 ) -> None:
-    makers = (Cascade, Vote, QuestionRouter, Cascade, Vote, QuestionRouter)
+    makers = (Cascade, Vote, _router, Cascade, Vote, _router)
     results = [dataclasses.replace(result_of_strategy(SINGLE, 0.0), price=1.0 if has_prices else None, seconds=1.0)]
     for n, (gain, calls, price, seconds) in enumerate(figures):
         own = result_of_strategy(makers[n](("a", "b", "c", "d")[: 3 + n // 3]), float(gain), 1.0 + calls)
@@ -712,13 +703,6 @@ def test_what_may_be_chance_is_recommended_and_said_not_to_be_shown() -> None:
     assert 0 < recommendation.result.expected_gain < 4
 
 
-def test_a_router_that_learnt_what_does_not_hold_is_not_recommended() -> None:
-    results = compared({"a": "12", "b": "21"}, {"a": "21", "b": "12"})
-    router = by_name(results)["router a+b"]
-    assert router.profile.accuracy < 10 and router.shown != "yes"
-    assert recommended(results).result.strategy.name == "single"  # type: ignore[union-attr]
-
-
 def test_without_strategies_nothing_is_recommended() -> None:
     assert recommended(()) is None
 
@@ -773,9 +757,9 @@ def test_without_a_prediction_the_expected_gain_is_the_measured_one() -> None:
     drawn = found["self_consistency a"]
     assert drawn.updated is None
     assert (drawn.expected_gain, drawn.expected_interval(0.05)) == (drawn.gain.points, drawn.gain.interval(0.05))
-    for name in ("cascade", "router"):
-        assert found[f"{name} a+b+c"].updated is not None
-        assert found[f"{name} a+b+c"].expected_gain != found[f"{name} a+b+c"].gain.points
+    cascade = found["cascade a+b+c"]
+    assert cascade.updated is not None
+    assert cascade.expected_gain != cascade.gain.points
 
 
 # --- In a run ---

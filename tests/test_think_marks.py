@@ -395,7 +395,7 @@ def test_no_tag_in_an_answer_is_thinking_and_no_thinking_reaches_a_vote(
     assert (in_parts.thought, in_parts.text) == (f"THOUGHT{thought}".strip(), answer)
     (parted,) = apart([Response(made.text, length, "eos", 0.0)])
     assert (parted.thinking, parted.text) == (f"THOUGHT{thought}".strip(), answer)
-    voting = get_module("voting").make((), (), None)
+    voting = get_module("voting").make(None)
     assert voting.choose("?", [parted.text], [parted.text]) == voting.choose("?", [answer], [answer])
 
 

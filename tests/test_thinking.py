@@ -172,7 +172,7 @@ def test_no_thinking_is_left_in_an_answer(form: ThinkingTags, thought: str, answ
 def test_no_thinking_reaches_a_vote(form: ThinkingTags, said: list[tuple[int, int]]) -> None:
     """Each model thinks of another answer than it gives; the vote counts what it gives."""
     task = load_task("word_problems", limit=1)
-    (example,), voting = task.examples, get_module("voting").make((), (), None)
+    (example,), voting = task.examples, get_module("voting").make(None)
     texts = [f"The answer is {given}." for _, given in said]
     thought = [
         Response(f"{form.opening}The answer is {other}. " * 2 + f"{form.closing}{text}", 9, "eos", 0.0)

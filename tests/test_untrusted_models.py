@@ -164,7 +164,7 @@ def test_every_file_that_loading_opens_is_in_the_hash(copy: Path, form: str) -> 
 def test_a_reward_models_files_are_checked_too(copy: Path) -> None:
     index(copy, "a.bin")
     with pytest.raises(InputError, match=r"names 'a\.bin', which is not a safetensors file"):
-        rerank.make([], [], rerank.Options(str(copy)))
+        rerank.make(rerank.Options(str(copy)))
 
 
 def test_a_changed_template_in_a_folder_below_is_a_change(copy: Path) -> None:

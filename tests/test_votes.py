@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -25,7 +24,6 @@ from advisor.strategies.cascade import cascade_calls, is_decided
 from advisor.strategies.strategy import AnsweredSplit, TrainingData
 from advisor.strategies.vote import codes_of
 from advisor.strategies.vote_reader import VoteReader
-from advisor.strategies.weighted_vote import vote_weights
 from ensemble.decode.settings import Settings
 from ensemble.methods import get_module
 from ensemble.methods._votes import answer_codes, vote
@@ -118,7 +116,7 @@ def asked(name: str, answers: Sequence[str | None]) -> int:
 @example([None, "b", "c"])
 def test_select_evaluate_run_and_serve_decide_ties_alike(answers: list[str | None]) -> None:
     profiles = [Profile(str(n), (Answer("1", a, a, 0.0, "eos"),)) for n, a in enumerate(answers)]
-    voting = get_module("voting").make((), (), None)
+    voting = get_module("voting").make(None)
     chosen = vote(codes_of(profiles))[0]
     assert chosen == slow_vote(answers)
     assert voting.choose("?", [""] * len(answers), answers) == chosen
@@ -159,23 +157,3 @@ def test_of_equal_answers_each_vote_takes_that_of_the_most_accurate_model(kind: 
             models_told = [Told(*pair) for pair in zip(strategy.members, answers, strict=True)]
             served = asyncio.run(Answerer(plan, models_told).answer("?", Settings(), group=each.group))
             assert served.model == strategy.members[pick]
-
-
-def profile(name: str, answers: str, reference: str) -> Profile:
-    graded = zip(answers, reference, strict=True)
-    return Profile(name, tuple(Answer(str(n), a, a, float(a == r), "eos") for n, (a, r) in enumerate(graded)))
-
-
-def test_the_weights_follow_the_formula() -> None:
-    reference = "abcdabcd"
-    profiles = [profile("one", "abcdabdd", reference), profile("two", "abcdddda", reference)]
-    # Right 7 and 4 of 8. Both are wrong on one question, with the same answer, so c = 1.5 / 2.
-    wanted = [np.log(7.5 / 1.5) - np.log(0.75), np.log(4.5 / 4.5) - np.log(0.75)]
-    assert Counter(each.answers[6].extracted for each in profiles) == {"d": 2}
-    assert vote_weights(profiles) == pytest.approx(wanted)
-
-
-def test_a_model_that_is_seldom_right_has_no_negative_weight() -> None:
-    reference = "abcd" * 5
-    weights = vote_weights([profile("good", reference, reference), profile("bad", "b" * 20, reference)])
-    assert weights[0] > weights[1] >= 0

@@ -28,7 +28,6 @@ LIBRARIES = (
     "ensemble.methods.unite",
     "reports.page",
     "sklearn.feature_extraction.text",
-    "sklearn.neighbors",
     *(f"transformers.models.{name}.modeling_{name}" for name in ("gpt_neox", "llama", "mistral", "olmo2")),
     "transformers.models.auto.tokenization_auto",
 )

@@ -471,9 +471,7 @@ class _Evidence:
         members = strategy.members if set(strategy.members) <= set(voters) else voters
         if strategy.COUNTS and FEWEST_VOTERS <= len(members) <= MOST_MEMBERS:
             # By the gaps alone: the estimate has the vote's own answers.
-            found = self._predictor.vote_before(members)
-            share = strategy.share_voted(self.questions.task.examples)
-            return replace(found, points=share * found.points)
+            return self._predictor.vote_before(members)
         return self._predictor.routed(strategy.members) if strategy.LEARNS and not strategy.COUNTS else None
 
     @property

@@ -5,7 +5,7 @@ Fresh are the questions whose text is not in the run. :mod:`advisor.advice.drift
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -42,10 +42,9 @@ from advisor.running.models_to_run import (
     judges_beside,
     limits_of_run,
 )
-from advisor.running.strategy_to_run import figures_to_strategy, find_strategy, learned_from
+from advisor.running.strategy_to_run import figures_to_strategy, find_strategy
 from advisor.runs.run import Run
 from advisor.runs.schema.result import EnsembleResult
-from advisor.runs.schema.samples import Sample
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
 from advisor.strategies.fusion import Fusion
 from advisor.strategies.self_consistency import TEMPERATURE
@@ -115,8 +114,7 @@ def check_run(options: CheckOptions, command: str, progress: Progress) -> dict[s
     run = Run.open(options.run)
     promise = _read_promise(run, options.strategy)
     # Before the models run, which can take long.
-    known, strategy = _read_samples(run, promise.strategy)
-    promise = promise._replace(strategy=strategy)
+    known = _questions_of(run)
     if options.logs:
         fresh = _from_logs(run, promise, known, options, command, progress)
     else:
@@ -149,21 +147,10 @@ def _read_promise(run: Run, wanted: str | None) -> _Promise:
     )
 
 
-def _read_samples(run: Run, strategy: Strategy) -> tuple[set[object], Strategy]:
-    """What identifies the questions of a run, and the strategy with what it reads of them, from one reading."""
-    known: set[object] = set()
-
-    def noted() -> Iterator[Sample]:
-        for sample in run.samples_for("the run's questions are in this file"):
-            known.add(_key(sample.id, sample.prompt))
-            yield sample
-
-    samples = noted()
-    if strategy.READS_DEV:
-        strategy = strategy.with_dev(learned_from(samples, strategy.members, run.folder / "samples.jsonl"))
-    for _ in samples:
-        pass
-    return known, strategy
+def _questions_of(run: Run) -> set[object]:
+    """What identifies the questions of a run."""
+    samples = run.samples_for("the run's questions are in this file")
+    return {_key(sample.id, sample.prompt) for sample in samples}
 
 
 def _key(number: str, prompt: str) -> object:

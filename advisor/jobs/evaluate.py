@@ -85,7 +85,7 @@ def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> 
 def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunConfig:
     """Load what the options of ``advisor evaluate`` name; see :meth:`advisor.config.RunConfig.from_options`.
 
-    ``held_out`` has the questions to evaluate on, and ``dev`` those that a router learns from.
+    ``held_out`` has the questions to evaluate on, and ``dev`` those that weights are from.
 
     Raises:
         InputError: An option is missing or out of range, or the run or the task cannot be used.
@@ -112,11 +112,8 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
     evaluated.check_allowed()
     judges = judges_beside(run, options, evaluated)
     dev = evaluated
-    # Without a method that learns a missing dev split must not end the command.
-    if "router" in methods:
-        dev = load_split(options, "dev", seed)
-        check_disjoint(evaluated, dev, "the dev ones that the router learns from", "leave out the router")
-    elif weights in FROM_DEV:
+    # Without such weights a missing dev split must not end the command.
+    if weights in FROM_DEV:
         dev = load_split(options, "dev", seed)
         check_disjoint(evaluated, dev, f"the dev ones that --weights {weights} are from", "give numbers")
     return RunConfig(

@@ -150,14 +150,13 @@ def _measured(result: Result) -> Sequence[EvalResult]:
 
 def _card(plan: StrategyPlan, result: Result, place: str) -> str:
     """The card of a strategy: what it does, its models, how to run it, and the evidence for it."""
-    learned = " It also holds the questions that the strategy learns from." if plan.strategy.READS_DEV else ""
     parts = (
         f"---\nlibrary_name: unite-advisor\ntags: [unite-advisor, {plan.strategy.name}]\n---",
         MARKER,
         f"# {escaped(f'A strategy for {result.task.name}')}",
         f"{escaped(plan.strategy.describe())}.",
         "This folder holds no weights: `strategy.json` lists the models, which do not decode together, and says how "
-        f"they are asked.{learned}",
+        "they are asked.",
         "\n".join(
             ("| model | where it is |", "|---|---|", *(f"| {escaped(m.name)} | {_place(m)} |" for m in plan.members))
         ),

@@ -276,7 +276,7 @@ def _voters(pool: ProfiledPool, task: Task, rules: Limits, selected: Sequence[st
     """The models of votes, cascades and routers, the most accurate on dev first."""
     if can_vote(task):
         return fitting_voters(list(pool.complete.values()), rules)
-    # Without votes only a router is left. It chooses among the set of the rules, models behind servers included.
+    # Without votes only the router by groups is left. It chooses among the set of the rules, also behind servers.
     return pool.voters(rules) or tuple(selected)
 
 

@@ -21,9 +21,7 @@ from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache
 from advisor.statistics import Difference, compare, holm
 from advisor.strategies.fusion import Fusion
-from advisor.strategies.router import dev_scores
 from advisor.strategies.self_consistency import TEMPERATURE
-from advisor.strategies.strategy import DevScores
 from advisor.strategies.vote_reader import can_vote
 from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
 from ensemble.methods import get_method, get_module, make_options, plugins
@@ -83,7 +81,7 @@ class Evaluator:
     """Runs methods on a set.
 
     Args:
-        config: The set (its candidates, the primary first), and the held-out questions; methods learn from dev.
+        config: The set (its candidates, the primary first), and the held-out questions; weights may be from dev.
         methods: The methods' names, at least one.
         options: The options of methods, by the methods' names.
         cache: The response cache.
@@ -154,9 +152,7 @@ class Evaluator:
                 continue
             try:
                 if get_method(name).level == "response":
-                    # Whether the router has enough dev questions is known only after they are answered.
-                    if name != "router":
-                        self._responder(name)
+                    self._responder(name)
                     continue
                 options = self._settings.get(name, {})
                 # Only loading shows whether a method fits. Stored responses show it too, and take no time.
@@ -185,11 +181,10 @@ class Evaluator:
 
     def _choose(self, name: str, alone: Sequence[Profile]) -> MethodResult:
         try:
-            known = self._dev_scores() if name == "router" else None
-            method = self._responder(name, known.prompts, known.scores) if known else self._responder(name)
+            method = self._responder(name)
             if isinstance(method, Aggregation):
                 return self._aggregate(name, method, alone)
-            profile, picks = chosen(name, method, self.task, alone)
+            profile, _ = chosen(name, method, self.task, alone)
             profile = self._profiler.graded(profile, self._names, self.task)
         except JudgeError:
             raise  # all other methods would fail as well
@@ -197,11 +192,8 @@ class Evaluator:
             self._progress.say(str(error))
             return _left_out(name, "response", error)
         speeds = [_speed(member.cost) for member in alone]
-        # With a router one member answers each question; with the other methods all members answer.
-        everyone = range(len(alone))
-        answering = [[pick] if name == "router" and pick is not None else everyone for pick in picks]
-        speed = tuple(sum(speeds[n][part] for numbers in answering for n in numbers) / len(picks) for part in range(2))
-        result = self._result(name, "response", profile, alone, (speed[0], speed[1]), None)
+        speed = sum(each[0] for each in speeds), sum(each[1] for each in speeds)
+        result = self._result(name, "response", profile, alone, speed, None)
         return replace(result, peak_memory=_largest(alone))
 
     def _aggregate(self, name: str, aggregation: Aggregation, alone: Sequence[Profile]) -> MethodResult:
@@ -228,12 +220,10 @@ class Evaluator:
             result = replace(result, note=note)
         return replace(result, peak_memory=_largest(ran))
 
-    def _responder(
-        self, name: str, prompts: Sequence[str] = (), scores: Sequence[Sequence[float]] = ()
-    ) -> ResponseMethod | Aggregation:
+    def _responder(self, name: str) -> ResponseMethod | Aggregation:
         try:
             options = make_options(name, self._settings.get(name, {}))
-            made: ResponseMethod | Aggregation = get_module(name).make(prompts, scores, options)
+            made: ResponseMethod | Aggregation = get_module(name).make(options)
             if name == "voting" and self.task.compare == "fields":
                 return FieldVoting()
             if isinstance(made, Aggregation):
@@ -253,13 +243,6 @@ class Evaluator:
                 f"{type(error).__name__}: {first_line(error)}", of=f"method {plugins().label(name)}"
             ) from error
         return made
-
-    def _dev_scores(self) -> DevScores:
-        # Mostly stored already: the run that chose the set asked these questions.
-        profiles = self._profiler.alone(self._names, self._config.dev)
-        for name, reason in self._profiler.failures.items():
-            raise MemberError(reason, of=name)
-        return dev_scores(self._config.dev, [profiles[name] for name in self._names])
 
     def _control(self, alone: Sequence[Profile], results: Sequence[MethodResult]) -> MethodResult:
         if self.task.metric == "choice":

@@ -215,14 +215,10 @@ class Answerer:
         plan: The strategy.
         models: Its models, in its order.
         observe: Called with each call of a model.
-
-    Raises:
-        InputError: The strategy has too few dev questions to learn from.
     """
 
     def __init__(self, plan: StrategyPlan, models: Sequence[AskedModel], observe: Observe = lambda *_: None) -> None:
         self._strategy, self._reader, self._models, self._observe = plan.strategy, plan.reader, models, observe
-        self._strategy.check_ready()
 
     async def answer(
         self, prompt: AskedPrompt, settings: Settings, group: str | None = None, deadline: float | None = None

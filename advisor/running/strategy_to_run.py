@@ -6,9 +6,8 @@ ask their models one by one: they are a :class:`StrategyPlan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from advisor.options.chosen import ChosenOptions
@@ -27,13 +26,11 @@ from advisor.running.models_to_run import (
 from advisor.running.plan import StrategyPlan, read_plan
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result, StrategyFigures
-from advisor.runs.schema.samples import Sample
 from advisor.runs.schema.strategy import StrategyKey
 from advisor.strategies import label
 from advisor.strategies.decoded import Decoded
-from advisor.strategies.router import MOST_LEARNED
 from advisor.strategies.schema import strategy_of
-from advisor.strategies.strategy import DevScores, Strategy
+from advisor.strategies.strategy import Strategy
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.common.files import exists
 from ensemble.errors import InputError
@@ -120,7 +117,7 @@ def plan_of_run(
     # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
     return StrategyPlan(
-        with_dev_of(run, strategy),
+        strategy,
         entries,
         max_new_tokens,
         stop,
@@ -159,38 +156,6 @@ def _reader(result: Result, place: str) -> VoteReader:
             "run `advisor select --logs ... --metric METRIC:PATTERN` again, then votes can run"
         )
     return VoteReader(result.task.metric, result.task.extract, f"{place}: task", result.task.compare)
-
-
-def with_dev_of(run: Run, strategy: Strategy) -> Strategy:
-    """A strategy with the questions of a run that it learned from, if it reads them.
-
-    Raises:
-        InputError: ``samples.jsonl`` cannot be used.
-    """
-    if not strategy.READS_DEV:
-        return strategy
-    samples = run.samples_for("a router learns from this file")
-    return strategy.with_dev(learned_from(samples, strategy.members, run.folder / "samples.jsonl"))
-
-
-def learned_from(samples: Iterable[Sample], members: Sequence[str], path: Path) -> DevScores:
-    """The first samples, as many as a router learns from, and every member's score on each of them.
-
-    Raises:
-        InputError: A question has no prompt, or not the score of each member.
-    """
-    prompts, scores = [], []
-    for sample in islice(samples, MOST_LEARNED):
-        known = [sample.responses[member].score for member in members if member in sample.responses]
-        own = tuple(score for score in known if score is not None)
-        if not sample.prompt.strip() or len(own) < len(members):
-            raise InputError(
-                f"{path}: a question should have a prompt, and a score from 0 to 1 of each of "
-                f"{', '.join(members)}; run `advisor select` again"
-            )
-        prompts.append(sample.prompt)
-        scores.append(own)
-    return DevScores(prompts=tuple(prompts), scores=tuple(scores))
 
 
 def figures_to_strategy(figures: StrategyKey, place: str) -> Strategy:

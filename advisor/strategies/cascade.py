@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from advisor.statistics import Floats
 
 _SLACK = 1e-6
-"""By how much more votes a weighted vote must be decided."""
+"""By how much more votes a learned vote must be decided."""
 
 
 @dataclass(frozen=True)

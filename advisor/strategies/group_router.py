@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from advisor.records import Profile, join
+from advisor.statistics import Floats, scores
 from advisor.strategies.ballot import Taken
-from advisor.strategies.router import dev_scores, first_of, picked
 from advisor.strategies.strategy import Strategy, TrainingData
 from advisor.tasks.task import Task
 from ensemble.common.schema import Exact, wrong
@@ -21,7 +21,6 @@ from ensemble.common.text import shortened
 
 if TYPE_CHECKING:
     from advisor.running.asking import PromptCalls
-    from advisor.statistics import Floats
 
 _PRIOR = 10
 """Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
@@ -47,13 +46,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def _texts(groups: Any) -> Any:
-    if not isinstance(groups, list | tuple) or not all(map(_is_text, groups)):
-        raise wrong("a list of groups")
-    return groups
-
-
-GroupNames = Annotated[tuple[Exact, ...], BeforeValidator(_texts), Field(max_length=_MOST_ROUTES)]
 Routes = Annotated[
     tuple[tuple[Exact, Exact], ...],
     BeforeValidator(_pairs),
@@ -83,8 +75,8 @@ class GroupRouter(Strategy):
         """See :meth:`Strategy.learn`."""
         if len(given.voters) < 2:
             return
-        known = dev_scores(given.questions.task, given.profiles(given.voters))
-        routes = _routes([each.group for each in given.questions.task.examples], np.array(known.scores), given.voters)
+        graded = np.stack([scores(profile) for profile in given.profiles(given.voters)], axis=1)
+        routes = _routes([each.group for each in given.questions.task.examples], graded, given.voters)
         if len(routes) > 1:
             used = {given.voters[0], *(name for _, name in routes)}  # the first one also answers new groups
             yield cls(tuple(name for name in given.voters if name in used), routes)
@@ -115,11 +107,13 @@ class GroupRouter(Strategy):
         picks: Sequence[Taken],
     ) -> Floats:
         """See :meth:`Strategy.calls`."""
-        return picked(picks, len(self.members))
+        asked: Floats = (np.array(picks) == np.arange(len(self.members))[:, None]).astype(np.float64)
+        return asked
 
     async def ask(self, calls: PromptCalls) -> int:
         """Ask the member of the group; the others, in their order, only if it fails."""
-        return await calls.until_answered(first_of(self._member_of(calls.group), len(self.members)))
+        first = self._member_of(calls.group)
+        return await calls.until_answered([first, *(each for each in range(len(self.members)) if each != first)])
 
     def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
         """See :meth:`Strategy.title`."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
@@ -25,9 +26,8 @@ from advisor.records import Profile
 from advisor.statistics import Floats, folds_of, scores
 from advisor.strategies.ballot import Taken
 from advisor.strategies.cascade import ask_until_decided, asked_members
-from advisor.strategies.strategy import FEWEST_VOTERS, TrainingData
-from advisor.strategies.vote import codes_of
-from advisor.strategies.weighted_vote import WeightedVote
+from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
+from advisor.strategies.vote import codes_of, winners
 from advisor.tasks.task import Task, clusters_of
 from ensemble.methods._votes import NONE, Codes, vote
 
@@ -44,14 +44,25 @@ _LEAST_RIDGE = 0.05
 _START = 0.5
 _LARGEST = 1000.0
 _DIGITS = 6
+_LARGEST_IN_FILE = 1e6
+Weight = Annotated[float, Field(strict=True, ge=0, le=_LARGEST_IN_FILE)]
 
 
 @dataclass(frozen=True)
-class LearnedVote(WeightedVote):
-    """A vote with learned weights that stops early; its members are the most accurate first."""
+class LearnedVote(Strategy):
+    """A vote with learned weights that stops early; its members are the most accurate first.
+
+    Attributes:
+        weights: The weight of each member's vote.
+    """
+
+    weights: Annotated[tuple[Weight, ...], Field(description="of a learned vote: the weight of each member's vote")]
 
     KIND: ClassVar[str] = "learned_vote"
     SIMPLICITY: ClassVar[int] = 65
+    COUNTS: ClassVar[bool] = True
+    ROLE: ClassVar[str] = "voter"
+    LEARNS: ClassVar[bool] = True
     MEMBERS: ClassVar[tuple[int, int]] = (1, _MOST_MODELS)
 
     @classmethod
@@ -84,6 +95,15 @@ class LearnedVote(WeightedVote):
             return "single"
         return "vote" if len(set(self.weights)) == 1 else None
 
+    def problem(self) -> tuple[str, str] | None:
+        """See :meth:`Strategy.problem`."""
+        count = len(self.members)
+        return None if len(self.weights) == count else ("weights", f"{count} numbers from 0 to {_LARGEST_IN_FILE:g}")
+
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
+        """See :meth:`Strategy.picks`."""
+        return winners(responses, task, self.weights)
+
     def calls(
         self,
         responses: Sequence[Profile],
@@ -111,6 +131,11 @@ class LearnedVote(WeightedVote):
     def headline(self) -> str:
         """See :meth:`Strategy.headline`."""
         return f"Run a learned vote of {self._count} models."
+
+    def list_members(self, names: Sequence[str]) -> str:
+        """The members with the weights of their votes."""
+        # There may be more weights than names to show.
+        return ", ".join(f"{name} ({weight:.1f})" for name, weight in zip(names, self.weights, strict=False))
 
 
 class _Choices(NamedTuple):

@@ -1,11 +1,11 @@
 r"""The shape of strategies in files: those that ``result.json`` compares, and ``strategy.json``. Both are untrusted.
 
 ``strategy.json`` is a strategy that asks its models one by one, as ``advisor export`` writes it. It holds no weights of
-models. Beside ``strategy`` and ``members`` it has the strategy's own keys, here those of a weighted vote:
+models. Beside ``strategy`` and ``members`` it has the strategy's own keys, here those of a learned vote:
 
     {
       "schema_version": 1,
-      "strategy": "weighted_vote", "members": ["a", "b", "far"], "weights": [1.5, 1.2, 1.0],
+      "strategy": "learned_vote", "members": ["a", "b", "far"], "weights": [1.5, 1.2, 1.0],
       "task": {"metric": "number", "extract": "answer is (-?[0-9]+)",
                "template": {"question": "Question: {{question}}\nAnswer:"}},
       "generation": {"max_new_tokens": 64, "stop": ["\n"]},
@@ -97,10 +97,7 @@ def strategy_of(values: Mapping[str, Any], place: str, way_out: str, *, to_run: 
 
 
 def strategy_json(strategy: Strategy) -> dict[str, Any]:
-    """A strategy as JSON: its name, its members and its own keys.
-
-    Without dev questions, which a run has in ``samples.jsonl``.
-    """
+    """A strategy as JSON: its name, its members and its own keys."""
     return {"strategy": strategy.name, **_written(shape_of(type(strategy)), strategy, {})}
 
 
@@ -114,14 +111,14 @@ def file_json(strategy: Strategy, **parts: Any) -> dict[str, Any]:
 def shape_of(kind: type[Strategy], *, to_run: bool = True) -> type[Schema]:
     """The keys of a kind of strategy, beside its name; see :func:`strategy_of` for `to_run`."""
     members = _members(*kind.MEMBERS) if to_run else Annotated[tuple[Exact, ...], BeforeValidator(_names)]
-    keys: dict[str, Any] = {"members": (members, ...), **_own_fields(kind, in_run=True)}
+    keys: dict[str, Any] = {"members": (members, ...), **_own_fields(kind)}
     return create_model(kind.__name__, __base__=Schema, __doc__=kind.__doc__, **keys)
 
 
 @cache
 def file_shape_of(kind: type[Strategy]) -> type[StrategyFile]:
     """``strategy.json`` with the own keys of a kind of strategy."""
-    keys: dict[str, Any] = {"members": (_members(*kind.MEMBERS), ...), **_own_fields(kind, in_run=False)}
+    keys: dict[str, Any] = {"members": (_members(*kind.MEMBERS), ...), **_own_fields(kind)}
     return create_model(f"{kind.__name__}File", __base__=StrategyFile, __doc__=kind.__doc__, **keys)
 
 
@@ -137,14 +134,14 @@ def with_own_keys(
     return schema
 
 
-def _own_fields(kind: type[Strategy], *, in_run: bool) -> dict[str, Any]:
-    """The own fields of a kind; in a run without those that do not tell two strategies apart: dev questions."""
+def _own_fields(kind: type[Strategy]) -> dict[str, Any]:
+    """The own fields of a kind."""
     hints = get_type_hints(kind, include_extras=True)
     return {
         each.name: (hints[each.name], ...)
         for each in fields(kind)
         # The method of a set is its name.
-        if each.name not in ("members", "method") and (each.compare or not in_run)
+        if each.name not in ("members", "method")
     }
 
 

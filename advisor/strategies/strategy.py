@@ -5,15 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
-from pydantic import Field
 
 from advisor.records import Answer, Cost, Profile, join
 from advisor.strategies.ballot import Taken
 from advisor.tasks.task import Example, Score, Task
-from ensemble.common.schema import Exact, Schema, Share, must
 from ensemble.common.text import counted, in_words
 from ensemble.models.spec import Price
 
@@ -26,15 +24,6 @@ FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
 MOST_MEMBERS = 100
 _MOST_NAMES = 12  # in a sentence
-
-
-class DevScores(Schema):
-    """What a router learns from."""
-
-    prompts: Annotated[tuple[Annotated[Exact, must(str.strip, "a text that is not blank")], ...], Field(min_length=1)]
-    """the dev questions"""
-    scores: tuple[tuple[Share, ...], ...]
-    """for each of them, every member's score, from 0 to 1"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +44,6 @@ class Strategy(ABC):
         COUNTS: Whether it counts answers, so that it needs a task with short, fixed ones.
         LEARNS: Whether it learns from questions; ``learn`` then gives at most one strategy. Its own answers to these
             questions prove nothing.
-        READS_DEV: Whether it needs the questions that it learned from when it runs; see :meth:`with_dev`.
         IS_SINGLE: Whether it is one model that answers once, with which all others are compared.
         ROLE: What each member does, for tables; ``{n}`` stands for its place.
         MEMBERS: The fewest and the most members.
@@ -69,7 +57,6 @@ class Strategy(ABC):
     WRITES: ClassVar[bool] = False
     COUNTS: ClassVar[bool] = False
     LEARNS: ClassVar[bool] = False
-    READS_DEV: ClassVar[bool] = False
     IS_SINGLE: ClassVar[bool] = False
     ROLE: ClassVar[str] = "member"
     MEMBERS: ClassVar[tuple[int, int]] = (2, MOST_MEMBERS)
@@ -104,10 +91,6 @@ class Strategy(ABC):
         """The simpler strategy, by its name, that gives the same answers, so that this one is left out; else None."""
         return None
 
-    def share_voted(self, examples: Sequence[Example]) -> float:  # noqa: ARG002
-        """The share of the questions at which it counts answers, 0 to 1."""
-        return float(self.COUNTS)
-
     @property
     def hypothesis(self) -> Strategy:
         """What a test is about: strategies that give the same answers to all questions have the same one."""
@@ -127,18 +110,6 @@ class Strategy(ABC):
     def problem(self) -> tuple[str, str] | None:
         """The own field whose value does not fit the others, and what it should be; None if all fit."""
         return None
-
-    def with_dev(self: S, scores: DevScores) -> S:  # noqa: ARG002
-        """The strategy with the members' scores on the dev questions, if it reads them."""
-        return self
-
-    def check_ready(self) -> None:
-        """Check that it can run.
-
-        Raises:
-            InputError: It has too few dev questions to learn from.
-        """
-        return
 
     # Apply to stored answers
 

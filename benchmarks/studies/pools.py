@@ -230,10 +230,8 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
         if recommended.result.shown == "yes":
             values["shown_wrong"].append(float(gains[recommended.result.strategy] < 0))
         for each in tested:
-            if each.strategy.name in ("router", "group_router"):
-                values[f"gain_{each.strategy.name}"].append(gains[each.strategy])
-                if each.expected_gain > 0:
-                    values["optimism_routers"].append(each.expected_gain - gains[each.strategy])
+            if each.strategy.name == "group_router":
+                values["gain_group_router"].append(gains[each.strategy])
     return values
 
 

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from advisor.advice.predict import COEFFICIENTS, MOST_MEMBERS, Prediction, Predictor, gaps_of
+from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor, gaps_of, read_coefficients
 from advisor.records import Profile
 from advisor.statistics import scores
-from advisor.strategies.router import QuestionRouter, dev_scores
 from advisor.strategies.vote import codes_of
 from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks.studies._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, of_zoo, set_gains
@@ -39,10 +38,6 @@ TRUTH = 2000
 TRUST = 30
 """How many sets the slope 1 counts for, the mean of vote and oracle as it is: few sets alone give a wild slope."""
 ALPHA = 0.05
-ROUTERS = 60
-"""Routers of each pool."""
-JUDGED = 1000
-"""Questions that tell the gain of a router, at most: to ask it takes long."""
 _CASES = 10
 """Splits of the zoo's questions into 300 dev questions and others."""
 
@@ -86,17 +81,15 @@ def main(given: Sequence[str] | None = None) -> int:
     if not (options.pools / f"{NAMES[0]}.jsonl.xz").is_file():
         progress(f"benchmarks.studies.prediction: no pools in {options.pools}; without them nothing can be fitted")
         return 0
-    names, routed = (NAMES[:2], NAMES[:2]) if options.quick else (ANSWERED, NAMES)
+    names = NAMES[:2] if options.quick else ANSWERED
     progress(f"benchmarks.studies.prediction: sets of {', '.join(names)}, and of the zoo")
     answered = {name: read_pool(name, options.pools) for name in names}
     cases = {name: list(vote_cases(pool, options.quick)) for name, pool in answered.items()}
-    routers = {name: list(route_cases(answered[name], options.quick)) for name in routed}
     pools = [of_zoo(read()), *of_real()]
     figures = [
         *vote_figures(cases),
         *decoded_figures(pools, 1 if options.quick else _CASES),
         *limit_figures(pools),
-        *(Figure(f"route_{key}", value, note="points; gain of routers") for key, value in fit_route(routers).items()),
     ]
     tell("prediction", figures, options)
     if options.save and not options.quick:
@@ -106,10 +99,8 @@ def main(given: Sequence[str] | None = None) -> int:
             "commit": commit(),
             "decode": {**fit_decode(sets), "fitted_on": fitted_on(pools), "real": real_gains(pools[1:])},
             "vote": {**fit_vote(cases), "fitted_on": f"{count:,} votes of 3 to 5 models in {', '.join(names)}"},
-            "route": {
-                **fit_route(routers),
-                "fitted_on": f"{ROUTERS * len(routed)} routers among 2 to 5 models in {', '.join(routed)}",
-            },
+            # Fitted at 32cc36a26b4a, to routers by the text of the question.
+            "route": read_coefficients()["route"],
         }
         COEFFICIENTS.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     return 0
@@ -189,36 +180,6 @@ def vote_figures(cases: dict[str, list[Case]]) -> Iterator[Figure]:
             note = f"{len(quality.gains)} votes of {size}, fitted on the other pools"
             yield Figure(f"prediction_rmse_{key}{end}", quality.rmse, note=f"points; {note}")
             yield Figure(f"prediction_coverage_{key}{end}", quality.coverage, note=f"of 90% intervals; {note}")
-
-
-def route_cases(pool: RealPool, quick: bool = False) -> Iterator[tuple[float, float]]:
-    """The gains of routers by the text of the questions, over the best member of all questions, and their errors.
-
-    Random sets of a pool's open models; 300 dev questions teach, other questions judge.
-    """
-    chance = np.random.default_rng(0)
-    accuracies = 100 * pool.right.mean(axis=1)
-    for _ in range(2 if quick else ROUTERS):
-        dev, rest = split(pool, chance)
-        size = int(chance.integers(2, MOST_MEMBERS, endpoint=True))
-        close = [
-            rows for rows in combinations(range(len(pool.models)), size) if np.ptp(accuracies[list(rows)]) <= SPREAD
-        ]
-        rows = sorted(close[chance.integers(len(close))], key=lambda row: -pool.right[row, dev].mean())
-        models = [pool.models[row] for row in rows]
-        learned = dev_scores(pool.logs.task("dev", dev.tolist(), 0), [pool.profile(model, dev) for model in models])
-        judge = rest[:JUDGED]
-        picks = QuestionRouter(tuple(models), learned).picks([], pool.logs.task("held_out", judge.tolist(), 0))
-        right = pool.right[rows]
-        differences = right[picks, judge] - right[right.mean(axis=1).argmax(), judge]
-        yield 100 * float(differences.mean()), 100 * float(differences.std()) / len(judge) ** 0.5
-
-
-def fit_route(cases: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
-    """The mean gain of routers, each pool counting the same, and the deviation without the gains' own error."""
-    mean = float(np.mean([np.mean([gain for gain, _ in own]) for own in cases.values()]))
-    squares = [np.mean([(gain - mean) ** 2 - error**2 for gain, error in own]) for own in cases.values()]
-    return {"intercept": mean, "deviation": float(np.sqrt(max(np.mean(squares), 0.25)))}
 
 
 def fit_decode(sets: Sequence[SetGain], without: Collection[str] = ()) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """What response-level methods are: those that choose among the members' responses, and those that let a member write.
 
-A module's ``make(prompts, scores, options) -> ResponseMethod | Aggregation`` receives questions to learn from: their
-prompts, and for each prompt every member's score, from 0 to 1, the primary's first. Most methods do not learn and
-ignore both. ``make`` raises InputError if the questions or the options do not fit.
+A module's ``make(options) -> ResponseMethod | Aggregation`` raises InputError if the options do not fit.
 """
 
 from __future__ import annotations

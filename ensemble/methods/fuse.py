@@ -90,7 +90,7 @@ def _form(question: str, texts: Sequence[str]) -> str:
     return "</s>".join(["Instruction: ", f"Input: {question}", *candidates, request])
 
 
-def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Options) -> ResponseMethod:  # noqa: ARG001
+def make(options: Options) -> ResponseMethod:
     """Load the models; the method learns nothing."""
     if options.model is None:
         raise InputError("it needs a model that fuses responses; name one with model=FOLDER_OR_ID", of="method fuse")

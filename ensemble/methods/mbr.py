@@ -43,6 +43,6 @@ class MinimumBayesRisk:
         return float(self._metric.sentence_score(hypothesis, [reference]).score)
 
 
-def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: None) -> ResponseMethod:  # noqa: ARG001
+def make(options: None) -> ResponseMethod:  # noqa: ARG001
     """Make the method; it learns nothing and has no options."""
     return MinimumBayesRisk()

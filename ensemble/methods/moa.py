@@ -19,7 +19,6 @@ takes the place of its answer: in a layer its response of the layer before, at t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ensemble.errors import InputError
@@ -58,7 +57,7 @@ class Options:
                 raise InputError(f"{name} {value!r}: give a text")
 
 
-def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Options) -> Aggregation:  # noqa: ARG001
+def make(options: Options) -> Aggregation:
     """Make the method; it learns nothing.
 
     Raises:

@@ -170,7 +170,7 @@ def load_model(method: str, place: str, kind: Any, device: str) -> tuple[Any, An
     return model.to(parse_device(device)).eval(), tokenizer
 
 
-def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Options) -> ResponseMethod:  # noqa: ARG001
+def make(options: Options) -> ResponseMethod:
     """Load the reward model; the method learns nothing."""
     if not options.reward_model:
         raise InputError("it needs a reward model; name one with reward_model=FOLDER_OR_ID", of="method rerank")

@@ -13,7 +13,6 @@ Prompt and failures are as in :mod:`ensemble.methods.moa`; where reading fails, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ensemble.errors import InputError
@@ -45,7 +44,7 @@ class Options:
                 raise InputError(f"{name} {value!r}: give a text")
 
 
-def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: Options) -> Aggregation:  # noqa: ARG001
+def make(options: Options) -> Aggregation:
     """Make the method; it learns nothing.
 
     Raises:

@@ -31,6 +31,6 @@ class Voting:
         return int(vote(answer_codes([[answer] for answer in answers]))[0])
 
 
-def make(prompts: Sequence[str], scores: Sequence[Sequence[float]], options: None) -> ResponseMethod:  # noqa: ARG001
+def make(options: None) -> ResponseMethod:  # noqa: ARG001
     """Make the method; it learns nothing."""
     return Voting()

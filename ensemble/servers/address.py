@@ -160,7 +160,7 @@ def why_not_decodable(name: str) -> str:
     return (
         f"{name} is behind a server and has no tokenizer=, so it gives whole texts and cannot be decoded token by "
         "token; add tokenizer=FOLDER_OR_ID to its line if vLLM, SGLang, llama.cpp or advisor serve runs it, or use "
-        "voting, mbr, router or rerank"
+        "voting, mbr or rerank"
     )
 
 
