@@ -82,7 +82,7 @@ def test_an_ensemble_on_an_accelerator_is_in_the_stored_type(
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("ensemble.api.check_models", lambda *_: None)
-    monkeypatch.setattr("ensemble.api.load_members", lambda specs, _: pytest.fail(specs[0].dtype))
+    monkeypatch.setattr("ensemble.api.load_members", lambda specs: pytest.fail(specs[0].dtype))
     with pytest.raises(pytest.fail.Exception, match=f"^{dtype}$"):
         Ensemble.from_pretrained([folder], device=device)
 
