@@ -21,7 +21,6 @@ from advisor.options.shared import (
     FusionOptions,
     InferenceOptions,
     JudgeOptions,
-    KeyOptions,
     LogsOptions,
     QuestionOptions,
     SeedOptions,
@@ -53,14 +52,16 @@ class InferenceConfig(InferenceOptions, SeedOptions):
 
     Attributes:
         temperature: 0 for greedy decoding, else the temperature of the draws, whose seed is ``seed``.
+        deterministic: Whether a server decodes each text by itself.
     """
 
     temperature: float = 0.0
+    deterministic: bool = False
 
     @classmethod
     def from_options(cls, options: Options) -> InferenceConfig:
         """Take these options from those of a command. One that it lacks, or that is None, has its default value."""
-        names = [field.name for field in fields(InferenceOptions)]
+        names = [*(field.name for field in fields(InferenceOptions)), "deterministic"]
         given = {name: value for name in names if (value := getattr(options, name, None)) is not None}
         return cls(**given)
 
@@ -138,7 +139,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
         check_decodes(options.method)
         pool = read_pool(options.pool)
         candidates = entries_named(pool, split_names(options.only or ""), options.pool)
-        check_keys(candidates, options)
+        check_keys(candidates)
         if options.budget is not None and (unpriced := [each.name for each in candidates if each.price is None]):
             raise InputError(
                 f"--budget {options.budget:g}: {unpriced[0]} has no price; "
@@ -281,11 +282,11 @@ def load_split(options: QuestionOptions, split: str, seed: int = 0, *, needs_ref
     )
 
 
-def check_keys(candidates: Sequence[ModelSpec], options: KeyOptions) -> None:
-    """Raise InputError if a server's key is in a variable that may hold another secret; see ``--allow-key-env``."""
+def check_keys(candidates: Sequence[ModelSpec]) -> None:
+    """Raise InputError if a server's key is in a variable that may hold another secret."""
     for entry in candidates:
         if entry.checkpoint.is_remote:
-            entry.checkpoint.check_key_name(options.allow_key_env, f"{entry.place}: {entry.name}")
+            entry.checkpoint.check_key_name(f"{entry.place}: {entry.name}")
 
 
 def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Task) -> tuple[ModelSpec, ...]:
@@ -312,7 +313,7 @@ def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Ta
             f"{task.name} has metric judge; add --judge with the name of a candidate, or a line as in a pool file"
         )
     judges = tuple(_read_judge(f"--{option}", line, candidates) for option, line in given.items() if line is not None)
-    check_keys(judges, options)
+    check_keys(judges)
     if len({judge.name for judge in judges}) < len(judges):
         raise InputError(
             f"--check-judge {judges[1].name}: the first judge has this name, too; give another model, or add "

@@ -10,8 +10,6 @@ import pytest
 import torch
 from tiny import PROMPTS, tiny_model, tokenizer_named
 
-from advisor.config import InferenceConfig
-from advisor.options.select import SelectOptions
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import member_of
@@ -90,8 +88,3 @@ def test_questions_that_are_scored_one_by_one_have_the_scores_of_single_ones(tab
     assert [[score.value for score in found[n]] for n in range(len(TEXTS))] == [
         made.score(prompt, ["a", " the cat", "12"]) for prompt in TEXTS
     ]
-
-
-def test_the_commands_read_it() -> None:
-    assert InferenceConfig.from_options(SelectOptions(deterministic=True)).deterministic
-    assert not InferenceConfig.from_options(SelectOptions()).deterministic

@@ -235,12 +235,6 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
     assert [model["device"] for model in found["models"].values()] == device.split(", ")
 
 
-@pytest.mark.parametrize(("deterministic", "said"), [(False, None), (True, True)])
-def test_a_result_says_whether_texts_were_decoded_by_themselves(deterministic: bool, said: bool | None):
-    inference = InferenceConfig(deterministic=deterministic)
-    assert of_run(config_of(inference, []), {}, {}).get("deterministic") is said
-
-
 def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFixture[str]):
     result: dict[str, Any] = {
         "schema_version": 2,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,19 +97,6 @@ def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
     texts = [tuple(answer.text for answer in one.answers) for one in (greedy, *drawn)]
     assert texts[1] == texts[3]
     assert len({*texts}) == 3
-
-
-def test_texts_are_decoded_by_themselves_as_in_the_run_unless_an_option_says_otherwise(run: Place) -> None:
-    path = run.folder / "run" / "result.json"
-    result = json.loads(path.read_text(encoding="utf-8"))
-    options = EvaluateOptions(run=run.folder / "run", task="task.yaml", methods="unite")
-    found = [evaluation_config(Run.open(options.run), options, "").inference.deterministic]
-    result["provenance"]["deterministic"] = True
-    path.write_text(json.dumps(result), encoding="utf-8")
-    for given in (None, False):
-        plan = evaluation_config(Run.open(options.run), replace(options, deterministic=given), "")
-        found.append(plan.inference.deterministic)
-    assert found == [False, True, False]
 
 
 def test_where_no_method_fits_nothing_is_run(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:

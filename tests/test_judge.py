@@ -597,7 +597,7 @@ def test_a_wrong_key_of_a_judge_is_named(place: Place, changes: dict[str, Any], 
             ("--judge", "alpha", "--check-judge", "alpha"),
             "--check-judge alpha: the first judge has",
         ),
-        (SINGLE, ("--judge", "openai:http://127.0.0.1:1/v1#m key_env=SECRET"), "--allow-key-env NAME"),
+        (SINGLE, ("--judge", "openai:http://127.0.0.1:1/v1#m key_env=SECRET"), "does not end in _API_KEY"),
         (None, ("--judge", "alpha"), "--judge alpha: sums has metric contains, which needs no judge"),
     ],
 )

@@ -60,14 +60,13 @@ def test_a_model_is_loaded_once_for_itself_and_for_sets(loaded: LoadedModels, sp
     assert counts(loaded) == {"alpha": 1, "beta": 1}
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_a_set_has_the_threads_that_its_members_need_unless_texts_must_be_the_same(
-    tmp_path: Path, spec: SpecOf, monkeypatch: pytest.MonkeyPatch, deterministic: bool
+def test_a_set_has_the_threads_that_its_members_need(
+    tmp_path: Path, spec: SpecOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = {"alpha": 3, "beta": 2}
     monkeypatch.setattr("ensemble.models.threads.fastest_threads", lambda member, _: counts[member.name])
     before = torch.get_num_threads()
-    loaded = LoadedModels(tmp_path, deterministic=deterministic)
+    loaded = LoadedModels(tmp_path)
     used = []
     try:
         for names in (("beta",), ("beta", "alpha"), ("beta",)):
@@ -75,8 +74,8 @@ def test_a_set_has_the_threads_that_its_members_need_unless_texts_must_be_the_sa
             used.append(torch.get_num_threads())
     finally:
         torch.set_num_threads(before)
-    assert used == ([before] * 3 if deterministic else [2, 3, 2])
-    assert loaded.threads == ({} if deterministic else counts)
+    assert used == [2, 3, 2]
+    assert loaded.threads == counts
 
 
 def test_a_run_records_its_threads_and_changes_those_of_no_other_code(

@@ -294,9 +294,9 @@ def test_a_server_that_a_run_folder_names_is_asked_only_with_consent(place: Plac
     assert raw.questions == [PROMPT]
 
 
-def test_the_key_of_a_server_needs_consent_as_well(place: Place, run: Path, raw: Raw) -> None:
+def test_a_run_may_not_name_a_variable_of_another_secret(place: Place, run: Path, raw: Raw) -> None:
     move_to_server(run, raw.url, key_env="AWS_SECRET_ACCESS_KEY")
-    assert "--allow-key-env" in place.refused("run", "run", QUESTION, "--allow-server", raw.url)
+    assert "does not end in _API_KEY" in place.refused("run", "run", QUESTION, "--allow-server", raw.url)
     assert raw.asked == []
 
 

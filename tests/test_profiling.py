@@ -202,7 +202,6 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
         of_question(key, example, task, InferenceConfig(max_new_tokens=7)),
         of_question(key, dataclasses.replace(example, prompt="other"), task, SHORT),
         of_question(key, example, dataclasses.replace(task, stop=("\n",)), SHORT),
-        of_question(key, example, task, dataclasses.replace(SHORT, deterministic=True)),
         of_question(key, example, task, dataclasses.replace(SHORT, temperature=1.0)),
         of_question(key, example, task, dataclasses.replace(SHORT, temperature=1.0, seed=1)),
         of_question({**key, "method": "unite", "k": 10}, example, task, SHORT),
@@ -238,16 +237,6 @@ def test_a_source_is_part_of_the_key_of_what_reads_it_alone(task: Task) -> None:
         keys += [question_key(key, one, task, SHORT) for one in (example, sourced)]
     # A causal model's key is the same with and without.
     assert keys[0] == keys[1] and len(set(keys)) == 7
-
-
-def test_deterministic_is_part_of_the_key_only_where_a_model_decodes_here(task: Task) -> None:
-    here, server = KEY["members"][0], {"url": "http://127.0.0.1:1/v1", "model": "a"}
-
-    def changes(*members: dict[str, Any]) -> bool:
-        settings = (SHORT, dataclasses.replace(SHORT, deterministic=True))
-        return len({question_key({"members": members}, task.examples[0], task, each) for each in settings}) == 2
-
-    assert changes(here) and changes(server, here) and not changes(server)
 
 
 def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:

@@ -37,7 +37,6 @@ from advisor.records import ALPHA, CONFIDENCE, Limits, Profile, signed
 from advisor.running.models_to_run import (
     candidates_of_run,
     check_servers,
-    deterministic_as,
     entries_as,
     judges_beside,
     limits_of_run,
@@ -233,7 +232,6 @@ def _from_models(
     inference = replace(
         InferenceConfig.from_options(options),
         max_new_tokens=options.max_new_tokens or limits_of_run(run)[0],
-        deterministic=deterministic_as(run, options),
     )
     measured = run.result.ensemble
     config = RunConfig(

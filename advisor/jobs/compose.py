@@ -75,7 +75,7 @@ def compose(
             placed.append(member)
         elif _is_vllm(address):
             # Its prompts go to a container of this set-up, so only the variable of its key needs consent.
-            address.check_key_name(options.allow_key_env, f"{options.run}: {member.name}")
+            address.check_key_name(f"{options.run}: {member.name}")
             # Members of one server share its service, as they shared the server.
             key = address.url, address.model
             name, _ = vllm.setdefault(key, (_service_name(address, {name for name, _ in vllm.values()}), address))
@@ -184,7 +184,6 @@ def _server(members: Sequence[ModelSpec], vllm: Mapping[str, ServerAddress], fil
     command = ["serve", place, "--host=0.0.0.0", "--port=8000", f"--name={folder.name}"]
     command += [f"--allow-server={url}" for url in dict.fromkeys(address.url for address in addresses)]
     keys = sorted({address.key_env for address in addresses if address.key_env is not None})
-    command += [f"--allow-key-env={key}" for key in keys]
     if any(checkpoint.trust_remote_code for checkpoint in checkpoints):
         command.append("--trust-remote-code")
     if any(address.is_openai and address.key_env is None for address in addresses):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -28,7 +27,7 @@ from advisor.options.shared import split_names
 from advisor.pool.weights import FROM_DEV
 from advisor.progress import Progress
 from advisor.records import Limits
-from advisor.running.models_to_run import candidates_of_run, check_servers, deterministic_as, entries_as, judges_beside
+from advisor.running.models_to_run import candidates_of_run, check_servers, entries_as, judges_beside
 from advisor.runs.run import Run
 from advisor.runs.schema.evaluation import Evaluation
 from ensemble.common.files import default_cache_dir
@@ -121,7 +120,7 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
         dev=dev,
         held_out=evaluated,
         rules=Limits(),
-        inference=replace(InferenceConfig.from_options(options), deterministic=deterministic_as(run, options)),
+        inference=InferenceConfig.from_options(options),
         seed=seed,
         cache_dir=options.cache_dir or default_cache_dir(),
         command=command,

@@ -59,8 +59,6 @@ def of_run(
         "device": ", ".join(dict.fromkeys(model["device"] for model in here)) or None,
         "dtype": ", ".join(dict.fromkeys(model["dtype"] for model in here)) or None,
         "chat_template": inference.chat_template,
-        # Only where it is so: results without it are read alike.
-        **({"deterministic": True} if inference.deterministic else {}),
         "models": models,
         **(
             {"judges": {each.name: _model(each, judges[each.name], inference) for each in config.judges}}

@@ -52,7 +52,7 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
     with ExitStack() as stack:
         # What a local engine froze may be a caller's, who deletes it later.
         stack.callback(gc.unfreeze)
-        engine: JobRunner = LocalJobRunner(config.cache_dir, deterministic=inference.deterministic)
+        engine: JobRunner = LocalJobRunner(config.cache_dir)
         if inference.engine == "ray":
             from advisor.profile.ray_cluster import cluster
             from advisor.profile.ray_runner import RayJobRunner

@@ -95,7 +95,7 @@ def _decode(
 
     size = min(inference.batch_size or MOST_PROMPTS, MOST_PROMPTS)
     settings = Settings(inference.limit(task), task.stop)
-    batch = Batch(size, trace=True, deterministic=inference.deterministic)
+    batch = Batch(size, trace=True)
     prompts = [ensemble.encode(task.examples[n].model_input) for n in numbers]
     for place, generation in ensemble.generate_each(prompts, settings, batch):
         yield numbers[place], generation

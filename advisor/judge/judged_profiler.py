@@ -109,7 +109,7 @@ def open_profiler(
         InputError: A candidate or a judge cannot be used. No model has been run then.
     """
     # Judges and candidates share it, and so the memory.
-    engine = engine or LocalJobRunner(config.cache_dir, deterministic=config.inference.deterministic)
+    engine = engine or LocalJobRunner(config.cache_dir)
     if not config.judges:
         return Profiler(config, cache, progress, engine=engine), None
     judge = Judge(config, cache, progress, engine)

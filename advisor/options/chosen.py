@@ -74,7 +74,11 @@ class ChosenOptions(
     """What ``run`` and ``serve`` share: what is loaded, and how it decodes."""
 
     raw: bool = option(False, "Send prompts as they are, and not in the template of the run's task.")
-    deterministic: bool = changed(InferenceOptions, "deterministic")
+    deterministic: bool = option(
+        False,
+        "Decode each text by itself, so that it does not depend on the others in bfloat16 and float16; slow.",
+        panel="Running models",
+    )
     trust_remote_code: bool = option(False, "Run the code that comes with the members of a saved ensemble.")
     no_check_files: bool = option(False, "Load a saved ensemble even if the files of a member have changed.")
 

@@ -37,6 +37,5 @@ class ExportOptions(DebugOptions, ServerOptions, StrategyOptions, FolderArgument
     def __post_init__(self) -> None:
         super().__post_init__()
         # An export contacts no server; these files make another program do so.
-        if (self.allow_server or self.allow_key_env) and not self.compose and self.target is None:
-            name = "--allow-server" if self.allow_server else "--allow-key-env"
-            raise InputError(f"{name} has no effect without --compose or --as; add one of them, or leave out {name}")
+        if self.allow_server and not self.compose and self.target is None:
+            raise InputError("--allow-server has no effect without --compose or --as; add one of them, or leave it out")

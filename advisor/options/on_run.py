@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.options.option import Options, argument, changed, option
-from advisor.options.shared import MODELS, InferenceOptions, JudgeOptions, LoadingOptions, ServerOptions
+from advisor.options.option import Options, argument, changed
+from advisor.options.shared import InferenceOptions, JudgeOptions, LoadingOptions, ServerOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +22,3 @@ class AgainOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument, pan
 
     max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")
     batch_size: int | None = changed(InferenceOptions, "batch_size")
-    deterministic: bool | None = option(
-        None,
-        "Decode each text by itself; slow. Default: as in the run.",
-        "--deterministic/--no-deterministic",
-        shown_default="",
-        **MODELS,
-    )

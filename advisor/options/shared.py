@@ -119,16 +119,7 @@ class QuestionOptions(CodeOptions, TaskOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyOptions(Options, panel="Permissions"):
-    """What a key of a server may be."""
-
-    allow_key_env: tuple[str, ...] = option(
-        (), "A variable that may hold a server's key; *_API_KEY needs no permission.", metavar="NAME", **MODELS, **MEANS
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions(KeyOptions, panel="Permissions"):
+class ServerOptions(Options, panel="Permissions"):
     """Which servers of a run may be contacted."""
 
     allow_server: tuple[str, ...] = option(
@@ -137,7 +128,7 @@ class ServerOptions(KeyOptions, panel="Permissions"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions(KeyOptions, panel="Judge"):
+class JudgeOptions(Options, panel="Judge"):
     """Who grades responses."""
 
     judge: str | None = option(
@@ -347,11 +338,6 @@ class InferenceOptions(Options, panel="Running models"):
         within=Range(least=1),
         **MODELS,
         **MEANS,
-    )
-    deterministic: bool = option(
-        False,
-        "Decode each text by itself, so that it does not depend on the others in bfloat16 and float16; slow.",
-        **MODELS,
     )
     chat_template: ChatTemplate = option("auto", "auto, always or never.", one_of=CHAT_TEMPLATES, **MODELS)
     engine: EngineName = option(

@@ -139,7 +139,7 @@ def _answer_all(
             yield n, _failure(name, error)
     if encoded:
         longest = max(_tokens(question, inference.limit(task)) for question in encoded.values())
-        size = 1 if inference.deterministic else inference.batch_size
+        size = inference.batch_size
         while size is None:
             rows = min(_BATCH, ensemble.most_rows(longest) or _BATCH)
             # Models that only stay loaded must not make the batch smaller.
@@ -212,7 +212,7 @@ def _generate_texts(
     """Generate the responses of prompts, ``size`` rows at a time."""
     from ensemble.decode.settings import Batch
 
-    batch, numbers = Batch(size, deterministic=inference.deterministic), list(encoded)
+    batch, numbers = Batch(size), list(encoded)
     for place, generation in ensemble.generate_each(list(encoded.values()), inference.settings(task), batch):
         counts = generation.counts
         yield (

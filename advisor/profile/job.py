@@ -163,9 +163,6 @@ def question_key(key: Mapping[str, Any], example: Example, task: Task, inference
     # Causal models read only the prompt, so that a source must not change their keys.
     if example.source is not None and any("encoder" in member for member in key.get("members", ())):
         question["source"] = example.source
-    # A server decodes as it does, and its stored responses must be found again.
-    if inference.deterministic and any("url" not in member for member in key.get("members", ())):
-        question["deterministic"] = True
     if task.metric == "choice":
         question["choices"] = task.continuations(example)
         if task.scoring != "texts":

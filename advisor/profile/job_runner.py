@@ -43,11 +43,10 @@ class LocalJobRunner:
 
     Args:
         cache_dir: The folder of the joint vocabularies' tables.
-        deterministic: See :class:`LoadedModels`.
     """
 
-    def __init__(self, cache_dir: Path, *, deterministic: bool = False) -> None:
-        self.models = LoadedModels(cache_dir, deterministic=deterministic)
+    def __init__(self, cache_dir: Path) -> None:
+        self.models = LoadedModels(cache_dir)
         self._froze = False
 
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:

@@ -31,17 +31,14 @@ class LoadedModels:
 
     Args:
         cache_dir: The folder of the joint vocabularies' tables.
-        deterministic: Whether all models keep torch's number of threads. Else it is measured for each model on the
-            processor when it is first loaded. Sums may be rounded otherwise with another number.
 
     Attributes:
         seconds: Of each load of a model whose weights are in this process, by the model's name.
         threads: The number of threads that was measured for a model, by its name.
     """
 
-    def __init__(self, cache_dir: Path, *, deterministic: bool = False) -> None:
+    def __init__(self, cache_dir: Path) -> None:
         self._cache_dir = cache_dir
-        self._deterministic = deterministic
         self._members: dict[ModelSpec, Member] = {}
         self._in_use: tuple[ModelSpec, ...] = ()
         # Libraries are imported by one thread.
@@ -93,7 +90,7 @@ class LoadedModels:
         [self._members[model]] = load_models([model])
         if not model.is_remote:
             self.seconds.setdefault(model.name, []).append(time.perf_counter() - start)
-            if not self._deterministic and model.name not in self.threads and _device(model)[0] == "cpu":
+            if model.name not in self.threads and _device(model)[0] == "cpu":
                 self.threads[model.name] = self._fastest_threads(model)
 
     def _fastest_threads(self, model: ModelSpec) -> int:

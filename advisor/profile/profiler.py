@@ -70,7 +70,7 @@ class Profiler:
         self._config = config
         self._cache = cache
         self._progress = progress
-        self._engine = engine or LocalJobRunner(config.cache_dir, deterministic=config.inference.deterministic)
+        self._engine = engine or LocalJobRunner(config.cache_dir)
         self._on_dev: dict[str, Profile] = {}
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
         self.identities = {

@@ -57,7 +57,6 @@ def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None
             trust_remote_code=options.trust_remote_code,
             check_files=not options.no_check_files,
             allow_servers=options.allow_server,
-            allow_key_env=options.allow_key_env,
         )
     check_servers(spec.members, options, options.run or "--models", is_trusted=options.names_places)
     # An empty list is an option that is not given.
@@ -105,16 +104,6 @@ def entries_as(entries: Sequence[ModelSpec], options: LoadingOptions) -> tuple[M
         if entry.device is not None and "device" not in given:
             check_device(f"{entry.place}: {entry.name} ran on another device, which --device replaces", entry.device)
     return tuple(replace(entry, **given) for entry in entries)
-
-
-def deterministic_as(run: Run, options: AgainOptions) -> bool:
-    """Whether each text is decoded by itself: as the option says, or as in the run if it is not given.
-
-    Raises:
-        InputError: The result of the run cannot be read.
-    """
-    given = options.deterministic
-    return run.result.provenance.deterministic if given is None else given
 
 
 def check_decoding(options: ChosenOptions) -> None:
@@ -248,7 +237,7 @@ def check_servers(
         place = f"{model.place or source}: {model.name}"
         if not is_trusted:
             model.checkpoint.check_consent(options.allow_server, place)
-        model.checkpoint.check_key_name(options.allow_key_env, place)
+        model.checkpoint.check_key_name(place)
 
 
 def chosen_by_folder(
@@ -257,7 +246,6 @@ def chosen_by_folder(
     trust_remote_code: bool = False,
     check_files: bool = True,
     allow_servers: Collection[str] = (),
-    allow_key_env: Collection[str] = (),
 ) -> EnsembleSpec:
     """The set of a run folder or of a saved ensemble's folder; see :func:`ensemble.saved.folder.read`.
 
@@ -273,7 +261,6 @@ def chosen_by_folder(
         trust_remote_code=trust_remote_code,
         check_files=check_files,
         allow_servers=allow_servers,
-        allow_key_env=allow_key_env,
     )
 
 

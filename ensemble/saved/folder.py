@@ -167,7 +167,6 @@ def read(
     trust_remote_code: bool = False,
     check_files: bool = True,
     allow_servers: Collection[str] = (),
-    allow_key_env: Collection[str] = (),
 ) -> EnsembleSpec:
     """Find and read a saved ensemble.
 
@@ -178,7 +177,6 @@ def read(
         check_files: Whether local members must have the files with which they were saved.
         allow_servers: The servers that may be sent the prompts, for members behind servers; the file cannot give this
             consent either.
-        allow_key_env: Variables of keys for these servers whose names do not end in ``_API_KEY``.
 
     Raises:
         InputError: There is no saved ensemble, it cannot be used, a member needs consent, or a member has changed.
@@ -197,7 +195,6 @@ def read(
         trust_remote_code=trust_remote_code,
         check_files=check_files,
         allow_servers=allow_servers,
-        allow_key_env=allow_key_env,
     )
     return spec
 
@@ -209,7 +206,6 @@ def check_members(
     trust_remote_code: bool = False,
     check_files: bool = True,
     allow_servers: Collection[str] = (),
-    allow_key_env: Collection[str] = (),
 ) -> None:
     """Check the members that a file names; see :func:`read` for the arguments.
 
@@ -220,7 +216,7 @@ def check_members(
         checkpoint = member.checkpoint
         if checkpoint.is_remote:
             checkpoint.check_consent(allow_servers, f"{file}: its member {member.name}")
-            checkpoint.check_key_name(allow_key_env, f"{file}: its member {member.name}")
+            checkpoint.check_key_name(f"{file}: its member {member.name}")
             continue
         if checkpoint.trust_remote_code and not trust_remote_code:
             at = f"@{checkpoint.revision}" if checkpoint.revision else ""

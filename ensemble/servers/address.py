@@ -76,21 +76,20 @@ class ServerAddress:
         host = parts.hostname or ""
         return parts.scheme == "https" and (host == _OPENAI or host.endswith(f".{_OPENAI}"))
 
-    def check_key_name(self, allowed: Collection[str], place: str) -> None:
+    def check_key_name(self, place: str) -> None:
         """Check that the environment variable of the key is one of an API key.
 
         Args:
-            allowed: Names of other variables, which the user gave on the command line.
             place: File and line, for the message.
 
         Raises:
-            InputError: Its name does not end in ``_API_KEY``, and is not in ``allowed``.
+            InputError: Its name does not end in ``_API_KEY``, so it may hold another secret.
         """
-        if self.key_env is not None and not self.key_env.endswith(_KEY_NAME) and self.key_env not in allowed:
+        if self.key_env is not None and not self.key_env.endswith(_KEY_NAME):
             # The name is not shown: a user may have written the key itself after key_env=.
             raise InputError(
-                f"{place}: key_env names a variable that does not end in {_KEY_NAME}, so it is not read; use a "
-                "variable with such a name, or add --allow-key-env NAME"
+                f"{place}: key_env names a variable that does not end in {_KEY_NAME}, so it is not read; put the "
+                "key into a variable with such a name"
             )
 
     def check_consent(self, allowed: Collection[str], place: str) -> None:

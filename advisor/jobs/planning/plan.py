@@ -94,7 +94,7 @@ def plan_model(
     if need is None:
         return plan
     # The weights decide whether it fits, because a batch becomes smaller where memory is short.
-    rows = 1 if inference.deterministic else inference.batch_size or rows_of(need, plan["free"], prompt + new)
+    rows = inference.batch_size or rows_of(need, plan["free"], prompt + new)
     fits = None if plan["free"] is None else need.weights <= plan["free"]
     return {
         **plan,

@@ -558,8 +558,6 @@ class Provenance(SparseSchema):
     """the numeric types of their weights"""
     chat_template: Line | None = None
     """the option of the run"""
-    deterministic: Flag = False
-    """whether each text was decoded by itself"""
     models: dict[Line, ModelSource] = Field(default_factory=dict)
     """of each model, where it comes from, with the hashes of its files"""
     judges: dict[Line, ModelSource] | None = None
