@@ -65,6 +65,9 @@ def about(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; can also follow a command.")
+    ] = False,
 ) -> None:
     """Find out which of your language models to ensemble, in which order, and whether it pays."""
 
@@ -81,12 +84,12 @@ def main() -> None:
     if "_ADVISOR_COMPLETE" in os.environ:
         # A shell asks for the words that can follow; typer answers it and exits.
         app(prog_name="advisor")
-    debug = "--debug" in sys.argv
+    words, debug = _without_debug(sys.argv[1:])
     _set_up(debug=debug)
     try:
         # Not the command's own main(), because that exits without a message at Ctrl-C and at a closed pipe.
         command: Any = typer.main.get_command(app)
-        with command.make_context("advisor", sys.argv[1:] or ["--help"]) as parsed:
+        with command.make_context("advisor", words or ["--help"]) as parsed:
             command.invoke(parsed)
         # Here and not at exit, so that a closed pipe is handled below.
         sys.stdout.flush()
@@ -115,6 +118,12 @@ def main() -> None:
         if debug:
             raise
         _fail(f"{type(error).__name__}: {error} (a bug in advisor; run it again with --debug to see where)", 1)
+
+
+def _without_debug(words: list[str]) -> tuple[list[str], bool]:
+    """The command line without ``--debug``, which every command has, and whether it was there."""
+    end = words.index("--") if "--" in words else len(words)
+    return [word for n, word in enumerate(words) if word != "--debug" or n > end], "--debug" in words[:end]
 
 
 def _set_up(*, debug: bool) -> None:

@@ -14,9 +14,10 @@ from advisor.logs.scoring import Scoring
 from advisor.options.check import CheckOptions
 from advisor.options.compare import CompareOptions
 from advisor.options.option import Options
+from advisor.options.profile import ProfileOptions
 from advisor.options.select import SelectOptions
 from advisor.options.shared import (
-    CheckJudgeOptions,
+    ClusterOptions,
     DecodingOptions,
     FusionOptions,
     InferenceOptions,
@@ -47,7 +48,7 @@ BEST = "best"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceConfig(InferenceOptions, SeedOptions):
+class InferenceConfig(InferenceOptions, ClusterOptions, SeedOptions):
     """How a run loads its models and generates: these options, with a temperature for draws.
 
     Attributes:
@@ -61,7 +62,8 @@ class InferenceConfig(InferenceOptions, SeedOptions):
     @classmethod
     def from_options(cls, options: Options) -> InferenceConfig:
         """Take these options from those of a command. One that it lacks, or that is None, has its default value."""
-        names = [*(field.name for field in fields(InferenceOptions)), "deterministic"]
+        groups = (InferenceOptions, ClusterOptions)
+        names = [*(field.name for group in groups for field in fields(group)), "deterministic"]
         given = {name: value for name in names if (value := getattr(options, name, None)) is not None}
         return cls(**given)
 
@@ -117,7 +119,14 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
         return read_prompt(None if self.fusion_prompt is None else str(self.fusion_prompt))[0]
 
     @classmethod
-    def from_options(cls, options: SelectOptions, command: str, *, needs_reference: bool = True) -> RunConfig:
+    def from_options(
+        cls,
+        options: SelectOptions,
+        command: str,
+        *,
+        profile: ProfileOptions | None = None,
+        needs_reference: bool = True,
+    ) -> RunConfig:
         """Load what the options of ``select`` name: the pool and the task.
 
         :func:`advisor.jobs.session.open_session` checks the models.
@@ -125,6 +134,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
         Args:
             options: The options.
             command: The command line, for the record.
+            profile: Those of ``advisor profile``, which has another split, and a cluster.
             needs_reference: Whether the task must say what is right.
 
         Raises:
@@ -145,7 +155,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
                 f"--budget {options.budget:g}: {unpriced[0]} has no price; "
                 f"give price_in= and price_out= in {options.pool}"
             )
-        dev = load_split(options, options.split, options.seed, needs_reference=needs_reference)
+        dev = load_split(options, profile.split if profile else "dev", options.seed, needs_reference=needs_reference)
         dev.check_allowed()
         # A model of the pool that is no candidate may judge.
         judges = read_judges(options, pool, dev)
@@ -155,9 +165,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
             asked = replace(options, limit=options.limit or MOST_QUESTIONS) if options.until_sure else options
             held_out = load_split(asked, "held_out", options.seed, needs_reference=needs_reference)
             held_out.check_allowed()
-            # A held-out split never has a question of the dev split, but it may have those of another split.
-            if dev.split != "dev":
-                check_disjoint(dev, held_out, "the held-out ones that the set is verified on", "add --no-verify")
         groups = (DecodingOptions, FusionOptions, VerificationOptions, SeedOptions)
         names = {field.name for group in groups for field in fields(group)}
         config = cls(
@@ -165,7 +172,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
             dev=dev,
             held_out=held_out,
             rules=replace(options.limits, think=options.think),
-            inference=InferenceConfig.from_options(options),
+            inference=InferenceConfig.from_options(profile or options),
             cache_dir=options.cache_dir or default_cache_dir(),
             command=command,
             judges=judges,
@@ -300,39 +307,37 @@ def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Ta
     Raises:
         InputError: A judge is missing, cannot be used, or has no effect.
     """
-    checking = options.check_judge if isinstance(options, CheckJudgeOptions) else None
-    given = {"judge": options.judge, "check-judge": checking}
-    if task.rubric is None:
-        for option, line in given.items():
-            if line is not None:
-                raise InputError(
-                    f"--{option} {line}: {task.name} has metric {task.metric}, which needs no judge; leave it out"
-                )
-    elif given["judge"] is None:
+    if task.rubric is None and options.judge:
+        raise InputError(
+            f"--judge {options.judge[0]}: {task.name} has metric {task.metric}, which needs no judge; leave it out"
+        )
+    if task.rubric is not None and not options.judge:
         raise InputError(
             f"{task.name} has metric judge; add --judge with the name of a candidate, or a line as in a pool file"
         )
-    judges = tuple(_read_judge(f"--{option}", line, candidates) for option, line in given.items() if line is not None)
+    if len(options.judge) > 2:
+        raise InputError(f"--judge {options.judge[2]}: give one judge, or a second one that checks the first")
+    judges = tuple(_read_judge(line, candidates) for line in options.judge)
     check_keys(judges)
     if len({judge.name for judge in judges}) < len(judges):
         raise InputError(
-            f"--check-judge {judges[1].name}: the first judge has this name, too; give another model, or add "
+            f"--judge {judges[1].name}: the first judge has this name, too; give another model, or add "
             "name=ANOTHER to its line"
         )
     return judges
 
 
-def _read_judge(option: str, line: str, candidates: Sequence[ModelSpec]) -> ModelSpec:
+def _read_judge(line: str, candidates: Sequence[ModelSpec]) -> ModelSpec:
     for candidate in candidates:
         if candidate.name == line.strip():
             return candidate
     # A word is a misspelt candidate rather than a folder or a hub id, unless there is a folder.
     if line.strip() and not any(mark in line for mark in "/:\\ ") and not Path(line.strip()).exists():
         raise InputError(
-            f"{option} {line}: no candidate and no folder has this name; give one of them, a hub id, or a server as in "
+            f"--judge {line}: no candidate and no folder has this name; give one of them, a hub id, or a server as in "
             "a pool file"
         )
-    return read_line(line, option)
+    return read_line(line, "--judge")
 
 
 def _check_think(config: RunConfig) -> None:

@@ -48,8 +48,6 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
         ([*SELECT, "--device", "cuda:99"], "--device: device cuda:99: not on this machine; use one of cpu"),
         ([*SELECT, "--device", "abacus"], "--device: device abacus: not on this machine; use one of cpu"),
         ([*SELECT, "--device", "meta"], "--device: device meta holds no numbers"),
-        ([*SELECT, "--split", "train"], "train"),
-        ([*SELECT, "--split", "held_out"], "--split held_out: 6 of its 6 questions are among the held-out ones"),
         ([*SELECT, "--out", "task.yaml"], "--out task.yaml: task.yaml is a file; give a folder"),
         (
             [*SELECT, "--cache-dir", "task.yaml/cache"],

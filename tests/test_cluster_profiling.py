@@ -48,8 +48,7 @@ pytestmark = [
 ]
 
 ADVISOR = [sys.executable, "-c", "from advisor.cli import main; main()"]
-SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
-MEASURED = ("seconds_total", "seconds_per_question", "tokens_per_second", "peak_memory", "loads")
+PROFILE = ("profile", "--pool", "models.txt", "--task", "task.yaml")
 """What another run measures anew."""
 
 
@@ -180,34 +179,17 @@ ONE_AT_A_TIME = InferenceConfig(batch_size=1)
 # --- The same as in one process ---
 
 
-def without_measures(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_measures(each) for key, each in value.items() if key not in MEASURED}
-    return [without_measures(each) for each in value] if isinstance(value, list) else value
-
-
-def test_a_run_on_a_cluster_comes_to_the_same_files_and_prints_nothing_of_ray(
-    place: Place, models: Path, address: str
-) -> None:
+def test_a_profile_on_a_cluster_is_the_same_and_prints_nothing_of_ray(place: Place, models: Path, address: str) -> None:
     place.task()
     place.pool(*(str(models / name) for name in ("alpha", "beta")))
-    here = place.advisor(*SELECT, "--out", "here", "--quiet", "--cache-dir", "here-cache")
-    assert here.status == 0
-    ray = ("--engine", "ray", "--ray-address", address)
-    # Workers are where the cluster was joined, and not in this folder.
-    cache = ("--cache-dir", place.folder / "there-cache")
-    there = place.advisor(*SELECT, "--out", "there", "--quiet", *cache, "--json", *ray)
-    assert (there.status, there.err) == (0, "")
-    ours, theirs = (json.loads((place.folder / run / "result.json").read_text("utf-8")) for run in ("here", "there"))
-    assert json.loads(there.out) == theirs
-    for result, engine in ((ours, "local"), (theirs, "ray")):
-        assert result["provenance"].pop("engine") == engine
-        del result["provenance"]["command"], result["provenance"]["date"]
-    same = [json.dumps(without_measures(result), sort_keys=False) for result in (ours, theirs)]
-    assert same[0] == same[1]
-    samples = [(place.folder / run / "samples.jsonl").read_bytes() for run in ("here", "there")]
-    assert samples[0] == samples[1]
-    assert theirs["ensemble"] is not None
+    for split in ("dev", "held_out"):
+        arguments = (*PROFILE, "--split", split, "--json", "--quiet")
+        here = place.advisor(*arguments, "--cache-dir", "here-cache")
+        # Workers are where the cluster was joined, and not in this folder.
+        ray = ("--engine", "ray", "--ray-address", address, "--cache-dir", place.folder / "there-cache")
+        there = place.advisor(*arguments, *ray)
+        assert (here.status, there.status, there.err) == (0, 0, "")
+        assert json.loads(there.out) == json.loads(here.out)
 
 
 def test_what_is_sent_does_not_hang_on_the_folder_that_the_command_was_given_in(
@@ -302,7 +284,7 @@ def test_a_worker_out_of_memory_is_one_line_that_says_so(place: Place, models: P
     place.pool(str(models / "alpha"))
     # Any node uses a thousandth of its memory, so that Ray ends its workers for that, as it does at 95% otherwise.
     scarce = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100", "RAY_ADDRESS": ""}
-    profile = ("profile", "--pool", "models.txt", "--task", "task.yaml", "--engine", "ray", "--quiet")
+    profile = (*PROFILE, "--engine", "ray", "--quiet")
     done = subprocess.run(
         [*ADVISOR, *profile],
         env={**os.environ, "XDG_CACHE_HOME": str(place.cache), **scarce},
@@ -365,7 +347,7 @@ def test_a_cluster_that_is_not_there_is_said_within_seconds(place: Place, models
     place.job(models)
     start = time.monotonic()
     there = f"127.0.0.1:{free_port()}"
-    line = place.refused(*SELECT, "--engine", "ray", "--ray-address", there)
+    line = place.refused(*PROFILE, "--engine", "ray", "--ray-address", there)
     assert f"--ray-address {there}: no cluster answers at this address" in line
     assert time.monotonic() - start < 20
 
@@ -382,7 +364,7 @@ def test_something_else_than_a_cluster_is_told_from_one(place: Place, models: Pa
 
         thread = threading.Thread(target=answer)
         thread.start()
-        line = place.refused(*SELECT, "--engine", "ray", "--ray-address", f"127.0.0.1:{server.getsockname()[1]}")
+        line = place.refused(*PROFILE, "--engine", "ray", "--ray-address", f"127.0.0.1:{server.getsockname()[1]}")
         thread.join()
     assert "this server is not a Ray cluster" in line
 
@@ -390,26 +372,26 @@ def test_something_else_than_a_cluster_is_told_from_one(place: Place, models: Pa
 @pytest.mark.parametrize("address", ["nonsense", "ray://127.0.0.1:10001", "host:0", "host:99999", ":6379:"])
 def test_an_address_that_is_none_is_refused(place: Place, models: Path, address: str) -> None:
     place.job(models)
-    assert "give host:port" in place.refused(*SELECT, "--engine", "ray", "--ray-address", address)
+    assert "give host:port" in place.refused(*PROFILE, "--engine", "ray", "--ray-address", address)
 
 
 def test_without_ray_one_line_says_what_to_install(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.job(models)
     monkeypatch.setattr("advisor.profile.ray_cluster.find_spec", lambda _: None)
-    line = place.refused(*SELECT, "--engine", "ray")
+    line = place.refused(*PROFILE, "--engine", "ray")
     assert line.endswith("needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
 
 
 def test_engines_that_there_are_none_of_and_addresses_of_none_are_refused(place: Place, models: Path) -> None:
     place.job(models)
-    assert "--engine slurm: not one of local, ray" in place.refused(*SELECT, "--engine", "slurm")
-    assert "add --engine ray" in place.refused(*SELECT, "--ray-address", "auto")
+    assert "--engine slurm: not one of local, ray" in place.refused(*PROFILE, "--engine", "slurm")
+    assert "add --engine ray" in place.refused(*PROFILE, "--ray-address", "auto")
 
 
 def test_what_no_node_has_is_refused_with_the_line_that_asks_for_it(place: Place, models: Path, address: str) -> None:
     place.task()
     place.pool(str(models / "alpha"), f"{models / 'beta'} num_cpus=4096")
-    line = place.refused(*SELECT, "--engine", "ray")
+    line = place.refused(*PROFILE, "--engine", "ray")
     assert "models.txt:2: 4096 cores and 0 GPUs are requested, but no node of the cluster has as many" in line
 
 
@@ -421,7 +403,7 @@ def test_a_number_that_cannot_be_asked_for_is_refused(place: Place, models: Path
     place.task()
     place.pool(f"{models / 'alpha'} {option}")
     name, value = option.split("=")
-    message = place.refused(*SELECT)
+    message = place.refused(*PROFILE)
     assert f"models.txt:1: {name} should be a whole number" in message and message.endswith(f"not '{value}'")
 
 
@@ -452,7 +434,7 @@ def test_a_cluster_of_our_own_ends_with_ctrl_c(place: Place, models: Path, many:
     # What runs in the background, as tests may, begins with Ctrl-C ignored.
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     with subprocess.Popen(
-        [sys.executable, "-c", f"{heed}; {ADVISOR[-1]}", *SELECT, "--engine", "ray", "--quiet"],
+        [sys.executable, "-c", f"{heed}; {ADVISOR[-1]}", *PROFILE, "--engine", "ray", "--quiet"],
         env={**os.environ, "XDG_CACHE_HOME": str(place.cache), "RAY_ADDRESS": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

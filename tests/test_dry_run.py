@@ -308,7 +308,7 @@ def test_models_of_a_cluster_are_not_planned_for_this_machine(
     place.task()
     place.pool(f"{models / 'alpha'} num_gpus=2", f"{models / 'beta'} num_cpus=4", f"{models / 'gamma'} device=cuda:7")
     monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: 0)
-    ran = place.advisor(*SELECT, "--dry-run", "--json", "--engine", "ray")
+    ran = place.advisor("profile", *SELECT[1:], "--dry-run", "--json", "--engine", "ray")
     plan = json.loads(ran.out)
     alpha, beta, gamma = plan["models"]
     assert (ran.status, plan["together"]) == (1, None)
@@ -316,7 +316,7 @@ def test_models_of_a_cluster_are_not_planned_for_this_machine(
     assert (beta["device"], beta["resources"]) == ("cpu", {"num_cpus": 4, "num_gpus": 0})
     assert [each["fits"] for each in plan["models"]] == [None] * 3
     assert "--engine ray assigns the GPUs itself" in gamma["problem"]
-    told = place.advisor(*SELECT, "--dry-run", "--engine", "ray").out
+    told = place.advisor("profile", *SELECT[1:], "--dry-run", "--engine", "ray").out
     assert "on a node of the cluster (num_cpus=1, num_gpus=2)" in told
 
 

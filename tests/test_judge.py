@@ -100,8 +100,10 @@ def accuracies(place: Place) -> dict[str, float]:
 @contextlib.contextmanager
 def judging(arguments: Sequence[str], *names: str) -> Iterator[tuple[Judge, Profiler, Task]]:
     """The judge of a run, after it has scored candidates on the dev questions; all of them if no names are given."""
-    keys = [name.removeprefix("--").replace("-", "_") for name in arguments[::2]]
-    options = {**dict(zip(keys, arguments[1::2], strict=True)), "max_gap": 100}
+    given: dict[str, list[str]] = {}
+    for name, value in zip(arguments[::2], arguments[1::2], strict=True):
+        given.setdefault(name.removeprefix("--").replace("-", "_"), []).append(value)
+    options = {name: values if name == "judge" else values[-1] for name, values in given.items()} | {"max_gap": 100}
     config = RunConfig.from_options(SelectOptions(**from_python(SelectOptions, options, "")), "")
     with ResponseCache(config.cache_dir) as cache:
         profiler, judge = open_profiler(config, cache, Progress(quiet=True))
@@ -421,7 +423,7 @@ def test_another_judge_asks_no_candidate_again(place: Place, raw: Raw) -> None:
 
 def test_a_second_judge_gets_the_same_prompts_and_changes_no_score(place: Place, raw: Raw) -> None:
     serve(raw, judge=longer, other=lambda prompt: "[[B]]" if longer(prompt) == "[[A]]" else "[[A]]")
-    arguments = (*prepare(place, raw, PAIRWISE)[:6], "--check-judge", line(raw, "other"))
+    arguments = (*prepare(place, raw, PAIRWISE)[:6], "--judge", line(raw, "other"))
     with judging(arguments) as (judge, profiler, dev):
         first, second = judge.verdicts("dev")
         assert judge.names == ("judge", "other")
@@ -594,8 +596,8 @@ def test_a_wrong_key_of_a_judge_is_named(place: Place, changes: dict[str, Any], 
         (SINGLE, ("--judge", ""), "--judge: the line is empty"),
         (
             SINGLE,
-            ("--judge", "alpha", "--check-judge", "alpha"),
-            "--check-judge alpha: the first judge has",
+            ("--judge", "alpha", "--judge", "alpha"),
+            "--judge alpha: the first judge has",
         ),
         (SINGLE, ("--judge", "openai:http://127.0.0.1:1/v1#m key_env=SECRET"), "does not end in _API_KEY"),
         (None, ("--judge", "alpha"), "--judge alpha: sums has metric contains, which needs no judge"),

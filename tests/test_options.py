@@ -79,7 +79,7 @@ def refused(options: type[Options], **given: Any) -> str:
         (SelectOptions, {"batch_size": 0}, "--batch-size 0: give at least 1"),
         (SelectOptions, {"dtype": "float8"}, "--dtype float8: not one of auto, float32"),
         (SelectOptions, {"chat_template": "maybe"}, "--chat-template maybe: not one of auto, always, never"),
-        (SelectOptions, {"engine": "steam"}, "--engine steam: not one of local, ray"),
+        (ProfileOptions, {"engine": "steam"}, "--engine steam: not one of local, ray"),
         (SelectOptions, {"decode_on": "dev"}, "--decode-on dev: not one of held_out, both"),
         (SelectOptions, {"set_by": "best"}, "--set-by best: not one of rules, predicted"),
         (CheckOptions, {"min_gain": math.nan}, "--min-gain nan: give points from 0 to 100"),
@@ -123,7 +123,6 @@ def test_a_wrong_command_line_is_refused_in_plain_words(
 MODELS_ONLY = {
     "limit": 20,
     "shots": 3,
-    "split": "test",
     "max_new_tokens": 9,
     "k": 5,
     "data": Path("data"),
@@ -133,7 +132,7 @@ MODELS_ONLY = {
     "decode_on": "both",
     "weights": "accuracy",
     "method": "gac",
-    "judge": "m",
+    "judge": ("m",),
     "no_verify": True,
     "device": "cpu",
     "batch_size": 2,
@@ -150,7 +149,7 @@ def test_an_option_for_models_is_refused_where_none_runs(name: str, value: objec
         f"{flag} has no effect with --scores, which gives numbers instead of models"
     )
     # --limit, too, draws from the questions of logs in `check`, and changes nothing in `select`.
-    if name in {"shots", "split", "judge", "device", "batch_size", "data", "max_new_tokens"}:
+    if name in {"shots", "judge", "device", "batch_size", "data", "max_new_tokens"}:
         assert refused(CheckOptions, logs=("log.jsonl",), **{name: value}) == no_effect
 
 
@@ -183,7 +182,7 @@ def test_a_check_on_logs_draws_as_many_questions_as_it_is_told() -> None:
 @pytest.mark.parametrize(
     ("options", "given", "says"),
     [
-        (SelectOptions, {"ray_address": "a:1"}, "--ray-address a:1 has no effect without --engine ray"),
+        (ProfileOptions, {"ray_address": "a:1"}, "--ray-address a:1 has no effect without --engine ray"),
         (
             SelectOptions,
             {"until_sure": True, "no_verify": True},
@@ -255,8 +254,8 @@ def test_an_option_has_the_heading_of_its_class_also_where_a_command_changes_it(
 def test_a_run_keeps_the_options_that_change_figures() -> None:
     kept = SelectOptions(pool="demo", task="x", limit=3, quiet=True, out=Path("o"), batch_size=2).stored_settings()
     assert (kept["pool"], kept["limit"], kept["seed"]) == ("demo", 3, 0)
-    means = {"out", "force", "dry_run", "cache_dir", "as_json", "quiet", "debug", "engine", "ray_address", "batch_size"}
-    allowed = {"allow_key_env", "allow_code_execution", "allow_weak_sandbox"}
+    means = {"out", "force", "dry_run", "cache_dir", "as_json", "quiet", "batch_size"}
+    allowed = {"allow_code_execution", "allow_weak_sandbox"}
     of_select = options_of(SelectOptions)
     assert {name for name, each in of_select.items() if not each.is_setting} == means | allowed
     assert not kept.keys() & (means | allowed)

@@ -208,7 +208,7 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
         of_question({"members": [identity.key(), identity.key()]}, example, task, SHORT),
         *(of_question({"members": [other.key()]}, example, task, SHORT) for other in others),
     }
-    assert len(keys) == 9 + len(others)
+    assert len(keys) == 8 + len(others)
 
 
 def test_stored_responses_keep_their_keys() -> None:

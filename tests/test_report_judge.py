@@ -43,7 +43,7 @@ def page(place: Place) -> str:
 def test_comparisons_have_figures_in_the_result_on_the_terminal_and_in_the_report(place: Place, raw: Raw) -> None:
     serve(raw, judge=longer, second=lambda _: "[[C]]")
     arguments = prepare(place, raw, PAIRWISE)
-    ran = place.advisor("select", *arguments, "--check-judge", line(raw, "second"), "--out", "run")
+    ran = place.advisor("select", *arguments, "--judge", line(raw, "second"), "--out", "run")
     assert ran.status == 0
     found = judged(place)
     assert (found["mode"], found["judges"]) == ("pairwise", ["judge", "second"])
@@ -83,7 +83,7 @@ def test_grades_have_figures_in_the_result_and_in_the_report(place: Place, raw: 
         second=lambda prompt: f"[[{min(grades[prompt.split(' | ')[1]] + 2, 10)}]]",
     )
     arguments = prepare(place, raw, SINGLE)
-    ran = place.advisor("select", *arguments, "--check-judge", line(raw, "second"), "--out", "run")
+    ran = place.advisor("select", *arguments, "--judge", line(raw, "second"), "--out", "run")
     assert ran.status == 0
     last = judged(place)["splits"][-1]
     assert {each["model"]: each["score"] for each in last["models"]} == pytest.approx(

@@ -25,7 +25,7 @@ def doctor(options: DoctorOptions) -> None:
     # Checked first: a wrong option must not wait for the hub.
     inference = InferenceConfig.from_options(options)
     entries = () if options.pool is None else read_pool(options.pool)
-    questions = None if options.task is None else load_split(options, options.split)
+    questions = None if options.task is None else load_split(options, "dev")
     found: dict[str, Any] = {
         "machine": machine.machine(),
         "versions": machine.versions(),

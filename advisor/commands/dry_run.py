@@ -12,14 +12,21 @@ from advisor.options.select import SelectOptions
 
 if TYPE_CHECKING:
     from advisor.config import RunConfig
+    from advisor.options.profile import ProfileOptions
 
 
-def print_dry_run(options: SelectOptions, check_folder: Callable[[RunConfig], object] = lambda _: None) -> None:
+def print_dry_run(
+    options: SelectOptions,
+    check_folder: Callable[[RunConfig], object] = lambda _: None,
+    *,
+    profile: ProfileOptions | None = None,
+) -> None:
     """Print what a run with these options would do. The status is 1 if something keeps it from working.
 
     Args:
         options: The options of the command.
         check_folder: Raises InputError if the run cannot write its folder.
+        profile: Those of ``advisor profile``.
     """
     from advisor.config import RunConfig
     from advisor.jobs.planning.dry_run import dry_run
@@ -30,7 +37,9 @@ def print_dry_run(options: SelectOptions, check_folder: Callable[[RunConfig], ob
     from ensemble.errors import InputError
 
     silence_libraries(quiet=True)
-    config = with_devices(RunConfig.from_options(options, command_line()), Progress(quiet=options.as_json))
+    config = with_devices(
+        RunConfig.from_options(options, command_line(), profile=profile), Progress(quiet=options.as_json)
+    )
     plan = dry_run(config)
     try:
         check_folder(config)

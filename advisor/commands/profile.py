@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.dry_run import print_dry_run
+from advisor.options.option import options_of
 from advisor.options.profile import ProfileOptions
 from advisor.options.select import SelectOptions
 
@@ -21,11 +22,12 @@ def profile(options: ProfileOptions) -> None:
     from advisor.judge.judged_profiler import open_profiler
 
     # It is the first half of a run that verifies nothing.
-    of_run = SelectOptions(**vars(options), no_verify=True)
+    of_select = options_of(SelectOptions)
+    of_run = SelectOptions(**{name: each for name, each in vars(options).items() if name in of_select}, no_verify=True)
     if options.dry_run:
-        print_dry_run(of_run)
+        print_dry_run(of_run, profile=options)
         return
-    config = with_devices(RunConfig.from_options(of_run, command_line()), progress)
+    config = with_devices(RunConfig.from_options(of_run, command_line(), profile=options), progress)
     with open_session(config, progress) as (cache, run_engine):
         say_judging(config, progress)
         profiler, profile_judge = open_profiler(config, cache, progress, engine=run_engine)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from advisor.options.on_run import AgainOptions, RunArgument
 from advisor.options.option import Options, Range, Source, changed, option
+from advisor.options.profile import SplitOptions
 from advisor.options.shared import (
     CacheOptions,
     LogsOptions,
@@ -44,7 +45,7 @@ class CheckOptions(
     """Of ``advisor check``."""
 
     task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
-    split: str = changed(TaskOptions, "split", default="held_out", help="The split with fresh questions.")
+    split: str = changed(SplitOptions, "split", default="held_out", help="The split with fresh questions.")
     limit: int | None = changed(
         TaskOptions,
         "limit",

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from advisor.options.option import Options, argument, changed, option
 from advisor.options.shared import (
-    DebugOptions,
     InferenceOptions,
     LoadingOptions,
     ServerOptions,
@@ -62,7 +61,6 @@ class TextOptions(Options, panel="Decoding"):
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenOptions(
-    DebugOptions,
     LoadingOptions,
     TextOptions,
     ServerOptions,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from advisor.options.option import Options, changed
 from advisor.options.shared import (
     CacheOptions,
-    DebugOptions,
     InferenceOptions,
     LimitsOptions,
     OutputOptions,
@@ -27,7 +26,7 @@ class MachineOptions(Options, panel="Running models"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions(DebugOptions, CacheOptions, MachineOptions, QuestionOptions, PoolOptions):
+class DoctorOptions(CacheOptions, MachineOptions, QuestionOptions, PoolOptions):
     """Of ``advisor doctor``."""
 
     as_json: bool = changed(OutputOptions, "as_json")

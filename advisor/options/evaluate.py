@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from advisor.options.on_run import AgainOptions, RunArgument
 from advisor.options.option import Options, changed, option
+from advisor.options.profile import SplitOptions
 from advisor.options.shared import (
     CacheOptions,
-    CheckJudgeOptions,
+    JudgeOptions,
     OutputOptions,
     QuestionOptions,
     SeedOptions,
@@ -35,7 +36,7 @@ class EvaluateOptions(
     AgainOptions,
     WeightOptions,
     SeedOptions,
-    CheckJudgeOptions,
+    JudgeOptions,
     QuestionOptions,
     MethodsOptions,
     RunArgument,
@@ -43,4 +44,4 @@ class EvaluateOptions(
     """Of ``advisor evaluate``."""
 
     task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
-    split: str = changed(TaskOptions, "split", default="held_out", help="The split to evaluate on.")
+    split: str = changed(SplitOptions, "split", default="held_out", help="The split to evaluate on.")

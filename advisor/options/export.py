@@ -7,7 +7,7 @@ from pathlib import Path
 
 from advisor.options.on_run import RunArgument
 from advisor.options.option import argument, option
-from advisor.options.shared import DebugOptions, ServerOptions, StrategyOptions
+from advisor.options.shared import ServerOptions, StrategyOptions
 from ensemble.errors import InputError
 
 
@@ -19,7 +19,7 @@ class FolderArgument(RunArgument):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions(DebugOptions, ServerOptions, StrategyOptions, FolderArgument):
+class ExportOptions(ServerOptions, StrategyOptions, FolderArgument):
     """Of ``advisor export``."""
 
     push: str | None = option(None, "Push it to the hub under this id.", metavar="ID")

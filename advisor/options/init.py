@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.options.option import Options, argument, changed, option
-from advisor.options.shared import CodeOptions, DebugOptions
+from advisor.options.shared import CodeOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class DataArgument(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InitOptions(DebugOptions, DataArgument):
+class InitOptions(DataArgument):
     """Of ``advisor init``."""
 
     out: Path | None = option(None, "The task file.", metavar="FILE", shown_default="NAME.yaml")

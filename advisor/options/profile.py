@@ -9,8 +9,9 @@ from advisor.options.shared import (
     MEANS,
     MODELS,
     CacheOptions,
-    CheckJudgeOptions,
+    ClusterOptions,
     InferenceOptions,
+    JudgeOptions,
     OutputOptions,
     PoolOptions,
     QuestionOptions,
@@ -26,14 +27,23 @@ class DryRunOptions(Options, panel="Files and output"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SplitOptions(Options, panel="Models and questions"):
+    """Which questions of a task."""
+
+    split: str = option("dev", "The split to profile on.", **MODELS)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProfileOptions(
     OutputOptions,
     DryRunOptions,
     CacheOptions,
+    ClusterOptions,
     InferenceOptions,
     SeedOptions,
-    CheckJudgeOptions,
+    JudgeOptions,
     QuestionOptions,
+    SplitOptions,
     PoolOptions,
 ):
     """Of ``advisor profile``."""

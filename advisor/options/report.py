@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from advisor.options.option import argument, option
-from advisor.options.shared import DebugOptions
+from advisor.options.option import Options, argument, option
 from ensemble.errors import InputError
 
 ReportFormat = Literal["html", "md", "csv", "latex"]
@@ -15,7 +14,7 @@ ReportTable = Literal["leaderboard", "strategies"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(DebugOptions):
+class ReportOptions(Options):
     """Of ``advisor report``."""
 
     run: Path = argument("A run folder, or a folder with several.", "RUN")

@@ -43,14 +43,7 @@ def split_names(names: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DebugOptions(Options, panel="Files and output"):
-    """Of every command."""
-
-    debug: bool = option(False, "Show the traceback of an error.", **MEANS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputOptions(DebugOptions, panel="Files and output"):
+class OutputOptions(Options, panel="Files and output"):
     """What a command prints."""
 
     as_json: bool = option(False, "Print the result as JSON, and nothing else, on standard output.", "--json", **MEANS)
@@ -98,7 +91,6 @@ class TaskOptions(Options, panel="Models and questions"):
     data: Path | None = option(
         None, "A folder with the task's data, looked in before the hub and the task file's folder.", **MODELS
     )
-    split: str = option("dev", "The split to profile on.", **MODELS)
     limit: int | None = option(
         None, "The number of questions of each split.", within=Range(least=1, unit="question"), **MODELS
     )
@@ -131,19 +123,13 @@ class ServerOptions(Options, panel="Permissions"):
 class JudgeOptions(Options, panel="Judge"):
     """Who grades responses."""
 
-    judge: str | None = option(
-        None,
-        "For a task with metric judge: a candidate's name, or a model as a line of a pool file has it.",
+    judge: tuple[str, ...] = option(
+        (),
+        "For a task with metric judge: a candidate's name, or a model as a line of a pool file has it. A second one "
+        "shows how far two judges agree.",
         metavar="LINE",
         **MODELS,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckJudgeOptions(JudgeOptions, panel="Judge"):
-    """Who grades responses, and who checks that."""
-
-    check_judge: str | None = option(None, "Another judge, to see how far the two agree.", metavar="LINE", **MODELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,6 +326,12 @@ class InferenceOptions(Options, panel="Running models"):
         **MEANS,
     )
     chat_template: ChatTemplate = option("auto", "auto, always or never.", one_of=CHAT_TEMPLATES, **MODELS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(Options, panel="Running models"):
+    """On which machines models run."""
+
     engine: EngineName = option(
         "local", "Where models run: local, or ray for a cluster.", one_of=get_args(EngineName), **MODELS, **MEANS
     )

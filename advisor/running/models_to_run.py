@@ -10,7 +10,7 @@ from typing import Any
 from advisor.config import InferenceConfig, check_decodes, read_judges
 from advisor.options.chosen import ChosenOptions
 from advisor.options.on_run import AgainOptions
-from advisor.options.shared import CheckJudgeOptions, LoadingOptions, ServerOptions
+from advisor.options.shared import LoadingOptions, ServerOptions
 from advisor.pool.checks import check_device, check_set
 from advisor.pool.placement import place_models
 from advisor.pool.pool_file import read_line, read_pool
@@ -209,8 +209,7 @@ def judges_beside(run: Run, options: AgainOptions, task: Task) -> tuple[ModelSpe
         InputError: A judge is missing, cannot be used, or is behind a server that the user does not allow.
     """
     models = run.result.provenance.models
-    given = (options.judge, options.check_judge if isinstance(options, CheckJudgeOptions) else None)
-    named = [name for name in models if name in given]
+    named = [name for name in models if name in options.judge]
     of_run = entries_as(candidates_of_run(run, named), options) if named else ()
     check_servers(of_run, options, str(options.run))
     return read_judges(options, of_run, task)
