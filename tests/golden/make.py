@@ -147,7 +147,7 @@ def fusion(case: Case) -> None:
 def judge(case: Case) -> None:
     """Grades of a judge, another judge, and labels of people."""
     with _servers(metric="judge", judge={"prompt": "{{question}} | {{response}}", "scale": [0, 3]}) as line:
-        case.select(*SUMS, "--judge", line.format("judge"), "--check-judge", line.format("checker"))
+        case.select(*SUMS, "--judge", line.format("judge"), "--judge", line.format("checker"))
     samples = [json.loads(text) for text in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
     with Path("labels.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerow(("id", "model", "label"))
