@@ -25,6 +25,7 @@ from advisor.options.shared import (
     LogsOptions,
     QuestionOptions,
     SeedOptions,
+    TrustOptions,
     VerificationOptions,
     split_names,
 )
@@ -149,7 +150,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
         check_decodes(options.method)
         pool = read_pool(options.pool)
         candidates = entries_named(pool, split_names(options.only or ""), options.pool)
-        check_keys(candidates)
+        check_consent(candidates, options)
         if options.budget is not None and (unpriced := [each.name for each in candidates if each.price is None]):
             raise InputError(
                 f"--budget {options.budget:g}: {unpriced[0]} has no price; "
@@ -289,9 +290,15 @@ def load_split(options: QuestionOptions, split: str, seed: int = 0, *, needs_ref
     )
 
 
-def check_keys(candidates: Sequence[ModelSpec]) -> None:
-    """Raise InputError if a server's key is in a variable that may hold another secret."""
+def check_consent(candidates: Sequence[ModelSpec], options: TrustOptions) -> None:
+    """Check that the user allows what lines of a pool ask for.
+
+    Raises:
+        InputError: A model would run code of its own (see ``--trust-remote-code``), or a server's key is in a variable
+            that may hold another secret.
+    """
     for entry in candidates:
+        entry.check_trust(options.trust_remote_code, f"{entry.place}: {entry.name}")
         if entry.checkpoint.is_remote:
             entry.checkpoint.check_key_name(f"{entry.place}: {entry.name}")
 
@@ -318,7 +325,7 @@ def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Ta
     if len(options.judge) > 2:
         raise InputError(f"--judge {options.judge[2]}: give one judge, or a second one that checks the first")
     judges = tuple(_read_judge(line, candidates) for line in options.judge)
-    check_keys(judges)
+    check_consent(judges, options)
     if len({judge.name for judge in judges}) < len(judges):
         raise InputError(
             f"--judge {judges[1].name}: the first judge has this name, too; give another model, or add "

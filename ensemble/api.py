@@ -118,7 +118,7 @@ class Ensemble:
         chat_template: ChatTemplate | None = None,
         quantization: object | None = None,
         cache_dir: Path | None = None,
-        trust_remote_code: bool = False,
+        trust_remote_code: bool | Sequence[str] = False,
         check_files: bool = True,
         allow_servers: Sequence[str] = (),
         **options: object,
@@ -142,7 +142,8 @@ class Ensemble:
             chat_template: If None, the saved one, else ``never``.
             quantization: If None, the saved one, else no quantization.
             cache_dir: See :class:`Ensemble`.
-            trust_remote_code: For a saved ensemble: whether its members may run the code in their repositories.
+            trust_remote_code: For a saved ensemble: the members that may run the code in their own files, by name or
+                id; True for all.
             check_files: For a saved ensemble: whether to check that the files of local members are unchanged.
             allow_servers: For a saved ensemble: the URLs of the servers that may be sent the prompts.
             options: The method's settings.

@@ -116,7 +116,8 @@ def test_code_that_came_with_a_model_and_fails_is_bad_input(
     place.pool("./copy")
     assert "custom code" in place.refused(*SELECT)
     place.pool("./copy trust_remote_code=true")
-    assert "copy: its configuration cannot be read (ZeroDivisionError: boom)" in place.refused(*SELECT)
+    consent = ("--trust-remote-code", "copy")
+    assert "copy: its configuration cannot be read (ZeroDivisionError: boom)" in place.refused(*SELECT, *consent)
 
 
 def test_an_empty_pool_is_bad_input(place: Place) -> None:

@@ -110,9 +110,11 @@ def test_demo_is_the_bundled_pool(folder: Path) -> None:
     assert all(candidate.place.startswith(str(DEMO)) for candidate in read_pool("demo"))
 
 
-def test_a_file_of_the_name_demo_goes_before_the_bundled_pool(folder: Path) -> None:
-    Path("demo").write_text(f"{folder / 'alpha'}\n", encoding="utf-8")
-    assert names(read_pool("demo")) == ["alpha"]
+@pytest.mark.parametrize("name", ["demo", "demo-thinking"])
+def test_no_file_takes_the_place_of_a_bundled_pool(folder: Path, name: str) -> None:
+    Path(name).write_text(f"{folder / 'alpha'}\n", encoding="utf-8")
+    assert all(candidate.place.startswith(str(DEMO.parent)) for candidate in read_pool(name))
+    assert names(read_pool(f"./{name}")) == ["alpha"]
 
 
 # --- What is refused ---

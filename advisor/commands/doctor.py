@@ -25,6 +25,8 @@ def doctor(options: DoctorOptions) -> None:
     # Checked first: a wrong option must not wait for the hub.
     inference = InferenceConfig.from_options(options)
     entries = () if options.pool is None else read_pool(options.pool)
+    for entry in entries:
+        entry.check_trust(options.trust_remote_code, f"{entry.place}: {entry.name}")
     questions = None if options.task is None else load_split(options, "dev")
     found: dict[str, Any] = {
         "machine": machine.machine(),

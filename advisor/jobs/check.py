@@ -206,7 +206,7 @@ def _from_models(
     options = with_task_of(run, options)
     strategy, seed = promise.strategy, options.seed
     decodes = not strategy.ASKS
-    entries = entries_as(candidates_of_run(run, promise.models, options.pool), options)
+    entries = entries_as(candidates_of_run(run, promise.models, options.pool, options.trust_remote_code), options)
     for entry in entries:
         # Before anything is contacted.
         if decodes and entry.name in strategy.members and not entry.can_decode:

@@ -177,15 +177,14 @@ def _server(members: Sequence[ModelSpec], vllm: Mapping[str, ServerAddress], fil
     """The service of ``advisor serve``."""
     paths = _local_paths(members)
     addresses = [member.checkpoint for member in members if member.checkpoint.is_remote]
-    checkpoints = [member.checkpoint for member in members if not member.checkpoint.is_remote]
     folder = absolute(file.parent)
     # The export has paths relative to itself for models beside it, so with local models it keeps its place.
     place = str(folder) if paths else "/ensemble"
     command = ["serve", place, "--host=0.0.0.0", "--port=8000", f"--name={folder.name}"]
     command += [f"--allow-server={url}" for url in dict.fromkeys(address.url for address in addresses)]
     keys = sorted({address.key_env for address in addresses if address.key_env is not None})
-    if any(checkpoint.trust_remote_code for checkpoint in checkpoints):
-        command.append("--trust-remote-code")
+    trusted = [each.name for each in members if not each.checkpoint.is_remote and each.checkpoint.trust_remote_code]
+    command += [f"--trust-remote-code={name}" for name in trusted]
     if any(address.is_openai and address.key_env is None for address in addresses):
         keys.append("OPENAI_API_KEY")
     # Not the folder: its .env may have the keys of other services.

@@ -100,7 +100,7 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
     _check_unique("--methods", methods)
     _check_unique("--members", members)
     seed, weights = options.seed, options.weights
-    candidates = entries_as(candidates_of_run(run, members), options)
+    candidates = entries_as(candidates_of_run(run, members, trusted=options.trust_remote_code), options)
     if len(candidates) < 2:
         raise InputError(
             f"{run.folder}: the set has one model, {candidates[0].name}, and methods join at least two; name some of "

@@ -94,6 +94,7 @@ def _hand_over(options: ExportOptions, chosen: EnsembleSpec | StrategyPlan) -> s
     check_servers(remote, options, str(options.run), is_trusted=options.pool is not None)
     given = [("--strategy", options.strategy), ("--pool", options.pool)]
     given += [("--allow-server", url) for url in options.allow_server]
+    given += [("--trust-remote-code", name) for name in options.trust_remote_code]
     words = [word for option, value in given if value is not None for word in (option, value)]
     serve = shlex.join(["advisor", "serve", str(options.run), *words])
     content, notes = handed_over(options.run, chosen, serve)

@@ -77,7 +77,6 @@ class ChosenOptions(
         "Decode each text by itself, so that it does not depend on the others in bfloat16 and float16; slow.",
         panel="Running models",
     )
-    trust_remote_code: bool = option(False, "Run the code that comes with the members of a saved ensemble.")
     no_check_files: bool = option(False, "Load a saved ensemble even if the files of a member have changed.")
 
     def __post_init__(self) -> None:

@@ -58,7 +58,16 @@ class CacheOptions(Options, panel="Files and output"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolOptions(Options, panel="Models and questions"):
+class TrustOptions(Options, panel="Permissions"):
+    """Which models may run code."""
+
+    trust_remote_code: tuple[str, ...] = option(
+        (), "A model that may run the code in its own files, by its name or id.", metavar="NAME", **MODELS, **MEANS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolOptions(TrustOptions, panel="Models and questions"):
     """The candidates."""
 
     pool: str | None = option(None, "A file with one candidate per line, or demo.", metavar="FILE", **MODELS)
@@ -111,7 +120,7 @@ class QuestionOptions(CodeOptions, TaskOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions(Options, panel="Permissions"):
+class ServerOptions(TrustOptions, panel="Permissions"):
     """Which servers of a run may be contacted."""
 
     allow_server: tuple[str, ...] = option(
@@ -120,7 +129,7 @@ class ServerOptions(Options, panel="Permissions"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeOptions(Options, panel="Judge"):
+class JudgeOptions(TrustOptions, panel="Judge"):
     """Who grades responses."""
 
     judge: tuple[str, ...] = option(
@@ -356,7 +365,7 @@ class LoadingOptions(Options, panel="Running models"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategyOptions(Options, panel="Models and questions"):
+class StrategyOptions(TrustOptions, panel="Models and questions"):
     """Which strategy of a run, and where its models are."""
 
     strategy: str | None = option(

@@ -39,12 +39,13 @@ _TASKS = {".yaml", ".yml"}
 
 
 def read_pool(pool: str) -> tuple[ModelSpec, ...]:
-    """Read a pool file, or a bundled pool if ``pool`` is ``demo`` or ``demo-thinking`` and no file has this name.
+    """Read a pool file, or a bundled pool if ``pool`` is ``demo`` or ``demo-thinking``; ``./demo`` is a file.
 
     Raises:
         InputError: The file does not exist, is empty, or a line cannot be used; the message names file and line.
     """
-    path = _BUNDLED[pool] if pool in _BUNDLED and not Path(pool).is_file() else Path(pool)
+    # The bundled pool first: a stranger's file must not take the place of a name that the documentation gives.
+    path = _BUNDLED.get(pool, Path(pool))
     # Its first line as a model would have a message about a model.
     if {suffix.lower() for suffix in path.suffixes} & _DATA and path.is_file():
         raise InputError(
@@ -206,14 +207,9 @@ def _on_hub(model: str, place: str, trust: bool) -> Checkpoint:
         raise InputError(f"{model!r} is neither a folder next to the pool file nor a hub id like org/name", of=place)
     if at and not revision:
         raise InputError(f"{model!r} has no revision after the @; write one, or remove the @", of=place)
-    # Without a pinned commit, the code could change between two runs.
-    if trust and not COMMIT.fullmatch(revision):
-        raise InputError(
-            f"trust_remote_code runs code from the hub, so it needs a pinned revision: "
-            f"{hub_id}@COMMIT with all 40 digits",
-            of=place,
-        )
     checkpoint = Checkpoint(hub_id, revision or None, trust)
+    if trust:
+        check_pinned(checkpoint, place)
     if checkpoint.is_local:
         raise InputError(
             f"{hub_id} is a folder of the current directory, but paths are relative to the pool file; "
@@ -221,3 +217,17 @@ def _on_hub(model: str, place: str, trust: bool) -> Checkpoint:
             of=place,
         )
     return checkpoint
+
+
+def check_pinned(checkpoint: Checkpoint, place: str) -> None:
+    """Check that the code of a model on the hub cannot change between two runs.
+
+    Raises:
+        InputError: Its revision is no commit; `place` begins the message.
+    """
+    if not checkpoint.is_local and not COMMIT.fullmatch(checkpoint.revision or ""):
+        raise InputError(
+            f"trust_remote_code runs code from the hub, so it needs a pinned revision: "
+            f"{checkpoint.path_or_id}@COMMIT with all 40 digits",
+            of=place,
+        )

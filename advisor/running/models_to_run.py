@@ -13,7 +13,7 @@ from advisor.options.on_run import AgainOptions
 from advisor.options.shared import LoadingOptions, ServerOptions
 from advisor.pool.checks import check_device, check_set
 from advisor.pool.placement import place_models
-from advisor.pool.pool_file import read_line, read_pool
+from advisor.pool.pool_file import check_pinned, read_line, read_pool
 from advisor.pool.quantization import quantization_config
 from advisor.profile.loader import load_ensemble, silence_libraries
 from advisor.progress import Progress
@@ -50,11 +50,11 @@ def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None
     if chosen is not None:
         spec = chosen
     elif options.run is None:
-        spec = chosen_by_hand(options.models)
+        spec = chosen_by_hand(options.models, options.trust_remote_code)
     else:
         spec = chosen_by_folder(
             Path(options.run),
-            trust_remote_code=options.trust_remote_code,
+            trusted=options.trust_remote_code,
             check_files=not options.no_check_files,
             allow_servers=options.allow_server,
         )
@@ -127,7 +127,11 @@ def load_chosen(spec: EnsembleSpec) -> Ensemble:
 
 
 def chosen_by_run(
-    run: Run, names: Sequence[str] = (), method: str | None = None, pool: str | None = None
+    run: Run,
+    names: Sequence[str] = (),
+    method: str | None = None,
+    pool: str | None = None,
+    trusted: Collection[str] = (),
 ) -> EnsembleSpec:
     """The set in a run folder's ``result.json``, with the task's stop strings and token limit.
 
@@ -136,13 +140,14 @@ def chosen_by_run(
         names: The members; empty for the chosen set.
         method: How they decode; None for the method of the chosen set.
         pool: A pool file with the places of the models; None for those of the run.
+        trusted: Models that may run the code in their own files; see ``--trust-remote-code``.
 
     Raises:
         InputError: The result cannot be read, names no models, or a model is behind a server that gives
             whole texts only.
     """
     members = []
-    for entry in candidates_of_run(run, names, pool):
+    for entry in candidates_of_run(run, names, pool, trusted):
         # Before anything is contacted.
         if not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
@@ -210,7 +215,7 @@ def judges_beside(run: Run, options: AgainOptions, task: Task) -> tuple[ModelSpe
     """
     models = run.result.provenance.models
     named = [name for name in models if name in options.judge]
-    of_run = entries_as(candidates_of_run(run, named), options) if named else ()
+    of_run = entries_as(candidates_of_run(run, named, trusted=options.trust_remote_code), options) if named else ()
     check_servers(of_run, options, str(options.run))
     return read_judges(options, of_run, task)
 
@@ -242,7 +247,7 @@ def check_servers(
 def chosen_by_folder(
     folder: Path,
     *,
-    trust_remote_code: bool = False,
+    trusted: Collection[str] = (),
     check_files: bool = True,
     allow_servers: Collection[str] = (),
 ) -> EnsembleSpec:
@@ -254,22 +259,25 @@ def chosen_by_folder(
     # A folder that is both counts as a run folder. A strategy that does not decode is refused by the reader.
     is_exported = savedfolder.is_saved(folder) or (folder / savedfolder.STRATEGY_FILE).is_file()
     if not is_exported or (folder / "result.json").exists():
-        return chosen_by_run(Run.open(folder))
+        return chosen_by_run(Run.open(folder), trusted=trusted)
     return savedfolder.read(
         folder,
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=trusted,
         check_files=check_files,
         allow_servers=allow_servers,
     )
 
 
-def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = None) -> tuple[ModelSpec, ...]:
+def candidates_of_run(
+    run: Run, names: Sequence[str] = (), pool: str | None = None, trusted: Collection[str] = ()
+) -> tuple[ModelSpec, ...]:
     """Candidates of a run folder, with the values that the run used.
 
     Args:
         run: The run.
         names: The candidates; empty for the chosen set.
         pool: A pool file that says where the models are; None for the places of the run.
+        trusted: Models that may run the code in their own files; see ``--trust-remote-code``.
 
     Raises:
         InputError: The result cannot be read, or it or the pool file lacks one of these models.
@@ -283,6 +291,8 @@ def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = No
             raise InputError(
                 f"--pool {pool}: it has no model with the name {unknown!r} of {place}; add name={unknown} to its line"
             )
+        for name in names:
+            entries[name].check_trust(trusted, f"{entries[name].place}: {name}")
         return tuple(entries[name] for name in names)
     sources = run.result.provenance.models
     if sources and (unknown := next((name for name in names if name not in sources), None)):
@@ -292,7 +302,15 @@ def candidates_of_run(run: Run, names: Sequence[str] = (), pool: str | None = No
             f"{place}: it does not say where its model {missing} is, because the run used --logs or --scores; add "
             "--pool FILE, a pool file in which the models have the names of the run"
         )
-    return tuple(_entry(name, sources[name], place) for name in names)
+    return tuple(_with_trust(_entry(name, sources[name], place), trusted) for name in names)
+
+
+def _with_trust(model: ModelSpec, trusted: Collection[str]) -> ModelSpec:
+    """A model that a run or the command line names: it runs the code in its own files if the user says so."""
+    if model.checkpoint.is_remote or not model.is_trusted(trusted):
+        return model
+    check_pinned(model.checkpoint, f"--trust-remote-code {model.name}")
+    return replace(model, checkpoint=replace(model.checkpoint, trust_remote_code=True))
 
 
 def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
@@ -335,7 +353,7 @@ def _check_path(model: str, place: str) -> None:
         raise InputError(f"{place}: {model[:60]!r} cannot be read as a path ({error}); correct it") from None
 
 
-def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
+def chosen_by_hand(models: Sequence[str], trusted: Collection[str] = ()) -> EnsembleSpec:
     """Models given by folder, hub id (``@revision`` may follow an id) or server, the primary first.
 
     A model behind a server is written as in a pool file: ``openai:http://HOST:PORT/v1#MODEL tokenizer=FOLDER_OR_ID``.
@@ -355,5 +373,5 @@ def chosen_by_hand(models: Sequence[str]) -> EnsembleSpec:
             # An empty path would be the current folder.
             raise InputError(f"--models {model!r}: give a folder or a hub id")
         checkpoint = Checkpoint(path_or_id, revision or None)
-        members.append(ModelSpec(checkpoint, checkpoint.name))
+        members.append(_with_trust(ModelSpec(checkpoint, checkpoint.name), trusted))
     return EnsembleSpec(tuple(members))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -66,12 +67,12 @@ def plan_json(plan: StrategyPlan, folder: Path) -> str:
     return f"{json.dumps(content, indent=2, allow_nan=False)}\n"
 
 
-def read_plan(folder: Path, *, trust_remote_code: bool = False, check_files: bool = True) -> StrategyPlan:
+def read_plan(folder: Path, *, trusted: Collection[str] = (), check_files: bool = True) -> StrategyPlan:
     """Read the ``strategy.json`` of a folder. No server is contacted.
 
     Args:
         folder: The folder.
-        trust_remote_code: The user's consent that members run the code from their repositories.
+        trusted: The members that may run the code in their own files, by name or id.
         check_files: Whether local members must have the files with which they were exported.
 
     Raises:
@@ -96,7 +97,7 @@ def read_plan(folder: Path, *, trust_remote_code: bool = False, check_files: boo
     if tuple(member.name for member in members) != strategy.members:
         raise InputError(f"{path}: models should be one object for each of members, in the same order; {_WAY_OUT}")
     local = [member for member in members if not member.is_remote]
-    check_members(local, str(path), trust_remote_code=trust_remote_code, check_files=check_files)
+    check_members(local, str(path), trust_remote_code=trusted, check_files=check_files)
     reader = None
     if kind.COUNTS:
         task = file.task

@@ -55,7 +55,7 @@ def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> Ensem
     # A folder with both files is a run folder, which has all strategies.
     if run is not None and not exists(run / "result.json") and exists(run / STRATEGY_FILE):
         _refuse(options, ("strategy", "pool", "method", "k"), f"{run} is a strategy that `advisor export` wrote")
-        plan = read_plan(run, trust_remote_code=options.trust_remote_code, check_files=not options.no_check_files)
+        plan = read_plan(run, trusted=options.trust_remote_code, check_files=not options.no_check_files)
     elif run is None or (is_saved(run) and not exists(run / "result.json")):
         _refuse(options, ("strategy", "pool", "group"), "--models and a saved ensemble have no strategies")
         return chosen_by_options(options)
@@ -89,7 +89,8 @@ def plan_of_run(
     Raises:
         InputError: The result cannot be read, the run has no such strategy, or a model has no place.
     """
-    result, place, pool = run.result, run.place, options.pool
+    result, place = run.result, run.place
+    pool, trusted = options.pool, options.trust_remote_code
     # All strategies are checked, also those that do not run: notes quote them.
     compared = result.strategies
     strategies = [figures_to_strategy(each, place) for each in compared]
@@ -98,7 +99,7 @@ def plan_of_run(
     if options.strategy is not None:
         strategy = find_strategy(options.strategy, strategies, place)
     elif method or k or recommended is None:
-        spec = chosen_by_run(run, method=method, pool=pool)
+        spec = chosen_by_run(run, method=method, pool=pool, trusted=trusted)
         strategy = Decoded(tuple(member.name for member in spec.members), spec.method)
         if recommended is not None:
             _warn(strategy, recommended, strategies, compared, say)
@@ -108,12 +109,12 @@ def plan_of_run(
     if recommended is not None:
         _warn(strategy, recommended, strategies, compared, say)
     if not strategy.ASKS:
-        return chosen_by_run(run, strategy.members, strategy.name, pool)
-    entries = candidates_of_run(run, strategy.members, pool)
+        return chosen_by_run(run, strategy.members, strategy.name, pool, trusted)
+    entries = candidates_of_run(run, strategy.members, pool, trusted)
     (first, *_) = entries
     # Decoded in this process, a model also gives streams and log-probabilities.
     if strategy.IS_SINGLE and not first.is_remote:
-        return chosen_by_run(run, strategy.members, ALONE, pool)
+        return chosen_by_run(run, strategy.members, ALONE, pool, trusted)
     # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
     return StrategyPlan(

@@ -145,6 +145,11 @@ def _way_out(checkpoint: Checkpoint, error: Exception) -> str:
             f"its GGUF file {checkpoint.gguf} cannot be used ({type(error).__name__}: {first_line(error)}); it may be "
             "damaged, or of a kind that transformers does not read: take the model's safetensors"
         )
+    if not checkpoint.trust_remote_code and "trust_remote_code" in str(error):
+        return (
+            "it needs custom code from its own files; read that code, and then add --trust-remote-code NAME, and in a "
+            "pool file trust_remote_code=true"
+        )
     if checkpoint.is_local:
         return f"its config.json cannot be used ({first_line(error)}); is the folder a complete model?"
     # The hub's file was read, so its content is wrong; only an OSError is about the way there.

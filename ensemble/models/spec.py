@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -251,6 +252,41 @@ class ModelSpec:
     def can_decode(self) -> bool:
         """Whether it can be decoded token by token: its model or its tokenizer is loaded here."""
         return self.checkpoint.can_decode
+
+    def is_trusted(self, trusted: Collection[str]) -> bool:
+        """Whether a user names it as one that may run its code: by its name, its id or its folder.
+
+        Args:
+            trusted: Values of ``--trust-remote-code``. A folder may be relative, also to the file that names the model.
+        """
+        if self.checkpoint.is_remote:
+            return False
+        path_or_id, revision = self.checkpoint.path_or_id, self.checkpoint.revision
+        if not {self.name, path_or_id, f"{path_or_id}@{revision}"}.isdisjoint(trusted):
+            return True
+        if not self.checkpoint.is_local:
+            return False
+        starts = (Path(), Path(self.place).parent)
+        folders = {absolute(start / Path(each).expanduser()).resolve() for each in trusted for start in starts}
+        return absolute(Path(path_or_id)).resolve() in folders
+
+    def check_trust(self, trusted: Collection[str], place: str) -> None:
+        """Check that the user lets it run the code in its own files, if a file asks for that.
+
+        Args:
+            trusted: See :meth:`is_trusted`.
+            place: The file and the model, for the message.
+
+        Raises:
+            InputError: It would run code, and the user does not name it.
+        """
+        if self.checkpoint.is_remote or not self.checkpoint.trust_remote_code or self.is_trusted(trusted):
+            return
+        at = f"@{self.checkpoint.revision}" if self.checkpoint.revision else ""
+        raise InputError(
+            f"{place} runs the code in {self.checkpoint.path_or_id}{at}; read that code, and then add "
+            f"--trust-remote-code {shlex.quote(self.name)} (in Python trust_remote_code=[{self.name!r}])"
+        )
 
     @property
     def weights(self) -> Checkpoint:

@@ -164,7 +164,7 @@ def check_pushable(members: Sequence[ModelSpec]) -> None:
 def read(
     source: str | Path,
     *,
-    trust_remote_code: bool = False,
+    trust_remote_code: bool | Collection[str] = False,
     check_files: bool = True,
     allow_servers: Collection[str] = (),
 ) -> EnsembleSpec:
@@ -172,8 +172,8 @@ def read(
 
     Args:
         source: A folder, or an id on the hub (``@revision`` may follow).
-        trust_remote_code: The user's consent that members run the code from their repositories. The file cannot give
-            this consent.
+        trust_remote_code: The members that may run the code in their own files, by name or id; True for all. The file
+            cannot give this consent.
         check_files: Whether local members must have the files with which they were saved.
         allow_servers: The servers that may be sent the prompts, for members behind servers; the file cannot give this
             consent either.
@@ -203,7 +203,7 @@ def check_members(
     members: Sequence[ModelSpec],
     file: str,
     *,
-    trust_remote_code: bool = False,
+    trust_remote_code: bool | Collection[str] = False,
     check_files: bool = True,
     allow_servers: Collection[str] = (),
 ) -> None:
@@ -218,12 +218,8 @@ def check_members(
             checkpoint.check_consent(allow_servers, f"{file}: its member {member.name}")
             checkpoint.check_key_name(f"{file}: its member {member.name}")
             continue
-        if checkpoint.trust_remote_code and not trust_remote_code:
-            at = f"@{checkpoint.revision}" if checkpoint.revision else ""
-            raise InputError(
-                f"{file}: its member {checkpoint.path_or_id}{at} runs code from its repository; read that code, and "
-                "then give trust_remote_code=True (--trust-remote-code)"
-            )
+        if trust_remote_code is not True:
+            member.check_trust(trust_remote_code or (), f"{file}: its member {member.name}")
         if checkpoint.is_local and check_files:
             if not exists(checkpoint.path_or_id):
                 raise InputError(f"{file}: its member {checkpoint.path_or_id} does not exist; correct the path there")
