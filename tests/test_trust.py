@@ -29,7 +29,7 @@ class Model(LlamaForCausalLM):
     config_class = Config
 """
 POOL, TASK = ("--pool", "models.txt"), ("--task", "task.yaml")
-LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9", "--no-verify", "--quiet", "--out", "run")
+LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9", "--quiet", "--out", "run")
 REFUSAL = "models.txt:1: coded runs the code in "
 CONSENT = ("--trust-remote-code", "coded")
 
@@ -93,6 +93,7 @@ def test_a_run_needs_consent_again(place: Place, ran: Path) -> None:
     place.pool("./coded trust_remote_code=true")
     assert place.advisor("select", *POOL, *TASK, *LENIENT, *CONSENT).status == 0
     ran.unlink()
+    place.task([{"question": f"What is {n} - 1?", "answer": str(n - 1)} for n in range(20, 44)])
     for command in (
         ("run", "run", "1 + 1"),
         ("run", "run", "1 + 1", *POOL),
@@ -101,7 +102,8 @@ def test_a_run_needs_consent_again(place: Place, ran: Path) -> None:
         ("check", "run", *POOL),
     ):
         refused = place.advisor(*command)
-        assert (refused.status, "--trust-remote-code" in refused.line, ran.exists()) == (2, True, False)
+        assert (refused.status, ran.exists()) == (2, False)
+        assert "--trust-remote-code" in refused.line, command
         assert place.advisor(*command, *CONSENT, "--max-new-tokens", "2").status == 0
         assert ran.exists()
         ran.unlink()

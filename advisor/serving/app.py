@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from advisor.servers.health import ServerHealth
 from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.errors import RequestError, wrong_body
+from advisor.serving.grammar_checks import GrammarChecks
 from advisor.serving.metrics import Metrics
 from advisor.serving.middleware import RequestMiddleware
 from advisor.serving.protocol import (
@@ -26,6 +27,7 @@ from advisor.serving.protocol import (
     CompletionRequest,
     RequestLimits,
     TokenizeRequest,
+    grammar_of,
     read_chat,
     read_completion,
 )
@@ -40,6 +42,7 @@ from advisor.serving.responses import (
 )
 from advisor.serving.responses_api import ResponsesFormat, ResponsesRequest, chat_of, in_its_names
 from advisor.serving.token_prompts import TokenPrompts, token_ids_refused
+from ensemble.errors import InputError
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -76,6 +79,7 @@ def make_app(
             health.stop()
         # In a thread: the engine's last step posts events to this loop, which must not be blocked meanwhile.
         await asyncio.to_thread(engine.stop)
+        await asyncio.to_thread(endpoints.grammar_checks.close)
 
     # Without FastAPI's documentation pages: they load scripts from other hosts.
     # And without redirects: they would send a client, with its key, to whatever host the request names.
@@ -125,6 +129,7 @@ class Endpoints:
         self._limits = limits
         self._metrics = metrics
         self._said: set[str] = set()
+        self.grammar_checks = GrammarChecks(lambda: engine.refusing)
         # A strategy asks several models, each with its tokenizer, so it has no token ids.
         self._tokens = TokenPrompts(engine, model, limits, metrics) if isinstance(engine, SharedDecoder) else None
 
@@ -145,16 +150,21 @@ class Endpoints:
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """``/v1/chat/completions``."""
         self._check_model(body.model)
-        return await self._respond(ChatFormat(self._model, await self._read_chat(body)), request)
+        generation = await _unless_disconnected(request, self._read_chat(body))
+        if generation is None:
+            return Response(status_code=499)
+        return await self._respond(ChatFormat(self._model, generation), request)
 
     async def responses(self, body: ResponsesRequest, request: Request) -> Response:
         """``/v1/responses``."""
         self._check_model(body.model)
         chat = chat_of(body)
         try:
-            generation = await self._read_chat(chat)
+            generation = await _unless_disconnected(request, self._read_chat(chat))
         except RequestError as error:
             raise in_its_names(error) from None
+        if generation is None:
+            return Response(status_code=499)
         return await self._respond(ResponsesFormat(self._model, generation, body), request)
 
     async def tokenize(self, body: TokenizeRequest, request: Request) -> Response:
@@ -202,9 +212,15 @@ class Endpoints:
             )
 
     async def _read_chat(self, body: ChatRequest) -> GenerationRequest:
+        grammar = grammar_of(body.response_format)
+        if grammar is not None:
+            try:
+                grammar = await self.grammar_checks.check(grammar)
+            except InputError as error:
+                raise RequestError(400, f"response_format: {error}", param="response_format") from None
         # In a thread: a template that does more than read fields is rendered in another process.
-        reading = asyncio.to_thread(read_chat, body, self._limits, secrets.randbits(62), self._model.prompt)
-        generation, note = await reading
+        seed = secrets.randbits(62)
+        generation, note = await asyncio.to_thread(read_chat, body, self._limits, seed, self._model.prompt, grammar)
         if note is not None:
             self._say_once(note)
         return generation

@@ -1,8 +1,9 @@
 """The thread that runs the decoder: all requests share its batch, and each gets its texts in a stream of events.
 
-A second thread tokenizes prompts: one of a megabyte takes seconds, in which all texts would stand still. The event loop
-and these threads share only the queues and the number of texts. Models are used by the first thread only, and the
-tokenizers of prompts by the second one only (vocabularies have a copy), so they do not have to be thread-safe.
+A second thread tokenizes prompts: one of a megabyte takes seconds, in which all texts would stand still. A third one
+builds grammars, which take up to a second. The event loop and these threads share only the queues and the number of
+texts. Models are used by the first thread only, and the tokenizers of prompts by the second one only (vocabularies have
+a copy), so they do not have to be thread-safe.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ from advisor.serving.responses import RunningText
 from ensemble.decode.stream import Pieces
 from ensemble.errors import MemberError, PromptTooLongError, UniteError, first_line
 from ensemble.models.spec import Sourced
+from ensemble.step.grammar import GrammarState
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
+    from ensemble.common.grammar import Grammar
     from ensemble.decode.decoder import Decoder
     from ensemble.decode.settings import Batch
     from ensemble.models.member import Member
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+_Add = tuple[Literal["add"], "GenerationRequest", list[list[list[int]]]]
 STOPPING = "the server is stopping"
 _STOP_S = 20.0
 """Longest wait for the current step at the end."""
@@ -126,12 +130,10 @@ class SharedDecoder:
         self._metrics = metrics
         self._decoder: Decoder = ensemble.decoder(batch)
         self._inbox: queue.SimpleQueue[
-            tuple[Literal["add"], GenerationRequest, list[list[list[int]]]]
-            | tuple[Literal["cancel"], GenerationRequest]
-            | tuple[Literal["work"], _Work]
-            | None
+            _Add | tuple[Literal["cancel"], GenerationRequest] | tuple[Literal["work"], _Work] | None
         ] = queue.SimpleQueue()
         self._unread: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._unbuilt: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._texts: dict[int, RunningText] = {}
         self._works: list[_Work] = []
         # Reentrant: a signal handler calls `refuse` in the thread that may be in `submit` right now.
@@ -144,7 +146,8 @@ class SharedDecoder:
         self.refusing = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
-        self._reader = threading.Thread(target=self._read, name="tokenizer", daemon=True)
+        self._reader = threading.Thread(target=_run_tasks, args=(self._unread,), name="tokenizer", daemon=True)
+        self._builder = threading.Thread(target=_run_tasks, args=(self._unbuilt,), name="grammars", daemon=True)
 
     # Called by the event loop
 
@@ -153,6 +156,7 @@ class SharedDecoder:
         self._loop = loop
         self._thread.start()
         self._reader.start()
+        self._builder.start()
 
     @property
     def members(self) -> Sequence[Member]:
@@ -264,16 +268,13 @@ class SharedDecoder:
         """Refuse requests, and end the thread after its current step; unfinished texts are lost."""
         self.refuse()
         self._unread.put(None)
+        self._unbuilt.put(None)
         self._inbox.put(None)
         if self._thread.is_alive():
             # A step waits for minutes where the server of a member is away; the thread ends with the process.
             self._thread.join(_STOP_S)
 
     # Called by the thread of the tokenizers
-
-    def _read(self) -> None:
-        while (task := self._unread.get()) is not None:
-            task()
 
     def _read_prompts(self, request: GenerationRequest) -> None:
         """Tokenize a request's prompts, and give them to the other thread."""
@@ -283,8 +284,26 @@ class SharedDecoder:
             # The texts were counted when the request was accepted, before its prompts were read.
             self._count_out(request.texts)
             self._post([(request, prompt_error(error))])
+            return
+        add: _Add = ("add", request, prompts)
+        if request.settings.grammar is None:
+            self._inbox.put(add)
         else:
-            self._inbox.put(("add", request, prompts))
+            self._unbuilt.put(partial(self._build_grammar, request, request.settings.grammar, add))
+
+    # Called by the thread of the grammars
+
+    def _build_grammar(self, request: GenerationRequest, grammar: Grammar, add: _Add) -> None:
+        """Build what follows a request's grammar, and give its prompts to the thread of the decoder."""
+        try:
+            if not request.cancelled:
+                # What takes its time is kept, and the decoder finds it.
+                GrammarState(grammar, [member.vocabulary for member in self.members])
+        except Exception as error:  # noqa: BLE001  # a library reads a client's text
+            self._count_out(request.texts)
+            self._post([(request, prompt_error(error))])
+        else:
+            self._inbox.put(add)
 
     def _encode(self, request: GenerationRequest) -> list[list[list[int]]]:
         """The ids of a request's prompts.
@@ -514,6 +533,12 @@ class SharedDecoder:
     def _count_out(self, texts: int) -> None:
         with self._lock:
             self._accepted -= texts
+
+
+def _run_tasks(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    """Call what is put into a queue, until None comes."""
+    while (task := tasks.get()) is not None:
+        task()
 
 
 def return_freed_memory() -> None:

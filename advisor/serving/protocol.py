@@ -291,7 +291,11 @@ def read_completion(body: CompletionRequest, limits: RequestLimits, seed: int) -
 
 
 def read_chat(
-    body: ChatRequest, limits: RequestLimits, seed: int, prompt: TaskPrompt | None = None
+    body: ChatRequest,
+    limits: RequestLimits,
+    seed: int,
+    prompt: TaskPrompt | None = None,
+    grammar: Grammar | None = None,
 ) -> tuple[GenerationRequest, str | None]:
     """The generation request of a body of ``/v1/chat/completions``; see :func:`read_completion`.
 
@@ -300,6 +304,7 @@ def read_chat(
         limits: Limits and defaults.
         seed: Seed of the random draws where the body names none.
         prompt: Makes a prompt of the last message of the user; None where messages are sent as they are.
+        grammar: The grammar of the body, if it has been checked.
 
     Returns:
         The request, and a note on its prompt for the person who runs the server; None for none.
@@ -316,7 +321,7 @@ def read_chat(
     # Before the prompt is made: a request that is refused must not take that time.
     if body.tool_choice not in (None, "none", "auto") and not body.tools:
         raise RequestError(400, "tool_choice: needs tools", param="tool_choice")
-    grammar = _grammar(body.response_format)
+    grammar = grammar or grammar_of(body.response_format)
     # The task's own stop strings are for its free texts, and may be a part of a JSON text.
     limits = replace(limits, default_stop=()) if grammar or body.tools else limits
     request = _generation_request(body, [""], alternatives, max_tokens, limits, seed)
@@ -338,13 +343,17 @@ def _tool_chat(body: ChatRequest, filled: Prompt) -> ToolChat:
     return ToolChat(given, body.model_dump(include=names, exclude_none=True))
 
 
-def _grammar(wanted: AnyFormat | JsonSchemaFormat | None) -> Grammar | None:
-    """What a text must be."""
+def grammar_of(wanted: AnyFormat | JsonSchemaFormat | None) -> Grammar | None:
+    """What a text must be, not checked yet.
+
+    Raises:
+        RequestError: The schema is nested too deeply.
+    """
     if wanted is None or wanted.type == "text":
         return None
     schema = wanted.json_schema.schema_ if isinstance(wanted, JsonSchemaFormat) else {"type": "object"}
     try:
-        return Grammar.json_schema(schema)
+        return Grammar.unchecked(schema)
     except InputError as error:
         raise RequestError(400, f"response_format: {error}", param="response_format") from None
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from ensemble.common.limits import limited_process
+from ensemble.common.limits import SECONDS, LimitedProcess, limited_process
 from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 _ALL_TOKENS = '%llguidance {"no_forcing": true}\n'
 """Without this, where only one text can follow, llguidance allows a single way to split it into tokens. Each member has
@@ -26,10 +30,13 @@ class Grammar:
     Attributes:
         kind: What ``text`` is.
         text: A JSON schema, as JSON, or a regular expression.
+        size: The bytes that it takes in memory, as the check measured them; where the C library does not tell, an
+            estimate by the length of the text.
     """
 
     kind: Literal["json_schema", "regex"]
     text: str
+    size: int = field(default=0, compare=False)
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any]) -> Grammar:
@@ -41,8 +48,17 @@ class Grammar:
             InputError: The schema takes too much time or memory, or has something that cannot be followed token by
                 token.
         """
+        return cls.unchecked(schema).checked()
+
+    @classmethod
+    def unchecked(cls, schema: Mapping[str, Any]) -> Grammar:
+        """A JSON schema that is not checked yet.
+
+        Raises:
+            InputError: It is nested too deeply.
+        """
         try:
-            return cls("json_schema", json.dumps(schema))._checked("the JSON schema")
+            return cls("json_schema", json.dumps(schema))
         except RecursionError:
             raise InputError("the JSON schema: it is nested too deeply") from None
 
@@ -53,7 +69,7 @@ class Grammar:
         Raises:
             InputError: The expression takes too much time or memory, or is not valid.
         """
-        return cls("regex", pattern)._checked("the regular expression")
+        return cls("regex", pattern).checked()
 
     @property
     def source(self) -> str:
@@ -66,14 +82,25 @@ class Grammar:
         (rule,) = json.loads(LLMatcher.grammar_from_regex(self.text))["grammars"]
         return f"{_ALL_TOKENS}{rule['lark_grammar']}"
 
-    def _checked(self, what: str) -> Grammar:
+    def checked(self, process: LimitedProcess | None = None, seconds: float = SECONDS) -> Grammar:
+        """This grammar with its size, after a child process has tried it.
+
+        Args:
+            process: The child process; None for that of the program.
+            seconds: The time limit.
+
+        Raises:
+            InputError: It takes too much time or memory, or is not valid.
+        """
+        what = "the JSON schema" if self.kind == "json_schema" else "the regular expression"
         try:
-            problem = limited_process().call("ensemble.common.grammar:problem_of", self.source)
+            called = (process or limited_process()).call
+            problem, size = called("ensemble.common.grammar:problem_and_size", self.source, seconds=seconds)
         except InputError as error:
-            raise InputError(f"{what}: {error.reason}") from None
+            raise type(error)(f"{what}: {error.reason}") from None
         if problem:
             raise InputError(f"{what}: {problem}")
-        return self
+        return replace(self, size=size)
 
 
 class GrammarTokens:
@@ -96,12 +123,22 @@ class GrammarTokens:
         return [self._bytes[text[n : n + 1]] for n in range(len(text)) if text[n : n + 1] in self._bytes]
 
 
-def problem_of(source: str) -> str:
-    """Why a grammar cannot be followed, in one line; empty if it can. For the child process, which it may end."""
+def problem_and_size(source: str) -> tuple[str, int]:
+    """Why a grammar cannot be followed, in one line, and its bytes in memory. For the child process, which it may end.
+
+    The line is empty if it can be followed.
+    """
     from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
     tokens = GrammarTokens([b"", *(bytes([byte]) for byte in range(255))])
-    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(tokens)), source, log_level=0)
+    tokenizer = LLTokenizer(TokenizerWrapper(tokens))
+    before = bytes_in_use()
+    matcher = LLMatcher(tokenizer, source, log_level=0)
+    problem = _problem_of(matcher)
+    return problem, 32 * len(source) if before is None else max(0, (bytes_in_use() or 0) - before)
+
+
+def _problem_of(matcher: LLMatcher) -> str:
     # Some texts become too hard only after their first bytes.
     for _ in range(_TRIED_BYTES):
         allowed = matcher.compute_logit_bias()
@@ -111,3 +148,21 @@ def problem_of(source: str) -> str:
             break
         matcher.consume_token(max(token for token, is_allowed in enumerate(allowed) if is_allowed))
     return matcher.get_error().splitlines()[0] if matcher.is_error() else ""
+
+
+class _MallocInfo(ctypes.Structure):
+    """``struct mallinfo2`` of glibc."""
+
+    _names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    _fields_ = [(name, ctypes.c_size_t) for name in _names]
+
+
+def bytes_in_use() -> int | None:
+    """The bytes that this process has allocated; None where the C library does not tell."""
+    try:
+        read = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):
+        return None
+    read.restype = _MallocInfo
+    found = read()
+    return int(found.uordblks + found.hblkhd)

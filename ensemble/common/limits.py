@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,12 @@ class LimitedProcess:
 
     Args:
         memory: The child's memory limit in bytes. It holds where the system has RLIMIT_AS, as Linux does.
+        imports: Modules that it imports when it starts, which is no time of the input.
     """
 
-    def __init__(self, memory: int = MEMORY) -> None:
+    def __init__(self, memory: int = MEMORY, imports: Sequence[str] = ()) -> None:
         self._memory = memory
+        self._imports = imports
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -80,6 +83,13 @@ class LimitedProcess:
             raise (LimitExceededError if answer.get("memory") else InputError)(answer["error"])
         return answer["result"]
 
+    def interrupt(self) -> None:
+        """End the running call from another thread: it raises LimitExceededError."""
+        # The call itself closes the pipes, which must not happen while it reads them.
+        if (process := self._process) is not None:
+            process.kill()
+            process.wait()
+
     def close(self) -> None:
         """End the child process."""
         process, self._process = self._process, None
@@ -93,14 +103,18 @@ class LimitedProcess:
                         pipe.close()
 
     def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            # It was interrupted just after it had answered.
+            self.close()
         if self._process is None:
             # The variables that a library needs to run, and no secrets: the child reads untrusted input.
             kept = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "SYSTEMROOT", "LD_LIBRARY_PATH")
             environment = {name: os.environ[name] for name in kept if name in os.environ}
             environment["TOKENIZERS_PARALLELISM"] = "false"
+            arguments = [json.dumps(_import_path()), str(self._memory), *self._imports]
             self._process = subprocess.Popen(
                 # Isolated: without -I, Python would look into the working folder first, where anyone's files may be.
-                [sys.executable, "-I", "-X", "utf8", "-c", _CHILD, json.dumps(_import_path()), str(self._memory)],
+                [sys.executable, "-I", "-X", "utf8", "-c", _CHILD, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -192,6 +206,8 @@ def _serve() -> None:
     # What a library prints must not be taken for a result.
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    for module in sys.argv[3:]:
+        importlib.import_module(module)
     output.write(b"ready\n")
     output.flush()
     for line in sys.stdin.buffer:

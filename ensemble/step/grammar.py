@@ -8,6 +8,8 @@ the grammar, and a member that wants nothing valid still ranks what the others w
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 
+_KEPT_BYTES = 2**26
+"""Memory of the grammars that are kept for the next texts."""
+
+
 class GrammarState:
     """How far a text has come in its grammar.
 
@@ -36,7 +42,7 @@ class GrammarState:
     """
 
     def __init__(self, grammar: Grammar, vocabularies: Sequence[Vocabulary]) -> None:
-        self._matcher = _matcher(grammar, tuple(vocabularies)).deep_copy()
+        self._matcher = _MATCHERS.get(grammar, tuple(vocabularies)).deep_copy()
         self._check()
 
     @property
@@ -98,12 +104,32 @@ def _tokenizer(vocabularies: tuple[Vocabulary, ...]) -> LLTokenizer:
     return LLTokenizer(TokenizerWrapper(GrammarTokens([b"", *entries(vocabularies)])))
 
 
-@lru_cache(maxsize=64)  # to read a grammar takes 1 to 16 ms, and a copy a hundredth of that
-def _matcher(grammar: Grammar, vocabularies: tuple[Vocabulary, ...]) -> LLMatcher:
-    """What follows a grammar from the beginning of a text, to be copied for each."""
-    from llguidance import LLMatcher
+class _Matchers:
+    """What follows a grammar from the beginning of a text, to be copied for each, of the grammars that came last."""
 
-    return LLMatcher(_tokenizer(vocabularies), grammar.source, log_level=0)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._built: OrderedDict[tuple[Grammar, tuple[Vocabulary, ...]], LLMatcher] = OrderedDict()
+
+    def get(self, grammar: Grammar, vocabularies: tuple[Vocabulary, ...]) -> LLMatcher:
+        """Build it, or take it from those that are kept. To build one takes milliseconds, and up to a second."""
+        from llguidance import LLMatcher
+
+        key = (grammar, vocabularies)
+        with self._lock:
+            if key in self._built:
+                self._built.move_to_end(key)
+                return self._built[key]
+        matcher = LLMatcher(_tokenizer(vocabularies), grammar.source, log_level=0)
+        with self._lock:
+            self._built[key] = matcher
+            # The check measured a grammar before its texts, which with 100,000 tokens made it 3 times as large.
+            while len(self._built) > 1 and sum(4 * each.size + 2**20 for each, _ in self._built) > _KEPT_BYTES:
+                self._built.popitem(last=False)
+        return matcher
+
+
+_MATCHERS = _Matchers()
 
 
 class Allowed:
