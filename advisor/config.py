@@ -294,8 +294,8 @@ def check_consent(candidates: Sequence[ModelSpec], options: TrustOptions) -> Non
     """Check that the user allows what lines of a pool ask for.
 
     Raises:
-        InputError: A model would run code of its own (see ``--trust-remote-code``), or a server's key is in a variable
-            that may hold another secret.
+        InputError: A model would run the code in its files (see ``--trust-remote-code``), or a server's key is in a
+            variable that may hold another secret.
     """
     for entry in candidates:
         entry.check_trust(options.trust_remote_code, f"{entry.place}: {entry.name}")
