@@ -169,7 +169,7 @@ def _decoders(
         # After loading: what is free then is free for the texts.
         rooms = [ensemble.most_rows(_PROMPT_TOKENS + limits.default_tokens) for ensemble in ensembles]
         # A single model keeps as many rows for requests with token ids.
-        shares = len(ensembles) + (len(ensembles) == len(ensembles[0].members) == 1)
+        shares = len(ensembles) + ([len(each.members) for each in ensembles] == [1])
         room = min((each // shares for each in rooms if each is not None), default=_MAX_ROWS)
         batch_size = max(1, min(limits.texts, room, _MAX_ROWS))
     # Few long prompts at a time: a batch of them would take the memory and the time of all that run beside them.

@@ -1,0 +1,115 @@
+"""``advisor serve RUN`` without options, for a run of each kind and models of each place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+from servers import SKIPS, Adders, raw_server
+
+if TYPE_CHECKING:
+    from pools import Place, Prepare
+
+pytest_plugins = ["pools"]
+
+POOLS = {"local": ("alpha", "beta", "gamma"), "servers": tuple(SKIPS), "mixed": ("alpha", "ada", "bob")}
+KINDS = ("single", "set", "vote", "cascade", "router", "fusion")
+FIRST = {"local": (), "servers": ("single", "vote"), "mixed": ("vote",)}
+"""The cases of the first lane; the others start further servers."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with raw_server() as raw:
+        raw.answer = Adders()
+        yield raw.url
+
+
+def recommend(folder: Path, kind: str, names: tuple[str, ...]) -> None:
+    """Let the run recommend a strategy of this kind."""
+    path = folder / "result.json"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    own: dict[str, Any] = {"strategy": "unite" if kind == "set" else kind, "members": names}
+    if kind == "single":
+        own["members"] = names[-1:]
+    if kind == "fusion":
+        own = next(each for each in result["strategies"] if each["strategy"] == "fusion")
+    result["advice"]["recommendation"] |= own
+    path.write_text(json.dumps(result), encoding="utf-8")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("models_are", "kind"),
+    [
+        pytest.param(
+            models_are,
+            kind,
+            marks=() if kind in FIRST[models_are] else pytest.mark.second_lane(reason="starts a further server"),
+        )
+        for models_are in POOLS
+        for kind in KINDS
+        # These servers give no candidates of tokens, and the tiny models have no room for the drafts of a fusion.
+        if {"set": models_are == "local", "fusion": models_are != "local"}.get(kind, True)
+    ],
+)
+def test_a_run_is_served_without_options(
+    models_are: str, kind: str, place: Place, models: Path, url: str, prepare: Prepare
+) -> None:
+    names = POOLS[models_are]
+
+    def make() -> None:
+        place.task(
+            [{"question": f"What is {n} + {n + 1}?", "answer": str(2 * n + 1)} for n in range(48)],
+            metric="number",
+            extract=r"is (\d+)",
+        )
+        lines = (f"openai:{url}/v1#{name} name={name} chat_template=never" for name in names if name in SKIPS)
+        place.pool(*(str(models / name) for name in names if name not in SKIPS), *lines)
+        command = [
+            "select",
+            "--pool",
+            "models.txt",
+            "--task",
+            "task.yaml",
+            "--out",
+            "run",
+            "--max-gap",
+            "100",
+            "--quiet",
+        ]
+        if models_are != "local":
+            command += ["--fusion", names[-1], "--panel", ",".join(names[:2])]
+        ran = place.advisor(*command)
+        assert ran.status == 0, ran.err
+
+    prepare(models_are, place, make)
+    recommend(place.folder / "run", kind, names)
+    allowed = ["--allow-server", url] if models_are != "local" else []
+    command = [sys.executable, "-c", "from advisor.cli import main; main()", "serve", "run", "--port", "0", *allowed]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(place.cache)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=place.folder, stdout=pipe, stderr=pipe, text=True, env=environment) as started:
+        assert started.stdout is not None
+        assert started.stderr is not None
+        try:
+            address = started.stdout.readline().strip()
+            assert address, started.stderr.read()
+            with openai.OpenAI(base_url=address, api_key="none", max_retries=0) as client:
+                (served,) = client.models.list()
+                message: Any = {"role": "user", "content": "What is 3 + 4?"}
+                choice = client.chat.completions.create(model=served.id, messages=[message], max_tokens=8).choices[0]
+            assert choice.finish_reason in ("stop", "length")
+            if models_are == "servers":
+                assert choice.message.content == "It is 7."
+        finally:
+            started.send_signal(signal.SIGTERM)
+        assert started.wait(60) == 0
