@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -19,7 +20,6 @@ from advisor.options.select import SelectOptions
 from advisor.options.shared import (
     ClusterOptions,
     DecodingOptions,
-    FusionOptions,
     InferenceOptions,
     JudgeOptions,
     LogsOptions,
@@ -80,7 +80,74 @@ class InferenceConfig(InferenceOptions, ClusterOptions, SeedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions):
+class FusionLine:
+    """What ``--fusion`` says: ``WRITER panel=NAME,... drafts=N rounds=N prompt=FILE``, all but the writer optional.
+
+    Attributes:
+        writer: A candidate, or :data:`BEST`.
+        panel: Candidates that write drafts; empty for the voters.
+        drafts: Drafts of each of them, 1 to 100; several are drawn at temperature 0.7.
+        rounds: How often the panel writes, 1 to 10; from the second time on it reads the drafts.
+        prompt: The file of the writer's prompt, a Jinja2 template over ``prompt`` and ``responses``; None for the
+            usual one.
+    """
+
+    writer: str
+    panel: tuple[str, ...] = ()
+    drafts: int = 1
+    rounds: int = 1
+    prompt: str | None = None
+
+    @classmethod
+    def read(cls, text: str) -> FusionLine:
+        """Read the value of the option.
+
+        Raises:
+            InputError: A word is not one of these, or a number is out of range.
+        """
+        try:
+            writer, *words = shlex.split(text)
+        except ValueError:
+            raise InputError(
+                f"--fusion {text!r}: give a candidate or best, then options, with quotes in pairs"
+            ) from None
+        given: dict[str, Any] = {}
+        for word in words:
+            name, equals, value = word.partition("=")
+            if not (equals and value) or name not in ("panel", "drafts", "rounds", "prompt") or name in given:
+                raise InputError(
+                    f"--fusion: {word}: give panel=NAME,... drafts=N rounds=N prompt=FILE, each at most once"
+                )
+            given[name] = split_names(value) if name == "panel" else value
+        for name, most in (("drafts", 100), ("rounds", 10)):
+            if name in given:
+                given[name] = _number(name, given[name], most)
+        line = cls(writer=writer, **given)
+        if line.drafts > 1 and line.rounds > 1:
+            raise InputError(
+                f"--fusion: rounds={line.rounds}: models that write several drafts read none; leave one out"
+            )
+        return line
+
+    @property
+    def template(self) -> str:
+        """The writer's prompt.
+
+        Raises:
+            InputError: The file cannot be read.
+        """
+        return read_prompt(self.prompt)[0]
+
+
+def _number(name: str, text: str, most: int) -> int:
+    # isdigit alone accepts the digits of other scripts.
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
+        raise InputError(f"--fusion: {name}={text}: give a number from 1 to {most}")
+    return int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
     """What a run does: these options, and what is loaded for it.
 
     Attributes:
@@ -91,6 +158,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
         inference: How models are loaded and generate.
         cache_dir: The folder of responses and tables.
         command: The command line, for the record.
+        fusion: The fusion to compare, too; None for none.
         judges: The judge of a task with a rubric, and the one that checks it if there are two; for other tasks empty.
     """
 
@@ -101,6 +169,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
     inference: InferenceConfig
     cache_dir: Path
     command: str
+    fusion: FusionLine | None = None
     judges: tuple[ModelSpec, ...] = ()
 
     def __post_init__(self) -> None:
@@ -109,15 +178,6 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
         check_weights(self.weights, len(self.candidates), self.dev)
         _check_think(self)
         _check_judges(self)
-
-    @property
-    def writer_prompt(self) -> str:
-        """The template of the writer of a fusion.
-
-        Raises:
-            InputError: The file cannot be read.
-        """
-        return read_prompt(None if self.fusion_prompt is None else str(self.fusion_prompt))[0]
 
     @classmethod
     def from_options(
@@ -148,6 +208,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
         options.needed_task()
         # Checked before the task is loaded as well, because that may take a download.
         check_decodes(options.method)
+        fusion = None if options.fusion is None else FusionLine.read(options.fusion)
         pool = read_pool(options.pool)
         candidates = entries_named(pool, split_names(options.only or ""), options.pool)
         check_consent(candidates, options)
@@ -166,7 +227,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
             asked = replace(options, limit=options.limit or MOST_QUESTIONS) if options.until_sure else options
             held_out = load_split(asked, "held_out", options.seed, needs_reference=needs_reference)
             held_out.check_allowed()
-        groups = (DecodingOptions, FusionOptions, VerificationOptions, SeedOptions)
+        groups = (DecodingOptions, VerificationOptions, SeedOptions)
         names = {field.name for group in groups for field in fields(group)}
         config = cls(
             candidates=candidates,
@@ -176,6 +237,7 @@ class RunConfig(DecodingOptions, FusionOptions, VerificationOptions, SeedOptions
             inference=InferenceConfig.from_options(profile or options),
             cache_dir=options.cache_dir or default_cache_dir(),
             command=command,
+            fusion=fusion,
             judges=judges,
             **{name: getattr(options, name) for name in names},
         )
@@ -371,18 +433,11 @@ def _check_fusion(config: RunConfig) -> None:
     if config.dev.metric == "choice":
         raise InputError("--fusion: a writer writes a text, and this task chooses options by their likelihood")
     names = [entry.name for entry in config.candidates]
-    writers = () if config.fusion == BEST else (config.fusion,)
-    for option, given in (("--fusion", writers), ("--panel", split_names(config.panel or ""))):
-        for name in given:
-            if name not in names:
-                raise InputError(f"{option} {name}: no candidate has this name; their names are {', '.join(names)}")
-    if config.panel is not None and not split_names(config.panel):
-        raise InputError("--panel: no name is given; give candidates, or leave it out")
-    if config.drafts > 1 and config.rounds > 1:
-        raise InputError(
-            f"--rounds {config.rounds}: models that write several drafts read none; leave out --rounds or --drafts"
-        )
-    check_prompt(config.writer_prompt, str(config.fusion_prompt or "--fusion"), ("prompt",))
+    writers = () if config.fusion.writer == BEST else (config.fusion.writer,)
+    for name in (*writers, *config.fusion.panel):
+        if name not in names:
+            raise InputError(f"--fusion: no candidate has the name {name}; their names are {', '.join(names)}")
+    check_prompt(config.fusion.template, config.fusion.prompt or "--fusion", ("prompt",))
 
 
 def check_disjoint(task: Task, other: Task, other_questions: str, way_out: str) -> None:

@@ -315,12 +315,12 @@ def fusion_of(place: Place) -> dict[str, Any]:
 def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: tuple[Raw, Adders]) -> None:
     raw, sums = server
     command = prepare(place, raw)
-    planned = place.advisor(*command, "--fusion", "cyd", "--panel", "ada,bob", "--dry-run")
+    planned = place.advisor(*command, "--fusion", "cyd panel=ada,bob", "--dry-run")
     assert f"fusing       at most {N} calls" in planned.out
     assert " for single models and the fusion\n" in planned.out
-    planned = place.advisor(*command, "--fusion", "cyd", "--panel", "ada,bob", "--dry-run", "--json")
+    planned = place.advisor(*command, "--fusion", "cyd panel=ada,bob", "--dry-run", "--json")
     (reader,) = json.loads(planned.out)["readers"]
-    ran = place.advisor(*command, "--fusion", "cyd", "--panel", "ada,bob", "--quiet")
+    ran = place.advisor(*command, "--fusion", "cyd panel=ada,bob", "--quiet")
     assert ran.status == 0, ran.err
     found = fusion_of(place)
     own = {key: found[key] for key in ("members", "panel", "writer", "draws", "rounds", "prompt")}
@@ -345,7 +345,7 @@ def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: t
     assert written <= 1e6 * reader["price"] < 2 * written
     # The second time no model is asked.
     before = len(sums.read)
-    assert place.advisor(*command, "--fusion", "cyd", "--panel", "ada,bob", "--quiet").status == 0
+    assert place.advisor(*command, "--fusion", "cyd panel=ada,bob", "--quiet").status == 0
     assert len(sums.read) == before
     # The prompts of the evaluation, byte for byte.
     sums.read.clear()
@@ -382,14 +382,14 @@ def test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say(place: Place, s
     raw, sums = server
     command = prepare(place, raw)
     place.write("writer.j2", f"before it come {TEMPLATE}\n")
-    ran = place.advisor(*command, "--fusion", "ada", "--rounds", "2", "--fusion-prompt", "writer.j2", "--quiet")
+    ran = place.advisor(*command, "--fusion", "ada rounds=2 prompt=writer.j2", "--quiet")
     assert ran.status == 0, ran.err
     readings = Counter(name for name, prompt in sums.read if prompt.startswith("before it come <"))
     # Where the panel writes the same again, the last prompt is stored already.
     assert readings["bob"] == readings["cyd"] == N < readings["ada"] < 2 * N
     assert fusion_of(place)["calls_per_question"] == 7
     sums.read.clear()
-    own = ("--fusion", "ada", "--panel", "ada", "--drafts", "3")
+    own = ("--fusion", "ada panel=ada drafts=3")
     ran = place.advisor(*command[:-1], "own", *own, "--quiet")
     assert ran.status == 0, ran.err
     assert Counter(name for name, _ in sums.read) == {"ada": 4 * N}
@@ -398,20 +398,19 @@ def test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say(place: Place, s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--fusion", "four"), "--fusion four: no candidate has this name; their names are ada, bob, cyd"),
-        (("--fusion", "ada", "--panel", "ada,four"), "--panel four: no candidate has this name"),
-        (("--panel", "ada"), "--panel ada has no effect without --fusion"),
-        (("--fusion", "ada", "--drafts", "0"), "--drafts 0: give"),
+        (("--fusion", "four"), "--fusion: no candidate has the name four; their names are ada, bob, cyd"),
+        (("--fusion", "ada panel=ada,four"), "--fusion: no candidate has the name four"),
+        (("--fusion", "ada drafts=0"), "--fusion: drafts=0: give a number from 1 to 100"),
+        (("--fusion", "ada rounds=11"), "--fusion: rounds=11: give a number from 1 to 10"),
+        (("--fusion", "ada rounds=2 drafts=2"), "rounds=2: models that write several drafts read none; leave one out"),
+        (("--fusion", "ada prompt=gone.j2"), "prompt gone.j2: it cannot be read"),
         (
-            ("--fusion", "ada", "--drafts", "2", "--rounds", "2"),
-            "--rounds 2: models that write several drafts read none; leave out",
-        ),
-        (("--fusion", "ada", "--fusion-prompt", "gone.j2"), "prompt gone.j2: it cannot be read"),
-        (
-            ("--fusion", "ada", "--fusion-prompt", "task.yaml"),
+            ("--fusion", "ada prompt=task.yaml"),
             "task.yaml: the template must use responses, and prompt; add what is missing",
         ),
-        (("--fusion", "ada", "--panel", ""), "--panel: no name is given; give candidates, or leave it out"),
+        (("--fusion", "ada panel="), "--fusion: panel=: give panel=NAME,... drafts=N rounds=N prompt=FILE"),
+        (("--fusion", "ada bob"), "--fusion: bob: give panel=NAME,... drafts=N rounds=N prompt=FILE"),
+        (("--fusion", ""), "--fusion '': give a candidate or best"),
         (("--fusion", "ada", "--no-verify"), "--fusion has no effect with --no-verify"),
     ],
 )

@@ -645,7 +645,7 @@ def test_a_judge_that_says_nothing_at_all_ends_the_run(place: Place, raw: Raw) -
 @pytest.mark.parametrize("judge", [SINGLE, PAIRWISE])
 def test_a_judge_scores_the_text_of_a_fusion_under_its_own_name(place: Place, raw: Raw, judge: dict[str, Any]) -> None:
     serve(raw, judge=by_length if judge is SINGLE else longer)
-    fusion = ("--fusion", "longest", "--panel", "short,medium")
+    fusion = ("--fusion", "longest panel=short,medium")
     ran = place.advisor("select", *prepare(place, raw, judge), *fusion, "--out", "run", "--quiet")
     assert ran.status == 0, ran.err
     found = result(place)

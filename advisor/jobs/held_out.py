@@ -19,7 +19,6 @@ from advisor.choose.profiled_pool import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters, with_chosen_set
 from advisor.config import BEST, RunConfig
 from advisor.jobs.fused import Fused, fuse
-from advisor.options.shared import split_names
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import TRIES, Cost, Limits, Profile, Selection
@@ -203,12 +202,12 @@ def _fusion(pool: ProfiledPool, voters: Sequence[str], config: RunConfig) -> Fus
     """The fusion that the options name, of the candidates that answered the dev questions; None without one."""
     if config.fusion is None:
         return None
-    wanted = split_names(config.panel or "") or voters
-    panel = [name for name in wanted if name in pool.complete]
-    writer = pool.best if config.fusion == BEST else config.fusion
+    line = config.fusion
+    panel = [name for name in line.panel or voters if name in pool.complete]
+    writer = pool.best if line.writer == BEST else line.writer
     if not panel or writer not in pool.complete:
         return None
-    return Fusion.of(panel, writer, config.drafts, config.rounds, config.writer_prompt)
+    return Fusion.of(panel, writer, line.drafts, line.rounds, line.template)
 
 
 def _fused(

@@ -280,36 +280,9 @@ class FusionOptions(Options, panel="Choosing and verifying"):
 
     fusion: str | None = option(
         None,
-        "Compare a fusion, too: this candidate, or best (on dev), writes one answer from the panel's drafts.",
+        "Compare a fusion, too: WRITER, a candidate or best (on dev), writes one answer from the drafts of a panel "
+        "(the voters). Behind it, in one text: panel=NAME,... drafts=N of each, rounds=N, prompt=FILE.",
         metavar="WRITER",
-        **VERIFIED,
-    )
-    panel: str | None = option(
-        None,
-        "Candidates that write drafts for --fusion. Default: the voters.",
-        metavar="NAME,...",
-        needs=("fusion", ()),
-        **VERIFIED,
-    )
-    drafts: int = option(
-        1,
-        "Drafts of each model of the panel; several are drawn at temperature 0.7.",
-        within=Range(least=1, most=100),
-        needs=("fusion", ()),
-        **VERIFIED,
-    )
-    rounds: int = option(
-        1,
-        "How often the panel writes; from the second time on it reads the drafts.",
-        within=Range(least=1, most=10),
-        needs=("fusion", ()),
-        **VERIFIED,
-    )
-    fusion_prompt: Path | None = option(
-        None,
-        "The writer's prompt, a Jinja2 template over prompt and responses.",
-        metavar="FILE",
-        needs=("fusion", ()),
         **VERIFIED,
     )
 

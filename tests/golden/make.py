@@ -140,7 +140,7 @@ def servers(case: Case) -> None:
 def fusion(case: Case) -> None:
     """A model that writes from the others' drafts."""
     with _servers():
-        case.select(*SUMS, "--fusion", "best", "--rounds", "2")
+        case.select(*SUMS, "--fusion", "best rounds=2")
         case.export()
 
 

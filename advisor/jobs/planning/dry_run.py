@@ -23,7 +23,6 @@ from advisor.jobs.planning.plan import (
     tokens_written,
 )
 from advisor.judge.judge import judging
-from advisor.options.shared import split_names
 from advisor.pool.fit import weights_here
 from advisor.profile.stored import Said, splits_of, stored_responses, unanswered
 from advisor.profile.turns import continued
@@ -133,19 +132,19 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     The dev questions choose the best model, and a panel or a writer that the options do not name. Each plan that
     depends on them is that of the model with which it costs most, with the most calls of any model.
     """
-    task, inference = config.held_out, config.inference
-    if config.fusion is None or task is None:
+    task, inference, fusion = config.held_out, config.inference, config.fusion
+    if fusion is None or task is None:
         return []
     by_name = {entry.name: entry for entry in config.candidates}
     are_priced = all(entry.price is not None and entry.price.of(1, 1) for entry in config.candidates)
-    named = split_names(config.panel or "")
+    named = fusion.panel
     # Later turns of conversations have the writer's own texts before them, which are as long as drafts.
-    n, drafts = len(task.examples), config.drafts * (len(named) or min(config.rules.max_voters, len(by_name)))
+    n, drafts = len(task.examples), fusion.drafts * (len(named) or min(config.rules.max_voters, len(by_name)))
     unknown = Profile("", tuple(Answer(each.id, UNKNOWN, None, 0.0, "unknown") for each in task.examples))
 
     def reads(count: int) -> _Prompts:
         """Prompts with so many drafts; without drafts these are the questions."""
-        asked = reading_task(task, config.writer_prompt, [unknown] * count) if count else task
+        asked = reading_task(task, fusion.template, [unknown] * count) if count else task
         return _Prompts(asked.examples, [count] * n, inference.limit(task), tokens_written(task, inference))
 
     def plan(role: str, name: str, prompts: _Prompts, count: int) -> dict[str, Any]:
@@ -163,11 +162,11 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     # Each cost counts the tokens of all prompts, so none is made that nothing needs.
     draw = {} if named else {name: cost(plan("", name, drawing, 0)) for name in by_name}
     panel = named or tuple(sorted(by_name, key=draw.__getitem__, reverse=True)[: config.rules.max_voters])
-    writers = tuple(by_name) if config.fusion == BEST else (config.fusion,)
+    writers = tuple(by_name) if fusion.writer == BEST else (fusion.writer,)
     plans = [most([plan("fusion, written by", name, reading, n) for name in writers])]
-    again = n * (config.rounds - 1)
+    again = n * (fusion.rounds - 1)
     plans += [plan("fusion, drafts read by", name, reading, again) for name in panel if again]
-    plans += [plan("fusion, drafts of", name, drawing, n * config.drafts) for name in panel if config.drafts > 1]
+    plans += [plan("fusion, drafts of", name, drawing, n * fusion.drafts) for name in panel if fusion.drafts > 1]
     return plans
 
 
