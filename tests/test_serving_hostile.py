@@ -68,6 +68,33 @@ def read(made: socket.socket) -> str:
     return found.decode()
 
 
+def test_a_body_that_drips_in_is_ended(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.serving.middleware.BODY_SECONDS", 0.3)
+    with connect(server, POST + b"Content-Length: 5000\r\n\r\n{") as made:
+        ended = threading.Event()
+
+        def drip() -> None:
+            while not ended.wait(0.05):
+                try:
+                    made.sendall(b"x")
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        answer = read(made)
+        ended.set()
+        thread.join()
+    assert answer.startswith("HTTP/1.1 408 ")
+    assert "the body of the request took too long" in answer
+
+
+def test_a_text_that_takes_longer_than_a_body_may_is_not_ended(sure: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("advisor.serving.middleware.BODY_SECONDS", 0.05)
+    with serving(sure, batch=Batch(draft=0)) as running:
+        assert len(running.client().completions.create(model="tiny", prompt="x", max_tokens=300).choices[0].text) > 99
+
+
 def complete(server: Running, **more: Any) -> Reply:
     return server.ask(COMPLETIONS, json.dumps({"model": "tiny", "prompt": "x", **more}))
 

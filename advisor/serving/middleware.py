@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -31,6 +32,8 @@ _PATHS = (
     *("/v1/completions", "/v1/chat/completions", "/v1/responses"),
     *("/v1/models", "/tokenize", "/health", "/metrics"),
 )
+BODY_SECONDS = 30.0
+"""The longest that the body of a request may take to arrive: what has arrived takes memory that others wait for."""
 _DISCARDED_BODIES = 16
 """A body that is too large is read and discarded up to this multiple of the limit: many clients read the response only
 after they have sent everything."""
@@ -157,11 +160,24 @@ class RequestMiddleware:
             await error_response(error)(scope, receive, send)
             return
         size = held = 0
+        is_whole, end = False, time.monotonic() + BODY_SECONDS
+
+        async def receive_in_time() -> Message:
+            nonlocal is_whole
+            # Behind the body comes only that the client has left, whenever that is.
+            left = None if is_whole else end - time.monotonic()
+            try:
+                message = await asyncio.wait_for(receive(), left)
+            except asyncio.TimeoutError:
+                text = "the body of the request took too long"
+                raise HTTPException(408, text, {"Connection": "close"}) from None
+            is_whole = not message.get("more_body", False)
+            return message
 
         # Counted while it arrives: a chunked body does not say its size before.
         async def receive_limited() -> Message:
             nonlocal size, held
-            message = await receive()
+            message = await receive_in_time()
             size += len(message.get("body", b""))
             if size <= self._max_body:
                 held, self._bodies = size, self._bodies + size - held
@@ -169,7 +185,7 @@ class RequestMiddleware:
                     raise HTTPException(503, "the requests of all clients take too much memory; try again later")
                 return message
             while message.get("more_body") and size <= _DISCARDED_BODIES * self._max_body:
-                message = await receive()
+                message = await receive_in_time()
                 size += len(message.get("body", b""))
             raise HTTPException(413, f"the body has more than {self._max_body} bytes, which is this server's limit")
 
