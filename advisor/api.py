@@ -52,7 +52,7 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
         import tqdm.auto  # noqa: F401
 
     from advisor.jobs.select import select_run
-    from advisor.options.keywords import from_python
+    from advisor.options.option import from_python
     from advisor.options.select import SelectOptions
     from advisor.progress import Progress
 

@@ -12,21 +12,14 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from advisor.commands.check import check
 from advisor.commands.command_line import GroupedOptions, with_options
-from advisor.commands.compare import compare
 from advisor.commands.doctor import doctor
-from advisor.commands.evaluate import evaluate
+from advisor.commands.finished_run import check, compare, evaluate, export, judge, report
 from advisor.commands.init import init
-from advisor.commands.judge import judge
-from advisor.commands.label import label
-from advisor.commands.lists import methods, tasks
+from advisor.commands.lists import methods, schema, tasks
 from advisor.commands.lm_eval import PASSED_ON, lm_eval
-from advisor.commands.profile import profile
-from advisor.commands.report import export, report
 from advisor.commands.run import run
-from advisor.commands.schema import schema
-from advisor.commands.select import select
+from advisor.commands.select import label, profile, select
 from advisor.commands.serve import serve
 from ensemble.common.garbage import collect_seldom
 from ensemble.errors import UniteError

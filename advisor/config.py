@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
-from advisor.options.check import CheckOptions
-from advisor.options.compare import CompareOptions
+from advisor.options.finished_run import CheckOptions, CompareOptions
 from advisor.options.option import Options
-from advisor.options.profile import ProfileOptions
-from advisor.options.select import SelectOptions
+from advisor.options.select import ProfileOptions, SelectOptions
 from advisor.options.shared import (
     ClusterOptions,
     DecodingOptions,

@@ -145,8 +145,8 @@ def read_result_json(folder: Path, data: bytes) -> None:
     """As ``report``, ``run``, ``serve``, ``evaluate`` and ``export`` read ``result.json``."""
     from advisor.jobs import evaluate as evaluation
     from advisor.jobs.export import export
-    from advisor.options.export import ExportOptions
-    from advisor.options.serve import ServeOptions
+    from advisor.options.finished_run import ExportOptions
+    from advisor.options.production import ServeOptions
     from advisor.running import models_to_run
     from advisor.running.strategy_to_run import plan_by_options
     from advisor.runs.run import Run

@@ -15,7 +15,7 @@ from tiny import save_member, tiny_model, unigram_tokenizer
 
 from advisor.config import InferenceConfig
 from advisor.jobs.provenance import of_run
-from advisor.options.serve import ServeOptions
+from advisor.options.production import ServeOptions
 from advisor.pool.fingerprint import Fingerprint, identify, model_of
 from advisor.pool.fit import check_candidates, need_of_model
 from advisor.pool.resources import device_of

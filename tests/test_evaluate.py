@@ -10,7 +10,7 @@ import pytest
 
 from advisor.jobs.evaluate import evaluation_config
 from advisor.jobs.response_methods import chosen
-from advisor.options.evaluate import EvaluateOptions
+from advisor.options.finished_run import EvaluateOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile

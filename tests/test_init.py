@@ -15,7 +15,7 @@ import yaml
 
 from advisor.commands import init
 from advisor.draft import task_text
-from advisor.options.init import InitOptions
+from advisor.options.setup import InitOptions
 from advisor.tasks import load_task
 
 if TYPE_CHECKING:

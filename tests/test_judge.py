@@ -23,7 +23,7 @@ from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
 from advisor.judge.prompts import CUT, LONGEST_RESPONSE, Shown, judge_task, verdict_of
 from advisor.judge.verdicts import Grade, Match, name_of_set
-from advisor.options.keywords import from_python
+from advisor.options.option import from_python
 from advisor.options.select import SelectOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress

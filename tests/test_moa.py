@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from advisor.jobs.evaluate import evaluation_config
 from advisor.jobs.fused import answered, reading_task
 from advisor.jobs.methods import Evaluator, MethodResult
-from advisor.options.evaluate import EvaluateOptions
+from advisor.options.finished_run import EvaluateOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Profile

@@ -14,23 +14,21 @@ import typer
 
 from advisor.cli import app, main
 from advisor.commands.command_line import with_options
-from advisor.commands.compare import compare
+from advisor.commands.finished_run import compare
 from advisor.commands.select import select
 from advisor.config import InferenceConfig
-from advisor.options.check import CheckOptions
-from advisor.options.compare import CompareOptions
-from advisor.options.doctor import DoctorOptions
-from advisor.options.evaluate import EvaluateOptions
-from advisor.options.export import ExportOptions
-from advisor.options.init import InitOptions
-from advisor.options.judge import JudgeRunOptions
-from advisor.options.label import LabelOptions
+from advisor.options.finished_run import (
+    CheckOptions,
+    CompareOptions,
+    EvaluateOptions,
+    ExportOptions,
+    JudgeRunOptions,
+    ReportOptions,
+)
 from advisor.options.option import Options, Panel, options_of
-from advisor.options.profile import ProfileOptions
-from advisor.options.report import ReportOptions
-from advisor.options.run import RunOptions
-from advisor.options.select import SelectOptions
-from advisor.options.serve import ServeOptions
+from advisor.options.production import RunOptions, ServeOptions
+from advisor.options.select import LabelOptions, ProfileOptions, SelectOptions
+from advisor.options.setup import DoctorOptions, InitOptions
 from ensemble.errors import InputError
 
 RUN = Path("runs/x")

@@ -16,7 +16,7 @@ from servers import Raw, completion, models, raw_server
 from sharing import demo_cache
 
 from advisor import cli
-from advisor.options.serve import ServeOptions
+from advisor.options.production import ServeOptions
 from advisor.profile.asked_model import LocalModel
 from advisor.profile.loaded_models import LoadedModels
 from advisor.profile.loader import load_ensemble

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field, field_validator
 
-from advisor.commands.schema import SCHEMAS, schema
+from advisor.commands.lists import SCHEMAS, schema
 from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel
 from advisor.runs.schema.result import CandidateFigures, EnsembleResult, MemberFigures, StrategyFigures
 from ensemble.common.schema import (

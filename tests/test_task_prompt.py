@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.options.run import RunOptions
+from advisor.options.production import RunOptions
 from advisor.running.plan import answer_reader
 from advisor.running.task_prompt import TaskPrompt, prompt_of
 from advisor.serving.errors import RequestError

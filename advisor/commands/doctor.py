@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from advisor.commands.command_line import print_json
-from advisor.options.doctor import DoctorOptions
+from advisor.options.setup import DoctorOptions
 
 
 def doctor(options: DoctorOptions) -> None:

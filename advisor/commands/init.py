@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from advisor.options.init import InitOptions
+from advisor.options.setup import InitOptions
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from advisor.commands.command_line import for_output
-from advisor.options.run import RunOptions
+from advisor.options.production import RunOptions
 from ensemble.errors import InputError, UniteError
 
 if TYPE_CHECKING:

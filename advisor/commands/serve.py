@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from advisor.options.serve import ServeOptions
+from advisor.options.production import ServeOptions
 from ensemble.common.garbage import keep_present
 
 

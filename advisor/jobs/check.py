@@ -29,7 +29,7 @@ from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session
 from advisor.jobs.task_of_run import with_task_of
 from advisor.judge.judged_profiler import open_profiler
-from advisor.options.check import CheckOptions
+from advisor.options.finished_run import CheckOptions
 from advisor.pool.weights import EQUAL
 from advisor.profile.turns import conversation_end
 from advisor.progress import Progress

@@ -22,7 +22,7 @@ from advisor.jobs.planning.judging import say_judging
 from advisor.jobs.session import open_session, with_devices
 from advisor.jobs.task_of_run import with_task_of
 from advisor.judge.verdicts import name_of_set
-from advisor.options.evaluate import EvaluateOptions
+from advisor.options.finished_run import EvaluateOptions
 from advisor.options.shared import split_names
 from advisor.pool.weights import FROM_DEV
 from advisor.progress import Progress

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from advisor.jobs.compose import check_unchanged_files, compose, write_compose
 from advisor.jobs.litellm import FILE, handed_over
-from advisor.options.export import ExportOptions
+from advisor.options.finished_run import ExportOptions
 from advisor.progress import Progress
 from advisor.running.models_to_run import check_servers
 from advisor.running.plan import StrategyPlan, plan_json

@@ -18,7 +18,7 @@ from advisor.judge.corrected import (
     corrected_mean,
     speaks_to_judge,
 )
-from advisor.options.judge import JudgeRunOptions
+from advisor.options.finished_run import JudgeRunOptions
 from advisor.progress import Progress
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result

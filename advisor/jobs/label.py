@@ -35,8 +35,7 @@ from advisor.jobs.held_out import prices_of
 from advisor.jobs.label_table import LabelTable, label_columns, read_table, write_table
 from advisor.jobs.result_json import Outcome, task_info
 from advisor.jobs.session import open_session, with_devices
-from advisor.options.label import LabelOptions
-from advisor.options.select import SelectOptions
+from advisor.options.select import LabelOptions, SelectOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import ALPHA, Decision, Profile, Selection

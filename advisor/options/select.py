@@ -1,17 +1,17 @@
-"""The options of ``advisor select``."""
+"""The options of the commands that ask the candidates of a pool: select, profile, label."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from advisor.options.option import Options, Source, option
-from advisor.options.profile import DryRunOptions
+from advisor.options.option import Options, Range, Source, changed, option
 from advisor.options.shared import (
     ANSWERS,
     MEANS,
     MODELS,
     CacheOptions,
+    ClusterOptions,
     DecodingOptions,
     FusionOptions,
     InferenceOptions,
@@ -25,6 +25,37 @@ from advisor.options.shared import (
     SeedOptions,
     VerificationOptions,
 )
+from ensemble.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRunOptions(Options, panel="Files and output"):
+    """Looking before a run."""
+
+    dry_run: bool = option(False, "Show prompts, token counts, memory and price; run nothing.", **MODELS, **MEANS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions(Options, panel="Models and questions"):
+    """Which questions of a task."""
+
+    split: str = option("dev", "The split to profile on.", **MODELS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(
+    OutputOptions,
+    DryRunOptions,
+    CacheOptions,
+    ClusterOptions,
+    InferenceOptions,
+    SeedOptions,
+    JudgeOptions,
+    QuestionOptions,
+    SplitOptions,
+    PoolOptions,
+):
+    """Of ``advisor profile``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +71,16 @@ class LogChoiceOptions(Options, panel="Models and questions"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoVerifyOptions(Options, panel="Choosing and verifying"):
-    """Leaving work out."""
+class WholeRunOptions(Options, panel="Files and output"):
+    """What is left out, numbers instead of models, and where the result goes."""
 
-    no_verify: bool = option(False, "Do not run the set on held-out questions.", unless=("labels",), **MODELS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceOptions(Options, panel="Files and output"):
-    """Numbers instead of models, and where the result goes."""
-
+    no_verify: bool = option(
+        False,
+        "Do not run the set on held-out questions.",
+        panel="Choosing and verifying",
+        unless=("labels",),
+        **MODELS,
+    )
     scores: Path | None = option(None, "A file with numbers, instead of models that run.", panel="Models and questions")
     out: Path | None = option(None, "The run folder. Default: runs/TASK.", **MEANS)
     force: bool = option(False, "Replace a run with other settings in this folder.", **MEANS)
@@ -60,8 +91,7 @@ class SelectOptions(
     OutputOptions,
     DryRunOptions,
     CacheOptions,
-    SourceOptions,
-    NoVerifyOptions,
+    WholeRunOptions,
     InferenceOptions,
     DecodingOptions,
     FusionOptions,
@@ -81,3 +111,66 @@ class SelectOptions(
     def source(self) -> Source:
         """Where the answers come from."""
         return "models" if self.scores is None and not self.logs else "logs" if self.scores is None else "scores"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(LabelsOptions, panel="Files and output"):
+    """The table, and what is in it."""
+
+    labels: Path | None = changed(
+        LabelsOptions,
+        "labels",
+        help="A table of an earlier call with labels of the round `choose`: add the round `verify`.",
+    )
+    accuracy: int = option(
+        0,
+        "Also this many of the questions on which the answers agree, without which no accuracy is known.",
+        panel="Choosing and verifying",
+        needs=("labels", ()),
+        within=Range(least=0),
+    )
+    out: Path | None = option(
+        None, "The table, .csv or .jsonl.", metavar="FILE", shown_default="labels.csv, or --labels", **MEANS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(
+    OutputOptions,
+    CacheOptions,
+    TableOptions,
+    InferenceOptions,
+    LimitsOptions,
+    LogChoiceOptions,
+    LogsOptions,
+    SeedOptions,
+    QuestionOptions,
+    PoolOptions,
+):
+    """Of ``advisor label``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.table.suffix not in (".csv", ".jsonl"):
+            raise InputError(f"--out {self.table}: give a file that ends in .csv or .jsonl")
+        # Labels take hours.
+        if self.table != self.labels and self.table.exists():
+            raise InputError(
+                f"--out {self.table}: it exists, and may have labels; give it as --labels, or give another --out"
+            )
+
+    @property
+    def source(self) -> Source:
+        """Where the answers come from."""
+        return "logs" if self.logs else "models"
+
+    @property
+    def table(self) -> Path:
+        """The file that is written."""
+        return self.out or self.labels or Path("labels.csv")
+
+    @property
+    def of_select(self) -> SelectOptions:
+        """The same options of ``select``."""
+        names = {field.name for field in fields(self)} & {field.name for field in fields(SelectOptions)} - {"out"}
+        return SelectOptions(**{name: getattr(self, name) for name in names})

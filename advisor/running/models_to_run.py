@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.config import InferenceConfig, check_decodes, read_judges
-from advisor.options.chosen import ChosenOptions
-from advisor.options.on_run import AgainOptions
+from advisor.options.finished_run import AgainOptions
+from advisor.options.production import ChosenOptions
 from advisor.options.shared import LoadingOptions, ServerOptions
 from advisor.pool.checks import check_device, check_set
 from advisor.pool.placement import place_models

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.options.chosen import ChosenOptions
+from advisor.options.production import ChosenOptions
 from advisor.options.shared import StrategyOptions
 from advisor.profile.loader import ALONE
 from advisor.running.models_to_run import (

@@ -19,7 +19,7 @@ from ensemble.errors import InputError
 from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
-    from advisor.options.chosen import ChosenOptions
+    from advisor.options.production import ChosenOptions
     from ensemble.models.served_task import PromptTemplate
     from ensemble.models.spec import EnsembleSpec
 

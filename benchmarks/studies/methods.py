@@ -23,7 +23,7 @@ from advisor.jobs.methods import Evaluator
 from advisor.jobs.result_json import result_of, samples_of
 from advisor.jobs.select import run
 from advisor.jobs.session import open_session
-from advisor.options.evaluate import EvaluateOptions
+from advisor.options.finished_run import EvaluateOptions
 from advisor.options.select import SelectOptions
 from advisor.progress import Progress
 from advisor.runs.run import Run

@@ -1,4 +1,4 @@
-"""The options of ``advisor init``."""
+"""The options of the commands that prepare a run: init, doctor."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.options.option import Options, argument, changed, option
-from advisor.options.shared import CodeOptions
+from advisor.options.shared import (
+    CacheOptions,
+    CodeOptions,
+    InferenceOptions,
+    LimitsOptions,
+    OutputOptions,
+    PoolOptions,
+    QuestionOptions,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataArgument(Options):
-    """The data of a task."""
-
-    data: tuple[str, ...] = argument("A file, a file for dev and one for held-out, a folder, or a hub id.", "DATA...")
-
-
-@dataclass(frozen=True, kw_only=True)
-class InitOptions(DataArgument):
+class InitOptions(Options):
     """Of ``advisor init``."""
 
+    data: tuple[str, ...] = argument("A file, a file for dev and one for held-out, a folder, or a hub id.", "DATA...")
     out: Path | None = option(None, "The task file.", metavar="FILE", shown_default="NAME.yaml")
     name: str | None = option(None, "The task's name. Default: from the data.")
     question: str | None = option(None, "The question.", metavar="COLUMN")
@@ -33,3 +35,14 @@ class InitOptions(DataArgument):
     allow_code_execution: bool = changed(
         CodeOptions, "allow_code_execution", help="Run the programs of the data to score its references."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions(CacheOptions, QuestionOptions, PoolOptions):
+    """Of ``advisor doctor``."""
+
+    max_models: int = changed(LimitsOptions, "max_models")
+    max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")
+    device: str = changed(InferenceOptions, "device")
+    dtype: str = changed(InferenceOptions, "dtype")
+    as_json: bool = changed(OutputOptions, "as_json")

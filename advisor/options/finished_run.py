@@ -1,0 +1,229 @@
+"""The options of the commands on finished runs: check, evaluate, judge, report, export, compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from advisor.options.option import Options, Range, Source, argument, changed, option
+from advisor.options.select import SplitOptions
+from advisor.options.shared import (
+    CacheOptions,
+    InferenceOptions,
+    JudgeOptions,
+    LoadingOptions,
+    LogsOptions,
+    OutputOptions,
+    QuestionOptions,
+    SeedOptions,
+    ServerOptions,
+    StrategyOptions,
+    TaskOptions,
+    WeightOptions,
+)
+from advisor.records import FIGURE_CONFIDENCE, alpha_of
+from ensemble.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunArgument(Options):
+    """A run folder."""
+
+    run: Path = argument("A run folder.", "RUN")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument, panel="Running models"):
+    """How the models of a run answer again."""
+
+    max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")
+    batch_size: int | None = changed(InferenceOptions, "batch_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(
+    OutputOptions,
+    CacheOptions,
+    AgainOptions,
+    LogsOptions,
+    StrategyOptions,
+    SeedOptions,
+    QuestionOptions,
+    RunArgument,
+    panel="Choosing and verifying",
+):
+    """Of ``advisor check``."""
+
+    min_gain: float | None = option(
+        None,
+        "The least gain that pays. Default: as in the run, or 0.",
+        metavar="POINTS",
+        within=Range(least=0, most=100, unit="points"),
+    )
+    task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
+    split: str = changed(SplitOptions, "split", default="held_out", help="The split with fresh questions.")
+    limit: int | None = changed(
+        TaskOptions,
+        "limit",
+        help="The number of fresh questions.",
+        shown_default="100; all of a log",
+        sources=("models", "logs"),
+    )
+    seed: int = changed(SeedOptions, "seed", help="Another seed draws other fresh questions.")
+    max_new_tokens: int | None = changed(
+        AgainOptions, "max_new_tokens", help="The maximum number of tokens of a response. Default: as in the run."
+    )
+
+    @property
+    def source(self) -> Source:
+        """Where the answers come from."""
+        return "logs" if self.logs else "models"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodsOptions(Options, panel="Decoding"):
+    """What is evaluated."""
+
+    methods: str = option("unite,voting", "Names with commas between them; see advisor methods.")
+    members: str = option(
+        "", "Candidates of the run with commas between them, the primary first. Default: the chosen set."
+    )
+    settings: tuple[str, ...] = option((), "An option of a method.", "--set", metavar="METHOD.NAME=VALUE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(
+    OutputOptions,
+    CacheOptions,
+    AgainOptions,
+    WeightOptions,
+    SeedOptions,
+    JudgeOptions,
+    QuestionOptions,
+    MethodsOptions,
+    RunArgument,
+):
+    """Of ``advisor evaluate``."""
+
+    task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
+    split: str = changed(SplitOptions, "split", default="held_out", help="The split to evaluate on.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeRunOptions(OutputOptions, RunArgument):
+    """Of ``advisor judge``."""
+
+    labels: Path | None = option(
+        None,
+        "A table with the columns id, model and label: the scores that people give.",
+        metavar="FILE",
+        panel="Judge",
+    )
+
+
+ReportFormat = Literal["html", "md", "csv", "latex"]
+ReportTable = Literal["leaderboard", "strategies"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Options):
+    """Of ``advisor report``."""
+
+    run: Path = argument("A run folder, or a folder with several.", "RUN")
+    form: ReportFormat = option(
+        "html",
+        "Markdown of the decision (md), a table (csv) or all tables (latex), to standard output.",
+        "--format",
+        metavar="<html|md|csv|latex>",
+        one_of=get_args(ReportFormat),
+    )
+    table: ReportTable = option(
+        "leaderboard",
+        "The table of --format csv.",
+        metavar="<leaderboard|strategies>",
+        one_of=get_args(ReportTable),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.table != "leaderboard" and self.form != "csv":
+            raise InputError("--table goes with --format csv; leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(ServerOptions, StrategyOptions, RunArgument):
+    """Of ``advisor export``."""
+
+    folder: Path = argument("A new or empty folder, or an earlier export.", "FOLDER")
+    push: str | None = option(None, "Push it to the hub under this id.", metavar="ID")
+    public: bool = option(False, "Make the new model of --push public.", needs=("push", ()))
+    compose: bool = option(False, "Also write files for Docker Compose: the server, vLLM and Prometheus.")
+    target: str | None = option(
+        None,
+        "Write the strategy as configuration of LiteLLM's proxy instead.",
+        "--as",
+        metavar="litellm",
+        one_of=("litellm",),
+        unless=("push", "compose"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # An export contacts no server; these files make another program do so.
+        if self.allow_server and not self.compose and self.target is None:
+            raise InputError("--allow-server has no effect without --compose or --as; add one of them, or leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateOptions(SeedOptions, panel="Choosing and verifying"):
+    """What is compared, what counts as a difference, and when the command fails."""
+
+    models: tuple[str, ...] = argument(
+        "Run folders or logs, each with #MODEL if it has several; with --logs, models of these logs. "
+        "The first is the baseline.",
+        "A B",
+        (),
+    )
+    confidence: float = option(
+        FIGURE_CONFIDENCE,
+        "Confidence of the intervals and tests of differences.",
+        within=Range(above=0, below=1, unit="a number", example=FIGURE_CONFIDENCE),
+    )
+    margin: float = option(
+        1.0, "Points within which models count as equal.", within=Range(above=0, most=100, unit="points")
+    )
+    fail_if_worse: float | None = option(
+        None,
+        "End with status 3 if a model is shown to be worse than the first by more than these points.",
+        metavar="POINTS",
+        within=Range(least=0, most=100, unit="points"),
+    )
+    fail_if_unsure: bool = option(
+        False,
+        "With --fail-if-worse: also fail if the questions are too few to tell.",
+        needs=("fail_if_worse", ()),
+    )
+    html: Path | None = option(None, "Also write a page.", panel="Files and output", metavar="FILE")
+
+    @property
+    def alpha(self) -> float:
+        """The probability that the truth is beyond one end of an interval."""
+        return alpha_of(self.confidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(OutputOptions, LogsOptions, GateOptions):
+    """Of ``advisor compare``."""
+
+    quiet: bool = changed(OutputOptions, "quiet", help="Show no notes on what was left out of the logs.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Before the logs are read, which can take a minute.
+        if self.html is not None and (self.html.is_dir() or not self.html.absolute().parent.is_dir()):
+            raise InputError(f"--html {self.html}: give the name of a file in a folder that exists")
+        if not (self.models or self.logs):
+            raise InputError(
+                "nothing to compare; give two run folders or logs, or --logs with the logs of several models"
+            )
