@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.record import LogOptions
+from advisor.logs.scores import ScoreReader, read_meanings
 from advisor.logs.scoring import Scoring
 from advisor.options.finished_run import CheckOptions, CompareOptions
 from advisor.options.option import Options
@@ -290,6 +291,10 @@ class LogsConfig(LogsOptions, SeedOptions):
             columns=columns,
         )
 
+    @cached_property
+    def _meanings(self) -> dict[str, float]:
+        return {} if self.score_map is None else read_meanings(self.score_map)
+
     def join(
         self,
         paths: Sequence[str],
@@ -310,7 +315,7 @@ class LogsConfig(LogsOptions, SeedOptions):
         try:
             return join_logs(
                 paths,
-                replace(self.options, needs_score=needs_score),
+                replace(self.options, needs_score=needs_score, scores=ScoreReader(self._meanings)),
                 models=models,
                 scoring=self.scoring,
                 notes=notes,

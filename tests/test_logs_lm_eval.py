@@ -290,7 +290,7 @@ def test_a_target_that_is_a_list_of_answers_accepts_all(tmp_path: Path) -> None:
 
 
 def test_scores_outside_0_to_1_are_no_scores_and_are_counted(tmp_path: Path) -> None:
-    bad = [line(n, exact_match=value) for n, value in enumerate([7, float("nan"), "yes", None, {}])]
+    bad = [line(n, exact_match=value) for n, value in enumerate([7, float("nan"), "maybe", None, {}])]
     records, notes = read("lm_eval", write(tmp_path, line(9), *bad))
     assert [record.score for record in records] == [1.0] + [None] * 5
     assert any("5 records have no score exact_match,strict between 0 and 1" in note for note in notes)

@@ -86,7 +86,7 @@ def test_cells_of_another_form_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_pool_without_usable_answers_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, {**LINE, "models": {"small": ["2", "yes", 3]}})
+    path = write(tmp_path, {**LINE, "models": {"small": ["2", "maybe", 3]}})
     with pytest.raises(InputError, match=r"sums\.jsonl:1: no record of this log can be used: a model's answer"):
         records(path)
 

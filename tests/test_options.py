@@ -154,6 +154,7 @@ def test_an_option_for_models_is_refused_where_none_runs(name: str, value: objec
 LOGS_ONLY = {
     "metric": "number",
     "column": ("question=q",),
+    "score_map": "yes=1",
 }
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.record import LogOptions, LogRecord, usable
 from advisor.logs.scores import no_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
 from advisor.logs.values import (
@@ -26,7 +26,6 @@ from advisor.logs.values import (
     score_of,
     text_of,
     texts_of,
-    usable,
 )
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines, json_object

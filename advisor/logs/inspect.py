@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.record import LogOptions, LogRecord, usable
 from advisor.logs.scores import choose_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
 from advisor.logs.values import (
@@ -34,7 +34,6 @@ from advisor.logs.values import (
     score_of,
     text_of,
     texts_of,
-    usable,
 )
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members

@@ -194,10 +194,19 @@ def join_logs(
         InputError: A log cannot be read; no model matches a name; there are several evaluations; the models share no
             question; or a log has neither scores nor responses.
     """
-    options, notes = options or LogOptions(), Notes() if notes is None else notes
+    notes = Notes() if notes is None else notes
+    options = replace(options or LogOptions(), is_rescored=scoring is not None)
     sources = find_sources(paths, notes)
     named = {Path(path).absolute() for path in paths}
-    reading = _read(_records(sources, options, notes, named), models, options.evaluation, notes)
+    try:
+        reading = _read(_records(sources, options, notes, named), models, options.evaluation, notes)
+    except InputError:
+        # What cannot be read is often the reason.
+        if options.needs_score:
+            options.scores.check(notes)
+        raise
+    if options.needs_score:
+        options.scores.check(notes)
     _part(reading)
     kept = _kept(reading, models, notes)
     common = _common(reading, kept, notes)
@@ -433,13 +442,22 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
                 of=name,
             )
     without = set().union(*missing.values())
+    lacking = {name: len(numbers) for name, numbers in missing.items() if numbers}
     if without:
-        lacking = {name: len(numbers) for name, numbers in missing.items() if numbers}
         notes.append(f"left out, because a score is missing: {counted(len(without), 'question')}: {_some(lacking)}")
     if len(without) == len(common):
         # Also if each model lacks only some of the scores.
         raise InputError("no question has a score of every model; leave out the models whose logs lack scores")
-    return [number for number in common if number not in without]
+    rest = [number for number in common if number not in without]
+    left = {
+        answer.score for name in kept for number in rest for answer in reading.models[name].answers[number].values()
+    }
+    if without and len(left) == 1:
+        raise InputError(
+            f"all scores of the logs are {left.pop():g}, and {counted(len(without), 'question')} lack one: "
+            f"{_some(lacking)}; perhaps only one outcome can be read: correct the logs"
+        )
+    return rest
 
 
 def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], scoring: Scoring, notes: Notes) -> None:

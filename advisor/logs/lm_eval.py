@@ -29,10 +29,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.record import LogOptions, LogRecord, usable
 from advisor.logs.scores import no_score, note_others, note_unscored
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.values import check_name, count_of, object_at, score_of, text_of, texts_of, usable
+from advisor.logs.values import check_name, count_of, object_at, text_of, texts_of
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines, json_object
 from ensemble.errors import InputError
@@ -118,7 +118,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         several += len(draws) > 1 and not apart
         for draw, response in enumerate(draws if apart else draws[:1]):
             value = scores[draw] if apart and isinstance(scores, list) else scores
-            score = None if metric in lower else score_of(value)
+            score = None if metric in lower or value is None else options.scores.read(value, model)
             unscored += score is None
             found = extracted[draw] if apart and isinstance(extracted, list) and len(extracted) > draw else extracted
             yield LogRecord(

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.record import LogOptions, LogRecord, usable
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.values import check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.logs.values import check_name, count_of, score_of, text_of, texts_of
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines
 
@@ -49,8 +49,8 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
                 known.add(check_name(model, place))
             is_cell = isinstance(cell, list) and len(cell) == 3
             extracted, score, length = cell if is_cell else (None, None, None)
-            right = score_of(score)
-            if right is None and (options.needs_score or not is_cell):
+            right = options.scores.read(score, model) if options.needs_score and is_cell else score_of(score)
+            if right is None and not options.is_rescored and (options.needs_score or not is_cell):
                 yield LeftOut("a model's answer is not a list of text, score between 0 and 1, and length", place)
                 continue
             yield LogRecord(

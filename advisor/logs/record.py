@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
+
+from advisor.logs.scores import ScoreReader
+from advisor.tables.rows import LeftOut
+from advisor.tables.streams import Notes
+from ensemble.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,8 @@ class LogOptions:
         columns: For tables, the column of each role; see :mod:`advisor.logs.table`.
         model_columns: For tables with one column per model, globs of these columns.
         needs_score: Whether a response must have a score, or a reference for it: not where labels will give it.
+        is_rescored: Whether a metric scores the responses again, so that a response without a score is kept.
+        scores: Reads the scores, and counts those that it cannot read.
     """
 
     score: str | None = None
@@ -83,3 +91,28 @@ class LogOptions:
     columns: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     model_columns: tuple[str, ...] = ()
     needs_score: bool = True
+    is_rescored: bool = False
+    scores: ScoreReader = field(default_factory=ScoreReader, compare=False)
+
+
+def usable(path: Path, found: Iterable[LogRecord | LeftOut], notes: Notes) -> Iterator[LogRecord]:
+    """The records of a file without those that are left out, which are counted in one note for each reason.
+
+    Raises:
+        InputError: The file has no record that can be used.
+    """
+    left: dict[str, tuple[int, str]] = {}
+    kept = 0
+    for record in found:
+        if isinstance(record, LogRecord):
+            kept += 1
+            yield record
+        else:
+            count, first = left.get(record.reason, (0, record.place))
+            left[record.reason] = (count + 1, first)
+    if not kept:
+        reason, place = next(((reason, first) for reason, (_, first) in left.items()), ("it is empty", str(path)))
+        raise InputError(f"{place}: no record of this log can be used: {reason}; give another file")
+    for reason, (count, first) in left.items():
+        what = "1 record is" if count == 1 else f"{count:,} records are"
+        notes.append(f"{path}: {what} left out: {reason}; the first is {first}")

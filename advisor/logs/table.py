@@ -25,9 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.logs.record import LogOptions, LogRecord
+from advisor.logs.record import LogOptions, LogRecord, usable
 from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.values import CUT, amount_of, check_name, count_of, score_of, text_of, texts_of, usable
+from advisor.logs.values import CUT, amount_of, check_name, count_of, text_of, texts_of
 from advisor.records import fits
 from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
 from advisor.tables.streams import Notes
@@ -67,16 +67,6 @@ OF_ALL_LOGS = ("models", "cluster", "evaluation")
 _THOUGHTS = ("thinking", "thinking_length", "thinking_tokens")
 _COSTS = ("prompt_tokens", "seconds", "dollars")
 _PER_MODEL = ("model", "response", "extracted", "score", "length", "tokens", *_COSTS, *_THOUGHTS, "finish")
-_TRUTH = {
-    "true": 1.0,
-    "yes": 1.0,
-    "correct": 1.0,
-    "right": 1.0,
-    "false": 0.0,
-    "no": 0.0,
-    "incorrect": 0.0,
-    "wrong": 0.0,
-}
 
 
 def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
@@ -92,8 +82,8 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
     _check_enough(source.path, names, columns, models, options)
     if options.cluster in names:
         columns = {**columns, "cluster": options.cluster}
-    rows = partial(_wide, needs_score=options.needs_score) if models else _long
-    return usable(source.path, rows(source.path, columns, models, notes), notes)
+    rows = _wide if models else _long
+    return usable(source.path, rows(source.path, columns, models, options, notes), notes)
 
 
 def _is_table(file: LogFile) -> bool:
@@ -185,13 +175,13 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
 
 
 def _long(
-    path: Path, columns: Mapping[str, str], _models: Sequence[str], notes: Notes
+    path: Path, columns: Mapping[str, str], _models: Sequence[str], options: LogOptions, notes: Notes
 ) -> Iterator[LogRecord | LeftOut]:
     stem, known, ids = stem_of(path), set[str](), set[str]()
     # Without these columns all rows are one model's, and each question occurs once.
     is_one_model = not columns.keys() & {"model", "draw"}
     for row in rows_of(path, list(dict.fromkeys(columns.values())), notes):
-        record = row if isinstance(row, LeftOut) else _record(row, columns, stem)
+        record = row if isinstance(row, LeftOut) else _record(row, columns, stem, options)
         if is_one_model and isinstance(record, LogRecord):
             if record.id in ids and "id" in columns:
                 raise InputError(
@@ -204,12 +194,12 @@ def _long(
         yield record
 
 
-def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | LeftOut:
+def _record(row: Row, columns: Mapping[str, str], stem: str, options: LogOptions) -> LogRecord | LeftOut:
     """The record of a row in the long form."""
     value = partial(_value, row[0], columns)
     question = _question(row, columns, None)
     model = stem if "model" not in columns else _text(value("model"))
-    score, said = _score(value("score")), _completion(value("response"))
+    said = _completion(value("response"))
     response = _text(value("response")) if said is None else said.choices[0].text
     dollars = amount_of(_number(value("dollars")))
     thinking = _text(value("thinking")) or (said.choices[0].thinking if said else None)
@@ -218,11 +208,16 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
         return question
     if model is None:
         return LeftOut("the model's name is missing", row[1])
-    if "score" in columns and score is None:
-        if (number := _number(value("score"))) is not None and 1 < number <= 100:
+    score = None
+    if "score" in columns and not options.is_rescored:
+        given = value("score")
+        number = None if options.scores.is_score(given) else _number(given)
+        if number is not None and 1 < number <= 100:
             # To leave out only the scores above 1 would leave the wrong answers.
             raise InputError(f"{row[1]}: the score {number:g} is above 1; divide the scores of the table by 100")
-        return LeftOut("its score is not between 0 and 1, true or false", row[1])
+        score = options.scores.read(given, model)
+        if score is None:
+            return LeftOut("its score is not between 0 and 1, true or false", row[1])
     return replace(
         question,
         model=model,
@@ -246,16 +241,21 @@ def _record(row: Row, columns: Mapping[str, str], stem: str) -> LogRecord | Left
 
 
 def _wide(
-    path: Path, columns: Mapping[str, str], models: Sequence[str], notes: Notes, *, needs_score: bool
+    path: Path, columns: Mapping[str, str], models: Sequence[str], options: LogOptions, notes: Notes
 ) -> Iterator[LogRecord | LeftOut]:
     # Read twice: only all values together tell whether they are scores.
-    are_scores = needs_score and all(
-        value is None or _score(value) is not None
+    values = [
+        value
         for row in rows_of(path, models, [])
         if not isinstance(row, LeftOut)
         for value in row[0].values()
-    )
-    if needs_score and not are_scores and "reference" not in columns:
+        if value is not None
+    ]
+    read = sum(options.scores.is_score(value) for value in values)
+    # Without a reference, responses could not be scored: if many values are scores, the others cannot be read.
+    is_many = "reference" not in columns and not options.is_rescored and 5 * read > len(values)
+    are_scores = options.needs_score and (read == len(values) or is_many)
+    if options.needs_score and not are_scores and "reference" not in columns:
         raise InputError(f"{path}: no column is known for the reference of the responses; give --column reference=NAME")
     what = "scores" if are_scores else "responses"
     notes.append(f"{path}: the columns of the {len(models)} models have {what}, by their values")
@@ -271,10 +271,10 @@ def _wide(
             value = row[0][model]
             if not are_scores:
                 yield replace(question, model=model, response=_text(value) or "")
-            elif value is None:
+            elif (score := options.scores.read(value, model)) is None:
                 yield LeftOut("a model has no score", row[1])
             else:
-                yield replace(question, model=model, score=_score(value))
+                yield replace(question, model=model, score=score)
 
 
 def _question(row: Row, columns: Mapping[str, str], fallback: str | None) -> LogRecord | LeftOut:
@@ -326,12 +326,6 @@ def _value(row: Mapping[str, Any], columns: Mapping[str, str], role: str) -> Any
 
 def _text(value: Any) -> str | None:
     return str(value).lower() if isinstance(value, bool) else text_of(value)
-
-
-def _score(value: Any) -> float | None:
-    if isinstance(value, str) and value.strip().lower() in _TRUTH:
-        return _TRUTH[value.strip().lower()]
-    return score_of(_number(value) if isinstance(value, str) else value)
 
 
 def _number(value: Any) -> float | None:

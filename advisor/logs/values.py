@@ -1,15 +1,10 @@
-"""Values of untrusted logs: what can be used of them, and how many records are left out."""
+"""Values of untrusted logs: what can be used of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
-from advisor.logs.record import LogRecord
-from advisor.tables.rows import LeftOut
-from advisor.tables.streams import Notes
 from ensemble.errors import InputError
 
 LONGEST_NAME = 500
@@ -84,26 +79,3 @@ def check_name(name: str, place: str) -> str:
             "correct the log"
         )
     return name
-
-
-def usable(path: Path, found: Iterable[LogRecord | LeftOut], notes: Notes) -> Iterator[LogRecord]:
-    """The records of a file without those that are left out, which are counted in one note for each reason.
-
-    Raises:
-        InputError: The file has no record that can be used.
-    """
-    left: dict[str, tuple[int, str]] = {}
-    kept = 0
-    for record in found:
-        if isinstance(record, LogRecord):
-            kept += 1
-            yield record
-        else:
-            count, first = left.get(record.reason, (0, record.place))
-            left[record.reason] = (count + 1, first)
-    if not kept:
-        reason, place = next(((reason, first) for reason, (_, first) in left.items()), ("it is empty", str(path)))
-        raise InputError(f"{place}: no record of this log can be used: {reason}; give another file")
-    for reason, (count, first) in left.items():
-        what = "1 record is" if count == 1 else f"{count:,} records are"
-        notes.append(f"{path}: {what} left out: {reason}; the first is {first}")

@@ -163,6 +163,14 @@ class LogsOptions(Options, panel="Logs"):
         **LOGS,
     )
 
+    score_map: str | None = option(
+        None,
+        "What the scores of logs mean that are no numbers from 0 to 1, for example correct=1,incorrect=0,=0; an empty "
+        "value is an empty cell.",
+        metavar="VALUE=SCORE,...",
+        **LOGS,
+    )
+
     def columns(self) -> dict[str, str]:
         """The names of columns and fields by role, from ``ROLE=NAME`` each."""
         columns: dict[str, str] = {}

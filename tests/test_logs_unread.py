@@ -1,0 +1,109 @@
+"""Scores of logs that cannot be read: refused where one outcome may be what is not read, and said for each model."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+
+N = 60
+MODELS = {"alpha": 0.7, "beta": 0.6}
+VALUES = [
+    *(("1", ""), ("1", "-1"), ("1", "-"), ("correct", ""), ("yes", ""), ("1", "N/A"), ("TRUE", ""), ("1.0", "nan")),
+    *(("correct", "-"), ("right", "null"), ("True", "None"), ("PASS", "FAIL"), ("", "0"), ("x", "false")),
+]
+"""How a right and a wrong answer are written; one of the two or both cannot be read."""
+
+
+def outcomes() -> dict[str, list[bool]]:
+    chance = np.random.default_rng(0)
+    return {name: (chance.random(N) < accuracy).tolist() for name, accuracy in MODELS.items()}
+
+
+def write(form: str, folder: Path, right: object, wrong: object) -> tuple[str, ...]:
+    """A log in which all answers are right or wrong; the arguments that name it."""
+    known = outcomes()
+    values = {name: [right if is_right else wrong for is_right in own] for name, own in known.items()}
+    if form == "wide":
+        rows = [{"id": n, "question": f"Q{n}?", **{name: values[name][n] for name in MODELS}} for n in range(N)]
+    else:
+        rows = [
+            {"id": n, "question": f"Q{n}?", "model": name, "score": values[name][n]}
+            for n in range(N)
+            for name in MODELS
+        ]
+    if form == "jsonl":
+        lines = [json.dumps({key: value for key, value in row.items() if value != ""}) for row in rows]
+        (folder / "log.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        return "--logs", "log.jsonl"
+    if form == "pool":
+        lines = [
+            json.dumps(
+                {"id": str(n), "question": "?", "reference": "A", "models": {m: ["A", values[m][n], 3] for m in MODELS}}
+            )
+            for n in range(N)
+        ]
+        (folder / "log.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        return "--logs", "log.jsonl"
+    with (folder / "log.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return "--logs", "log.csv", *(("--column", "models=alpha,beta") if form == "wide" else ())
+
+
+@pytest.mark.parametrize("form", ["long", "wide", "jsonl"])
+@pytest.mark.parametrize(("right", "wrong"), VALUES)
+def test_scores_of_one_readable_outcome_are_refused_and_a_map_reads_them(
+    form: str, right: str, wrong: str, place: Place
+) -> None:
+    arguments = write(form, place.folder, right, wrong)
+    ran = place.advisor("compare", *arguments)
+    assert (ran.status, ran.out) == (2, "")
+    line = ran.err.splitlines()[-1]
+    # A wide table without any score that can be read has responses, and asks for their reference.
+    if form != "wide" or right != "PASS":
+        assert "cannot be read: " in line
+        assert "alpha (" in line
+        assert "--score-map" in line
+    ran = place.advisor("compare", *arguments, "--score-map", f"{right}=1,{wrong}=0", "--json")
+    assert ran.status == 0, ran.err
+    points = {each["model"]: each["accuracy"] for each in json.loads(ran.out)["models"]}
+    assert points == {name: pytest.approx(100 * np.mean(own)) for name, own in outcomes().items()}
+
+
+@pytest.mark.parametrize(("right", "wrong"), [(1, None), (1, -1), (1, "-"), (True, None)])
+def test_a_pool_with_one_readable_outcome_is_refused(right: object, wrong: object, place: Place) -> None:
+    ran = place.advisor("compare", *write("pool", place.folder, right, wrong))
+    assert (ran.status, ran.out) == (2, "")
+    assert "cannot be read: " in ran.err.splitlines()[-1]
+
+
+def test_few_unreadable_scores_are_said_of_each_model(place: Place) -> None:
+    arguments = write("long", place.folder, 1, 0)
+    path = place.folder / "log.csv"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines[1] = lines[1].rpartition(",")[0] + ",-"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    ran = place.advisor("compare", *arguments)
+    assert ran.status == 0
+    assert "1 score cannot be read, and the responses are left out: alpha (1)" in ran.err
+
+
+def test_where_all_answers_are_right_and_nothing_is_unread_the_models_are_compared(place: Place) -> None:
+    assert place.advisor("compare", *write("long", place.folder, 1, 1)).status == 0
+
+
+@pytest.mark.parametrize("text", ["correct", "correct=2", "correct=x", "a=1,A=0", ""])
+def test_a_map_that_cannot_be_read_is_refused(text: str, place: Place) -> None:
+    arguments = write("long", place.folder, 1, 0)
+    assert place.refused("compare", *arguments, "--score-map", text).startswith("advisor: --score-map")
