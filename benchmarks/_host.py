@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from random import Random
 
 import torch
 
@@ -11,7 +12,6 @@ from benchmarks._counting import ForwardPasses
 from benchmarks._decoding import K
 from benchmarks._measure import Figure, Timer, spread
 from benchmarks._models import demo_prompts, writing
-from benchmarks._texts import text_of
 from ensemble import Ensemble
 from ensemble.decode.decoder import Decoder
 from ensemble.decode.settings import Batch, Settings
@@ -59,7 +59,7 @@ def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Seq
                 figures.append(spread(key, taken[timer.untimed :], limit, note))
             key, limit = f"host_ms_per_step_{size}{end}_numbers", f"at most {_NUMBERS * HOST_LIMITS[count, size]:.3g}"
             # The text is forced: no model of the demo writes numbers for long.
-            with writing(some[0], text_of("csv", 4000)):
+            with writing(some[0], _numbers(4000)):
                 each = steps // 4 + 1
                 taken = _host_ms(some, size, timer.rounds * each, timer, skipped=2 * steps)
             rounds = [statistics.median(taken[n : n + each]) for n in range(0, len(taken), each)]
@@ -68,6 +68,17 @@ def host_figures(members: Sequence[Member], timer: Timer, steps: int, sizes: Seq
         return figures
     finally:
         torch.set_num_threads(threads)
+
+
+def _numbers(length: int) -> str:
+    """At least ``length`` characters of CSV, in which words seldom end."""
+    random, lines = Random("csv 0"), [""]
+    while sum(map(len, lines)) < length:
+        numbers = (
+            random.choice((str(random.randint(0, 99_999)), f"{random.uniform(-100, 100):.3f}")) for _ in range(6)
+        )
+        lines.append(",".join([f"2026-{random.randint(1, 12):02}-01", *numbers]) + "\n")
+    return "".join(lines)
 
 
 def _host_ms(members: Sequence[Member], size: int, steps: int, timer: Timer, skipped: int = 0) -> list[float]:

@@ -9,13 +9,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -102,36 +101,6 @@ def made_up_tokenizer(size: int, seed: str) -> PreTrainedTokenizerFast:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken("<|end|>", special=True, normalized=False)])
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
-
-
-def made_up_sentencepiece(size: int) -> PreTrainedTokenizerFast:
-    """A BPE tokenizer of ``size`` ids in SentencePiece's style: byte tokens, made-up words, one EOS.
-
-    Other characters than those of the words, digits included, are spelled by byte tokens or merge in pairs.
-    """
-    entries = {"</s>": 0} | {f"<0x{byte:02X}>": byte + 1 for byte in range(256)}
-    characters = "\u2581" + "".join(chr(code) for code in range(0x21, 0x7F))
-    entries |= {character: len(entries) + n for n, character in enumerate(characters)}
-    merges: list[tuple[str, str]] = []
-
-    def merge(left: str, right: str) -> None:
-        if left + right not in entries and len(entries) < size:
-            entries[left + right] = len(entries)
-            merges.append((left, right))
-
-    for left, right in product("0123456789", repeat=2):
-        merge(left, right)
-    random = Random("sentencepiece")
-    while len(entries) < size:
-        syllables = (f"{random.choice('bcdfghlmnprst')}{random.choice('aeiou')}" for _ in range(random.randint(1, 4)))
-        word = "\u2581" + "".join(syllables)
-        for end in range(2, len(word) + 1):
-            merge(word[: end - 1], word[end - 1])
-    backend = Tokenizer(BPE(entries, merges, byte_fallback=True))
-    backend.normalizer = normalizers.Replace(" ", "\u2581")
-    backend.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
-    backend.add_special_tokens([AddedToken("</s>", special=True, normalized=False)])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
 
 
 def random_member(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from reference import generate
 from test_decoder import TIE, Setting, available, both, outcome, parts
+from texts import KINDS, text_of
 from ways import decode, differences
 
 from benchmarks._models import writing
-from benchmarks._texts import KINDS, text_of
 from ensemble import Ensemble
 from ensemble.decode.settings import Settings
 

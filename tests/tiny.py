@@ -10,10 +10,12 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from texts import KINDS, text_of
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Unigram
 from transformers import (
@@ -25,9 +27,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-
-from benchmarks._models import made_up_sentencepiece
-from benchmarks._texts import KINDS, text_of
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 TOKENIZERS = SHARED / "tokenizers"
@@ -223,6 +222,36 @@ def pieces_tokenizer(seed: int) -> PreTrainedTokenizerFast:
         starts = chance.sample(range(len(text) - 5), 60)
         words += [text[start : start + chance.randint(2, 5)] for start in starts]
     return byte_tokenizer(tuple(words))
+
+
+def made_up_sentencepiece(size: int) -> PreTrainedTokenizerFast:
+    """A BPE tokenizer of ``size`` ids in SentencePiece's style: byte tokens, made-up words, one EOS.
+
+    Other characters than those of the words, digits included, are spelled by byte tokens or merge in pairs.
+    """
+    entries = {"</s>": 0} | {f"<0x{byte:02X}>": byte + 1 for byte in range(256)}
+    characters = "\u2581" + "".join(chr(code) for code in range(0x21, 0x7F))
+    entries |= {character: len(entries) + n for n, character in enumerate(characters)}
+    merges: list[tuple[str, str]] = []
+
+    def merge(left: str, right: str) -> None:
+        if left + right not in entries and len(entries) < size:
+            entries[left + right] = len(entries)
+            merges.append((left, right))
+
+    for left, right in product("0123456789", repeat=2):
+        merge(left, right)
+    drawn = random.Random("sentencepiece")
+    while len(entries) < size:
+        syllables = (f"{drawn.choice('bcdfghlmnprst')}{drawn.choice('aeiou')}" for _ in range(drawn.randint(1, 4)))
+        word = "\u2581" + "".join(syllables)
+        for end in range(2, len(word) + 1):
+            merge(word[: end - 1], word[end - 1])
+    backend = Tokenizer(BPE(entries, merges, byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", "\u2581")
+    backend.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    backend.add_special_tokens([AddedToken("</s>", special=True, normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
 
 
 PIECES: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
