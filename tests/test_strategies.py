@@ -690,7 +690,7 @@ def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None
     assert recommendation.result.shown == "yes"
     # What other pools gain is less, but it does not fit here, so it counts little.
     assert 25 < recommendation.result.expected_gain < 36
-    low, high = recommendation.result.expected_interval(0.05)
+    low, high = recommendation.result.expected_interval()
     assert 0 < low < recommendation.result.expected_gain < high
 
 
@@ -756,7 +756,7 @@ def test_without_a_prediction_the_expected_gain_is_the_measured_one() -> None:
     found = by_name(compared(BY_TOPIC, BY_TOPIC, draws=draws))
     drawn = found["self_consistency a"]
     assert drawn.updated is None
-    assert (drawn.expected_gain, drawn.expected_interval(0.05)) == (drawn.gain.points, drawn.gain.interval(0.05))
+    assert (drawn.expected_gain, drawn.expected_interval()) == (drawn.gain.points, drawn.gain.interval())
     cascade = found["cascade a+b+c"]
     assert cascade.updated is not None
     assert cascade.expected_gain != cascade.gain.points
