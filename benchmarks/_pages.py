@@ -23,7 +23,7 @@ from benchmarks.studies.real import GAPS, KS, METHODS, RATIOS, K, plain_sets
 from benchmarks.studies.real_models import MODELS, TASKS
 from ensemble.methods import list_methods
 
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("figures", "pools", "real-models", "methods-cost")]
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("figures", "pools", "real-models", "methods")]
 _ROW = re.compile(r"^\|(?P<quantity>[^|]*)\| `(?P<key>\w+)` \|[^|]*\|(?P<target>[^|]*)\|$")
 _TABLE = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 _RESULTS = re.compile(r"<!-- results: (\w+) -->")

@@ -14,7 +14,7 @@ import pytest
 from pages import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLE = ROOT / "docs" / "how-to" / "advice-from-logs.md"
+EXAMPLE = ROOT / "docs" / "how-to" / "logs.md"
 LOG = ROOT.parent / "shared" / "pools" / "math-l5.jsonl.xz"
 RUN = "from advisor.cli import main; main()"
 

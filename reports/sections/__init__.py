@@ -8,5 +8,5 @@ To add a section:
    :class:`reports.report_data.ReportData`. It returns the other values of the template, or None if the run has nothing
    to show.
 3. Add the section to ``SECTIONS`` in ``page.py``, in the order of the page; without a function its third part is None.
-4. Describe it in ``docs/report*.md``.
+4. Describe it in ``docs/report.md``.
 """
