@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from advisor.profile.loader import load_ensemble, silence_libraries
+from advisor.profile.loaded_models import load_ensemble, silence_libraries
 from advisor.response_cache import ResponseCache
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell

@@ -10,8 +10,8 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from advisor.judge.prompts import Grade, Match
 from advisor.judge.summary import head_to_head, summarize_grades, summarize_matches
-from advisor.judge.verdicts import Grade, Match
 
 TERSE = {"terse-bytes": 0.79, "terse-pieces": 0.755, "terse-unigram": 0.735}
 CANDIDATES = {**TERSE, "steps-bytes": 0.78, "weak-bytes": 0.30}

@@ -12,7 +12,7 @@ from scipy import stats
 from scipy.special import expit
 
 from advisor.judge.bradley_terry import bradley_terry
-from advisor.judge.verdicts import Match
+from advisor.judge.prompts import Match
 
 
 def drawn(

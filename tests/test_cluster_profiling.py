@@ -27,10 +27,9 @@ from advisor.pool.resources import combined, devices, resources_of
 from advisor.profile.generate import answers
 from advisor.profile.job import Job
 from advisor.profile.job_runner import LocalJobRunner
-from advisor.profile.loader import load_ensemble
+from advisor.profile.loaded_models import load_ensemble
 from advisor.profile.ray_cluster import cluster
-from advisor.profile.ray_runner import RayJobRunner
-from advisor.profile.ray_worker import pack
+from advisor.profile.ray_runner import RayJobRunner, pack
 from advisor.progress import Progress
 from advisor.response_cache import Response
 from advisor.tasks import Task, load_task

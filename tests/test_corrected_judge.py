@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from advisor.judge.corrected import Corrected, agreement, corrected_mean, speaks_to_judge
+from advisor.judge.summary import Corrected, agreement, corrected_mean, speaks_to_judge
 from advisor.statistics import Floats
 
 if TYPE_CHECKING:

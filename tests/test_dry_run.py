@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from transformers import AutoTokenizer
 
-from advisor.jobs.planning.judging import UNKNOWN
-from advisor.profile.stored import unanswered
+from advisor.jobs.planning.dry_run import UNKNOWN
+from advisor.profile.profiler import unanswered
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from advisor.tasks.task import Example

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from advisor.jobs.evaluate import evaluation_config
-from advisor.jobs.response_methods import chosen
+from advisor.jobs.methods import chosen
 from advisor.options.finished_run import EvaluateOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress

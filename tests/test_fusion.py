@@ -20,7 +20,7 @@ from transformers import (
     T5Tokenizer,
 )
 
-from advisor.jobs.response_methods import chosen
+from advisor.jobs.methods import chosen
 from advisor.records import Answer, Profile
 from advisor.tasks import load_task
 from ensemble.errors import InputError, MemberError

@@ -21,8 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from advisor.config import RunConfig
 from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
-from advisor.judge.prompts import CUT, LONGEST_RESPONSE, Shown, judge_task, verdict_of
-from advisor.judge.verdicts import Grade, Match, name_of_set
+from advisor.judge.prompts import CUT, LONGEST_RESPONSE, Grade, Match, Shown, judge_task, name_of_set, verdict_of
 from advisor.options.option import from_python
 from advisor.options.select import SelectOptions
 from advisor.profile.profiler import Profiler

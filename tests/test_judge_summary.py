@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from advisor.judge.prompts import Grade, Match
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
-from advisor.judge.verdicts import Grade, Match
 from advisor.statistics import cluster_interval, wilson
 
 MATCHES = [

@@ -18,11 +18,10 @@ from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
 from advisor.pool.checks import check_set
 from advisor.pool.fingerprint import identify, model_of
-from advisor.pool.fit import check_candidates, check_together, need_of_model, too_large
-from advisor.pool.placement import place as placed_of
-from advisor.pool.placement import place_models
+from advisor.pool.fit import check_candidates, check_together, need_of_model, place_models, too_large
+from advisor.pool.fit import place as placed_of
 from advisor.pool.pool_file import read_pool
-from advisor.pool.quantization import check_quantization, quantization_config
+from advisor.pool.resources import check_quantization, quantization_config
 from ensemble.errors import InputError
 from ensemble.models.hub import weights_on_hub
 from ensemble.models.load import quantization_of
@@ -275,7 +274,7 @@ def test_a_device_that_a_line_names_is_kept_and_takes_its_room() -> None:
 def test_candidates_are_placed_on_several_gpus_only(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [entry(models / "alpha"), entry(models / "beta"), entry(models / "gamma", device="cpu")]
     assert place_models(entries, "auto", "auto") == (tuple(entries), None)
-    monkeypatch.setattr("advisor.pool.placement._gpus", lambda: {"cuda:0": 10**9, "cuda:1": 10**9})
+    monkeypatch.setattr("advisor.pool.fit._gpus", lambda: {"cuda:0": 10**9, "cuda:1": 10**9})
     placed, said = place_models(entries, "auto", "auto")
     assert [each.device for each in placed] in (["cuda:0", "cuda:1", "cpu"], ["cuda:1", "cuda:0", "cpu"])
     assert said is not None
@@ -314,7 +313,7 @@ def test_without_a_gpu_quantisation_is_refused_before_anything_is_loaded(place: 
 
 
 def test_a_missing_package_is_named(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.pool.quantization.find_spec", lambda _: None)
+    monkeypatch.setattr("advisor.pool.resources.find_spec", lambda _: None)
     with pytest.raises(InputError, match="needs bitsandbytes; install it"):
         check_quantization("a", "4bit", "cuda:0")
 

@@ -18,8 +18,7 @@ from tiny import tiny_model, tokenizer_named
 
 from advisor.cli import main
 from advisor.config import check_decodes
-from advisor.jobs.methods import Evaluator
-from advisor.jobs.response_methods import StoredChoices, chosen
+from advisor.jobs.methods import Evaluator, StoredChoices, chosen
 from advisor.logs import sources
 from advisor.logs.join import join_logs
 from advisor.profile.profiler import Profiler

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.choose.rules import fitting_voters
+from advisor.choose import fitting_voters
 from advisor.records import Limits
 from advisor.strategies.cascade import cascade_calls
 from advisor.strategies.vote import codes_of

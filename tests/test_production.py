@@ -18,8 +18,7 @@ from sharing import demo_cache
 from advisor import cli
 from advisor.options.production import ServeOptions
 from advisor.profile.asked_model import LocalModel
-from advisor.profile.loaded_models import LoadedModels
-from advisor.profile.loader import load_ensemble
+from advisor.profile.loaded_models import LoadedModels, load_ensemble
 from advisor.response_cache import Response
 from advisor.running.asking import Answered, Answerer, answer_prompt
 from advisor.running.plan import StrategyPlan

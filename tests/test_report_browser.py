@@ -22,7 +22,7 @@ from report_fixture import (
     write_run,
 )
 
-from advisor.choose.rules import select
+from advisor.choose import select
 from advisor.records import Limits, Standing
 from reports import write_report
 

@@ -24,7 +24,7 @@ from advisor.advice.sequential import (
     questions_range,
     with_earlier,
 )
-from advisor.jobs.earlier_looks import looks_or_note
+from advisor.jobs.select import looks_or_note
 from advisor.progress import Progress
 from advisor.runs.run import Run
 from benchmarks.studies._sequential import Case

@@ -15,9 +15,8 @@ from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.config import InferenceConfig
-from advisor.profile.job import question_key
+from advisor.profile.job import conversation_end, next_turns, question_key
 from advisor.profile.profiler import Profiler
-from advisor.profile.turns import conversation_end, next_turns
 from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.response_cache import ResponseCache

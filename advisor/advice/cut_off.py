@@ -17,7 +17,7 @@ from scipy import stats
 
 from advisor.advice.comparison import compare_strategies
 from advisor.advice.recommendation import Recommendation, recommend
-from advisor.choose.rules import select
+from advisor.choose import select
 from advisor.records import Answer, Limits, Profile, join
 from advisor.statistics import Floats
 from advisor.strategies.strategy import AnsweredSplit, Strategy

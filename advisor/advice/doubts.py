@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.choose.rules import rank
+from advisor.choose import rank
 from advisor.records import ALPHA, Doubt, Profile, RunDoubtCode, join
 from advisor.statistics import Floats, is_binary, scores
 from advisor.strategies.vote import codes_of

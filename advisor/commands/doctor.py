@@ -15,9 +15,9 @@ def doctor(options: DoctorOptions) -> None:
     from advisor.config import InferenceConfig, load_split
     from advisor.jobs.planning import machine, words
     from advisor.jobs.planning.plan import plan_model, plan_together, problem_of, tokens_written
-    from advisor.pool.placement import place_models
+    from advisor.pool.fit import place_models
     from advisor.pool.pool_file import read_pool
-    from advisor.profile.loader import silence_libraries
+    from advisor.profile.loaded_models import silence_libraries
     from ensemble.common.files import default_cache_dir
     from ensemble.common.text import visible
 

@@ -33,7 +33,7 @@ def print_dry_run(
     from advisor.jobs.planning.dry_run import dry_run
     from advisor.jobs.planning.words import dry_run_lines
     from advisor.jobs.session import with_devices
-    from advisor.profile.loader import silence_libraries
+    from advisor.profile.loaded_models import silence_libraries
     from advisor.progress import Progress
     from ensemble.errors import InputError
 
@@ -88,9 +88,9 @@ def profile(options: ProfileOptions) -> None:
 
     progress = Progress(quiet=options.quiet)
     progress.starting()
-    from advisor.choose.profiled_pool import profile_candidates
+    from advisor.choose import profile_candidates
     from advisor.config import RunConfig
-    from advisor.jobs.planning.judging import say_judging
+    from advisor.jobs.planning.dry_run import say_judging
     from advisor.jobs.session import open_session, with_devices
     from advisor.judge.judged_profiler import open_profiler
 

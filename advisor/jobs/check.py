@@ -25,13 +25,12 @@ from advisor.config import (
     load_split,
 )
 from advisor.jobs.fused import fuse
-from advisor.jobs.planning.judging import say_judging
-from advisor.jobs.session import open_session
-from advisor.jobs.task_of_run import with_task_of
+from advisor.jobs.planning.dry_run import say_judging
+from advisor.jobs.session import open_session, with_task_of
 from advisor.judge.judged_profiler import open_profiler
 from advisor.options.finished_run import CheckOptions
 from advisor.pool.weights import EQUAL
-from advisor.profile.turns import conversation_end
+from advisor.profile.job import conversation_end
 from advisor.progress import Progress
 from advisor.records import ALPHA, CONFIDENCE, Limits, Profile, signed
 from advisor.running.models_to_run import (

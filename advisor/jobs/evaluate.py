@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import yaml
 
@@ -15,21 +15,25 @@ from advisor.config import (
     load_split,
 )
 from advisor.jobs import provenance
-from advisor.jobs.evaluation_json import evaluation_of
 from advisor.jobs.judged import judge_section
-from advisor.jobs.methods import Evaluator
-from advisor.jobs.planning.judging import say_judging
-from advisor.jobs.session import open_session, with_devices
-from advisor.jobs.task_of_run import with_task_of
-from advisor.judge.verdicts import name_of_set
+from advisor.jobs.methods import Evaluator, MethodResult
+from advisor.jobs.planning.dry_run import say_judging
+from advisor.jobs.result_json import corpus_figures
+from advisor.jobs.session import open_session, with_devices, with_task_of
+from advisor.judge.prompts import name_of_set
 from advisor.options.finished_run import EvaluateOptions
 from advisor.options.shared import split_names
 from advisor.pool.weights import FROM_DEV
 from advisor.progress import Progress
-from advisor.records import Limits
+from advisor.records import Limits, Profile
 from advisor.running.models_to_run import candidates_of_run, check_servers, entries_as, judges_beside
 from advisor.runs.run import Run
-from advisor.runs.schema.evaluation import Evaluation
+from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
+from advisor.runs.schema.judge import JudgeSection
+from advisor.runs.schema.measured import SCHEMA_VERSION
+from advisor.runs.schema.result import Provenance
+from advisor.statistics import accuracy_interval
+from advisor.tasks.task import Task
 from ensemble.common.files import default_cache_dir
 from ensemble.common.text import counted
 from ensemble.errors import InputError
@@ -163,3 +167,71 @@ def _check_unique(option: str, names: Sequence[str]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise InputError(f"{option}: {name} appears twice; name each once")
+
+
+def evaluation_of(
+    members: Sequence[Profile],
+    methods: Sequence[MethodResult],
+    config: RunConfig,
+    task: Task,
+    provenance: Mapping[str, Any],
+    judge: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """The contents of ``evaluation.json``."""
+    best = max(members, key=lambda member: round(member.accuracy, 9))
+    return Evaluation(
+        schema_version=SCHEMA_VERSION,
+        task=task.name,
+        metric=task.metric,
+        split=task.split,
+        n=len(task.examples),
+        signature=str(task.signature),
+        k=config.k,
+        weights=config.weights,
+        think=config.think,
+        best_single_model=best.model,
+        members=tuple(_member(member, task, config.seed) for member in members),
+        methods=tuple(_method(result, task, config.seed) for result in methods),
+        judge=None if judge is None else JudgeSection.model_validate(judge),
+        provenance=Provenance(**provenance),
+    )
+
+
+def _member(member: Profile, task: Task, seed: int) -> EvaluatedModel:
+    cost, n = member.cost, len(member.answers)
+    return EvaluatedModel(
+        model=member.model,
+        accuracy=member.accuracy,
+        accuracy_ci=accuracy_interval(member, seed=seed),
+        **corpus_figures(member, task),
+        mean_length=member.mean_length,
+        # All questions may have failed, and then there is no token to divide by.
+        ms_per_token=1000 * cost.seconds / cost.tokens if cost.tokens else None,
+        seconds_per_question=cost.seconds / n,
+        peak_memory=cost.peak_memory,
+    )
+
+
+def _method(result: MethodResult, task: Task, seed: int) -> EvaluatedMethod:
+    difference, profile = result.difference, result.profile
+    return EvaluatedMethod(
+        method=result.method,
+        level=cast(Any, result.level),
+        left_out=result.left_out,
+        note=result.note,
+        accuracy=profile.accuracy if profile else None,
+        accuracy_ci=accuracy_interval(profile, seed=seed) if profile else None,
+        **corpus_figures(profile, task),
+        delta=difference.estimate if difference else None,
+        delta_ci=difference.interval if difference else None,
+        p_value=difference.p_two_sided if difference else None,
+        p_adjusted=result.p_adjusted,
+        gained=difference.gained if difference else None,
+        lost=difference.lost if difference else None,
+        tokens_per_question=None if result.tokens is None else result.tokens / len(task.examples),
+        ms_per_token=result.ms_per_token,
+        seconds_per_question=result.seconds,
+        share_ensembled=result.ensembled,
+        handled_per_step=result.handled,
+        peak_memory=result.peak_memory,
+    )

@@ -8,8 +8,8 @@ from typing import Any, cast
 from advisor.advice.comparison import StrategyResult
 from advisor.advice.recommendation import Recommendation
 from advisor.judge.judge import Judge
+from advisor.judge.prompts import Grade, Match, name_of_set
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
-from advisor.judge.verdicts import Grade, Match, name_of_set
 from advisor.records import FIGURE_CONFIDENCE, Profile
 from advisor.strategies.schema import strategy_json
 from advisor.strategies.strategy import Strategy

@@ -14,8 +14,7 @@ from advisor.config import InferenceConfig, LogsConfig, RunConfig
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
-from advisor.pool.quantization import kind_of
-from advisor.pool.resources import device_of
+from advisor.pool.resources import device_of, kind_of
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks import metrics
 from ensemble import methods as registry

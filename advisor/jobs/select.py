@@ -31,33 +31,30 @@ from advisor.advice.verdict import (
     remote_in,
     undecodable,
 )
-from advisor.choose.copies import copy_decisions, find_copies
-from advisor.choose.profiled_pool import ProfiledPool, profile_candidates
-from advisor.choose.published import read_standings
-from advisor.choose.rules import select
+from advisor.choose import ProfiledPool, copy_decisions, find_copies, profile_candidates, read_standings, select
 from advisor.compare.pairs import all_pairs, pairs_of_standings, vocabularies
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
-from advisor.jobs.earlier_looks import looks_or_note
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
 from advisor.jobs.judged import direct_comparison, judge_section, warnings_on_judge, written_by_name
 from advisor.jobs.label import run_on_labels, with_accuracies
-from advisor.jobs.planning.judging import say_judging
+from advisor.jobs.planning.dry_run import say_judging
 from advisor.jobs.result_json import Outcome, result_of, samples_of, task_info
 from advisor.jobs.session import open_session, with_devices
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge
 from advisor.judge.judged_profiler import open_profiler
 from advisor.options.select import SelectOptions
-from advisor.pool.quantization import kind_of
+from advisor.pool.resources import kind_of
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
+from advisor.profile.job import conversation_end
 from advisor.profile.job_runner import JobRunner
 from advisor.profile.profiler import Profiler
-from advisor.profile.turns import conversation_end
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed
 from advisor.response_cache import ResponseCache
+from advisor.runs.run import Run
 from advisor.runs.run_folder import check_out, check_settings, dated, folder_name, write_run
 from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import Interval, accuracy_interval
@@ -65,6 +62,7 @@ from advisor.strategies import largest_usual
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote_reader import can_vote
 from ensemble.common.text import counted, p_value
+from ensemble.errors import InputError
 from reports import write_report
 
 
@@ -447,3 +445,16 @@ def _folder(options: SelectOptions, task: str, settings: Mapping[str, Any]) -> P
     if not options.force:
         check_settings(folder, settings)
     return folder
+
+
+def looks_or_note(folder: Path, progress: Progress) -> tuple[Look, ...]:
+    """The looks that a run folder records; if they cannot be read, none, and a note that says why."""
+    if not (folder / "result.json").is_file():
+        return ()
+    try:
+        recorded = Run.open(folder, "its looks are not counted").result.looks
+    except InputError as error:
+        # The new run replaces the file anyway.
+        progress.say(str(error))
+        return ()
+    return tuple(Look(**dict(record)) for record in recorded)

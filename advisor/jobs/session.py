@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from advisor.config import RunConfig
+from advisor.options.shared import QuestionOptions
 from advisor.pool.checks import check_device, check_pool
-from advisor.pool.fit import check_candidates
-from advisor.pool.placement import place_models
+from advisor.pool.fit import check_candidates, place_models
 from advisor.profile.job_runner import JobRunner, LocalJobRunner
-from advisor.profile.loader import silence_libraries
-from advisor.profile.stored import is_profiled
+from advisor.profile.loaded_models import silence_libraries
+from advisor.profile.profiler import is_profiled
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
+from advisor.runs.run import Run
+from advisor.tasks.lm_eval_tasks.load import PREFIX
+from ensemble.errors import InputError
 
 
 def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
@@ -81,3 +85,26 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
         for note in dict.fromkeys(notes):
             progress.say(note)
         yield cache, engine
+
+
+_Options = TypeVar("_Options", bound=QuestionOptions)
+
+
+def with_task_of(run: Run, options: _Options) -> _Options:
+    """The options with the task of the run where they name none.
+
+    Raises:
+        InputError: The run does not say which task and data it had, or they are only read if the user names them.
+    """
+    if options.task is not None:
+        return options
+    settings = run.result.provenance.settings or {}
+    task, data = settings.get("task"), settings.get("data")
+    if not isinstance(task, str):
+        raise InputError(f"--task is missing, and {run.place} does not say which task it had; give --task")
+    # The folder may come from a stranger: a task of lm-eval may run code, and any folder may be named as data.
+    if task.startswith(PREFIX):
+        raise InputError(f"--task is missing; give --task {task} to load the task of the run, which may run code")
+    if data is not None and options.data is None:
+        raise InputError(f"--data is missing: the run read {task} from {data}; give this folder, or one with new data")
+    return replace(options, task=task)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs.held_out import Verified
 from advisor.profile.generate import free_memory
-from advisor.profile.job import question_key
+from advisor.profile.job import continued, question_key, responses
 from advisor.profile.profiler import Profiler
-from advisor.profile.turns import continued, responses
 from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.response_cache import ResponseCache

@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import expit
 
-from advisor.judge.verdicts import Match
+from advisor.judge.prompts import Match
 from advisor.records import FIGURE_ALPHA, TOLERANCE
 from advisor.statistics import Floats, Interval, percentile_interval
 

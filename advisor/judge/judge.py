@@ -21,8 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from advisor.config import InferenceConfig, RunConfig
-from advisor.judge.prompts import Shown, judge_task, verdict_of
-from advisor.judge.verdicts import Grade, Match
+from advisor.judge.prompts import Grade, Match, Shown, judge_task, verdict_of
 from advisor.pool.fingerprint import Fingerprint
 from advisor.pool.weights import EQUAL
 from advisor.profile.job_runner import JobRunner

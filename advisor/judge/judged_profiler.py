@@ -7,7 +7,7 @@ from typing import Any
 
 from advisor.config import RunConfig
 from advisor.judge.judge import Judge
-from advisor.judge.verdicts import name_of_set
+from advisor.judge.prompts import name_of_set
 from advisor.profile.job_runner import JobRunner, LocalJobRunner
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress

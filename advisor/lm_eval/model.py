@@ -17,7 +17,7 @@ from advisor.lm_eval.arguments import Decoding, chosen
 from advisor.lm_eval.requests import Context, Conversation, settings_of, split_space, without_system
 from advisor.lm_eval.windows import windows
 from advisor.options.shared import SeedOptions
-from advisor.profile.loader import load_ensemble, silence_libraries
+from advisor.profile.loaded_models import load_ensemble, silence_libraries
 from ensemble.api import Ensemble
 from ensemble.common.files import default_cache_dir
 from ensemble.common.garbage import keep_present

@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 
 from advisor.pool.fit import check_together, need_of_model
-from advisor.pool.quantization import check_quantization, kind_of
-from advisor.pool.resources import device_of
+from advisor.pool.resources import check_quantization, device_of, kind_of
 from advisor.servers.identity import identify_server
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check, check_tokenizer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.pool.fit import need_of_model
-from advisor.pool.quantization import kind_of
+from advisor.pool.resources import kind_of
 from advisor.servers.identity import ServerIdentity, identify_server
 from ensemble.common.files import remembered_sha256
 from ensemble.errors import InputError

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.pool.quantization import quantization_config
+from advisor.pool.resources import quantization_config
 from advisor.records import fits, fits_patterns
 from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Protocol
 
-from advisor.profile.loaded_models import LoadedModels
-from advisor.profile.loader import ALONE
+from advisor.profile.loaded_models import ALONE, LoadedModels
 from advisor.response_cache import Response, apart
 from advisor.servers.completions import generate
 from advisor.servers.identity import identify_server

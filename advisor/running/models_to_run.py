@@ -12,10 +12,10 @@ from advisor.options.finished_run import AgainOptions
 from advisor.options.production import ChosenOptions
 from advisor.options.shared import LoadingOptions, ServerOptions
 from advisor.pool.checks import check_device, check_set
-from advisor.pool.placement import place_models
+from advisor.pool.fit import place_models
 from advisor.pool.pool_file import check_pinned, read_line, read_pool
-from advisor.pool.quantization import quantization_config
-from advisor.profile.loader import load_ensemble, silence_libraries
+from advisor.pool.resources import quantization_config
+from advisor.profile.loaded_models import load_ensemble, silence_libraries
 from advisor.progress import Progress
 from advisor.runs.run import Run
 from advisor.runs.schema.result import ModelSource

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from advisor.options.production import ChosenOptions
 from advisor.options.shared import StrategyOptions
-from advisor.profile.loader import ALONE
+from advisor.profile.loaded_models import ALONE
 from advisor.running.models_to_run import (
     candidates_of_run,
     check_decoding,

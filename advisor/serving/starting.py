@@ -184,7 +184,7 @@ def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfi
         InputError: No model can be asked.
     """
     from advisor.profile.asked_model import check_answers, server_model
-    from advisor.profile.loader import ALONE
+    from advisor.profile.loaded_models import ALONE
     from advisor.running.models_to_run import load_chosen
     from advisor.serving.strategy_handler import DecoderModel, member_limits
 

@@ -25,7 +25,7 @@ CHAT_TEMPLATES = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 """The numeric types of weights; ``auto`` is the stored one, or float32 where the device lacks that or is slow in it."""
 QUANTIZATIONS = ("4bit", "8bit")
-"""How weights can be rounded while they are loaded; see :mod:`advisor.pool.quantization`."""
+"""How weights can be rounded while they are loaded; see :mod:`advisor.pool.resources`."""
 Reads = Literal["source", "prompt"]
 """What an encoder reads: the bare source of a prompt, or the same prompt that the other members continue."""
 READS = ("source", "prompt")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.config import InferenceConfig
 from advisor.pool.checks import check_pool
 from advisor.pool.fit import free_on, need_of_model, too_large, weights_here
-from advisor.pool.quantization import kind_of
-from advisor.pool.resources import device_of, resources_of
+from advisor.pool.resources import device_of, kind_of, resources_of
 from advisor.profile.loaded_models import WHILE_LOADING
 from advisor.tasks.task import Task
 from ensemble.errors import UniteError
