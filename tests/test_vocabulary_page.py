@@ -108,7 +108,7 @@ READS = {
 FOR_PEOPLE = {"reason", "sentence", "certainty", "verdict_headline"}
 OF_LIBRARIES = {
     *(("advisor/tasks/data_files.py", "str(error)"), ("advisor/tasks/templates.py", "str(error)")),
-    ("advisor/response_cache.py", "str(error)"),
+    *(("advisor/response_cache.py", "str(error)"), ("ensemble/models/check.py", "str(error)")),
     ("advisor/draft/task_text.py", "str(error)"),  # puts the name of the file in place of that of its draft
     ("advisor/runs/schema/strategy.py", "str(error)"),  # removes the place and the way out, which another error adds
 }
