@@ -6,11 +6,11 @@ PYTHON ?= python3
 # machine, because a part of their time the tests wait for servers and clusters.
 PROCESSES ?= 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
-# The oldest and the newest Python, for `make test-versions`, and the tests that need nothing but the core.
-PYTHONS ?= python3.10 python3.13
-QUICK := advice api bradley_terry \
-	evidence gain groups init judge logs_join logs_table pool prediction prompts \
-	report report_formats report_index saved selection sequential strategies tasks_format tasks_metrics top_k turns unite_step votes
+# The Python for `make test-versions`, and the tests of both: those of code that Python's own library, numpy, scipy, torch,
+# tokenizers, pydantic, jinja or pyarrow may treat otherwise in another version.
+PYTHONS ?= python3.13
+QUICK := api evidence init judge logs_table pool prompts report saved strategies tasks_format tasks_metrics top_k turns \
+	unite_step
 # The Python for `make test-lowest`.
 OLDEST ?= python3.10
 # How long `make fuzz` takes.
