@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from servers import Raw
 
 # A test process holds millions of objects of its libraries. To visit all of them for garbage as often as Python does by
 # default takes a fifth of its time.
@@ -19,6 +24,60 @@ def own_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that run in this process leave it as it is set above, and freeze nothing."""
     nothing = SimpleNamespace(freeze=lambda: None, get_threshold=gc.get_threshold, set_threshold=lambda *_: None)
     monkeypatch.setattr("ensemble.common.garbage.gc", nothing)
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for joint vocabularies, so that each is built once."""
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture
+def raw() -> Iterator[Raw]:
+    """A server that gives the answers a test sets."""
+    from servers import raw_server
+
+    with raw_server() as server:
+        yield server
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's pauses between tries are its own; only what a server asks for is waited for."""
+    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
+
+
+@pytest.fixture(scope="session")
+def driver() -> Iterator[Any]:
+    """A browser, for one test after the other."""
+    from report_browser import browser
+
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report that no test changes."""
+    from report_fixture import write_run
+
+    from reports import write_report
+
+    return write_report(write_run(tmp_path_factory.mktemp("runs") / "demo"))
+
+
+@pytest.fixture
+def window(driver: Any, report: Path) -> Any:
+    """The report, as someone sees it who opens it for the first time."""
+    from report_browser import open_report, prefer, resize
+
+    resize(driver, 1440)
+    prefer(driver, "light")
+    driver.get_log("browser")  # reading empties it of what tests before have left
+    open_report(driver, report)
+    driver.execute_script("localStorage.clear()")
+    open_report(driver, report)
+    return driver
 
 
 SECOND_LANE: dict[str, str] = {
@@ -48,8 +107,6 @@ measures it.
 
 CASES: dict[str, int] = {
     "test_decoder.py::test_ids_text_and_end_are_those_of_the_reference": 5,
-    "test_decoder_continuation.py::test_a_growing_text_has_the_ids_of_the_whole": 3,
-    "test_decoder_continuation.py::test_growing_words_have_the_ids_of_the_whole": 4,
     "test_decoder_tables.py::test_tables_of_real_tokenizers_are_those_of_the_page": 2,
     "test_deterministic.py::test_in_half_precision_texts_are_those_of_single_prompts": 5,
     "test_drafting.py::test_draws_are_those_without_drafts": 5,
@@ -57,7 +114,6 @@ CASES: dict[str, int] = {
     "test_grammar.py::test_texts_are_those_of_the_reference": 5,
     "test_kinds_of_text.py::test_every_way_to_decode_writes_what_the_reference_writes": 3,
     "test_label.py::test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_digit": 4,
-    "test_pools.py::test_votes_on_real_answers_are_those_of_a_plain_count": 3,
     "test_real_example.py::test_the_real_example_says_what_the_command_recommends": 2,
     "test_production.py::test_a_strategy_takes_the_responses_that_its_evaluation_took": 2,
     "test_random_ensembles.py::test_every_way_to_decode_writes_the_same": 3,
@@ -86,6 +142,14 @@ The others have further vocabularies, sizes or settings; the code is the same.
 """
 
 
+LONGEST = (
+    *("test_cli.py", "test_golden.py", "test_docs.py", "test_notebooks.py", "test_report_browser.py"),
+    *("test_cluster_profiling.py", "test_benchmarks.py", "test_tasks_vs_lmeval.py", "test_fusing.py"),
+    *("test_loaded_models.py", "test_judge.py", "test_drafting.py", "test_decoder.py", "test_server_members.py"),
+)
+"""Files that take long, of both lanes: they are begun first, so that no process waits for one that was begun last."""
+
+
 def second_lane_reason(item: pytest.Item) -> str | None:
     """Why a test is in the second lane; None for the first."""
     place = _place(item)
@@ -102,7 +166,9 @@ def _place(item: pytest.Item) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before -m leaves tests out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the second lane."""
+    """Mark the tests of the second lane, and put the longest files first."""
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(Path(item.path).name, len(order)))
     cases: Counter[str] = Counter()
     for item in items:
         reason = second_lane_reason(item)

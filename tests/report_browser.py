@@ -62,3 +62,13 @@ def open_report(window: Any, report: Path, fragment: str = "") -> None:
     window.get("about:blank")
     window.get(report.as_uri() + fragment)
     WebDriverWait(window, 60, poll_frequency=0.05).until(lambda page: page.execute_script(COMPLETE))
+
+
+def find(window: Any, selector: str) -> list[Any]:
+    """The elements of a page."""
+    return list(window.find_elements("css selector", selector))
+
+
+def click(window: Any, selector: str) -> None:
+    """Click on an element, wherever it is."""
+    window.execute_script("document.querySelector(arguments[0]).click()", selector)

@@ -135,12 +135,6 @@ def test_a_set_that_was_not_run_is_not_judged_and_says_how_to_verify() -> None:
     assert "without --no-verify" in advice.text
 
 
-def test_on_logs_no_option_is_named_that_the_user_did_not_give() -> None:
-    text = advise(FITTING, on_logs=True).text
-    assert "because no model runs with --logs" in text
-    assert "--no-verify" not in text and "--scores" not in text
-
-
 def test_where_nothing_fits_the_rules_no_model_is_advised() -> None:
     advice = advise(ALONE)
     assert advice.verdict == "worse"

@@ -60,11 +60,9 @@ def test_a_run_leaves_the_garbage_collector_as_it_was(place: Place, models: Path
     ("options", "message"),
     [
         ({"limit": "20"}, "select: limit should be a whole number; got '20'"),
-        ({"limit": True}, "select: limit should be a whole number; got True"),
         ({"max_gap": "10"}, "select: max_gap should be a number; got '10'"),
         ({"pool": ["a", "b"]}, "select: pool should be a text; got ['a', 'b']"),
         ({"task": {"name": "a\nb"}}, "select: task should be a text; got {'name': 'a\\nb'}"),
-        ({"logs": [3]}, "select: logs should be a text, or a list of texts; got [3]"),
         ({"out": 3}, "select: out should be a path; got 3"),
         ({"quiet": "yes"}, "select: quiet should be True or False; got 'yes'"),
     ],
@@ -119,12 +117,6 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
 
 
 # --- A run folder that is there already ---
-
-
-def test_the_same_run_may_be_written_again(place: Place, models: Path) -> None:
-    place.job(models)
-    for _ in range(2):
-        assert place.advisor(*SELECT, "--limit", "4").status == 0
 
 
 @pytest.mark.parametrize(("also", "is_kept"), [("", True), (', "more": 1', False)])
@@ -195,13 +187,6 @@ def test_logs_may_be_one_path(place: Place) -> None:
 def test_a_dry_run_is_for_the_command_line() -> None:
     with pytest.raises(InputError, match="dry_run is no option"):
         select("demo", "word_problems", dry_run=True)
-
-
-def test_another_task_in_the_same_file_is_another_setting(place: Place, models: Path) -> None:
-    place.job(models)
-    place.advisor(*SELECT, "--no-verify")
-    place.task(instructions="Answer briefly.\n\n")
-    assert "other settings (its questions were others)" in place.advisor(*SELECT, "--no-verify").line
 
 
 def test_some_models_of_a_pool_are_taken(place: Place, models: Path) -> None:

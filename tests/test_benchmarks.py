@@ -8,12 +8,10 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-import numpy as np
 import pytest
 import torch
 from servers import as_json, raw_server
 
-from advisor.records import Answer, Profile
 from benchmarks import _pages, decode, gpu, profiling, serving, start, steps
 from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
@@ -67,17 +65,6 @@ def test_profiling_writes_as_much_as_lm_eval_and_the_same(capsys, tmp_path: Path
     assert json.loads((tmp_path / "profiling.json").read_text(encoding="utf-8"))["quick"] is True
 
 
-def test_gpu_prints_one_table_that_says_what_was_left_out(capsys):
-    assert gpu.main(["--quick", "--device", "cpu", "--threads", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| name | measured | unit | limit | note |"
-    rows = {cells[0]: cells[1:] for line in lines[2:] if len(cells := line.strip("| ").split(" | ")) > 1}
-    assert all(line.count("|") == 6 for line in lines)
-    assert rows["device"][0] == "cpu"
-    assert rows["torch"][0] == torch.__version__
-    assert rows["host_ms_per_step_1"][1:3] == ["ms", "at most 0.3"]
-
-
 def test_gpu_leaves_out_what_fails_and_what_has_no_time(monkeypatch: pytest.MonkeyPatch, capsys):
     now = 0.0
     monkeypatch.setattr(gpu.time, "monotonic", lambda: now)
@@ -99,16 +86,6 @@ def test_gpu_leaves_out_what_fails_and_what_has_no_time(monkeypatch: pytest.Monk
     assert "| host_ms_per_step | not measured | ms |  | the 1 minutes were over |" in lines
 
 
-@pytest.mark.skipif(
-    torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU that torch sees"
-)
-def test_gpu_says_that_there_is_none(capsys):
-    assert gpu.main(["--json"]) == 0
-    output = capsys.readouterr()
-    assert json.loads(output.out) == {}
-    assert len(output.err.splitlines()) == 1
-
-
 def test_steps_measures_every_token_level_method_that_fits(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -120,31 +97,6 @@ def test_steps_measures_every_token_level_method_that_fits(
     assert printed.keys() == {*whole, *(f"{name}_over_unite" for name in names[1:])}
     unmeasured = {name for name, value in printed.items() if value is None}
     assert unmeasured == {"average_over_unite", "deepen_adapt_over_unite"}
-
-
-def test_outcomes_that_were_kept_are_read_as_they_were(tmp_path: Path):
-    def answers(digits: str) -> tuple[Answer, ...]:
-        return tuple(
-            Answer(f"test-{n}", "x" * n, None if one == "-" else one, float(one == "R"), "eos")
-            for n, one in enumerate(digits)
-        )
-
-    profiles = {name: Profile(name, answers(digits)) for name, digits in {"a": "RR57-R5R7", "b": "R75--R5R5"}.items()}
-    right = np.array([True, False, False, True, True, False, True, False, True])
-    outcomes = zoo.Outcomes("task:sums", ("a", "b"), profiles, {("a", "b"): right})
-    zoo.keep(outcomes, tmp_path / "zoo.json")
-    again = zoo.read(tmp_path / "zoo.json")
-    assert (again.signature, again.models) == ("task:sums", ("a", "b"))
-    assert again.sets["a", "b"].tolist() == right.tolist()
-    for name, profile in profiles.items():
-        assert [answer.score for answer in again.profiles[name].answers] == [one.score for one in profile.answers]
-        assert again.profiles[name].mean_length == profile.mean_length
-    said = [[one.answers[n].extracted for n in range(9)] for one in again.profiles.values()]
-    # The same wrong answer to a question has the same name, and another one another.
-    assert [a == b and a is not None for a, b in zip(*said, strict=True)] == [
-        *(True, False, True, False, False, True, True, True, False)
-    ]
-    assert said[0][4] is None
 
 
 def test_parts_take_turns_and_the_first_turn_does_not_count():

@@ -23,7 +23,6 @@ from advisor.statistics import wilson
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks import load_task
-from ensemble.common.schema import read_json
 
 if TYPE_CHECKING:
     from pools import Place, Prepare, Ran
@@ -309,26 +308,11 @@ def edit(place: Place, change: Callable[[dict[str, Any]], object]) -> None:
     place.write("run/result.json", json.dumps(result))
 
 
-def test_the_result_is_parsed_once(vote: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[str] = []
-
-    def counted(path: Path, *more: Any) -> dict[str, Any]:
-        parsed.append(path.name)
-        return read_json(path, *more)
-
-    monkeypatch.setattr("advisor.runs.run.read_json", counted)
-    vote.refused("check", "run", "--logs", "first.jsonl")
-    assert parsed == ["result.json"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda result: result["advice"].update(recommendation=None), "it recommends nothing"),
-        (
-            lambda result: result["strategies"][0].update(expected_gain="much"),
-            "expected_gain should be a number",
-        ),
+        (lambda result: result["strategies"][0].update(expected_gain="much"), "expected_gain should be a number"),
         (lambda result: result["strategies"].clear(), "should have expected_gain, accuracy"),
         (lambda result: result["strategies"][0].update(best_single_model=7), "best_single_model should be a text"),
         (lambda result: result["strategies"][0].update(accuracy_ci=[1]), "accuracy_ci[1] is missing"),
@@ -444,17 +428,6 @@ def test_a_task_of_the_run_that_only_the_user_may_name_is_refused(
     result["provenance"]["settings"] = settings
     run.write("run/result.json", json.dumps(result))
     assert says in run.refused("check", "run")
-
-
-def test_the_recommendation_is_checked_with_progress_on_standard_error(
-    run: Place, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    cache = "--cache-dir", str(demo_cache(tmp_path_factory) / "unite-advisor")
-    ran = run.advisor("check", "run", "--task", "mixed.yaml", "--limit", "3", *cache)
-    assert ran.status == 0
-    assert "on 3 fresh questions" in ran.out and ran.out.count("\n") == 1
-    assert "on held_out" in ran.err
-    assert "other prompts" not in ran.err
 
 
 def test_questions_with_other_prompts_than_the_run_are_noted(

@@ -25,7 +25,6 @@ import matplotlib
 import pytest
 
 from advisor import cli
-from advisor.commands import lists
 from advisor.progress import Progress
 from advisor.runs.schema.result import Result
 from advisor.terminal.tables import print_conclusion, print_tables, trace_lines
@@ -181,86 +180,30 @@ def test_questions_that_cannot_be_answered_are_noted(place: Place, models: Path)
     assert candidate["errors"] == 1
 
 
-def test_a_damaged_store_is_said(place: Place, models: Path) -> None:
-    place.job(models)
-    (place.cache / "unite-advisor").mkdir(parents=True)
-    (place.cache / "unite-advisor" / "responses.sqlite").write_bytes(b"no database" * 1000)
-    ran = place.advisor("profile", "--pool", "models.txt", "--task", "task.yaml", "--limit", "1")
-    assert ran.status == 0
-    assert "is damaged (file is not a database); it was renamed to responses.damaged-" in ran.err
-
-
 def test_lists_are_a_line_each(place: Place) -> None:
     assert place.advisor("tasks").out.startswith("arc_challenge ")
     assert place.advisor("methods").out.startswith("unite ")
     assert place.advisor().out.startswith("Usage: advisor ")
 
 
-def test_lists_are_wrapped_beside_the_names_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    lists.methods()
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert lines[0].startswith("unite            token     the mean") and lines[1].startswith(" " * 27 + "t")
-
-
 # --- What reaches the terminal ---
 
 
 def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    candidate = {
-        "model": HOSTILE,
-        "accuracy": 50.0,
-        "accuracy_ci": [1.0, 2.0],
-        "mean_length": 3.0,
-        "truncated": 1,
-        "status": "primary",
-        "reason": HOSTILE,
-        "close_call": HOSTILE,
-    }
-    member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
     # A name with a null character is refused.
     named = HOSTILE.replace("\0", "")
-    strategy = {"strategy": named, "members": [named, "b"], "n": 5, "best_single_model": HOSTILE}
-    strategy |= {
-        "accuracy": 50.0,
-        "measured_gain": 1.0,
-        "expected_gain": 1.0,
-        "p_no_gain": 0.5,
-        "p_adjusted": 0.5,
-        "shown": "yes",
-    }
-    strategy |= {"expected_gain_ci": [0.0, 2.0]}
-    strategy |= {"calls_per_question": 1.0, "seconds_per_question": None, "price_per_1000": None}
-    result = {
-        "task": {"name": HOSTILE, "n": 5, "split": HOSTILE},
-        "candidates": [candidate],
-        "prediction": {
-            "set_by": "predicted",
-            "sets": [
-                {
-                    "models": [HOSTILE],
-                    "predicted_gain": 1.0,
-                    "predicted_gain_ci": [0.0, 2.0],
-                    "measured_gain": None,
-                    "rules": True,
-                    "decoded": False,
-                }
-            ],
-        },
-        "ensemble": {"n": 5, "method": "unite", "accuracy": 50.0, "accuracy_ci": [1.0, 2.0], "members": [member]},
-        "strategies": [strategy],
-        "advice": {
-            "verdict": "worse",
-            "text": HOSTILE,
-            "confidence": 0.9,
-            "warnings": [HOSTILE],
-            "recommendation": {**strategy, "text": HOSTILE},
-        },
-    }
+    result = printed(2, HOSTILE)
+    result["task"] |= {"name": HOSTILE, "split": HOSTILE}
+    result["candidates"][0] |= {"reason": HOSTILE, "close_call": HOSTILE}
+    gains = {"predicted_gain": 1.0, "predicted_gain_ci": [0.0, 2.0], "measured_gain": None}
+    shown = {"models": [HOSTILE], **gains, "rules": True, "decoded": False}
+    result["prediction"] = {"set_by": "predicted", "sets": [shown]}
+    member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
+    result["ensemble"] = {**member, "n": 5, "method": "unite", "members": [member]}
+    strategy = {"strategy": named, "members": [named, "b"]}
+    result["strategies"][0] |= {**strategy, "best_single_model": HOSTILE}
+    result["advice"] |= {"text": HOSTILE, "warnings": [HOSTILE]}
+    result["advice"]["recommendation"] |= {**strategy, "text": HOSTILE}
     progress = Progress()
     progress.say(HOSTILE)
     found = finished_run(result)
@@ -381,34 +324,6 @@ def test_a_corrected_p_is_called_p_as_the_one_before(tmp_path: Path, capsys: pyt
     result["strategies"][0] |= {"p_no_gain": 0.046, "p_adjusted": 0.98}
     text = "".join(concluded(result, tmp_path, capsys))
     assert "p = 0.046; p = 0.98 after correction for several strategies" in text
-
-
-def test_an_interval_with_zero_in_it_needs_no_explanation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = printed(3)
-    result["advice"]["recommendation"] |= {"expected_gain_ci": [-0.5, 5.4]}
-    assert "The interval" not in "".join(concluded(result, tmp_path, capsys))
-
-
-def test_the_leaderboard_has_the_role_of_a_recommended_model(capsys: pytest.CaptureFixture[str]) -> None:
-    result = printed(7)
-    rejected = next(each["model"] for each in result["candidates"] if each["status"] == "rejected")
-    result["advice"]["recommendation"] |= {"strategy": "cascade", "members": ["a", rejected]}
-    print_tables(finished_run(result))
-    (row,) = (line for line in capsys.readouterr().err.splitlines() if "stage 2 of the cascade" in line)
-    assert rejected in row
-
-
-def test_grades_are_not_counted_as_right_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = printed(3)
-    result["candidates"][0]["corpus_score"] = 30.0
-    assert "of 1,000 questions" not in "".join(concluded(result, tmp_path, capsys))
-
-
-def test_costs_that_are_not_known_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = printed(3)
-    result["advice"]["recommendation"] |= {"calls_per_question": 1.0, "seconds_per_question": None}
-    result["advice"]["recommendation"]["price_per_1000"] = None
-    assert "Cost: 1 call a question" in concluded(result, tmp_path, capsys)
 
 
 def test_many_warnings_do_not_hide_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -655,7 +570,7 @@ def answered(cache: Path) -> int:
 
 
 def write_long(place: Place, models: Path) -> None:
-    place.task([{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(80)], max_new_tokens=16)
+    place.task([{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(40)], max_new_tokens=16)
     place.pool(*(str(models / name) for name in ("alpha", "gamma")))
 
 
@@ -695,13 +610,12 @@ def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(place: Place, 
     assert errors(place) == line
 
 
-@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.second_lane)])
 def test_a_run_that_is_killed_again_and_again_goes_on_to_the_undisturbed_result(
-    place: Place, models: Path, runs: Runs, undisturbed: tuple[Any, list[str]], times: int
+    place: Place, models: Path, runs: Runs, undisturbed: tuple[Any, list[str]]
 ) -> None:
     write_long(place, models)
-    chance = random.Random(0)
-    counts = sorted(chance.sample(range(200), times))
+    chance, times = random.Random(0), 3
+    counts = sorted(chance.sample(range(100), times))
     ends = [runs.stop(place, count, chance.random() / 20, signal.SIGKILL) for count in counts]
     # One or two of the last may come too late, when all is done.
     assert ends.count(-signal.SIGKILL) >= times - 2 > 0
@@ -729,7 +643,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on_from_there(
     runs.start(place, "run", most=200_000)
     assert runs.statuses() == [1]
     kept = answered(place.cache)
-    assert 0 < kept < 200
+    assert 0 < kept < 100
     assert re.fullmatch(
         r"advisor: the response cache \S+ cannot be read and written \(.*\); free disk space .*\n", errors(place)
     )

@@ -41,9 +41,7 @@ def test_equal_answers_make_a_copy_and_the_first_by_rank_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "answers",
-    ["Rx" * 14 + "R", "R" * 40, " " * 40],
-    ids=["too few questions", "all right", "failed"],
+    "answers", ["Rx" * 14 + "R", "R" * 40, " " * 40], ids=["too few questions", "all right", "failed"]
 )
 def test_answers_that_may_be_equal_by_chance_make_no_copy(answers: str) -> None:
     assert find_copies([profile("a", answers), profile("b", answers)]) == {}

@@ -242,20 +242,17 @@ def test_scores_that_no_judge_gave_are_refused(place: Place) -> None:
     assert "run/result.json: no judge gave its scores, the metric number did" in place.refused("judge", "run")
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
+def test_a_table_that_does_not_fit_is_refused_in_one_line(place: Place) -> None:
+    prepare(place)
+    for rows, message in (
         ("id,model\n1,plain\n", "labels.csv: it has no column label"),
         ("id,model,label\nnone,plain,yes\n", "the run has no score of the model 'plain' for the question 'none'"),
         ("id,model,label\nID,other,yes\n", "the run has no score of the model 'other'"),
         ("id,model,label\nID,plain,7\n", "label is '7'; give a number from 0 to 1"),
         ("id,model,label\nID,plain,nan\n", "label is 'nan'; give a number from 0 to 1"),
         ("id,model,label\nID,plain,1\nID,plain,0\n", "this response has a label already"),
-    ],
-)
-def test_a_table_that_does_not_fit_is_refused_in_one_line(place: Place, rows: str, message: str) -> None:
-    prepare(place)
-    place.write("labels.csv", rows.replace("ID", held_out(place)[0]))
-    ran = place.advisor("judge", "run", "--labels", "labels.csv")
-    assert (ran.status, ran.out) == (2, "")
-    assert message in ran.line
+    ):
+        place.write("labels.csv", rows.replace("ID", held_out(place)[0]))
+        ran = place.advisor("judge", "run", "--labels", "labels.csv")
+        assert (ran.status, ran.out) == (2, "")
+        assert message in ran.line

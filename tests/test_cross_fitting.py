@@ -15,7 +15,7 @@ from advisor.advice.gain import cross_fitted_gain
 
 
 @pytest.mark.parametrize("held_out", [["12"], ["12", "11"], ["12", "31", "13"]])
-@pytest.mark.parametrize("seed", range(8, 12))
+@pytest.mark.parametrize("seed", (8, 12))
 def test_a_correction_lowers_no_p_value(seed: int, held_out: list[str]) -> None:
     """Also where strategies take the same responses on the held-out questions, and others on dev."""
     chance = np.random.default_rng(seed)
@@ -26,7 +26,7 @@ def test_a_correction_lowers_no_p_value(seed: int, held_out: list[str]) -> None:
     }
     judged = {name: held_out[place % len(held_out)] for place, name in enumerate(dev)}
     tested = [each for each in compared(dev, judged) if each.p_adjusted is not None]
-    assert len(tested) >= 4
+    assert len(tested) >= 5
     assert [(str(each), each.p_adjusted) for each in tested if each.p_adjusted < each.gain.p_no_gain] == []
 
 

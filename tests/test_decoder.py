@@ -184,11 +184,6 @@ def judged(line: str, count: int = 4) -> list[tuple[Setting, list[Judged]]]:
     return found
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 def ensemble_of(line: str, tables: Path, k: int = 10, weights: Sequence[float] | None = None) -> Ensemble:
     return Ensemble([both(part)[0] for part in parts(line)], k=k, weights=weights, cache_dir=tables)
 
@@ -307,7 +302,7 @@ def test_batches_equal_their_rows(line: str, tables: Path) -> None:
     alone = [ensemble.generate([text], max_new_tokens=20, stop=["e", "\n"])[0] for text in texts]
     # Rows end at different steps, so that prompts that wait are admitted in their places.
     assert len({len(made.tokens) for made in alone}) > 5
-    for batch_size in (1, 2, 5, 16):
+    for batch_size in (2, 5, 16):
         together = ensemble.generate(texts, max_new_tokens=20, stop=["e", "\n"], batch_size=batch_size)
         assert together == alone, batch_size
 

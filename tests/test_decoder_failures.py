@@ -28,11 +28,6 @@ GOOD = ["ab", "cde", "fg hi"]
 NONE_LEFT, NAN = -math.inf, math.nan
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 def broken(value: float, text: str = BAD) -> Member:
     """A member whose logits are all this value from the third token after a text on."""
     model = tiny_model(byte_tokenizer(), 3)

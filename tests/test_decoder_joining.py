@@ -39,11 +39,6 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 def ensemble_of(tables: Path, **options: Any) -> Ensemble:
     return Ensemble([member("bytes"), member("unigram with bytes", 1)], cache_dir=tables, **options)
 
@@ -187,30 +182,6 @@ def test_whoever_leaves_frees_a_place_at_once(tables: Path) -> None:
     decoder.remove(1)
     decoder.remove(2)
     assert decoder.done
-
-
-def test_a_free_place_is_taken_at_the_next_step(tables: Path) -> None:
-    ensemble = ensemble_of(tables)
-    decoder = ensemble.decoder(Batch(size=8))
-    for number in range(10):
-        decoder.add(number, ensemble.encode("x"), Settings(30))
-    decoder.step()
-    decoder.remove(3)
-    decoder.step()
-    assert 8 in decoder.running
-    assert decoder.waiting == [9]
-
-
-def test_running_texts_are_told_as_they_were(tables: Path) -> None:
-    ensemble = ensemble_of(tables)
-    decoder = ensemble.decoder(Batch(size=2))
-    for number in range(2):
-        decoder.add(number, ensemble.encode("x"), Settings(30))
-    decoder.step()
-    before = decoder.running
-    lengths = [len(data) for data in before.values()]
-    decoder.step()
-    assert [len(data) for data in before.values()] == lengths
 
 
 def test_a_limit_of_tokens_keeps_long_texts_waiting_and_changes_none(tables: Path) -> None:

@@ -31,11 +31,6 @@ def member_named(arch: str, tokenizer: str = "bytes", **config: Any) -> Member:
     return member_of(model, tokenizer_named(tokenizer), name=arch, chat_template="never")
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 def greedy(member: Member, prompt: str, length: int) -> list[int]:
     """What transformers writes after a prompt, with only the tokens that the page on UNITE allows."""
     allowed = {*member.vocabulary.representatives.values(), *member.vocabulary.eos_ids}

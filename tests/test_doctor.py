@@ -149,22 +149,6 @@ def test_the_packages_of_quantisation_are_listed_with_their_versions(monkeypatch
     assert machine.quantization() == {"bitsandbytes": None, "accelerate": "1.2"}
 
 
-def test_options_of_a_choice_task_are_read_and_not_written(place: Place, models: Path) -> None:
-    place.pool(str(models / "alpha"))
-    memory = []
-    for choice in ({}, {"metric": "choice", "choices": ["{{answer}}", "0"]}):
-        place.task(**choice, max_new_tokens=5000)
-        ran = place.advisor("doctor", "--pool", "models.txt", "--task", "task.yaml", "--json")
-        memory.append(json.loads(ran.out)["models"][0]["memory"])
-    assert memory[1] < memory[0] / 10
-
-
-def test_a_server_is_in_the_plan_and_gets_no_request(place: Place) -> None:
-    place.pool("openai:http://127.0.0.1:9/v1#big")
-    ran = place.advisor("doctor", "--pool", "models.txt")
-    assert (ran.status, "big: http://127.0.0.1:9/v1; its size is not known here" in ran.out) == (0, True)
-
-
 def test_the_download_of_a_model_on_the_hub_is_known_before_it_begins(
     place: Place, small_hub: None, models: Path
 ) -> None:

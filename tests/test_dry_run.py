@@ -138,24 +138,6 @@ def test_a_model_that_cannot_run_gives_status_1_after_the_plan(place: Place, mod
     assert (ran.status, "empty: cannot run: " in ran.out) == (1, True)
 
 
-def test_a_device_that_is_not_there_is_refused_as_by_the_run_itself(place: Place, models: Path) -> None:
-    place.job(models)
-    for more in ((), ("--dry-run",)):
-        assert "--device: device cuda:99" in place.refused(*SELECT, "--device", "cuda:99", *more)
-
-
-def test_hashes_of_new_candidates_are_not_written(place: Place, models: Path) -> None:
-    place.task()
-    place.pool(str(models / "alpha"))
-    assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
-    hashes = place.cache / "unite-advisor" / "hashes"
-    before = set(hashes.iterdir())
-    assert before
-    place.pool(str(models / "alpha"), str(models / "beta"))
-    assert len(planned(place)["models"]) == 2
-    assert set(hashes.iterdir()) == before
-
-
 def test_the_cache_is_read_where_it_is_and_stays_as_it_was(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,11 +22,6 @@ from ensemble.models.member import Member
 SCRIPT = "The cat sat on the mat. 今天天气很好 🙂 cafe\u0301\n\nEnd </s> it.\n"
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 @cache
 def member(name: str, seed: int = 0, arch: str = "llama") -> Member:
     return member_of(tiny_model(tokenizer_named(name), seed, arch), tokenizer_named(name), name=f"{name}-{seed}")

@@ -200,13 +200,6 @@ def test_a_fusion_that_cannot_run_is_refused_in_one_line(changes: dict[str, Any]
 # --- Named by --strategy ---
 
 
-def test_two_fusions_of_the_same_models_are_named_by_their_writers() -> None:
-    both = [fusion("abc", "b"), fusion("abc", "a")]
-    assert [label(each, both) for each in both] == ["fusion/b", "fusion/a"]
-    with pytest.raises(InputError, match="give one of fusion/b, fusion/a"):
-        find_strategy("fusion/d", both, "result.json")
-
-
 FUSIONS = st.builds(
     lambda panel, writer, draws, rounds: fusion(panel, writer, draws, 1 if draws > 1 else rounds),
     st.permutations("abc").flatmap(lambda names: st.integers(1, 3).map(lambda n: names[:n])),

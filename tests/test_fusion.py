@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,7 @@ import pytest
 import torch
 from test_reward_models import PairRm
 from tiny import SENTENCES
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    T5Config,
-    T5ForConditionalGeneration,
-    T5Tokenizer,
-)
+from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration, T5Tokenizer
 
 from advisor.jobs.methods import chosen
 from advisor.records import Answer, Profile
@@ -180,14 +173,6 @@ def test_a_written_response_is_graded_by_the_tasks_metric(place: Place) -> None:
     assert [(answer.text, answer.extracted, answer.score) for answer in profile.answers[1:]] == [
         ("4", "4", float(each)) for each in right
     ]
-
-
-def test_options_are_not_fused(place: Place) -> None:
-    place.task(metric="exact_match")
-    task = replace(load_task("task.yaml"), metric="choice")
-    profile = Profile("a", tuple(Answer(one.id, "a", "a", 0.0, "eos") for one in task.examples))
-    with pytest.raises(InputError, match="method fuse: it writes a text, and here options are chosen"):
-        chosen("fuse", Writer(), task, [profile, profile])
 
 
 def test_fusion_stands_beside_other_methods_in_an_evaluation_and_is_stored(

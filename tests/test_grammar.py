@@ -29,11 +29,7 @@ PATTERNS = (
     r'\{"name": "[A-Za-z ]{1,6}", "age": (0|[1-9][0-9]?)\}',
     r"(ab)*c?",
 )
-LINES = [
-    "bytes unigram",
-    "unigram_with_bytes* bytes",
-    "unigram_with_bytes bytes unigram",
-]
+LINES = ["bytes unigram", "unigram_with_bytes* bytes", "unigram_with_bytes bytes unigram"]
 REAL = "gpt-2* llama-2"
 BATCHES = {"batched": Batch(4), "one by one": Batch(1), "without drafts": Batch(1, draft=0)}
 PERSON = {
@@ -45,11 +41,6 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
 
 
 def written(ensemble: Ensemble, pattern: str, batch: Batch, **settings: Any) -> list[Any]:

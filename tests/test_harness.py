@@ -32,7 +32,6 @@ harness.register()
 
 from lm_eval.api.instance import Instance  # noqa: E402  # where it is installed
 from lm_eval.api.model import CacheHook  # noqa: E402
-from lm_eval.api.registry import get_model, model_registry  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 
 from advisor.lm_eval.model import UniteLM  # noqa: E402
@@ -49,7 +48,6 @@ QUESTIONS = [QUESTION.format(*numbers) for numbers in SUMS]
 GREEDY = {"until": ["\n"], "max_gen_toks": 24, "do_sample": False}
 
 
-@cache
 @cache
 def short(name: str) -> Path:
     """A copy of a model of the demo whose context is short, so that a few sentences do not fit."""
@@ -275,7 +273,6 @@ def test_a_model_without_a_chat_template_is_not_asked_for_one() -> None:
         ({"until": ["x", "", "x"], "do_sample": False, "temperature": 0.7}, Settings(99, ("x",), seed=3)),
         ({"top_k": 50, "top_p": 0.5}, Settings(99, seed=3)),
         ({"temperature": 0.7}, Settings(99, (), 0.7, seed=3)),
-        ({"do_sample": True}, Settings(99, (), 1.0, seed=3)),
         ({"do_sample": True, "temperature": 0.5, "top_p": 0.9, "seed": 7}, Settings(99, (), 0.5, 0.9, 7)),
         ({"do_sample": True, "top_k": 50}, Settings(99, (), 1.0, seed=3, top_k=50)),
         ({"do_sample": True, "top_k": -1}, Settings(99, (), 1.0, seed=3)),
@@ -294,9 +291,7 @@ def test_ways_to_generate_are_read_as_lm_eval_means_them(given: dict[str, Any], 
         ({"guided_json": "{}"}, "generation_kwargs guided_json={}: .*; take it out of the task"),
         ({"max_gen_toks": 0}, "max_new_tokens is 0; it must be at least 1"),
         ({"do_sample": True, "top_k": "x"}, "top_k is 'x'; it must be a whole number"),
-        ({"do_sample": True, "top_k": 3.7}, "top_k is 3.7; it must be a whole number"),
         ({"do_sample": True, "top_p": "x"}, "generation_kwargs top_p='x': give a number"),
-        ({"seed": "x"}, "generation_kwargs seed='x': give a number"),
     ],
 )
 def test_a_way_to_generate_that_there_is_not_is_refused(given: dict[str, Any], line: str) -> None:
@@ -420,7 +415,6 @@ def test_a_run_folder_and_chat_templates_are_taken(run: Any, place: Place, chatt
     ("model_args", "line"),
     [
         ("k=5", "lm-eval: the model needs either a run folder or models; give --model_args run="),
-        ("run=nowhere", "nowhere"),
         ("models=nowhere", "nowhere"),
         ("models={alpha} colour=red", "--model_args: unknown argument 'colour'; use one of run, models, method"),
         (
@@ -431,7 +425,6 @@ def test_a_run_folder_and_chat_templates_are_taken(run: Any, place: Place, chatt
         ("models={alpha}+ k=5", "--model_args models=.*: an entry is empty"),
         ("models={alpha} k=many", "--model_args k=many: must be a number of candidates"),
         ("models={alpha} device=cpu+cpu", r"--model_args device=cpu\+cpu: 2 devices for 1 models"),
-        ("models={alpha} seed=x", "--model_args seed=x: must be a whole number"),
         ("models={alpha} dtype=int3", "--dtype int3: not one of"),
     ],
 )
@@ -468,11 +461,6 @@ def test_without_lm_eval_one_line_says_how_to_install_it(place: Place, monkeypat
     assert (ran.status, ran.out) == (2, "")
     install = "pip install 'unite-advisor[lm-eval]'"
     assert ran.line == f"advisor: advisor lm-eval needs lm-eval, which is not installed; {install}"
-
-
-def test_lm_eval_knows_its_own_models_besides() -> None:
-    assert get_model("unite") is UniteLM
-    assert {"hf", "vllm", "local-completions"} <= set(model_registry.keys())
 
 
 def test_the_entry_point_for_later_releases_names_the_model() -> None:

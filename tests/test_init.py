@@ -68,7 +68,6 @@ def test_a_task_file_from_a_table_is_run_as_it_is(place: Place, models: Path) ->
     ("data", "expected"),
     [
         (["gsm8k/train.jsonl", "gsm8k/test.jsonl"], {"metric": "number", "shot_response": "{{answer}}"}),
-        (["gsm8k/dev300_train_sample_seed42_cleaned.jsonl", "gsm8k/test_cleaned.jsonl"], {"metric": "number"}),
         (["arc_challenge"], {"choices": ["{{A}}", "{{B}}", "{{C}}", "{{D}}"], "scoring": "letters"}),
         (["mmlu/test/virology.jsonl"], {"metric": "choice", "reference": "{{answer}}"}),
         (["piqa/dev_our.jsonl"], {"choices": ["{{A}}", "{{B}}"], "dev_size": 300}),
@@ -76,9 +75,7 @@ def test_a_task_file_from_a_table_is_run_as_it_is(place: Place, models: Path) ->
         (["nq_open/efficientqa.dev.1.1.jsonl", "nq_open/efficientqa.test.1.1.jsonl"], {"metric": "exact_match"}),
         (["bbh"], {"metric": "exact_match", "group": "{{_part}}", "reference": "{{target}}"}),
         (["bbh/tasks/object_counting.json"], {"metric": "number"}),
-        (["bbh/tasks/word_sorting.json"], {"metric": "exact_match"}),
         (["mbpp/mbpp.jsonl"], {"metric": "pass_at_1", "reference": ["{{test_setup_code}}", "{{test_list}}"]}),
-        (["mbpp/sanitized-mbpp.json"], {"metric": "pass_at_1"}),
         (["humaneval/test.jsonl"], {"reference": "{{test}}\ncheck({{entry_point}})"}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -135,7 +132,6 @@ def test_data_that_is_no_task_is_refused(place: Place, data: str, message: str) 
         ),
         ([["text", "label"], *([f"text {n}", "yes" if n % 2 else "no"] for n in range(12))], {"metric": "exact_match"}),
         ([["question", "answer"], ["a?", "$1,200"], ["b?", "-3.5"]], {"metric": "number"}),
-        ([["question", "answer"], ["a?", "1999"], ["b?", "May 1999"]], {"metric": "exact_match"}),
         ([["question", "answer"], *([f"{n}?", f"one two three {n} " * 9] for n in range(4))], {"metric": "chrf"}),
         (
             [
@@ -242,13 +238,6 @@ def test_enter_keeps_the_reasons_of_guesses(place: Place, monkeypatch: pytest.Mo
     assert (place.folder / "questions.yaml").read_text(encoding="utf-8") == unasked
 
 
-def test_a_reference_of_blanks_is_none(place: Place) -> None:
-    place.write("questions.csv", SUMS + "What is lost?,   \n")
-    written(place, "questions.csv")
-    sizes = [len(load_task(place.folder / "questions.yaml", split=split).examples) for split in ("dev", "held_out")]
-    assert sum(sizes) == 12
-
-
 def test_two_files_are_dev_and_held_out_by_their_names(place: Place) -> None:
     place.write("test.csv", SUMS)
     place.write("train.csv", SUMS.replace("+", "plus"))
@@ -256,10 +245,10 @@ def test_two_files_are_dev_and_held_out_by_their_names(place: Place) -> None:
 
 
 def test_rows_without_a_reference_are_left_out_and_counted(place: Place) -> None:
-    place.write("questions.csv", SUMS + "What is lost?,\n")
+    place.write("questions.csv", SUMS + "What is lost?,\nWhat is blank?,   \n")
     written(place, "questions.csv")
     comments = (place.folder / "questions.yaml").read_text(encoding="utf-8").replace("\n# ", " ")
-    assert "1 of 13 records have no Expected_Answer" in comments
+    assert "2 of 14 records have no Expected_Answer" in comments
     sizes = [len(load_task(place.folder / "questions.yaml", split=split).examples) for split in ("dev", "held_out")]
     assert sizes == [6, 6]
 
@@ -389,10 +378,7 @@ def test_a_task_file_is_replaced_only_by_force(place: Place) -> None:
         (["three.csv", "--reference", "blank"], "blank is empty in all records; give --reference with another column"),
         (["three.csv", "--question", "blank"], "blank is empty in all records; give --question with another column"),
         (["questions.csv", "--decimal", ";"], "--decimal ;: give . or ,"),
-        (
-            ["three.csv", "--choices", "none", "--decimal", ","],
-            "goes with numbers, and not all of answer are",
-        ),
+        (["three.csv", "--choices", "none", "--decimal", ","], "goes with numbers, and not all of answer are"),
         (["questions.csv", "--name", "a b"], "--name a b: give letters"),
         (["questions.csv", "--config", "main"], "--config main goes with a data set of the hub"),
         (["empty.csv"], "empty.csv has no records"),

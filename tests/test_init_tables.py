@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,13 +76,6 @@ TABLES = [
         asks="Antwort has 1.362, which is 1362 or 1.362; give --decimal , or --decimal .",
     ),
     Table(
-        "points that group, as the user says",
-        "fragen.csv",
-        answers("Frage;Antwort", ["1.362", "2.500", "7"]),
-        COMMA,
-        options=["--decimal", ","],
-    ),
-    Table(
         "points that group, as the questions show",
         "fragen.csv",
         answers("Frage;Antwort", ["1.362", "2.500", "7"], question="Was ist {} mal 2,5?"),
@@ -117,7 +108,6 @@ TABLES = [
     Table("currencies", "q.csv", answers("Frage;Antwort", ["€ 1.200,50", "99,95 €", "-5,00 €"]), COMMA),
     Table("one unit", "q.csv", answers("Frage;Antwort", ["42 km", "3,5 km", "7 km"]), COMMA),
     Table("several units", "q.csv", answers("Frage;Antwort", ["42 km", "3 kg", "7 m"]), {"metric": "exact_match"}),
-    Table("numbers of JSON", "q.json", json.dumps([{"question": f"{n}?", "answer": n} for n in range(4)]), POINT),
     Table(
         "numbers of an Excel sheet with German questions",
         "q.xlsx",
@@ -133,23 +123,11 @@ TABLES = [
         ["metric: the references are sentences", "--metric judge"],
     ),
     Table(
-        "some sentences among short answers",
-        "faq.csv",
-        answers("Question;Answer", [*CITIES, *SENTENCES[:2]], question="How do I do {}?"),
-        {"metric": "chrf"},
-    ),
-    Table(
         "yes and no",
         "q.csv",
         answers("Frage;Antwort", ["ja", "nein"] * 10),
         {"metric": "exact_match"},
         ["the references are 2 labels"],
-    ),
-    Table(
-        "truth values of JSON",
-        "q.jsonl",
-        "".join(json.dumps({"question": f"Is {n} even?", "answer": n % 2 == 0}) + "\n" for n in range(12)),
-        {"metric": "exact_match"},
     ),
     Table(
         "letters with the options in the question",
@@ -170,13 +148,6 @@ TABLES = [
         answers("Frage;Antwort", ["12.05.2024", "1.6.1999", "03.10.1990"], question="Wann war {}?"),
         {"metric": "exact_match"},
         ["the references are dates, such as 12.05.2024"],
-    ),
-    Table(
-        "dates of an Excel sheet",
-        "q.xlsx",
-        {"Sheet1": [["Question", "Answer"], *([f"When was {n}?", date(2024, 5, n + 1)] for n in range(4))]},
-        {"metric": "exact_match"},
-        ["the references are dates, such as 2024-05-01"],
     ),
     Table(
         "objects as texts",
@@ -231,12 +202,6 @@ TABLES = [
         "\ufeffsep=;\r\n" + answers('"Frage";"Antwort"', ['"A\nB"', '"C ""D"""', "E, F"]).replace("r?", "r, bitte?"),
         {"prompt": "Question: {{Frage}}\nAnswer:", "reference": "{{Antwort}}"},
     ),
-    Table(
-        "commas in a quoted header",
-        "q.csv",
-        lines('"Frage, an alle, immer";Antwort', *(f"Wo ist {city}, ja?;{city}" for city in CITIES)),
-        {"prompt": "Question: {{Frage_an_alle_immer}}\nAnswer:", "reference": "{{Antwort}}"},
-    ),
     Table("bars", "q.csv", answers("question|answer", CITIES, "|"), {"reference": "{{answer}}"}),
     Table(
         "empty columns, and columns without a name",
@@ -255,12 +220,6 @@ TABLES = [
         "q.csv",
         "Testfragen 2024;;\n" + answers("Frage;Antwort;Note", [f"{city};1" for city in CITIES]),
         asks="q.csv: its first row has only 'Testfragen 2024', which looks like a title; remove what is above",
-    ),
-    Table(
-        "a title above the header of a sheet",
-        "q.xlsx",
-        {"Sheet1": [["Testfragen"], ["Frage", "Antwort"], *([f"Wo ist {city}?", city] for city in CITIES)]},
-        asks="q.xlsx: its first row has only 'Testfragen', which looks like a title",
     ),
     Table(
         "several sheets",
@@ -313,13 +272,6 @@ TABLES = [
         {"metric": "choice", "cluster": "{{question}} {{_options | join(' ')}}"},
     ),
     Table(
-        "duplicated rows with an id",
-        "q.csv",
-        lines("ID,question,answer", *(f"{n},What is {n}?,{n}" for n in (1, 2, 3, 4, 4))),
-        {"metric": "number", "cluster": None},
-        ["1 of 5 records left out, because each repeats an earlier one with the same id; the first is"],
-    ),
-    Table(
         "merged cells",
         "merged.xlsx",
         {
@@ -329,12 +281,6 @@ TABLES = [
             ]
         },
         {"group": "{{category}}"},
-    ),
-    Table(
-        "numbers of questions",
-        "q.csv",
-        lines("Nr.;Frage;Antwort", *(f"F-{n};Wo ist {city}?;{city}" for n, city in enumerate(CITIES))),
-        {"id": "Nr"},
     ),
     Table(
         "one instruction for all texts",

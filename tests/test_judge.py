@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from servers import Answer, Raw, as_json, completion, models, raw_server
+from servers import Answer, Raw, as_json, completion, models
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -31,13 +31,14 @@ from advisor.records import FinishReason
 from advisor.response_cache import ResponseCache
 from advisor.tasks import Task, load_task
 from advisor.tasks.task import Example, Rubric
-from ensemble.errors import InputError, JudgeError
+from ensemble.errors import InputError
 from ensemble.models.member import Member
 
 if TYPE_CHECKING:
     from pools import Place
 
 pytest_plugins = ["pools"]
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 SINGLE = {"prompt": "{{question}} | {{response}} | grade"}
 PAIRWISE = {"mode": "pairwise", "prompt": "{{question}} | {{response_a}} | {{response_b}}"}
@@ -46,17 +47,6 @@ QUESTIONS = 6
 WRITERS = ("short", "medium", "longest")
 """Candidates; each writes its name, so that all responses and all verdicts are known."""
 Verdict = Callable[[str], str]
-
-
-@pytest.fixture
-def raw() -> Iterator[Raw]:
-    with raw_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
 
 
 def serve(raw: Raw, **judges: Verdict) -> None:
@@ -410,16 +400,6 @@ def test_after_a_judges_failure_the_same_command_asks_only_what_is_missing(place
     assert asked(raw) == []
 
 
-def test_another_judge_asks_no_candidate_again(place: Place, raw: Raw) -> None:
-    serve(raw, judge=by_length, other=lambda _: "[[5]]")
-    arguments = prepare(place, raw, SINGLE)
-    assert place.advisor("profile", *arguments[:6], "--quiet").status == 0
-    raw.asked.clear()
-    assert place.advisor("profile", *arguments[:5], line(raw, "other"), "--quiet").status == 0
-    assert len(asked(raw, "other")) == 3 * QUESTIONS
-    assert not any(asked(raw, name) for name in WRITERS)
-
-
 def test_a_second_judge_gets_the_same_prompts_and_changes_no_score(place: Place, raw: Raw) -> None:
     serve(raw, judge=longer, other=lambda prompt: "[[B]]" if longer(prompt) == "[[A]]" else "[[A]]")
     arguments = (*prepare(place, raw, PAIRWISE)[:6], "--judge", line(raw, "other"))
@@ -568,13 +548,8 @@ def test_check_grades_fresh_responses(place: Place, raw: Raw) -> None:
         ({"judge": {**SINGLE, "mode": "best"}}, "judge.mode should be single or pairwise"),
         ({"judge": {**SINGLE, "scale": [5, 1]}}, "judge.scale should be two whole numbers from 0 to 1000"),
         ({"judge": {**SINGLE, "scale": [1, 10], "verdict": "likelihood"}}, "whole numbers from 0 to 9"),
-        ({"judge": {**PAIRWISE, "scale": [1, 5]}}, "judge.scale has no effect with `mode: pairwise`"),
-        ({"judge": {**SINGLE, "verdict": "likelihood", "pattern": "x"}}, "judge.pattern has no effect"),
         ({"judge": {"prompt": "{{question}}"}}, "judge.prompt must show what is judged; add {{response}}"),
-        (
-            {"judge": {**PAIRWISE, "prompt": "{{response_a}}"}},
-            "must show what is judged; add {{response_b}}",
-        ),
+        ({"judge": {**PAIRWISE, "prompt": "{{response_a}}"}}, "must show what is judged; add {{response_b}}"),
         ({"judge": {"prompt": "{{response}} {{answer}}"}}, "judge.prompt names the field 'answer'"),
         ({"judge": {**SINGLE, "pattern": "("}}, "judge.pattern is not a regular expression"),
         ({"judge": SINGLE, "extract": "x"}, "extract has no effect with `metric: judge`"),
@@ -593,11 +568,7 @@ def test_a_wrong_key_of_a_judge_is_named(place: Place, changes: dict[str, Any], 
         (SINGLE, (), "sums has metric judge; add --judge with the name of a candidate, or a line as in a pool file"),
         (SINGLE, ("--judge", "gama"), "--judge gama: no candidate and no folder has this name"),
         (SINGLE, ("--judge", ""), "--judge: the line is empty"),
-        (
-            SINGLE,
-            ("--judge", "alpha", "--judge", "alpha"),
-            "--judge alpha: the first judge has",
-        ),
+        (SINGLE, ("--judge", "alpha", "--judge", "alpha"), "--judge alpha: the first judge has"),
         (SINGLE, ("--judge", "openai:http://127.0.0.1:1/v1#m key_env=SECRET"), "does not end in _API_KEY"),
         (None, ("--judge", "alpha"), "--judge alpha: sums has metric contains, which needs no judge"),
     ],
@@ -630,15 +601,6 @@ def test_a_judges_task_needs_no_reference_and_shows_one_that_is_there(place: Pla
         "How are you?\nAnswer: | short | short | grade",
         "What is 1 + 1?\nAnswer: (2) | short | short | grade",
     ]
-
-
-def test_a_judge_that_says_nothing_at_all_ends_the_run(place: Place, raw: Raw) -> None:
-    serve(raw)
-    well = raw.answer
-    raw.answer = lambda path, body: None if "grade" in body.get("prompt", "") else well(path, body)
-    arguments = (*prepare(place, raw, SINGLE)[:5], "short")
-    with pytest.raises(JudgeError, match="the judge short failed: "), judging(arguments):
-        pass
 
 
 @pytest.mark.parametrize("judge", [SINGLE, PAIRWISE])

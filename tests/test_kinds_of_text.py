@@ -91,11 +91,6 @@ def case_of(kind: str, line: str) -> Any:
     return pytest.param(kind, line, marks=[*available(line).marks, *marks])
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 @pytest.mark.parametrize(("kind", "line"), [case_of(kind, line) for kind, line in SHARE])
 def test_every_way_to_decode_writes_what_the_reference_writes(kind: str, line: str, tables: Path) -> None:
     assert differing(kind, line, list(KINDS).index(kind) % SETTINGS_EACH, tables) == []

@@ -19,7 +19,6 @@ from test_votes import Told, slow_vote
 from advisor.records import Answer, Profile
 from advisor.running.asking import Answerer
 from advisor.running.plan import StrategyPlan
-from advisor.statistics import folds_of
 from advisor.strategies.cascade import cascade_calls
 from advisor.strategies.learned_vote import LearnedVote, _choices_of, _fit, _loss_of
 from advisor.strategies.schema import strategy_json, strategy_of
@@ -217,13 +216,6 @@ def test_it_is_compared_reported_and_checked(place: Place) -> None:
     write_log(Path("new.jsonl"), replace(split, task=replace(split.task, examples=tuple(new))))
     ran = place.advisor("check", "run", "--logs", "new.jsonl", "--strategy", "learned_vote", "--json")
     assert (ran.status, json.loads(ran.out)["strategy"]) == (0, "learned_vote")
-
-
-def test_questions_of_a_cluster_are_in_one_fold() -> None:
-    clusters = [f"text {n // 3}" for n in range(60)]
-    folds = folds_of(clusters, 60, 5, np.random.default_rng(0))
-    assert all(len(set(folds[n : n + 3])) == 1 for n in range(0, 60, 3))
-    assert sorted(np.bincount(folds)) == [12] * 5
 
 
 def test_clusters_of_one_question_each_teach_what_none_teach() -> None:

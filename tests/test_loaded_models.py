@@ -215,17 +215,6 @@ def test_a_judge_that_is_a_candidate_is_loaded_once(place: Place, models: Path) 
     assert result()["provenance"]["loads"]["alpha"]["count"] == 1
 
 
-def test_the_cost_section_says_how_often_models_were_loaded(place: Place, models: Path) -> None:
-    place.job(models)
-    assert place.advisor(*SELECT, "--out", "run").status == 0
-    assert "3 models, each once." in Path("run", "report.html").read_text(encoding="utf-8")
-    changed = result()
-    changed["provenance"]["loads"]["alpha"]["count"] = 4
-    Path("run", "result.json").write_text(json.dumps(changed), encoding="utf-8")
-    assert place.advisor("report", "run").status == 0
-    assert "3 models, 6 loads, because" in Path("run", "report.html").read_text(encoding="utf-8")
-
-
 # --- The plan ---
 
 
@@ -236,12 +225,7 @@ def plan_of(name: str, weights: int, free: int | None, device: str = "cpu") -> d
 
 @pytest.mark.parametrize(
     ("free", "stay", "loads"),
-    [
-        (38 + 20, ["big", "middle", "small"], 3),
-        (30 + 20, ["big", "middle"], 2 + 4),
-        (10, [], 3 * 4),
-        (None, [], 3 * 4),
-    ],
+    [(38 + 20, ["big", "middle", "small"], 3), (30 + 20, ["big", "middle"], 2 + 4), (10, [], 3 * 4), (None, [], 3 * 4)],
 )
 def test_a_plan_says_which_models_stay_loaded(free: int | None, stay: list[str], loads: int) -> None:
     plans = [plan_of(name, weights, free) for name, weights in (("small", 8), ("big", 20), ("middle", 10))]
@@ -253,12 +237,6 @@ def test_a_plan_says_which_models_stay_loaded(free: int | None, stay: list[str],
 def test_models_of_different_devices_do_not_leave_for_each_other() -> None:
     found = plan_loads([plan_of("a", 10, 21, "cuda:0"), plan_of("b", 10, 21, "cuda:1")], 4)
     assert found == {"stay": ["a", "b"], "leave": [], "loads": 2}
-
-
-def test_a_dry_run_says_that_all_models_stay_loaded(place: Place, models: Path) -> None:
-    place.job(models)
-    ran = place.advisor(*SELECT, "--dry-run")
-    assert "loading      all models stay loaded from the first to the last phase, at most 3 loads" in ran.out
 
 
 def test_a_dry_run_names_the_models_that_leave(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,11 +158,6 @@ def test_lines_that_lack_what_is_needed_are_counted(tmp_path: Path) -> None:
     assert "4 records are left out: it has no model_id, no evaluation_name, no sample_id or no evaluation" in notes[-1]
 
 
-def test_a_model_whose_name_controls_the_terminal_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r":1: the model's name '\\x1b\[2J'"):
-        read("every_eval_ever", write(tmp_path, line(model_id="\x1b[2J")))
-
-
 @pytest.mark.parametrize(("shown", "tokens", "thought"), [("hm", 0, True), ("\n\n", 1, False), (None, 500, True)])
 def test_a_trace_of_white_space_is_no_thinking(tmp_path: Path, shown: str | None, tokens: int, thought: bool) -> None:
     output = {"raw": ["It is 2."], "reasoning_trace": shown}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -16,10 +17,17 @@ from advisor.logs.record import LogOptions
 from advisor.logs.sources import find_sources, get_format
 from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
-from tests import test_logs_every_eval_ever, test_logs_helm, test_logs_inspect, test_logs_lm_eval
-from tests.logs import REAL, recognise
+from tests import (
+    test_logs_every_eval_ever,
+    test_logs_helm,
+    test_logs_inspect,
+    test_logs_lm_eval,
+    test_logs_pool,
+    test_logs_run_folder,
+)
+from tests.logs import REAL, read, recognise
 
-FORMATS = ("lm_eval", "inspect", "helm", "every_eval_ever")
+FORMATS = ("lm_eval", "inspect", "helm", "every_eval_ever", "run_folder", "pool")
 WITHOUT_RESPONSES = ("data_with_llm_scoring.json", "98ea850e-7019", "676f4465-ce78")
 FOLDERS = {"lm-eval": "lm_eval", "inspect": "inspect", "helm": "helm", "every-eval-ever": "every_eval_ever"}
 
@@ -51,26 +59,28 @@ def test_real_folders_are_read_together() -> None:
         pytest.skip("../shared/pools/logs is not beside the project")
     sources = [source for folder in FOLDERS for source in find_sources([str(REAL / folder)], [])]
     counts = {name: sum(source.format == name for source in sources) for name in FORMATS}
-    assert counts == {"lm_eval": 9, "inspect": 9, "helm": 3, "every_eval_ever": 1}
+    assert counts == {"lm_eval": 9, "inspect": 9, "helm": 3, "every_eval_ever": 1, "run_folder": 0, "pool": 0}
+
+
+def test_real_pools_are_claimed_by_their_format_alone() -> None:
+    if not test_logs_pool.POOLS.exists():
+        pytest.skip("../shared/pools is not here")
+    # The others have a line for each model and question, and columns with names of their own.
+    others = ("*.table.jsonl.xz", "wmt24-*")
+    for path in sorted(test_logs_pool.POOLS.glob("*.jsonl.xz")):
+        claimed = [] if any(path.match(name) for name in others) else ["pool"]
+        assert [name for name in FORMATS if recognise(name, path)[0]] == claimed
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
-        b"\n",
-        b"{",
-        b"[" * 100_000,
-        b"\x00" * 99,
-        b"PK\x03\x04",
-        b"\xff\xfe{",
-        b'{"eval": 1}',
-        b"[{}]",
+        b"", b"\n", b"{", b"[" * 100_000, b"\x00" * 99, b"PK\x03\x04", b"\xff\xfe{", b'{"eval": 1}', b"[{}]",
         b"a,b\n1,2\n",
     ],
     ids=range(10),
-)
+)  # fmt: skip
 def test_other_files_are_not_claimed(name: str, data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(data)
@@ -100,7 +110,22 @@ def seeds() -> dict[str, dict[str, bytes]]:
             "per_instance_stats.json": json.dumps([helm.stats(), helm.stats("id2", f1_score=0.5)]).encode(),
         },
         "every_eval_ever": {"abc_samples.jsonl": lines(test_logs_every_eval_ever.line())},
+        "run_folder": {
+            "samples.jsonl": lines(test_logs_run_folder.LINE, test_logs_run_folder.LINE),
+            "result.json": json.dumps(test_logs_run_folder.RESULT).encode(),
+        },
+        "pool": {"p.jsonl": lines(test_logs_pool.LINE, test_logs_pool.LINE)},
     }
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "table"])
+def test_a_model_whose_name_controls_the_terminal_is_refused(name: str, tmp_path: Path) -> None:
+    files = seeds().get(name) or {"a.csv": b"id,model,score\n1,small,1\n"}
+    for file, data in files.items():
+        named = "a\x1b[2J" if file.endswith(".csv") else "a\\u001b[2J"
+        (tmp_path / file).write_bytes(re.sub(rb"org/small|\bsmall\b", named.replace("\\", "\\\\").encode(), data))
+    with pytest.raises(InputError, match=r"the model's name 'a\\x1b\[2J'"):
+        read(name, tmp_path)
 
 
 def read_all(name: str, folder: Path, options: LogOptions) -> None:

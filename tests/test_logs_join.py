@@ -62,10 +62,7 @@ def test_an_id_with_another_question_or_reference_is_not_joined_and_is_counted(
     second = [row(n, "b", **(changed if n == 3 else {})) for n in range(10)]
     logs = joined(tmp_path, first, second)
     assert [example.id for example in logs.examples] == [str(n) for n in range(10) if n != 3]
-    assert said(
-        logs,
-        "1 id has another question or reference in one log than in another",
-    )
+    assert said(logs, "1 id has another question or reference in one log than in another")
 
 
 def test_a_model_with_half_of_the_questions_is_left_out_and_named(tmp_path: Path) -> None:

@@ -107,14 +107,6 @@ def test_extracted_letters_and_scores_of_a_real_log() -> None:
     assert found == [("B", "G", 0.0), (None, "K", 0.0), ("D", "D", 1.0)]
 
 
-@needs_logs
-def test_a_model_that_is_always_wrong() -> None:
-    records, _ = read("lm_eval", REAL / "lm-eval" / "eee-math_perturbed")
-    assert [record.score for record in records] == [0.0] * 10
-    # Without a filter nothing was extracted: the text is the whole response.
-    assert {record.extracted for record in records} == {None}
-
-
 def test_a_record_has_what_the_line_says(tmp_path: Path) -> None:
     (record,), notes = read("lm_eval", write(tmp_path, line()), options=LogOptions(cluster="passage"))
     assert (record.model, record.task, record.id, record.group, record.draw) == ("org/small", "sums", "0", None, 0)
@@ -310,11 +302,6 @@ def test_lines_that_lack_what_is_needed_are_counted(tmp_path: Path) -> None:
 def test_a_file_without_usable_lines_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no record of this log can be used: it has no doc_id"):
         read("lm_eval", write(tmp_path, line(None)))
-
-
-def test_a_model_whose_name_controls_the_terminal_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"the model's name '\\x1b\[2J'"):
-        read("lm_eval", write(tmp_path, line(), results=RESULTS | {"model_name": "\x1b[2J"}))
 
 
 def _models(records: list[Any]) -> list[str]:

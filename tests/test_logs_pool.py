@@ -91,12 +91,6 @@ def test_a_pool_without_usable_answers_is_refused(tmp_path: Path) -> None:
         records(path)
 
 
-def test_a_model_whose_name_controls_the_terminal_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, {**LINE, "models": {"\x1b[31mred": ["2", 1, 3]}})
-    with pytest.raises(InputError, match=r"sums\.jsonl:1: the model's name '\\x1b\[31mred'"):
-        records(path)
-
-
 # The counts and accuracies are those that the file of each pool was made with.
 @pytest.mark.parametrize(("name", "models", "questions"), [("math-l5", 41, 721), ("crux", 51, 800)])
 def test_real_pools_have_all_models_on_all_questions(name: str, models: int, questions: int) -> None:

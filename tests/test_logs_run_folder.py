@@ -155,12 +155,6 @@ def test_the_name_of_a_large_ensemble_is_shortened(tmp_path: Path) -> None:
     assert len(records(tmp_path)[0][-1].model) == 500
 
 
-def test_the_name_of_a_model_cannot_control_the_terminal(tmp_path: Path) -> None:
-    write_run(tmp_path, RESULT, [{**LINE, "responses": {"a\nb": GOOD}}])
-    with pytest.raises(InputError, match=r"samples\.jsonl:1: the model's name 'a\\nb'"):
-        records(tmp_path)
-
-
 def test_other_json_lines_are_not_run_folders(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_text('{"id": 1, "responses": {}}\n', encoding="utf-8")
     files = [LogFile(tmp_path / "samples.jsonl", given=True)]

@@ -233,7 +233,7 @@ def test_a_long_integer_gets_one_line(place: Place, content: bytes, arguments: t
 def test_the_keys_of_a_head_that_is_cut_off_are_found() -> None:
     assert streams.outline(LONG) == {"eval", "eval.task", "id"}
     assert streams.outline(b'[{"a": {"b": {"c": 1}}, "d": [{"e": 2}]}, {"f": "un') == {
-        *("item.a", "item.a.b", "item.d", "item.f"),
+        *("item.a", "item.a.b", "item.d", "item.f")
     }
     assert streams.outline(b'{"a": 1}\n{"b": "\xff"}') == {"a"}
     assert streams.outline(b"no JSON") == set()

@@ -181,18 +181,6 @@ def test_a_run_whose_responses_are_stored_needs_no_memory(
         assert again.out == before.out
 
 
-def test_methods_whose_members_are_stored_need_no_memory(
-    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.job(models)
-    task = ("--task", "task.yaml")
-    assert place.advisor("select", "--pool", "models.txt", *task, "--out", "run", "--quiet").status == 0
-    evaluate = ("evaluate", "run", *task, "--methods", "unite", "--members", "alpha,beta")
-    assert place.advisor(*evaluate, "--quiet").status == 0
-    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 1000)
-    assert place.advisor(*evaluate).status == 0
-
-
 def test_one_model_that_does_not_fit_is_a_note_and_so_is_a_pair(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [entry(models / name) for name in ("alpha", "beta")]
     sizes = sorted(need.weights for each in entries if (need := need_of_model(each, "auto")) is not None)
@@ -225,9 +213,7 @@ SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 COPIES = {"consolidated.safetensors": 30, "pytorch_model.bin": 30, "model.fp16.safetensors": 15, "onnx/model.onnx": 30}
 
 
-def test_a_second_copy_of_the_weights_is_not_counted(
-    on_hub: Callable[..., tuple[int | None, int] | None],
-) -> None:
+def test_a_second_copy_of_the_weights_is_not_counted(on_hub: Callable[..., tuple[int | None, int] | None]) -> None:
     total = {"safetensors": SimpleNamespace(total=7)}
     names = [["model.safetensors"], SHARDS]
     shards = dict(zip(SHARDS, (20, 10), strict=True))
@@ -237,9 +223,7 @@ def test_a_second_copy_of_the_weights_is_not_counted(
     assert on_hub(COPIES, total, names) is None
 
 
-def test_of_a_gguf_repository_only_the_named_file_counts(
-    on_hub: Callable[..., tuple[int | None, int] | None],
-) -> None:
+def test_of_a_gguf_repository_only_the_named_file_counts(on_hub: Callable[..., tuple[int | None, int] | None]) -> None:
     files = {"q4.gguf": 4, "q8.gguf": 8, "model.safetensors": 16}
     assert on_hub(files, {"gguf": {"total": 7}}, [], "q8.gguf") == (7, 8)
     assert on_hub(files, {}, [], "q4.gguf") == (None, 4)

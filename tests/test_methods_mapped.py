@@ -304,14 +304,14 @@ def test_common_tokens_are_those_whose_bytes_both_have() -> None:
     assert {*foreign.tolist()} == {index for token, index in two.items() if token not in one}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "deepen"])
 def test_rows_do_not_see_each_other(name: str) -> None:
     members = [member("bytes"), member("unigram", 1), member("unigram with bytes", 2)]
     made, logits = rule(name, members), logits_of(members, 3)
     together = made.combine([z.clone() for z in logits])
     for row in range(3):
         alone = made.combine([z[row : row + 1].clone() for z in logits])
-        assert torch.allclose(alone.mean[0], together.mean[row], atol=1e-12)
+        assert torch.allclose(alone.mean[0], together.mean[row], atol=1e-10)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -322,7 +322,7 @@ def test_probabilities_sum_to_one(name: str) -> None:
     assert torch.allclose(step.mean.sum(dim=1), torch.ones(2, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "deepen"])
 def test_identical_members_give_the_members_own_choice(name: str, tmp_path: Path) -> None:
     own = member("bytes")
     alone = Ensemble([own], cache_dir=tmp_path).generate(["The cat"], max_new_tokens=12)
@@ -330,7 +330,7 @@ def test_identical_members_give_the_members_own_choice(name: str, tmp_path: Path
     assert copies[0].tokens == alone[0].tokens
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "deepen"])
 def test_a_nan_logit_makes_its_row_nan(name: str) -> None:
     members = [member("bytes"), member("unigram", 1)]
     logits = logits_of(members, 2)
@@ -434,9 +434,7 @@ def test_a_model_without_output_embeddings_is_refused() -> None:
     [
         ({"cells": 0}, "cells is 0; it must be at least 1"),
         ({"threshold": 0.0}, "threshold is 0.0; it must be above 0 and at most 1"),
-        ({"agree": -1}, "agree is -1; it must be 0 .no filter. or more"),
         ({"top": -1}, "top is -1; it must be 0 .all tokens. or more"),
-        ({"neighbours": -1}, "neighbours is -1; it must be 0 .no correction. or more"),
         ({"reweight": -0.5}, "reweight is -0.5; it must be 0 .no re-weighting. or more"),
         ({"reweight": math.nan}, "method eva: reweight nan: give a finite number"),
         ({"whiten": False}, "dewhiten is True without whiten; set dewhiten to False, too"),

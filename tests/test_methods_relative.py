@@ -14,42 +14,16 @@ import numpy.typing as npt
 import pytest
 import torch
 from test_methods import member
+from test_methods_mapped import candidates, logits_of, rule
 from torch import Tensor
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.methods import get_module, make_options
 from ensemble.methods.deepen import Optimiser, Options, RelativeSpace, search
 from ensemble.methods.deepen_adapt import adaptive_weights
 from ensemble.models.member import Member
-from ensemble.step.token_method import Setup, TokenRule
-from ensemble.vocabulary.joint import build
 
 Array = npt.NDArray[np.float64]
-
-
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
-def rule(name: str, members: Sequence[Member], weights: Sequence[float] | None = None, **options: Any) -> TokenRule:
-    joint = build([one.vocabulary for one in members])
-    shares = tuple(weights or [1 / len(members)] * len(members))
-    made = get_module(name).make(Setup(members, joint, 10, shares), make_options(name, options))
-    assert isinstance(made, TokenRule)
-    return made
-
-
-def logits_of(members: Sequence[Member], rows: int, seed: int = 0) -> list[Tensor]:
-    random = torch.Generator().manual_seed(seed)
-    sizes = [one.vocabulary.size for one in members]
-    return [3 * torch.randn(rows, size, generator=random, dtype=torch.float64) for size in sizes]
-
-
-def candidates(one: Member) -> dict[bytes | None, int]:
-    """A member's tokens and their ids, EOS (None) being one."""
-    return one.vocabulary.representatives | {None: one.vocabulary.eos_ids[0]}
 
 
 def unit(rows: Array) -> Array:
@@ -229,15 +203,6 @@ def test_tokens_with_probability_0_keep_it() -> None:
     assert related.tolist() == [pytest.approx([0.5, 0.5])]
 
 
-def test_rows_do_not_see_each_other() -> None:
-    members = [member("bytes"), member("unigram", 1)]
-    made, logits = rule("deepen", members), logits_of(members, 3)
-    together = made.combine([z.clone() for z in logits])
-    for row in range(3):
-        alone = made.combine([z[row : row + 1].clone() for z in logits])
-        assert torch.allclose(alone.mean[0], together.mean[row], atol=1e-10)
-
-
 @pytest.mark.parametrize("optimiser", ["mirror", "adamw"])
 def test_identical_members_give_the_members_own_distribution(optimiser: str) -> None:
     members = [member("bytes")] * 3
@@ -274,16 +239,6 @@ def test_the_primary_moves_to_a_token_that_another_member_wants() -> None:
     assert int(step.ids[0, step.mean[0].argmax()]) == wanted[0]
 
 
-@pytest.mark.parametrize("optimiser", ["mirror", "adamw"])
-def test_a_nan_logit_makes_its_row_nan(optimiser: str) -> None:
-    members = [member("bytes"), member("unigram", 1)]
-    logits = logits_of(members, 2)
-    logits[1][0, members[1].vocabulary.representatives[b"J"]] = math.nan
-    step = rule("deepen", members, optimiser=optimiser).combine(logits)
-    assert step.mean[0].isnan().any()
-    assert not step.mean[1].isnan().any()
-
-
 def test_scoring_is_in_double_precision_and_gives_every_token_a_share() -> None:
     members = [member("bytes"), member("unigram", 1)]
     logits = [z.float() for z in logits_of(members, 1)]
@@ -299,13 +254,6 @@ def test_adapt_weighs_by_the_accuracy_above_chance() -> None:
     adapted = rule("deepen-adapt", members, accuracies=[60, 20]).combine([z.clone() for z in logits])
     weighted = rule("deepen", members, [0.75, 0.25]).combine([z.clone() for z in logits])
     assert torch.equal(adapted.mean, weighted.mean)
-
-
-def test_a_whole_generation_of_copies_is_the_members_own(tables: Path) -> None:
-    own = member("bytes")
-    alone = Ensemble([own], cache_dir=tables).generate(["The cat"], max_new_tokens=12)
-    copies = Ensemble([own, own], method="deepen", cache_dir=tables).generate(["The cat"], max_new_tokens=12)
-    assert copies[0].tokens == alone[0].tokens
 
 
 def with_embedding(one: Member, weight: object) -> Member:
@@ -347,11 +295,9 @@ def test_embeddings_that_cannot_be_read_are_refused(weight: object, message: str
         ("deepen-adapt", {"sharpness": math.inf}, "method deepen-adapt: sharpness inf: give a finite number"),
         ("deepen", {"anchors": 5}, "anchors is 5; it must be 0 .all common tokens. or at least 16"),
         ("deepen", {"anchors": 5000}, "method deepen: anchors is 5000, and the members have [0-9]+ tokens in common"),
-        ("deepen-adapt", {"anchor_seed": -1}, "anchor_seed is -1; it must be 0 or more"),
         ("deepen-adapt", {"optimiser": "sgd"}, "method deepen-adapt: optimiser 'sgd': not one of mirror, adamw"),
         ("deepen-adapt", {}, "method deepen-adapt: it needs accuracies, one for each of 2 models, and has 0"),
         ("deepen-adapt", {"accuracies": [30, 25], "chance": 30}, "method deepen-adapt: no accuracy"),
-        ("deepen-adapt", {"accuracies": [30, 250]}, "accuracies "),
         ("deepen-adapt", {"accuracies": [3, 2], "weights": [1, 2]}, "method deepen-adapt: its weights follow"),
     ],
 )

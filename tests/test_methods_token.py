@@ -33,11 +33,6 @@ quick = settings(max_examples=50, deadline=None, derandomize=True)
 SCRIPT = "The cat sat on the mat. James and Anna went. 今天天气很好 12 apples.\n"
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 @cache
 def member(name: str, seed: int = 0) -> Member:
     return member_of(tiny_model(tokenizer_named(name), seed), tokenizer_named(name), name=f"{name}-{seed}")
@@ -123,11 +118,7 @@ def test_average_gac_and_unite_with_all_tokens_are_equal_over_one_vocabulary() -
         torch.randn(4, m.vocabulary.size, dtype=torch.float64, generator=torch.manual_seed(n))
         for n, m in enumerate(members)
     ]
-    made = [
-        average.make(setup, None),
-        gac.make(setup, None),
-        unite.make(setup, unite.Options()),
-    ]
+    made = [average.make(setup, None), gac.make(setup, None), unite.make(setup, unite.Options())]
     steps = [rule.combine([z.clone() for z in logits]) for rule in made]
     for row in range(4):
         averaged, joined, united = (found(s.entries[row], s.present[row], s.mean[row]) for s in steps)
@@ -354,11 +345,7 @@ METHODS = ("unite", "gac", "gac-threshold", "geometric", "safe")
 def test_drafted_plain_and_batched_texts_are_equal(method: str, tables: Path) -> None:
     ensemble = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method=method)
     prompts = [ensemble.encode(prompt) for prompt in PROMPTS]
-    ways = {
-        "drafted": Batch(1),
-        "plain": Batch(1, draft=0),
-        "batched": Batch(5),
-    }
+    ways = {"drafted": Batch(1), "plain": Batch(1, draft=0), "batched": Batch(5)}
     made = {way: dict(ensemble.generate_each(prompts, Settings(20), batch)) for way, batch in ways.items()}
     assert made["drafted"] == made["plain"] == made["batched"]
     counted = {

@@ -141,22 +141,6 @@ def test_what_was_read_and_what_was_written_is_paid_for(run: Place) -> None:
     assert result.ms_per_token == pytest.approx(per_token + last)
 
 
-def test_a_second_evaluation_asks_no_model(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ("evaluate", "run", "--task", "task.yaml", "--methods", "moa,self-moa,voting", "--json", "--quiet")
-    first = run.advisor(*command)
-    assert (first.status, first.err) == (0, "")
-    found = json.loads(first.out)["methods"]
-    assert [entry["method"] for entry in found] == ["moa", "self-moa", "voting", "self-consistency"]
-    assert [entry["left_out"] for entry in found] == [None] * 4
-    assert [entry["level"] for entry in found[:2]] == ["response"] * 2
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("advisor.profile.loaded_models.load_models", refuse)
-    assert json.loads(run.advisor(*command).out)["methods"] == found
-
-
 def test_the_projects_prompt_has_the_responses_and_ends_as_the_task_wants_it(place: Place) -> None:
     place.task(instructions=INSTRUCTIONS)
     task = load_task("task.yaml")
@@ -201,13 +185,6 @@ def test_where_responses_do_not_fit_the_context_the_primarys_answer_is_kept_and_
     assert result.note is not None
     assert result.note.startswith("1 of 6 answers are earlier responses, because a model could not answer")
     assert "does not fit its context of 4096" in result.note
-
-
-def test_where_no_question_fits_the_method_is_left_out(run: Place) -> None:
-    run.write("long.j2", "{{ 'x' * 5000 }}" + TEMPLATE)
-    _, result, _ = evaluated(run, "moa", prompt="long.j2")
-    assert result.left_out is not None
-    assert "no question could be answered; the first: " in result.left_out
 
 
 def test_options_are_not_aggregated(run: Place) -> None:

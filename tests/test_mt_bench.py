@@ -13,8 +13,6 @@ import yaml
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.judge.prompts import Shown, judge_task
-from advisor.profile.profiler import Profiler
-from advisor.response_cache import ResponseCache
 from advisor.tasks import list_tasks, load_task
 from advisor.tasks.task import Example, Task
 
@@ -207,13 +205,3 @@ def test_each_turn_has_a_grade_that_differs_with_its_response(place: Place, cast
     assert len(scores) == 16
     assert all(0 < score < 1 for score in scores)
     assert len(set(scores)) > 8
-
-
-def test_a_second_run_asks_nothing_again(place: Place, cast: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = select(place, cast, "mt_bench:likelihood")
-    result = (place.folder / "run" / "result.json").read_text(encoding="utf-8")
-    monkeypatch.setattr(Profiler, "_load", lambda *_: pytest.fail("a model was loaded"))
-    monkeypatch.setattr(ResponseCache, "put", lambda *_: pytest.fail("a response was stored"))
-    after = select(place, cast, "mt_bench:likelihood")
-    assert (before.status, after.status) == (0, 0), after.err
-    assert (place.folder / "run" / "result.json").read_text(encoding="utf-8") == result

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from conftest import CASES, SECOND_LANE, second_lane_reason
+from conftest import CASES, SECOND_LANE
 
-from benchmarks._code_changes import Change, changes, chosen
+from benchmarks._code_changes import changes
 from benchmarks._line_marks import MODULE, code, marked
-from benchmarks.mutations import RecordedTest, in_order
-from benchmarks.structure import PACKAGES
 
 HERE = Path(__file__).resolve().parent
 
@@ -24,18 +20,11 @@ HERE = Path(__file__).resolve().parent
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("a < b", "(a <= b)"),
-        ("a and b", "(a or b)"),
-        ("not a", "(a)"),
-        ("a + b", "(a - b)"),
-        ("x = 7", "x = 8"),
-        ("x = True", "x = False"),
-        ("a = max(b)", "a = min(b)"),
-        ("a = sorted(b)", "a = list(b)"),
-        ("call(b)", "pass"),
-        ("é = a in b", "é = (a not in b)"),
+        ("a < b", "(a <= b)"), ("a and b", "(a or b)"), ("not a", "(a)"), ("a + b", "(a - b)"), ("x = 7", "x = 8"),
+        ("x = True", "x = False"), ("a = max(b)", "a = min(b)"), ("a = sorted(b)", "a = list(b)"),
+        ("call(b)", "pass"), ("é = a in b", "é = (a not in b)"),
     ],
-)
+)  # fmt: skip
 def test_a_line_gets_a_defect(before: str, after: str) -> None:
     assert after in {change.apply(before + "\n").rstrip() for change in changes("file.py", before + "\n")}
 
@@ -43,16 +32,10 @@ def test_a_line_gets_a_defect(before: str, after: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "x = f'{a + 1}'",
-        "x = zip(a, b, strict=True)",
-        "x: Literal[1] = y",
-        "@dataclass(frozen=True)\nclass A: ...",
-        "x = sorted(a, key=b)",
-        "if __name__ == '__main__':\n    main()",
-        "'a text'",
-        "x = 'a' + b",
+        "x = f'{a + 1}'", "x = zip(a, b, strict=True)", "x: Literal[1] = y", "@dataclass(frozen=True)\nclass A: ...",
+        "x = sorted(a, key=b)", "if __name__ == '__main__':\n    main()", "'a text'", "x = 'a' + b",
     ],
-)
+)  # fmt: skip
 def test_no_test_could_find_these_so_they_are_left_alone(line: str) -> None:
     assert changes("file.py", line + "\n") == []
 
@@ -63,34 +46,6 @@ def test_a_result_becomes_none_and_the_line_is_known_to_be_in_a_function() -> No
     assert change.apply("def f(a):\n    return a\n") == "def f(a):\n    return None\n"
 
 
-def test_the_seed_decides_and_every_folder_has_its_turn(tmp_path: Path) -> None:
-    for folder in ("advisor", "advisor/logs", "ensemble", "reports"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "code.py").write_text("".join(f"x{n} = {n}\n" for n in range(9)), encoding="utf-8")
-    found = chosen(tmp_path, PACKAGES, 8, 1)
-    assert found == chosen(tmp_path, PACKAGES, 8, 1)
-    assert found != chosen(tmp_path, PACKAGES, 8, 2)
-    assert len({(each.path, each.line) for each in found}) == 8
-    assert {Path(each.path).parent.as_posix() for each in found[:4]} == {
-        "advisor",
-        "advisor/logs",
-        "ensemble",
-        "reports",
-    }
-    assert all(ast.parse(each.apply((tmp_path / each.path).read_text(encoding="utf-8"))) for each in found)
-
-
-def test_files_run_from_the_cheapest_on_with_their_tests_in_the_recorded_order() -> None:
-    costs = {"b::2": 1.0, "a::1": 9.0, "b::1": 2.0, "c::1": 0.5}
-    tests = [RecordedTest(name, cost, False, frozenset()) for name, cost in costs.items()]
-    assert in_order(tests) == ["c::1", "b::2", "b::1", "a::1"]
-
-
-def test_a_change_is_described_by_its_line_before_and_after() -> None:
-    change = Change("a.py", 1, 4, 5, "2", "off by one", False)
-    assert change.describe("x = 1\n") == "a.py:1 off by one: x = 1 -> x = 2"
-
-
 # --- The two lanes ---
 
 
@@ -99,20 +54,6 @@ def test_what_the_second_lane_names_exists(place: str) -> None:
     file, _, function = place.partition("::")
     assert (HERE / file).is_file()
     assert not function or re.search(rf"^def {function}\(", (HERE / file).read_text(encoding="utf-8"), re.MULTILINE)
-
-
-def test_the_reason_for_the_second_lane_is_the_file_the_function_or_a_marker(request: pytest.FixtureRequest) -> None:
-    def reason(place: str, *markers: str) -> str | None:
-        file, _, name = place.partition("::")
-        item = SimpleNamespace(path=HERE / file, originalname=name, get_closest_marker=dict.fromkeys(markers, 1).get)
-        return second_lane_reason(item)  # type: ignore[arg-type]
-
-    assert reason("test_votes.py::test_x") is None
-    assert reason("test_votes.py::test_x", "browser") == "drives a browser"
-    assert reason("test_cluster_profiling.py::test_x") == "starts a Ray cluster"
-    assert reason("test_docs.py::test_x") is None
-    assert reason("test_docs.py::test_examples_of_a_page_run") == "runs the examples of a page"
-    assert request.node.get_closest_marker("second_lane") is None
 
 
 # --- Marks ---

@@ -107,21 +107,13 @@ MODELS = {
     "7B": (
         7_615_616_512,
         config(
-            hidden_size=3584,
-            num_hidden_layers=28,
-            num_attention_heads=28,
-            num_key_value_heads=4,
-            vocab_size=152_064,
+            hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, vocab_size=152_064
         ),
     ),
     "70B": (
         70_553_706_496,
         config(
-            hidden_size=8192,
-            num_hidden_layers=80,
-            num_attention_heads=64,
-            num_key_value_heads=8,
-            vocab_size=128_256,
+            hidden_size=8192, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8, vocab_size=128_256
         ),
     ),
 }

@@ -17,11 +17,6 @@ from ensemble.score.long_text import Passage
 TEXTS = [SENTENCES[0], SENTENCES[4][:40], "James's 🙂 12", "e"]
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 def passage(ensemble: Ensemble, prompt: str, text: str) -> Passage:
     return Passage(ensemble.encode(prompt), ensemble.members[0].vocabulary.continue_ids(text.encode()))
 

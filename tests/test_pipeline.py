@@ -145,13 +145,6 @@ def test_a_candidate_that_fails_is_listed_with_its_reason_and_the_others_go_on(
     assert len(result["pairs"]) == 1
 
 
-def test_where_all_candidates_fail_the_job_could_not_be_done(place: Place, models: Path) -> None:
-    plan = plan_of(place, models, "incomplete", "numberless")
-    with pytest.raises(UniteError, match="none of the 2 candidates could be run; incomplete: its weights lack") as why:
-        run(plan)
-    assert why.value.exit_status == 1
-
-
 def test_where_memory_is_short_a_model_is_freed_before_the_next_is_loaded_also_where_it_failed(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,13 +224,6 @@ def test_a_second_run_loads_no_model_and_writes_the_same_bytes(
     assert files[0] == files[1]
 
 
-def test_each_model_is_loaded_once_from_the_first_to_the_last_phase(place: Place, models: Path) -> None:
-    plan = plan_of(place, models, "alpha", "beta", "gamma")
-    loads = written(result_of(run(plan)))["provenance"]["loads"]
-    assert {name: each["count"] for name, each in loads.items()} == {"alpha": 1, "beta": 1, "gamma": 1}
-    assert all(each["seconds_total"] > 0 for each in loads.values())
-
-
 def test_a_larger_set_of_questions_asks_only_the_new_ones(place: Place, models: Path) -> None:
     plan = plan_of(place, models, "alpha", verify=False)
     run(dataclasses.replace(plan, dev=load_task("task.yaml", limit=2)))
@@ -249,71 +235,6 @@ def test_a_larger_set_of_questions_asks_only_the_new_ones(place: Place, models: 
 
 
 # --- What is written ---
-
-
-def test_the_result_has_the_keys_of_the_interface(place: Place, models: Path) -> None:
-    outcome = run(plan_of(place, models, "alpha", "beta", "incomplete"))
-    result = without_nan(json.dumps(written(result_of(outcome))))
-    assert list(result) == [
-        *(
-            "schema_version",
-            "task",
-            "rules",
-            "candidates",
-            "selected",
-            "prediction",
-            "pairs",
-            "ensemble",
-            "strategies",
-            "single_models",
-            "advice",
-            "looks",
-            "judge",
-            "provenance",
-        )
-    ]
-    assert result["schema_version"] == 2
-    assert {"name", "metric", "split", "n", "fingerprint"} <= result["task"].keys()
-    limits = {"max_gap": 100, "max_length_ratio": 1e9, "max_models": 3, "vote_gap": 15, "max_voters": 5}
-    limits |= {"min_gain": None, "within": None, "budget": None, "think": None}
-    assert result["rules"] == limits
-    wanted = {"model", "accuracy", "accuracy_ci", "mean_length", "truncated", "status", "reason"}
-    assert all(wanted <= candidate.keys() for candidate in result["candidates"])
-    assert len({tuple(candidate) for candidate in result["candidates"]}) <= 2  # the profiled ones, and the failed
-    assert all({"a", "b", "gap", "length_ratio", "bleu"} <= pair.keys() for pair in result["pairs"])
-    wanted = {"method", "k", "n", "split", "accuracy", "best_single_accuracy", "difference", "difference_ci"}
-    assert wanted <= result["ensemble"].keys()
-    assert {"verdict", "text", "recommendation"} <= result["advice"].keys()
-    wanted = {
-        "strategy",
-        "members",
-        "n",
-        "split",
-        "accuracy",
-        "accuracy_ci",
-        "measured_gain",
-        "measured_gain_ci",
-        "p_no_gain",
-        "p_adjusted",
-    }
-    wanted |= {"calls_per_question", "tokens_per_question", "seconds_per_question", "price_per_1000"}
-    assert result["strategies"] and all(wanted <= strategy.keys() for strategy in result["strategies"])
-    wanted = {"strategy", "members", "method", "expected_gain", "expected_gain_ci", "calls_per_question", "shown"}
-    assert wanted <= result["advice"]["recommendation"].keys()
-    assert {"command", "versions", "seed", "models", "device", "dtype"} <= result["provenance"].keys()
-
-
-def test_a_line_of_the_samples_has_the_keys_of_the_interface(place: Place, models: Path) -> None:
-    outcome = run(plan_of(place, models, "alpha", "beta"))
-    samples = [without_nan(json.dumps(written(sample))) for sample in samples_of(outcome)]
-    assert [sample["split"] for sample in samples] == ["dev"] * 6 + ["held_out"] * 6
-    for sample in samples:
-        assert list(sample) == ["id", "prompt", "reference", "split", "responses", "ensemble", "recommended"]
-        assert sample["responses"].keys() == {"alpha", "beta"}
-        for response in sample["responses"].values():
-            assert list(response) == ["text", "extracted", "score", "length", "finish_reason", "error"]
-        assert (sample["ensemble"] is None) == (sample["split"] == "dev")
-    assert {"text", "extracted", "score", "length", "finish_reason"} <= samples[-1]["ensemble"].keys()
 
 
 def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path) -> None:
@@ -357,12 +278,6 @@ def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -
     assert "characters on average" not in page
     assert 'data-label="Mean length"' not in page
     assert "length" not in [column.header for column in leaderboard(content, 200).columns]
-
-
-def test_other_tasks_have_no_such_figures(place: Place, models: Path) -> None:
-    result = written(result_of(run(plan_of(place, models, "alpha", "beta"))))
-    for found in (*result["candidates"], result["ensemble"]):
-        assert [found[name] for name in ("groups", "accuracy_macro", "ece", "accuracy_bytes")] == [None] * 4
 
 
 def test_models_that_write_nothing_give_no_infinities(place: Place, models: Path) -> None:
@@ -479,16 +394,10 @@ def test_a_number_that_is_none_is_never_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
-        ("gsm8k", "gsm8k"),
-        ("mmlu:anatomy", "mmlu-anatomy"),
-        ("lm_eval:arc/easy", "lm_eval-arc-easy"),
-        ("..", "run"),
-        ("../../etc", "etc"),
-        (".hidden", "hidden"),
-        ("\x1b[2J name", "2J-name"),
-        ("Größe", "Größe"),
+        ("gsm8k", "gsm8k"), ("mmlu:anatomy", "mmlu-anatomy"), ("lm_eval:arc/easy", "lm_eval-arc-easy"),
+        ("..", "run"), ("../../etc", "etc"), (".hidden", "hidden"), ("\x1b[2J name", "2J-name"), ("Größe", "Größe"),
     ],
-)
+)  # fmt: skip
 def test_a_run_folder_is_named_after_the_task_and_stays_below_runs(name: str, folder: str) -> None:
     assert folder_name(name) == folder
 
@@ -531,22 +440,15 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
     ("content", "says"),
     [
         ("", "it is not JSON"),
-        ("{", "it is not JSON"),
-        ("[]", "needs the form"),
         ('{"profiles": []}', "needs the form"),
-        ('{"profiles": {}}', "needs the form"),
-        ('{"profiles": ["a"]}', 'profile 1: needs "model"'),
         ('{"profiles": [{"accuracy": 5}]}', 'profile 1: needs "model"'),
         ('{"profiles": [{"model": 5, "accuracy": 5}]}', 'profile 1: needs "model"'),
         ('{"profiles": [{"model": "a\\u001b[2J", "accuracy": 5}]}', "printable"),
         ('{"profiles": [{"model": "a\\u202e", "accuracy": 5}]}', "printable"),
-        ('{"profiles": [{"model": " ", "accuracy": 5}]}', "printable"),
         ('{"profiles": [{"model": "a"}]}', 'profile 1 (a): needs "accuracy"'),
-        ('{"profiles": [{"model": "a", "accuracy": "5"}]}', 'needs "accuracy"'),
         ('{"profiles": [{"model": "a", "accuracy": true}]}', 'needs "accuracy"'),
         ('{"profiles": [{"model": "a", "accuracy": 100.1}]}', "from 0 to 100"),
         ('{"profiles": [{"model": "a", "accuracy": NaN}]}', "from 0 to 100"),
-        ('{"profiles": [{"model": "a", "accuracy": 1e999}]}', "from 0 to 100"),
         (f'{{"profiles": [{{"model": "a", "accuracy": 1{"0" * 400}}}]}}', "from 0 to 100"),
         ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": -1}]}', "0 or more"),
         ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": "long"}]}', "0 or more"),
@@ -605,45 +507,16 @@ MODEL = ("provenance", "models", "terse-mistral")
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("ensemble",), []),
-        (("ensemble",), "x"),
-        (("ensemble", "k"), [3]),
-        (("ensemble", "k"), "10"),
-        (("ensemble", "k"), 0),
-        (("ensemble", "k"), True),
-        (("ensemble", "k"), 1e308),
-        (("ensemble", "method"), []),
-        (("ensemble", "method"), "x\x1b[2J"),
-        (("task",), 3),
-        (("task", "stop"), 3),
-        (("task", "stop"), [3]),
-        (("task", "stop"), ["\ud800"]),
-        (("task", "stop"), "ab"),
-        (("task", "max_new_tokens"), "12"),
-        (("task", "max_new_tokens"), -1),
-        (("selected",), "abc"),
-        (("selected",), [{}]),
-        (("candidates",), {}),
-        (("candidates",), [[]]),
-        (("candidates",), [{"model": "a", "accuracy": "x"}]),
-        (("provenance",), "x"),
-        (("provenance", "models"), []),
-        (MODEL, []),
-        ((*MODEL, "dtype"), []),
-        ((*MODEL, "dtype"), "float8"),
-        ((*MODEL, "device"), {}),
-        ((*MODEL, "chat_template"), "perhaps"),
-        ((*MODEL, "revision"), 3),
-        ((*MODEL, "path_or_id"), "a\x00b"),
-        ((*MODEL, "path_or_id"), "\ud800"),
-        ((*MODEL, "path_or_id"), ["a"]),
-        ((*MODEL, "files"), []),
-        ((*MODEL, "files"), {"config.json": 3}),
-        ((*MODEL, "gguf_file"), 3),
-        ((*MODEL, "source"), {}),
-        ((*MODEL, "remote"), "http://x"),
+        (("ensemble",), []), (("ensemble", "k"), 0), (("ensemble", "k"), True), (("ensemble", "k"), 1e308),
+        (("ensemble", "method"), []), (("ensemble", "method"), "x\x1b[2J"), (("task",), 3), (("task", "stop"), [3]),
+        (("task", "stop"), ["\ud800"]), (("task", "stop"), "ab"), (("task", "max_new_tokens"), -1),
+        (("selected",), [{}]), (("candidates",), [[]]), (("candidates",), [{"model": "a", "accuracy": "x"}]),
+        (("provenance",), "x"), (MODEL, []), ((*MODEL, "dtype"), "float8"), ((*MODEL, "device"), {}),
+        ((*MODEL, "chat_template"), "perhaps"), ((*MODEL, "revision"), 3), ((*MODEL, "path_or_id"), "a\x00b"),
+        ((*MODEL, "path_or_id"), "\ud800"), ((*MODEL, "files"), {"config.json": 3}), ((*MODEL, "gguf_file"), 3),
+        ((*MODEL, "source"), {}), ((*MODEL, "remote"), "http://x"),
     ],
-)
+)  # fmt: skip
 def test_a_result_with_a_value_of_another_form_is_refused_with_its_place(
     tmp_path: Path, place: tuple[str, ...], value: Any
 ) -> None:
@@ -666,18 +539,6 @@ def test_a_result_with_a_value_of_another_form_is_refused_with_its_place(
 def test_a_result_that_is_no_usable_json_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "result.json").write_text(content, encoding="latin-1")
     with pytest.raises(InputError, match=r"result\.json"):
-        _ = Run.open(tmp_path).result
-
-
-def test_a_pipe_in_the_place_of_a_result_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "result.json")
-    with pytest.raises(InputError, match=r"has no result\.json"):
-        _ = Run.open(tmp_path).result
-
-
-def test_a_result_of_an_older_version_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "result.json").write_text('{"schema_version": 1}', encoding="utf-8")
-    with pytest.raises(InputError, match="an older version wrote it; run `advisor select` again with the same options"):
         _ = Run.open(tmp_path).result
 
 

@@ -174,8 +174,7 @@ def test_a_module_that_raises_is_one_line(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "load"),
-    [("method", get_module), ("metric", metrics.get_metric), ("log_format", sources.get_format)],
+    ("kind", "load"), [("method", get_module), ("metric", metrics.get_metric), ("log_format", sources.get_format)]
 )
 def test_a_module_without_what_its_kind_needs_is_one_line(kind: str, load: Any, install: Install) -> None:
     install(kind, "ours", METHOD.partition("def")[0])

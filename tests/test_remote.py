@@ -15,7 +15,6 @@ from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from advisor.pool.pool_file import read_pool
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
@@ -98,16 +97,6 @@ def test_a_response_ends_before_a_stop_string_and_says_so(place: Place, home: Pa
     assert set(ended) == {"stop"}
 
 
-def test_a_model_that_the_server_does_not_have_is_bad_input_and_it_says_which_it_has(place: Place, url: str) -> None:
-    place.task()
-    place.pool(f"openai:{url}#tiny/nobody chat_template=never")
-    line = place.refused("profile", "--pool", "models.txt", "--task", "task.yaml")
-    assert line.startswith(f"advisor: models.txt:1: {url} ")
-    assert "the server does not list 'tiny/nobody', but lists " in line
-    assert "tiny/chat" in line
-    assert "tiny/plain" in line
-
-
 def test_a_model_without_a_chat_template_is_refused_with_the_way_out(place: Place, url: str) -> None:
     place.task()
     place.pool(f"openai:{url}#tiny/plain")
@@ -181,20 +170,8 @@ def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
     held_out = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
     assert all("far" in one["responses"] for one in held_out)
     assert result["provenance"]["models"]["far"]["path_or_id"] == f"openai:{url}#tiny/chat"
-    ran = place.advisor(
-        "evaluate",
-        "run",
-        "--task",
-        "task.yaml",
-        "--methods",
-        "voting,mbr,unite",
-        "--members",
-        "one,far,two",
-        "--allow-server",
-        url,
-        "--json",
-        "--quiet",
-    )
+    methods = ("--methods", "voting,mbr,unite", "--members", "one,far,two", "--allow-server", url)
+    ran = place.advisor("evaluate", "run", "--task", "task.yaml", *methods, "--json", "--quiet")
     assert ran.status == 0
     table = {one["method"]: one for one in json.loads(ran.out)["methods"]}
     assert table["voting"]["accuracy"] is not None
@@ -259,17 +236,3 @@ def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
     assert len(asked) == 4 + 12
     answers(place, line)
     assert len(asked) == 5 + 18
-
-
-def test_questions_of_a_plan_are_those_of_its_setting(place: Place, url: str) -> None:
-    place.task()
-    place.pool(f"openai:{url}#tiny/plain chat_template=never")
-    (candidate,) = read_pool("models.txt")
-    from advisor.pool.fingerprint import identify
-
-    task = load_task("task.yaml")
-    identity = identify(candidate, "auto", "auto")
-    assert identity.key()["path"] == "/completions"
-    assert identity.key()["model"] == "tiny/plain"
-    assert identity.key()["says"]["answers_as"] == "tiny/plain@main"
-    assert task.max_new_tokens == 6

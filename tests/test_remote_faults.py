@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,22 +24,11 @@ if TYPE_CHECKING:
     from pools import Place
 
 pytest_plugins = ["pools"]
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 KEY = "sk-0123456789-secret"
 PROFILE = ("profile", "--pool", "models.txt", "--task", "task.yaml")
 Body = dict[str, Any]
-
-
-@pytest.fixture
-def raw() -> Iterator[Raw]:
-    with raw_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client's pauses between tries are its own; only what the server asks for is waited for here."""
-    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
 
 
 def well(path: str, body: Body) -> Answer:
@@ -77,12 +66,8 @@ def refused(place: Place, raw: Raw, options: str = "") -> str:
     ("line", "says"),
     [
         ("openai:http://127.0.0.1:8000/v1", "the model's name is missing; write openai:http://HOST:PORT/v1#MODEL"),
-        ("openai:http://127.0.0.1:8000/v1#", "the model's name is missing"),
-        ("openai:#m", "not http:// or https://"),
         ("openai:ftp://host/v1#m", "not http:// or https://"),
-        ("openai:http://#m", "not http:// or https://"),
         ("openai:http://host:port/v1#m", "the address is not valid"),
-        ("openai:http://host:99999/v1#m", "the address is not valid"),
         ("openai:http://[::1/v1#m", "the address is not valid"),
         ("openai:http://a..b/v1#m", "not http:// or https://"),
         ("openai:http://a b/v1#m", "an option has no ="),
@@ -95,15 +80,11 @@ def refused(place: Place, raw: Raw, options: str = "") -> str:
         (f"openai:http://host/v1#m {KEY}", "an option has no ="),
         ("openai:http://host/v1#m dtype=bfloat16", "'dtype' is not an option of a model behind a server"),
         ("openai:http://host/v1#m timeout=0", "timeout should be a number above 0, not '0'"),
-        ("openai:http://host/v1#m timeout=soon", "timeout should be a number above 0, not 'soon'"),
         ("openai:http://host/v1#m timeout=nan", "timeout should be a number above 0, not 'nan'"),
         ("openai:http://host/v1#m concurrency=0", "concurrency should be a whole number from 1 to 1000, not '0'"),
         ("openai:http://host/v1#m requests_per_minute=-1", "requests_per_minute should be a number above 0, not '-1'"),
         ("openai:http://host/v1#m revision=", "revision should be a label for the version of the model, not ''"),
-        (
-            "openai:http://host/v1#m chat_template=maybe",
-            "chat_template should be one of auto, always, never, not",
-        ),
+        ("openai:http://host/v1#m chat_template=maybe", "chat_template should be one of auto, always, never, not"),
         ("openai:http://host/v1#m timeout=1 timeout=2", "timeout is given twice"),
         ("openai:http://host/v1#m name='", "close the quotation mark"),
     ],
@@ -284,17 +265,13 @@ def test_a_server_that_is_not_there_is_bad_input(place: Place) -> None:
     [
         ((200, {"Content-Type": "text/html"}, b"<html>\n<h1>hello"), "is not JSON; it begins with '<html> <h1>hello'"),
         ((200, {}, b""), "is empty"),
-        ((200, {}, b"{'a': 1}"), "is not JSON"),
         ((200, {}, b"[" * 100_000), "is not JSON"),
         ((200, {}, b"[]"), "is not a JSON object"),
         ((200, {}, b"\xff\xfe\x00"), "is not JSON"),
-        (as_json({}), "(choices is missing)"),
         (as_json({"choices": None}), "(choices should be a list)"),
         (as_json({"choices": []}), "(choices should be a list of at least 1)"),
-        (as_json({"choices": ["7"]}), "(choices[0] should be an object)"),
         (as_json({"choices": [{"finish_reason": "stop"}]}), "(choices[0].text is missing)"),
         (completion(7), "(choices[0].text should be a text)"),
-        (completion(["7"]), "(choices[0].text should be a text)"),
         (completion("7" * 100_000), "has 100,000 characters, too many for 16 tokens"),
         (as_json({"error": "out of order"}), "out of order"),
         (as_json({"error": {"message": "out of\norder"}}), "out of order"),

@@ -8,7 +8,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,21 +24,11 @@ if TYPE_CHECKING:
     from pools import Place
 
 pytest_plugins = ["pools"]
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 KEY = "sk-0123456789-secret"
 PROFILE = ("profile", "--pool", "models.txt", "--task", "task.yaml")
 SELECT = ("select", *PROFILE[1:], "--out", "run", "--no-verify")
-
-
-@pytest.fixture
-def raw() -> Iterator[Raw]:
-    with raw_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
 
 
 def with_model(entry: dict[str, Any], answer: dict[str, Any] | None = None) -> Callable[[str, dict[str, Any]], Answer]:
@@ -276,21 +266,15 @@ def test_a_saved_ensemble_cannot_name_a_server(place: Place, raw: Raw, key: str)
 @pytest.mark.parametrize(
     ("url", "allowed", "is_match"),
     [
-        ("http://h/v1", "http://h", True),
-        ("http://h/v1", "http://h/", True),
-        ("http://h/v1", "http://H:80/v1", True),
-        ("https://h:443/v1", "https://h", True),
-        ("http://h/v1/a", "http://h/v1/", True),
-        ("http://h/v1", "https://h/v1", False),
-        ("http://h:81/v1", "http://h/v1", False),
-        ("http://h.evil/v1", "http://h", False),
-        ("http://evil/v1", "http://h", False),
-        ("http://h/v11", "http://h/v1", False),
-        ("http://h/v2", "http://h/v1", False),
-        ("http://h/v1/../v2", "http://h/v1", False),
+        ("http://h/v1", "http://h", True), ("http://h/v1", "http://h/", True),
+        ("http://h/v1", "http://H:80/v1", True), ("https://h:443/v1", "https://h", True),
+        ("http://h/v1/a", "http://h/v1/", True), ("http://h/v1", "https://h/v1", False),
+        ("http://h:81/v1", "http://h/v1", False), ("http://h.evil/v1", "http://h", False),
+        ("http://evil/v1", "http://h", False), ("http://h/v11", "http://h/v1", False),
+        ("http://h/v2", "http://h/v1", False), ("http://h/v1/../v2", "http://h/v1", False),
         ("http://h/v1/%2e%2e/v2", "http://h/v1", False),
     ],
-)
+)  # fmt: skip
 def test_consent_is_for_scheme_host_port_and_the_beginning_of_the_path(url: str, allowed: str, is_match: bool) -> None:
     assert is_allowed(url, [allowed]) is is_match
 

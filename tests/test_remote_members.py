@@ -283,9 +283,3 @@ def test_figures_tell_the_requests_to_each_member(models: Path, servers: dict[st
         assert float(line.removeprefix(calls)) >= 1
         assert f'advisor_member_errors_total{{member="{name}"}} 0.0' in text
         assert f'advisor_member_request_seconds_total{{member="{name}"}}' in text
-
-
-@pytest.fixture
-def raw() -> Iterator[Raw]:
-    with raw_server() as server:
-        yield server

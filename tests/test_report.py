@@ -84,13 +84,6 @@ def test_what_to_run_what_it_gains_and_costs_and_how_sure_it_is_come_first(page:
     assert [text.index(place) for place in places] == sorted(text.index(place) for place in places)
 
 
-def test_the_price_of_the_recommended_strategy_is_in_the_first_block(tmp_path: Path, result: dict[str, Any]) -> None:
-    changed = recommending(result, "cascade")
-    changed["strategies"][0]["price_per_1000"] = 1.2
-    first = text_of(written(tmp_path, changed)).partition("Skip to the verdict")[2].partition("Accuracy and cost")[0]
-    assert "Price of 1,000 questions $1.20" in first
-
-
 def test_the_first_screen_has_one_gain_the_expected_one(tmp_path: Path, result: dict[str, Any]) -> None:
     changed = recommending(result, "vote")
     told = changed["advice"]["recommendation"]
@@ -274,16 +267,6 @@ def test_a_measured_interval_that_leaves_out_0_is_not_put_down_to_the_prediction
     assert "The interval has no correction for several tests, so it leaves out 0." in text
 
 
-def test_the_page_says_why_a_strategy_with_more_points_is_not_recommended(
-    tmp_path: Path, result: dict[str, Any]
-) -> None:
-    changed = recommending(result, "cascade")
-    changed["advice"]["recommendation"]["text"] = "Run it. The vote has more points, but it is not larger."
-    changed["strategies"][0]["accuracy"] = 60.0
-    changed["strategies"][1]["accuracy"] = 61.0
-    assert "The vote has more points, but it is not larger." in text_of(written(tmp_path, changed))
-
-
 def test_the_only_strategy_is_not_compared_with_others(tmp_path: Path, result: dict[str, Any]) -> None:
     changed = recommending(result, "single")
     changed["strategies"] = changed["strategies"][:1]
@@ -315,13 +298,6 @@ def test_another_best_model_on_the_held_out_questions_is_explained(tmp_path: Pat
         row["best_single_model"] = primary
     result["ensemble"]["best_single_model"] = primary
     assert "the most accurate model on the dev questions," not in text_of(written(tmp_path, result))
-
-
-def test_one_question_is_not_called_questions(tmp_path: Path) -> None:
-    samples = make_samples(dev=30, held_out=1)
-    text = text_of(written(tmp_path, make_result(samples)))
-    assert "1 held-out question" in text
-    assert not re.search(r"\b1 (held-out )?questions", text)
 
 
 def test_every_candidate_is_there_with_its_status_and_reason(run: Path, page: str) -> None:
@@ -404,14 +380,6 @@ def test_a_single_model_is_named_in_the_headline(tmp_path: Path, result: dict[st
     assert f"Use {best} alone." in text_of(written(tmp_path, result))
 
 
-def test_unknown_numbers_are_dashes(tmp_path: Path, result: dict[str, Any]) -> None:
-    for pair in result["pairs"]:
-        pair["length_ratio"] = None
-    result["pairs"][0]["kappa"] = None
-    text = text_of(written(tmp_path, result))
-    assert "Agreement" in text and "Length ratio" not in text.split("Pairs", 1)[1]
-
-
 def test_many_candidates_have_a_table_of_pairs_instead_of_matrices(tmp_path: Path) -> None:
     candidates = [
         {"model": f"m{i}", "accuracy": 80 - i / 4, "accuracy_ci": [70, 82], "mean_length": 50 + i, "status": "rejected"}
@@ -459,7 +427,6 @@ _EMPTY = '{"schema_version": 2, "candidates": [], "selected": []}'
         (None, "nowhere: no such folder", "give a run folder"),
         ({}, "has no result.json", "give a run folder"),
         ({"result.json": '{\n"schema_version":\n}'}, "result.json:3: not JSON", "restore the file"),
-        ({"result.json": "[]"}, "result.json: should be a JSON object", "restore the file"),
         ({"result.json": "{}"}, "result.json: schema_version is missing", "run `advisor select` again"),
         (
             {"result.json": '{"schema_version": 1}'},
@@ -471,7 +438,6 @@ _EMPTY = '{"schema_version": 2, "candidates": [], "selected": []}'
             "result.json: schema_version should be 2",
             "run `advisor select` again",
         ),
-        ({"result.json": '{"schema_version": 2, "candidates": 3}'}, "candidates should be a list", "restore the file"),
         (
             {"result.json": '{"schema_version": 2, "candidates": [{"model": "a", "accuracy": "high"}]}'},
             "result.json: candidates[0].accuracy should be a number",
@@ -571,13 +537,6 @@ def test_strategies_are_a_table_with_their_figures(tmp_path: Path, result: dict[
     # A loss has another colour than a gain.
     assert '<span class="loss">\u22124.0' in row and table.count('class="loss"') == 1
     assert "0.000" not in text_of(table)
-
-
-def test_a_result_of_an_older_version_has_no_strategies(tmp_path: Path, result: dict[str, Any]) -> None:
-    del result["strategies"], result["advice"]["recommendation"]
-    alternatives = [{"method": "voting", "accuracy": 81.0, "delta": 4.0, "p_value": 0.021}]
-    page = written(tmp_path, {**result, "alternatives": alternatives})
-    assert 'id="strategies"' not in page and "Ensemble these three models." in text_of(page)
 
 
 def test_a_loss_has_another_colour_than_a_gain(tmp_path: Path, page: str, result: dict[str, Any]) -> None:

@@ -5,22 +5,13 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from report_browser import browser, open_report, prefer, resize
-from report_fixture import (
-    make_evaluation,
-    make_result,
-    make_samples,
-    recommend,
-    write_evaluation,
-    write_json,
-    write_run,
-)
+from report_browser import browser, click, find, open_report, prefer, resize
+from report_fixture import make_result, make_samples, write_json
 
 from advisor.choose import select
 from advisor.records import Limits, Standing
@@ -30,36 +21,6 @@ pytestmark = pytest.mark.browser
 
 LIGHT, DARK = "rgb(244, 246, 248)", "rgb(14, 19, 25)"
 BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(write_run(tmp_path_factory.mktemp("runs") / "demo"))
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with browser() as window:
-        yield window
-
-
-@pytest.fixture
-def window(driver: Any, report: Path) -> Any:
-    resize(driver, 1440)
-    prefer(driver, "light")
-    driver.get_log("browser")  # reading empties it of what tests before have left
-    open_report(driver, report)
-    driver.execute_script("localStorage.clear()")
-    open_report(driver, report)
-    return driver
-
-
-def find(window: Any, selector: str) -> list[Any]:
-    return list(window.find_elements("css selector", selector))
-
-
-def click(window: Any, selector: str) -> None:
-    window.execute_script("document.querySelector(arguments[0]).click()", selector)
 
 
 def test_nothing_complains_and_nothing_is_asked_for(window: Any) -> None:
@@ -89,12 +50,7 @@ def test_the_contents_are_not_cut_off(window: Any) -> None:
 
 @pytest.mark.parametrize(
     ("system", "choice", "background"),
-    [
-        ("light", "system", LIGHT),
-        ("dark", "system", DARK),
-        ("light", "dark", DARK),
-        ("dark", "light", LIGHT),
-    ],
+    [("light", "system", LIGHT), ("dark", "system", DARK), ("light", "dark", DARK), ("dark", "light", LIGHT)],
 )
 def test_the_theme_follows_the_switch_or_the_system(window: Any, system: str, choice: str, background: str) -> None:
     prefer(window, system)
@@ -135,13 +91,6 @@ def test_the_leaderboard_sorts_by_real_buttons_and_says_how(window: Any) -> None
     assert board(window) == [*reversed(shortest_first[:-1]), "broken-pieces"]
     heads["Accuracy"].find_element("tag name", "button").click()
     assert board(window) == best_first
-
-
-def test_a_sort_button_works_by_keyboard(window: Any) -> None:
-    button = find(window, "#leaderboard thead th button")[1]
-    window.execute_script("arguments[0].focus()", button)
-    button.send_keys("\ue007")
-    assert board(window) == sorted(board(window))
 
 
 def move(window: Any, limit: str, value: float) -> float:
@@ -210,20 +159,6 @@ def test_the_limits_choose_what_the_advisor_would(driver: Any, tmp_path: Path, s
         assert all(shape == status[candidates[point]["model"]] for point, shape in shapes(driver).items())
 
 
-def test_the_region_moves_with_the_limits_and_back(window: Any) -> None:
-    script = """const box = document.querySelector('#map .wide [data-region] path').getBBox();
-                return [box.width, box.height]"""
-    width, height = window.execute_script(script)
-    move(window, "max-gap", 5)
-    move(window, "max-ratio", 1.2)
-    narrower, lower = window.execute_script(script)
-    assert narrower < width and lower < height
-    click(window, "#limits-reset")
-    time.sleep(0.1)
-    assert window.execute_script(script) == pytest.approx([width, height], abs=0.1)
-    assert "The run’s own limits chose" in find(window, ".outcome")[0].text
-
-
 def examples(window: Any) -> list[dict[str, Any]]:
     data = json.loads(window.execute_script("return document.getElementById('data').textContent"))
     return list(data["examples"])
@@ -285,12 +220,6 @@ def test_a_link_opens_its_example(window: Any, report: Path) -> None:
     assert 0 <= top < 300
 
 
-def test_a_link_to_an_example_that_is_not_here_says_so(window: Any, report: Path) -> None:
-    missing = {f"dev-{index}" for index in range(300)} - {example["id"] for example in examples(window)}
-    open_report(window, report, f"#example={min(missing)}")
-    assert "not in the report" in find(window, "#explorer .said")[0].text
-
-
 @pytest.mark.parametrize("width", [390, 768, 1440])
 def test_the_page_is_no_wider_than_the_screen(window: Any, report: Path, width: int) -> None:
     resize(window, width)
@@ -308,21 +237,6 @@ def test_names_on_the_map_do_not_collide_in_the_browsers_font(window: Any, repor
         resize(window, width)
         open_report(window, report)
         assert window.execute_script(script, f"#map .{drawing} text") == 0
-
-
-def test_a_big_report_opens_in_under_a_second(driver: Any, tmp_path: Path) -> None:
-    samples = make_samples(dev=300, held_out=200)
-    for sample in samples:
-        for response in sample["responses"].values():
-            response["text"] = "Let us think step by step. " * 30 + response["text"]
-    lines = (json.dumps(sample) + "\n" for sample in samples)
-    (tmp_path / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
-    open_report(driver, write_report(write_json(tmp_path, make_result(samples))))
-    script = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
-    deadline = time.monotonic() + 5
-    while (painted := driver.execute_script(script)) is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert painted is not None and painted < 1000
 
 
 def test_hostile_text_runs_nothing(driver: Any, tmp_path: Path) -> None:
@@ -393,64 +307,6 @@ def test_text_stands_out_from_what_is_behind_it(window: Any, theme: str) -> None
     assert {pair: round(ratio, 2) for pair, ratio in zip(pairs, contrasts, strict=True) if ratio < 4.5} == {}
 
 
-@pytest.fixture(scope="module")
-def methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_run(tmp_path_factory.mktemp("runs") / "methods")
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    return write_report(write_evaluation(folder, make_evaluation(result)))
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_methods_fit_their_page_in_either_theme(window: Any, methods: Path, width: int) -> None:
-    resize(window, width)
-    colours = set()
-    for theme in ("light", "dark"):
-        prefer(window, theme)
-        open_report(window, methods)
-        assert window.execute_script("return document.documentElement.scrollWidth") <= width
-        script = "return getComputedStyle(document.querySelector(arguments[0])).fill"
-        colours.add(window.execute_script(script, f"#methods .{'wide' if width == 1280 else 'narrow'} text"))
-    assert len(colours) == 2
-    assert window.get_log("browser") == []
-
-
-def test_methods_sort_by_what_they_cost_and_what_was_left_out_stays_last(driver: Any, methods: Path) -> None:
-    resize(driver, 1440)
-    open_report(driver, methods)
-    heads = {head.text.split("\u2009")[0]: head for head in find(driver, ".methods thead th")}
-    button = heads["ms/token"].find_element("tag name", "button")
-    for order in (1, -1):
-        button.click()
-        costs = [cell.get_attribute("data-value") for cell in find(driver, ".methods [data-label='ms/token']")]
-        assert costs[-1] == ""
-        assert [float(cost) for cost in costs[:-1]] == sorted(
-            (float(cost) for cost in costs[:-1]), key=lambda c: order * c
-        )
-
-
-def logs_run(folder: Path) -> Path:
-    """A run on logs: no texts, lengths of some models only, and a recommended cascade."""
-    samples = make_samples(dev=40, held_out=60)
-    result = make_result(samples)
-    cascade = next(row for row in result["strategies"] if row["strategy"] == "cascade")
-    strategies = [cascade, *(row for row in result["strategies"] if row["strategy"] in ("single", "vote"))]
-    result |= {"ensemble": None, "strategies": strategies}
-    result["advice"] |= {"verdict": "unclear", "text": "Not run.", "recommendation": recommend(strategies)}
-    result["provenance"] = {"command": "advisor select --logs a.jsonl", "logs": [{"path": "a.jsonl", "format": "pool"}]}
-    for sample in samples:
-        own = sample["responses"]
-        for response in own.values():
-            response |= {"text": None, "finish_reason": "unknown"}
-        if sample["split"] == "held_out":
-            taken = max(own, key=lambda name: own[name]["score"])
-            sample["recommended"] = {"model": taken, "draw": 0, "extracted": "1", "score": own[taken]["score"]}
-        sample["ensemble"] = None
-    lines = (json.dumps(sample) + "\n" for sample in samples)
-    folder.mkdir(exist_ok=True)
-    (folder / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
-    return write_report(write_json(folder, result))
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_on_a_phone_each_strategy_is_a_card_with_all_its_figures(window: Any, report: Path, theme: str) -> None:
     resize(window, 390)
@@ -475,16 +331,6 @@ def test_on_a_phone_each_strategy_is_a_card_with_all_its_figures(window: Any, re
     assert max(right for _, right in shown) <= 390
 
 
-@pytest.mark.parametrize(("name", "visible"), [("wide", False), ("narrow", True)])
-@pytest.mark.parametrize("section", ["groups", "prediction"])
-def test_on_a_phone_gains_are_drawn_for_a_narrow_page(
-    window: Any, report: Path, section: str, name: str, visible: bool
-) -> None:
-    resize(window, 390)
-    open_report(window, report)
-    assert find(window, f"#{section} .drawing .{name}")[0].is_displayed() is visible
-
-
 def test_what_the_recommendation_costs_is_on_the_first_screen(window: Any, report: Path) -> None:
     resize(window, 1280)
     open_report(window, report)
@@ -492,23 +338,3 @@ def test_what_the_recommendation_costs_is_on_the_first_screen(window: Any, repor
         "return [...document.querySelectorAll('#verdict .evidence dl')].map((e) => e.getBoundingClientRect().bottom)"
     )
     assert len(bottoms) == 1 and max(bottoms) < 900
-
-
-def test_strategies_sort_by_their_calls(window: Any) -> None:
-    head = next(each for each in find(window, "#strategies thead th") if each.text.startswith("Calls"))
-    head.find_element("tag name", "button").click()
-    cells = find(window, "#strategies [data-label='Calls a question']")
-    calls = [float(cell.get_attribute("data-value")) for cell in cells]
-    assert calls == sorted(calls) and calls[0] < calls[-1]
-
-
-def test_examples_without_texts_show_the_answers_and_whose_was_taken(driver: Any, tmp_path: Path) -> None:
-    open_report(driver, logs_run(tmp_path / "run"))
-    click(driver, "#explorer [data-filter=recovered]")
-    find(driver, "#explorer .example:not([hidden]) summary")[0].click()
-    time.sleep(0.1)
-    taken = find(driver, "#explorer .inside .answer.joint")
-    assert len(taken) == 1 and "taken" in taken[0].text and "read as" in taken[0].text
-    assert not find(driver, "#explorer .inside .answer pre")
-    assert "characters" in taken[0].text
-    assert driver.get_log("browser") == []

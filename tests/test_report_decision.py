@@ -314,20 +314,6 @@ def test_groups_are_a_table_with_intervals_and_a_note_on_few(tmp_path: Path, res
     assert 'class="num heat-8" data-value="90.0">90.0' in table and 'class="num heat-0" data-value="50.0">50.0' in table
 
 
-def test_a_model_without_a_group_has_a_dash_there(tmp_path: Path, result: dict[str, Any]) -> None:
-    del result["candidates"][1]["groups"]["two steps"]
-    (row,) = [row for row in values_of(tmp_path, result)["group_models"]["rows"] if row[0] == "two steps"]
-    assert row[2][1][1] is None and row[2][0][1].accuracy == 81.5
-
-
-def test_of_many_groups_the_largest_are_shown(tmp_path: Path, result: dict[str, Any]) -> None:
-    for candidate in result["candidates"]:
-        candidate["groups"] = {f"g{number:03}": {"n": number, "accuracy": 50.0} for number in range(100)}
-    found = values_of(tmp_path, result)["group_models"]
-    assert [name for name, *_ in found["rows"]] == [f"g{number:03}" for number in range(60, 100)]
-    assert found["total"] == 100
-
-
 def test_without_groups_there_is_no_table_of_them(tmp_path: Path, result: dict[str, Any]) -> None:
     for candidate in result["candidates"]:
         candidate["groups"] = None

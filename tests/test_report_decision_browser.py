@@ -5,40 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_browser import browser, open_report, prefer, resize
-from report_fixture import make_result, make_samples, write_json, write_run
-from test_report_browser import CONTRASTS, click, find
+from report_browser import browser, click, find, open_report, resize
+from report_fixture import make_result, make_samples, write_json
 
 from reports import write_report
 
 pytestmark = pytest.mark.browser
 
 A4 = {"paperWidth": 8.27, "paperHeight": 11.69, "printBackground": True}
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(write_run(tmp_path_factory.mktemp("runs") / "demo"))
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with browser() as window:
-        yield window
-
-
-@pytest.fixture
-def window(driver: Any, report: Path) -> Any:
-    resize(driver, 1440)
-    prefer(driver, "light")
-    driver.get_log("browser")
-    open_report(driver, report)
-    return driver
 
 
 def rows(window: Any) -> list[list[str]]:
@@ -65,15 +43,6 @@ def test_a_filter_shows_the_questions_of_its_kind(window: Any, kind: str, word: 
     assert [find(window, "#questions-tool [aria-pressed=true]")[0].get_attribute("data-filter")] == [kind]
 
 
-def test_search_finds_questions_by_text_and_by_name(window: Any) -> None:
-    field = find(window, "#questions-tool input")[0]
-    field.send_keys("HELD_OUT-7")
-    assert {row[0] for row in rows(window)} == {"held_out-7", *(f"held_out-7{digit}" for digit in range(10))}
-    field.clear()
-    field.send_keys("no such words")
-    assert rows(window) == [] and "No question matches" in said(window)
-
-
 def test_columns_sort_by_keyboard_and_say_how(window: Any) -> None:
     heads = find(window, "#questions-tool thead th")
     right = next(head for head in heads if head.text.startswith("Right"))
@@ -88,19 +57,6 @@ def test_columns_sort_by_keyboard_and_say_how(window: Any) -> None:
     window.execute_script("arguments[0].click()", heads[4].find_element("tag name", "button"))
     assert {row[4] for row in rows(window)} == {"right"}
     assert right.get_attribute("aria-sort") is None
-
-
-def test_pages_turn_and_stop_at_the_ends(window: Any) -> None:
-    back, on = find(window, "#questions-tool .turn button")
-    assert not back.is_enabled() and said(window) == "1 to 30 of 400 questions"
-    on.click()
-    assert said(window) == "31 to 60 of 400 questions" and rows(window)[0][0] == "held_out-30"
-    for _ in range(12):
-        on.click()
-    assert not on.is_enabled() and said(window) == "391 to 400 of 400 questions"
-    # A filter begins at its first page.
-    click(window, "#questions-tool [data-filter=recovered]")
-    assert said(window).startswith("1 to ")
 
 
 def test_a_question_links_to_its_example(window: Any) -> None:
@@ -119,14 +75,6 @@ def test_every_control_and_cell_has_a_name_for_screen_readers(window: Any) -> No
         assert names and all(names), role
     cells = {name for kind, name in named if kind in ("cell", "gridcell")}
     assert {"right", "wrong", "not asked"} <= cells and not cells & {"✓", "✗", "·"}
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_signs_and_heat_stand_out_in_either_theme(window: Any, theme: str) -> None:
-    click(window, f"#theme-{theme}")
-    pairs = [("--ensemble", "--right-ground"), ("--rejected", "--wrong-ground"), ("--rejected", "--paper")]
-    contrasts = window.execute_script(CONTRASTS, pairs)
-    assert {pair: round(ratio, 2) for pair, ratio in zip(pairs, contrasts, strict=True) if ratio < 4.5} == {}
 
 
 def many_models(folder: Path) -> Path:
@@ -164,20 +112,6 @@ def test_wide_tables_scroll_within_the_page(driver: Any, wide: Path, width: int)
                   .map((box) => [box.tabIndex, box.getAttribute('role'), box.scrollWidth > box.clientWidth])"""
     # The keyboard reaches what is scrolled out of sight.
     assert driver.execute_script(script) == [[0, "region", True]] * 2
-
-
-def test_names_of_strategies_do_not_collide_in_the_browsers_font(window: Any, report: Path) -> None:
-    script = """const boxes = [...document.querySelectorAll(arguments[0])]
-                  .filter((text) => /models|alone/.test(text.textContent)).map((text) => text.getBoundingClientRect());
-                const frame = document.querySelector(arguments[0]).closest('svg').getBoundingClientRect();
-                return [boxes.length, boxes.filter((a) => a.left < frame.left - 1 || a.right > frame.right + 1).length,
-                  boxes.filter((a, i) => boxes.some((b, j) => i < j && a.left < b.right && b.left < a.right
-                  && a.top + 2 < b.bottom && b.top + 2 < a.bottom)).length]"""
-    for width, drawing in ((1440, "wide"), (390, "narrow")):
-        resize(window, width)
-        open_report(window, report)
-        count, cut, collide = window.execute_script(script, f"#pareto .{drawing} text")
-        assert count >= 4 and (cut, collide) == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["report", "wide"])

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json, write_run
 
@@ -21,7 +20,7 @@ from advisor.runs.run import Run
 from advisor.runs.schema.result import Result
 from reports.charts.axes import NARROW, WIDE, add_axes, linear_limits, log_limits, mark, points_limits, set_ticks
 from reports.charts.scatter import point_axes, write_names
-from reports.charts.svg import COLOURS, markup, named, new_figure, plain_style
+from reports.charts.svg import new_figure, plain_style
 from reports.page import section_values
 from reports.report_data import ReportData, report_data
 
@@ -197,23 +196,6 @@ def test_a_mark_outside_of_the_scale_is_drawn_at_its_end() -> None:
         mark(axes, 1e18, -4, "primary")
         (drawn,) = (child for child in axes.get_children() if isinstance(child, Line2D))
     assert (drawn.get_xdata(), drawn.get_ydata()) == ([10], [0])
-
-
-def test_a_drawing_is_the_same_every_time_and_keeps_its_order() -> None:
-    def drawn() -> str:
-        with plain_style():
-            axes = add_axes(new_figure(100, 50), 0, 0, 100, 50)
-            axes.set_axis_off()
-            axes.add_artist(Line2D([0, 0.1], [0, 0.1], color=COLOURS["ink"]))
-            axes.add_artist(Rectangle((0, 0), 0.5, 0.5, facecolor=COLOURS["band"], zorder=3, gid=named(title="a <b>")))
-            axes.text(0.3, 0.3, "$x$ \u202e<", weight=700, zorder=4)
-            mark(axes, 0.5, 0.5, "rejected", data={"point": 3})
-            return markup(axes, "A drawing that is tested")
-
-    assert drawn() == drawn()
-    assert re.findall(r"<(path|text|title)", drawn()) == ["path", "title", "path", "text", "path"]
-    assert "a &lt;b&gt;" in drawn() and ">$x$ \u202e&lt;</text>" in drawn()
-    assert '<g data-point="3"><path' in drawn() and " id=" not in drawn() and "<use" not in drawn()
 
 
 def test_sizes_are_those_of_the_page() -> None:

@@ -17,14 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from report_fixture import (
-    make_evaluation,
-    make_judges,
-    make_result,
-    make_samples,
-    write_evaluation,
-    write_json,
-)
+from report_fixture import make_evaluation, make_judges, make_result, make_samples, write_evaluation, write_json
 
 from advisor.runs.run import Run
 from ensemble.common.text import visible
@@ -45,18 +38,7 @@ def read(folder: Path) -> ReportData:
     return report_data(Run.open(folder))
 
 
-FIXED = {
-    "status",
-    "verdict",
-    "split",
-    "finish_reason",
-    "level",
-    "shown",
-    "mode",
-    "set_by",
-    "reason_code",
-    "code",
-}
+FIXED = {"status", "verdict", "split", "finish_reason", "level", "shown", "mode", "set_by", "reason_code", "code"}
 """Fields whose values are words that the report acts upon; what they may be is checked when they are read."""
 
 NASTY = [
@@ -236,10 +218,7 @@ HOSTILE_PARTS: list[tuple[dict[str, Any], str]] = [
     ({"advice": {"questions_needed": [None, 3]}}, r"questions_needed\[0\] should be a whole number"),
     ({"advice": {"questions_needed": [1, "2"]}}, r"questions_needed\[1\] should be a whole number"),
     ({"strategies": [{"strategy": "vote", "members": ["a"], "groups": {}}]}, "groups should be a list"),
-    (
-        {"strategies": [{"strategy": "vote", "members": ["a"], "shown": "maybe"}]},
-        "shown should be yes, not_yet or no",
-    ),
+    ({"strategies": [{"strategy": "vote", "members": ["a"], "shown": "maybe"}]}, "shown should be yes, not_yet or no"),
 ]
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_browser import browser, open_report, resize
+from report_browser import open_report, resize
 from report_fixture import write_json, write_run
 
 from advisor.cli import main
@@ -104,32 +103,26 @@ def test_the_command_writes_an_index_where_the_folder_is_no_run(
     assert capsys.readouterr().out == f"{runs}/index.html\n"
 
 
-@pytest.fixture(scope="module")
-def window() -> Iterator[Any]:
-    with browser() as driver:
-        yield driver
-
-
 @pytest.mark.browser
-def test_the_table_is_sorted_and_searched(window: Any, runs: Path) -> None:
-    resize(window, 1280)
-    open_report(window, write_index(runs, index_rows(runs, find_runs(runs))))
+def test_the_table_is_sorted_and_searched(driver: Any, runs: Path) -> None:
+    resize(driver, 1280)
+    open_report(driver, write_index(runs, index_rows(runs, find_runs(runs))))
 
     def shown() -> list[str]:
-        heads = window.find_elements("css selector", "tbody th")
+        heads = driver.find_elements("css selector", "tbody th")
         return [head.text for head in heads if head.is_displayed()]
 
     assert sorted(shown()) == ["deep/a #1 <b>", "first", "losing"]
-    window.find_element("xpath", "//thead//button[.='Expected gain']").click()
+    driver.find_element("xpath", "//thead//button[.='Expected gain']").click()
     assert shown()[-1] == "losing"
-    window.find_element("css selector", "input[type=search]").send_keys("first")
+    driver.find_element("css selector", "input[type=search]").send_keys("first")
     assert shown() == ["first"]
-    loss = window.find_element("xpath", "//tr[th='losing']//*[contains(@class, 'loss')]")
+    loss = driver.find_element("xpath", "//tr[th='losing']//*[contains(@class, 'loss')]")
     assert loss.get_attribute("textContent") == "−3.0"
 
 
 @pytest.mark.browser
-def test_the_index_fits_a_phone(window: Any, runs: Path) -> None:
-    resize(window, 390)
-    open_report(window, write_index(runs, index_rows(runs, find_runs(runs))))
-    assert window.execute_script("return document.documentElement.scrollWidth") <= 390
+def test_the_index_fits_a_phone(driver: Any, runs: Path) -> None:
+    resize(driver, 390)
+    open_report(driver, write_index(runs, index_rows(runs, find_runs(runs))))
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 390

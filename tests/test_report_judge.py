@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers import Answer, Raw, completion, models, raw_server
+from servers import Answer, Raw, completion, models
 from test_judge import PAIRWISE, SINGLE, line, longer, prepare, result, serve
 
 from advisor.runs.run import Run
@@ -18,17 +17,7 @@ if TYPE_CHECKING:
     from pools import Place
 
 pytest_plugins = ["pools"]
-
-
-@pytest.fixture
-def raw() -> Iterator[Raw]:
-    with raw_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 def judged(place: Place) -> dict[str, Any]:
@@ -96,17 +85,6 @@ def test_grades_have_figures_in_the_result_and_in_the_report(place: Place, raw: 
     assert judged(place)["head_to_head"] == []
     assert "points are grades" in ran.err
     assert ">Grade</th>" in page(place)
-
-
-def test_a_task_without_a_judge_has_no_section(place: Place, raw: Raw) -> None:
-    serve(raw)
-    place.task()
-    place.pool(line(raw, "short"), line(raw, "medium"))
-    arguments = ("--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet")
-    assert place.advisor("select", *arguments).status == 0
-    assert judged(place) is None
-    assert 'id="judge"' not in page(place)
-    assert ">Accuracy</th>" in page(place)
 
 
 def by_subject(path: str, body: dict[str, Any]) -> Answer:

@@ -73,10 +73,8 @@ def test_memory_that_nobody_measured_has_no_column(tmp_path: Path, result: dict[
     ("written", "place"),
     [
         ('{"schema_version": 2,\n "methods": [', "evaluation.json:2: not JSON"),
-        ("[]", "evaluation.json: should be a JSON object"),
         ("{}", "evaluation.json: schema_version is missing"),
         ('{"schema_version": [1]}', "evaluation.json: schema_version should be 2"),
-        ('{"schema_version": 2, "methods": 3}', "evaluation.json: methods should be a list"),
         ('{"schema_version": 2, "methods": [{}]}', "evaluation.json: methods[0].method is missing"),
         (
             '{"schema_version": 2, "methods": [{"method": "a", "level": "token", "delta": "much"}]}',

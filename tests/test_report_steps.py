@@ -6,13 +6,12 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_browser import browser, open_report, resize
-from report_fixture import TERSE, TRACED, make_result, make_samples, make_step, make_trace, write_json, write_run
+from report_browser import find, open_report, resize
+from report_fixture import TERSE, TRACED, make_result, make_samples, make_step, make_trace, write_json
 
 from ensemble.errors import InputError
 from reports import write_report
@@ -28,11 +27,6 @@ def data_of(page: str) -> dict[str, Any]:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     return dict(json.loads(found[1]))
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(write_run(tmp_path_factory.mktemp("runs") / "demo"))
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +86,6 @@ def test_a_trace_of_another_form_is_refused_with_its_place(tmp_path: Path) -> No
         step[name] = before
 
 
-@pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    with browser() as window:
-        yield window
-
-
 @pytest.fixture
 def window(driver: Any, report: Path) -> Any:
     """The report with its first traced example open."""
@@ -107,10 +95,6 @@ def window(driver: Any, report: Path) -> Any:
     driver.execute_script("document.querySelector('#explorer .example:not([hidden])').open = true")
     time.sleep(0.1)
     return driver
-
-
-def find(window: Any, selector: str) -> list[Any]:
-    return list(window.find_elements("css selector", selector))
 
 
 def labels(window: Any) -> list[str]:

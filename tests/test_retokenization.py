@@ -228,3 +228,21 @@ def test_other_patterns_that_look_ahead_have_known_borders(pattern: str, known: 
     if vocabulary.borders:
         vocabulary.borders.patience = 1
     grow(vocabulary, [*parts_of(data, seed)])
+
+
+@pytest.mark.parametrize(
+    ("token", "cuts"),
+    [
+        (AddedToken("end", rstrip=True), False),
+        (AddedToken("end.", rstrip=True), True),
+        (AddedToken("of the", normalized=False), False),
+        (AddedToken("of", normalized=False), True),
+    ],
+    ids=["takes the space", "does not end with a letter", "crosses a space", "is a word"],
+)
+def test_a_token_that_crosses_a_space_forbids_a_cut(token: AddedToken, cuts: bool) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([token])
+    vocabulary = Vocabulary(tokenizer, (), len(tokenizer))
+    assert bool(vocabulary.cuts and vocabulary.cuts.search("a b")) is cuts
+    grow(vocabulary, [b"the end", b" of", b" th", b"e end", b" it", b" end. of it"])

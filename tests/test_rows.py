@@ -151,21 +151,6 @@ def compare(rows: Both, data: st.DataObject) -> None:
                 rows.feed(keep, new, data.draw(st.integers(1, max(map(len, new)))))
 
 
-def test_rows_that_grow_unevenly_share_one_cache() -> None:
-    rows = Both(model_of("llama"))
-    rows.admit([[1, 2, 3], [4]])
-    for _ in range(5):
-        rows.feed(rows.plain.lengths, [[5, 6, 7], [8]])
-    assert rows.cached.lengths == [18, 6]
-
-
-def test_a_row_can_be_taken_back_to_its_beginning() -> None:
-    rows = Both(model_of("llama"))
-    rows.admit([[1]])
-    rows.feed([0], [[1]])
-    rows.feed([0], [[2, 3]])
-
-
 def test_rows_that_take_turns_leave_no_more_slots_than_twice_the_longest() -> None:
     rows = Both(model_of("gpt2"))
     rows.admit([[n] for n in range(6)])

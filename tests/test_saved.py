@@ -243,11 +243,7 @@ def test_a_file_of_no_reasonable_size_is_not_read(tmp_path: Path) -> None:
         ("revision", "main", "members[0].revision should be a commit with all 40 digits"),
         ("id", "../../secret", "members[0].id should be an id like org/name"),
         ("gguf_file", "../x.gguf", "members[0].gguf_file should be the name of a file"),
-        (
-            "trust_remote_code",
-            True,
-            f"its member a runs the code in org/a@{COMMIT}; read that code, and then",
-        ),
+        ("trust_remote_code", True, f"its member a runs the code in org/a@{COMMIT}; read that code, and then"),
     ],
 )
 def test_a_member_of_the_hub_is_pinned_and_runs_no_code(tmp_path: Path, key: str, value: object, says: str) -> None:

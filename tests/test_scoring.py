@@ -28,11 +28,6 @@ LONGER = [" James's cat isn’t 今天", "12🙂\n\tcafe\u0301", " A"]
 """Options whose beginnings other vocabularies cut elsewhere."""
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 @cache
 def member(name: str, seed: int = 0, arch: str = "llama", **config: Any) -> Member:
     model = tiny_model(tokenizer_named(name), seed, arch, **config)

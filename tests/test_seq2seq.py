@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ensemble import Ensemble, Generation, Sourced
 from ensemble.decode.settings import Batch, Settings
-from ensemble.errors import InputError, MemberError
+from ensemble.errors import InputError
 from ensemble.models.encoder_decoder import EncoderDecoderRunner
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
@@ -70,11 +70,6 @@ def bart_tokenizer() -> PreTrainedTokenizerFast:
 @cache
 def causal(name: str, seed: int = 5) -> Member:
     return member_of(tiny_model(tokenizer_named(name), seed), tokenizer_named(name), name=name)
-
-
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
 
 
 class Whole:
@@ -287,16 +282,3 @@ def test_a_folder_gives_what_the_model_in_memory_does(tmp_path: Path, tables: Pa
     assert loaded.generate(PROMPTS, max_new_tokens=8) == ensemble_of("nllb bytes", tables).generate(
         PROMPTS, max_new_tokens=8
     )
-
-
-def test_a_tokenizer_without_a_fast_form_is_refused(tmp_path: Path) -> None:
-    folder = save_member(tmp_path / "marian", translator("t5").model, t5_tokenizer())
-    (folder / "tokenizer.json").rename(folder / "source.spm")
-    with pytest.raises(InputError, match=r"no fast form \(only source.spm, no tokenizer.json\)"):
-        Ensemble.from_pretrained([folder])
-
-
-def test_languages_for_a_causal_model_are_refused(tmp_path: Path) -> None:
-    folder = save_member(tmp_path / "bytes", causal("bytes").model, causal("bytes").tokenizer)
-    with pytest.raises((InputError, MemberError), match="a model of type llama has no encoder; leave target out"):
-        Ensemble.from_pretrained([Checkpoint(str(folder), sides=TO_GERMAN)])

@@ -154,17 +154,6 @@ def test_the_budget_of_a_line_with_a_tokenizer_closes_the_thinking_as_in_one_pro
     assert "length" in {thought.finish_reason for each in here for thought in each.thinking if thought}
 
 
-def test_a_member_behind_a_server_draws_the_same_thinking_with_and_without_drafts(far: Far) -> None:
-    settings, ensemble = (
-        Settings(max_new_tokens=40, temperature=0.7, seed=2),
-        Ensemble(thinking(far.members), think="apart"),
-    )
-    drafted, plain = (
-        generate(ensemble, [f"{each} is" for each in PROMPTS], settings, Batch(4, draft=n)) for n in (24, 0)
-    )
-    assert drafted == plain
-
-
 def test_a_member_behind_a_server_thinks_in_few_requests(far: Far) -> None:
     (member, *_) = far.members
     spec = replace(cast("ModelSpec", member.spec), thinking=ThinkingTags("is", "no end"))
@@ -364,16 +353,6 @@ def test_a_saved_ensemble_names_its_servers_and_needs_consent(far: Far, tmp_path
     assert loaded.generate(PROMPTS[:1], max_new_tokens=4) == far.here.generate(PROMPTS[:1], max_new_tokens=4)
 
 
-def test_a_text_that_fills_the_context_ends_and_the_others_go_on(far: Far, tmp_path: Path) -> None:
-    tokenizer = tokenizer_named("bytes")
-    folder = save_member(tmp_path, tiny_model(tokenizer, seed=3, positions=24), tokenizer)
-    with served(folder) as server:
-        (member,) = Ensemble.from_pretrained([line(server, folder)]).members
-        made = Ensemble([member, far.members[0]]).generate(["The cat", "Anna"], max_new_tokens=64, batch_size=2)
-    assert [each.finish_reason for each in made] == ["length", "length"]
-    assert all(each.tokens for each in made)
-
-
 def test_a_member_that_wrote_to_the_end_of_its_context_is_not_asked_to_go_on(far: Far, tmp_path: Path) -> None:
     tokenizer = tokenizer_named("bytes")
     # Its tokens are shorter than the primary's, and so its context is full earlier.
@@ -387,11 +366,6 @@ def test_a_member_that_wrote_to_the_end_of_its_context_is_not_asked_to_go_on(far
     # A server refuses a context that leaves no room for a token, so a text may be one token shorter.
     assert [one.tokens for one in made] == [own.tokens[: len(one.tokens)] for own, one in zip(whole, made, strict=True)]
     assert all(len(own.tokens) - len(one.tokens) <= 1 for own, one in zip(whole, made, strict=True))
-
-
-def test_an_unbalanced_quotation_mark_is_said(far: Far) -> None:
-    with pytest.raises(InputError, match=r"^models: no closing quotation; close the quotation mark$"):
-        Ensemble.from_pretrained([f"{far.lines[0]} name='x"])
 
 
 def test_a_method_that_decodes_greedily_only_says_so_before_anything_is_sent(far: Far) -> None:

@@ -34,11 +34,6 @@ LIMITS = RequestLimits(new_tokens=400, default_tokens=24)
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
-@pytest.fixture(scope="module")
 def sure(tables: Path) -> Ensemble:
     """It writes `SCRIPT` round and round."""
     return Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
@@ -185,10 +180,7 @@ def test_chats_have_log_probabilities_of_their_tokens(client: openai.OpenAI) -> 
 @pytest.mark.parametrize("stop", [None, "mat. 今", ["zzz", "🙂 c"]])
 def test_a_streamed_completion_is_the_whole_one(sure: Ensemble, drafts: bool, stop: Any) -> None:
     asked: dict[str, Any] = {"model": "tiny", "prompt": ["x", "yy"], "max_tokens": 75, "stop": stop, "logprobs": 2}
-    with (
-        serving(sure, LIMITS, batch=Batch() if drafts else Batch(draft=0)) as running,
-        running.client() as client,
-    ):
+    with serving(sure, LIMITS, batch=Batch() if drafts else Batch(draft=0)) as running, running.client() as client:
         whole = client.completions.create(**asked)
         parts = [*client.completions.create(**asked, stream=True, stream_options={"include_usage": True})]
     *pieces, last = parts

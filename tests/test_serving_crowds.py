@@ -34,11 +34,6 @@ SLOW = Batch(draft=0)
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
-@pytest.fixture(scope="module")
 def pair(tables: Path) -> Ensemble:
     return Ensemble([member("bytes"), member("unigram with bytes", 1)], cache_dir=tables)
 

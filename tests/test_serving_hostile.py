@@ -35,11 +35,6 @@ POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
-@pytest.fixture(scope="module")
 def sure(tables: Path) -> Ensemble:
     return Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
 

@@ -42,11 +42,6 @@ MESSAGES: list[Any] = [{"role": "user", "content": "Who?"}]
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
-@pytest.fixture(scope="module")
 def client(tables: Path) -> Iterator[openai.OpenAI]:
     ensemble = Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
     with serving(ensemble, LIMITS) as running, running.client() as made:

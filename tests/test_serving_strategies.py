@@ -16,7 +16,7 @@ from typing import Any
 import openai
 import pytest
 from running_server import Running, running
-from servers import Answer, Raw, as_json, completion, raw_server
+from servers import Answer, Raw, as_json, completion
 from test_ensemble_api import member, writer
 
 from advisor.config import InferenceConfig
@@ -138,16 +138,6 @@ def test_members_of_this_process_write_what_they_write_alone(alone: dict[str, En
     assert usage(made)["completion_tokens"] == 20
     assert usage(made)["members"] == ["sure"]
     assert (stopped.choices[0].text, stopped.choices[0].finish_reason) == ("he ", "stop")
-
-
-def test_many_requests_share_the_members_batches(alone: dict[str, Ensemble]) -> None:
-    prompts = [f"p{number}" for number in range(6)]
-    wanted = [each.text for each in alone["sure"].generate(prompts, max_new_tokens=12)]
-    with serving("cascade", engines(alone)) as (server, client):
-        made = client.completions.create(model="tiny", prompt=prompts, max_tokens=12)
-        assert server.engine.idle
-    assert len(wanted) == len(made.choices)
-    assert usage(made)["calls"] >= 12
 
 
 def test_a_prompt_that_no_member_can_read_is_a_400(alone: dict[str, Ensemble]) -> None:
@@ -280,10 +270,7 @@ def test_a_stream_whose_members_all_fail_has_a_status() -> None:
     ("fields", "param"), [({"logprobs": 1}, "logprobs"), ({"n": 2, "temperature": 1}, "n"), ({"best_of": 2}, "best_of")]
 )
 def test_what_a_strategy_cannot_do_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
-    with (
-        serving("vote", three("1", "2", "3")) as (server, client),
-        pytest.raises(openai.BadRequestError) as error,
-    ):
+    with serving("vote", three("1", "2", "3")) as (server, client), pytest.raises(openai.BadRequestError) as error:
         client.completions.create(model="tiny", prompt="x", **fields)
     assert error.value.param == param
     assert server.engine.idle
@@ -359,12 +346,6 @@ def test_more_texts_than_the_limit_get_429() -> None:
 # --- Servers ---
 
 
-@pytest.fixture
-def raw() -> Iterator[Raw]:
-    with raw_server() as server:
-        yield server
-
-
 def server_model(name: str, raw: Raw, *, chat: bool = False, **options: Any) -> ServerModel:
     address = ServerAddress(raw.url, "m", **options)
     return asked_model.server_model(ModelSpec(address, name, chat_template="auto" if chat else "never"))
@@ -407,12 +388,6 @@ def test_a_server_has_no_more_requests_at_a_time_than_its_line_allows(raw: Raw) 
     with serving("single", [server_model("far", raw, concurrency=2)]) as (_, client):
         made = client.completions.create(model="tiny", prompt=[f"p{number}" for number in range(8)])
     assert (len(made.choices), len(raw.asked), most) == (8, 8, 2)
-
-
-def test_a_key_that_is_missing_is_said_when_the_server_starts(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FAR_API_KEY", raising=False)
-    with pytest.raises(InputError, match="is not set, or is empty"):
-        server_model("far", raw, key_env="FAR_API_KEY")
 
 
 def test_models_that_think_longer_are_another_system() -> None:

@@ -30,11 +30,6 @@ KEY = "sesame-1"
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
-@pytest.fixture(scope="module")
 def model() -> Member:
     return member_of(tiny_model(byte_tokenizer(), 5, positions=300, eos_rate=0.2), byte_tokenizer(), name="single")
 
@@ -121,21 +116,6 @@ def test_contexts_that_share_beginnings_have_their_own_values(server: Running, m
     for _ in range(2):
         for ids, choice in zip(contexts, choices(server, contexts), strict=True):
             check_top(model, ids, choice["logprobs"]["top_logprobs"][0], 4)
-
-
-def test_the_same_request_again_gives_the_same_values(server: Running) -> None:
-    first, again = (choices(server, [[1, 2, 3], [1, 2]], max_tokens=4) for _ in range(2))
-    for one, other in zip(first, again, strict=True):
-        assert one["logprobs"]["tokens"] == other["logprobs"]["tokens"]
-        assert one["logprobs"]["token_logprobs"] == pytest.approx(other["logprobs"]["token_logprobs"], abs=CLOSE)
-
-
-def test_a_text_can_go_on_request_by_request(server: Running, model: Member) -> None:
-    row = [40, 41]
-    for _ in range(8):
-        (choice,) = choices(server, row)
-        check_top(model, row, choice["logprobs"]["top_logprobs"][0], 4)
-        row.append(int(choice["logprobs"]["tokens"][0].removeprefix("token_id:")))
 
 
 def test_chosen_ids_replace_the_likeliest_ones(server: Running, model: Member) -> None:
@@ -238,8 +218,6 @@ def test_figures_count_contexts_and_tokens(server: Running, model: Member) -> No
         ({"stop": "a"}, "stop"),
         ({"stream": True}, "stream"),
         ({"n": 2}, "n"),
-        ({"top_k": 5}, "top_k"),
-        ({"min_p": 0.1}, "min_p"),
         ({"repetition_penalty": 1.1}, "repetition_penalty"),
         ({"echo": True}, "echo"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
@@ -250,22 +228,14 @@ def test_figures_count_contexts_and_tokens(server: Running, model: Member) -> No
         ({"logprob_token_ids": [*range(100)], "max_tokens": 2}, "logprob_token_ids"),
         ({"logprob_token_ids": [384]}, "logprob_token_ids"),
         ({"logprob_token_ids": [-1]}, "logprob_token_ids.0"),
-        ({"logprob_token_ids": [True]}, "logprob_token_ids.0"),
         ({"max_tokens": 51}, "max_tokens"),
         ({"prompt": [384]}, "prompt"),
         ({"prompt": [[1], [10**40]]}, "prompt"),
-        ({"prompt": [1, -1]}, "prompt.1"),
         ({"prompt": [True, 1]}, "prompt.0"),
-        ({"prompt": [[1], [False]]}, "prompt.1.0"),
-        ({"prompt": [1.5]}, "prompt.0"),
         ({"prompt": [1, 1.5]}, "prompt.1"),
         ({"prompt": [1, "a"]}, "prompt.1"),
-        ({"prompt": ["a", 1]}, "prompt.1"),
         ({"prompt": [1, [2]]}, "prompt.1"),
-        ({"prompt": [[1], 2]}, "prompt.1"),
         ({"prompt": [[1], []]}, "prompt.1"),
-        ({"prompt": [[]]}, "prompt.0"),
-        ({"prompt": [[[1]]]}, "prompt.0.0"),
         ({"prompt": [[1], "a"]}, "prompt.1"),
         ({"prompt": [[1]] * 1025}, "prompt"),
         ({"prompt": [1] * 300}, "prompt"),

@@ -122,15 +122,6 @@ def test_servers_get_the_tools_and_what_was_said_with_them() -> None:
     assert body["messages"] == [*MESSAGES, called, result]
 
 
-def test_a_stream_has_the_calls() -> None:
-    with servers(ROME, ROME, PARIS) as (models, _), serving("vote", models) as (_, client):
-        stream = client.chat.completions.create(model="tiny", messages=MESSAGES, tools=[TOOL], stream=True)
-        chunks = [chunk.choices[0] for chunk in stream]
-    calls = [call for choice in chunks for call in choice.delta.tool_calls or ()]
-    assert [(call.index, call.function and call.function.arguments) for call in calls] == [(0, ROME[0][1])]
-    assert chunks[-1].finish_reason == "tool_calls"
-
-
 class weather(pydantic.BaseModel):  # noqa: N801  # the name of the function
     """How warm it is in a city."""
 

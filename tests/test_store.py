@@ -206,31 +206,13 @@ def test_a_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        row(text=3),
-        row(text="\ud800"),
-        row(tokens="3"),
-        row(tokens=-1),
-        row(tokens=True),
-        row(tokens=10**30),
-        row(finish_reason="because"),
-        row(finish_reason=[]),
-        row(seconds=None),
-        row(seconds=float("nan")),
-        row(seconds=-1),
-        row(error=["x"]),
-        row(settled="yes"),
-        row(options="ab"),
-        row(options={"a": 1}),
-        row(options=["x"]),
-        row(options=[float("nan")]),
-        row(steps=1.5),
-        row(combined=None),
-        row(handled="x"),
-        "[" * 100_000,
-        '{"text": ' * 100_000,
-        b"\xff\xfe",
+        row(text=3), row(text="\ud800"), row(tokens="3"), row(tokens=-1), row(tokens=True), row(tokens=10**30),
+        row(finish_reason="because"), row(finish_reason=[]), row(seconds=None), row(seconds=float("nan")),
+        row(seconds=-1), row(error=["x"]), row(settled="yes"), row(options="ab"), row(options={"a": 1}),
+        row(options=["x"]), row(options=[float("nan")]), row(steps=1.5), row(combined=None), row(handled="x"),
+        "[" * 100_000, '{"text": ' * 100_000, b"\xff\xfe",
     ],
-)
+)  # fmt: skip
 def test_a_row_of_another_form_is_computed_again_with_one_note(tmp_path: Path, value: str | bytes) -> None:
     with ResponseCache(tmp_path) as store:
         store.put("a", RESPONSE)

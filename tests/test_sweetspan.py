@@ -25,11 +25,6 @@ PROMPTS = ["The capital of France is", "Question: 12 + 30 = ?\nAnswer:", "  two 
 TEXT = b" James went to the big old house and sat down by the cat there, didn't he?\n"
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 @cache
 def pair(n: int) -> tuple[Member, ReferenceMember]:
     """The n-th member and its slow reference. Each member prefers a text with spaces, from a different place on."""

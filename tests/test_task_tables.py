@@ -173,10 +173,7 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "data",
-    [
-        {"dev": "exported/train", "held_out": "exported/test"},
-        {"hub": "./exported", "dev": "train", "held_out": "test"},
-    ],
+    [{"dev": "exported/train", "held_out": "exported/test"}, {"hub": "./exported", "dev": "train", "held_out": "test"}],
 )
 def test_a_saved_data_set_is_read(saved: Path, data: dict[str, Any]) -> None:
     task = load(saved, data)

@@ -71,14 +71,6 @@ def test_gsm8ks_own_solutions_score_one() -> None:
         assert task.score(example, response).value == 1
 
 
-@needs_data
-def test_a_call_as_the_interface_shows_it() -> None:
-    task = load_task("gsm8k", split="test", data_dir=str(DATA), shots=5, limit=20, seed=0)
-    assert len(task.examples) == 20
-    assert (task.shots, task.split, task.name) == (5, "test", "gsm8k")
-    assert str(task.signature).startswith("task:gsm8k|metric:number|split:test|n:20|shots:5|seed:0|prompt:")
-
-
 def test_word_problems_reads_the_demos_data_and_takes_the_stated_answer(tmp_path: Path) -> None:
     built_in = next(task.file for task in list_tasks() if task.name == "word_problems")
     (tmp_path / "demo" / "data").mkdir(parents=True)
@@ -245,12 +237,7 @@ HUB_RECORDS: list[tuple[str, dict[str, object], tuple[str, ...], tuple[str, ...]
     ("nq_open", {"question": "q", "answer": ["x", "y"]}, (), ("x", "y")),
     ("gsm8k", {"question": "q", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}, (), ("2",)),
     ("bbh", {"input": "q", "target": "(A)"}, (), ("(A)",)),
-    (
-        "mbpp",
-        {"task_id": 11, "text": "q", "code": "", "test_setup_code": "", "test_list": ["x", "y"]},
-        (),
-        ("x", "y"),
-    ),
+    ("mbpp", {"task_id": 11, "text": "q", "code": "", "test_setup_code": "", "test_list": ["x", "y"]}, (), ("x", "y")),
 ]
 
 

@@ -72,10 +72,7 @@ def test_only_newlines_end_lines(tmp_path: Path) -> None:
     assert [example.prompt for example in load(tmp_path, files("d.jsonl")).examples] == [odd]
     assert [
         example.prompt for example in load(tmp_path, files("d.txt"), prompt="{{text}}", reference="x").examples
-    ] == [
-        odd,
-        "second",
-    ]
+    ] == [odd, "second"]
 
 
 def test_text_files_in_parallel_are_one_field_each(tmp_path: Path) -> None:
@@ -121,13 +118,11 @@ def test_a_variant_fills_paths_and_prompts(tmp_path: Path) -> None:
         ("d.jsonl", b'{"question": "a"}\n\n[1]\n', "d.jsonl:3: a record must be a JSON object"),
         ("d.jsonl", b'{"question": "\\ud800", "answer": "1"}', "d.jsonl:1: not usable JSON: half a surrogate pair"),
         ("d.jsonl", b'{"question": ' + b"1" * 5000 + b"}", "d.jsonl:1: not usable JSON"),
-        ("d.jsonl", b"[" * 5000, "d.jsonl:1: not usable JSON"),
         ("d.jsonl", b'{"question": "\xff"}', "d.jsonl is not UTF-8 at byte 14"),
         ("d.jsonl", b'{"question": " ", "answer": "1"}', "d.jsonl:1: the prompt is blank"),
         ("d.jsonl", b"", "the split 'dev' has no records"),
         ("d.json", b'[{"question": "a"},\n', "d.json:2: not valid JSON"),
         ("d.json", b'{"a": 1}', "d.json holds no list of records"),
-        ("d.json", b'[{"question": "a"}, 3]', "d.json (record 2): a record must be"),
         ("d.csv", b"question,answer\n", "the split 'dev' has no records"),
     ],
 )
@@ -168,10 +163,7 @@ def test_a_data_folder_replaces_the_hub(exported: Path) -> None:
     assert [(example.id, example.prompt) for example in task.examples] == [("test-0", "three")]
     assert [
         example.prompt for example in load(exported, HUB, options={"data_dir": exported, "split": "train"}).examples
-    ] == [
-        "one",
-        "two",
-    ]
+    ] == ["one", "two"]
 
 
 def test_local_data_may_be_divided_otherwise_than_the_hubs(exported: Path) -> None:
@@ -261,20 +253,6 @@ def test_fields_make_the_hubs_records_like_the_local_ones(exported: Path) -> Non
 )
 def test_what_the_hub_does_not_have_is_one_line(exported: Path, change: dict[str, Any], message: str) -> None:
     assert message in refusal(exported, {**HUB, "hub": "./s", **change})
-
-
-def test_a_hub_that_cannot_be_reached_is_one_line_that_tells_of_local_files(
-    exported: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    datasets = pytest.importorskip("datasets")
-
-    def unreachable(*_: object, **__: object) -> None:
-        raise ConnectionError("Couldn't reach 'nobody/nothing' on the Hub\n(LocalEntryNotFoundError)")
-
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    message = refusal(exported, HUB)
-    assert "nobody/nothing cannot be loaded: Couldn't reach" in message
-    assert "check the network and the name, or give --data DIR" in message
 
 
 def test_conditions_divide_a_file_among_splits(tmp_path: Path) -> None:

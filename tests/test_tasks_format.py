@@ -303,28 +303,22 @@ def test_a_missing_key_is_named(folder: Path, key: str) -> None:
         ({"promt": "x"}, "refunds.yaml: promt is not a known key"),
         ({"data": {"dev": "dev.jsonl"}}, "refunds.yaml: data.held_out is missing"),
         ({"data": {"hub": "x", "dev": "a", "held_out": "b", "splits": "c"}}, "data.splits is not a known key"),
-        ({"data": {"dev": "a", "held_out": "b", "config": "c"}}, "data.config goes with `hub`"),
         ({"data": ["dev.jsonl"]}, "data should be an object"),
         ({"name": 3}, "name should be text"),
         ({"prompt": " "}, "prompt should be text that is not blank"),
         ({"prompt": "{{question"}, "the template under prompt is broken"),
         ({"prompt": "{{question | shout}}"}, "the template under prompt is broken"),
-        ({"prompt": "{{10 ** 5000}}"}, "the template under prompt is broken"),
         ({"reference": []}, "reference should be a text or a list of texts, none of them empty"),
         ({"metric": "accuracy"}, "metric 'accuracy' is not known; choose among bleu, choice, chrf"),
         ({"metric": "choice"}, "choices and `metric: choice` go together"),
-        ({"choices": ["x", "y"]}, "choices and `metric: choice` go together"),
         ({"metric": "contains", "decimal": ","}, "refunds.yaml: decimal goes with `metric: number`; leave it out"),
         ({"decimal": ";"}, "refunds.yaml: decimal should be . or ,"),
         ({"extract": "answer is ("}, "refunds.yaml: extract is not a regular expression that can be used: "),
         ({"stop": [""]}, "stop should be a text or a list of texts"),
-        ({"stop": {"x": 1}}, "stop should be a text or a list of texts"),
         ({"max_new_tokens": 0}, "max_new_tokens should be a whole number from 1 to"),
         ({"shots": "four"}, "shots should be a whole number"),
         ({"shots": 10**12}, "shots should be a whole number from 0 to 1,000,000,000"),
         ({"metric": "x" * 5000}, "metric 'xxx"),
-        ({"shots": True}, "shots should be a whole number"),
-        ({"dev_size": 0}, "dev_size should be a whole number from 1 to"),
     ],
 )
 def test_a_wrong_key_is_named_with_the_file(folder: Path, keys: dict[str, Any], message: str) -> None:
@@ -343,8 +337,6 @@ def test_a_wrong_key_is_named_with_the_file(folder: Path, keys: dict[str, Any], 
         ("prompt: \x00", "not valid YAML"),
         ("a: " + "[" * 1200, "not valid YAML"),
         ("name: !!int ''\n", "not valid YAML"),
-        ("name: !!bool x\n", "not valid YAML"),
-        ("name: !!timestamp x\n", "not valid YAML"),
         (f"name: 0x{'F' * 6000}\n", "prompt is missing"),
         ("#" * 300_000, "larger than 256 kB"),
         (
@@ -376,16 +368,10 @@ def test_a_null_is_never_rendered_as_text(folder: Path) -> None:
 @pytest.mark.parametrize(
     "template",
     [
-        "{{question.__class__.__mro__}}",
-        "{{question.missing}}",
-        "{{1 / 0}}",
-        "{% include 'x' %}",
-        "{% for i in range(10**9) %}{% endfor %}",
-        "{{question | round}}",
-        "{{[].append(1)}}",
-        "{{answer[9].x}}",
+        "{{question.__class__.__mro__}}", "{{question.missing}}", "{{1 / 0}}", "{% include 'x' %}",
+        "{% for i in range(10**9) %}{% endfor %}", "{{question | round}}", "{{[].append(1)}}", "{{answer[9].x}}",
     ],
-)
+)  # fmt: skip
 def test_a_template_that_fails_or_reaches_out_of_the_sandbox_is_the_users_error(folder: Path, template: str) -> None:
     for key in ("prompt", "reference"):
         assert f"the template under {key} fails on" in refusal(folder, **{key: template})

@@ -37,10 +37,7 @@ SUMS = {
     "filter_list": [
         {
             "name": "strict-match",
-            "filter": [
-                {"function": "regex", "regex_pattern": "#### (\\-?[0-9\\.\\,]+)"},
-                {"function": "take_first"},
-            ],
+            "filter": [{"function": "regex", "regex_pattern": "#### (\\-?[0-9\\.\\,]+)"}, {"function": "take_first"}],
         },
         {
             "name": "flexible-extract",

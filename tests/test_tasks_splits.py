@@ -52,11 +52,6 @@ def test_shots_are_different_questions(pool: list[Question], seed: int, count: i
     assert len(texts) == len(set(texts)) == min(count, len({question.text for question in pool}))
 
 
-def test_seeds_draw_differently() -> None:
-    pool = pool_of([str(number) for number in range(100)])
-    assert splits.limited(pool, 10, 0) != splits.limited(pool, 10, 1)
-
-
 def task_file(folder: Path, contents: dict[str, list[Any]], **keys: Any) -> Path:
     for name, questions in contents.items():
         lines = [
@@ -225,7 +220,7 @@ def clusters_in(path: Path, split: str, seed: int = 0) -> set[str | None]:
     return {example.cluster for example in load_task(path, split=split, seed=seed).examples}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("dev_size", [None, 7])
 def test_the_questions_of_a_cluster_are_on_one_side_of_one_file(
     tmp_path: Path, seed: int, dev_size: int | None

@@ -104,10 +104,8 @@ ZERO = "a NUL character at the end counts"
 
 QUIRKS = (
     Quirk("gsm8k", "18", "so $18.00", 0, 1, EQUAL),
-    Quirk("gsm8k", "18", "18.0", 0, 1, EQUAL),
     Quirk("gsm8k", "7", "007", 0, 1, EQUAL),
     Quirk("gsm8k", "18", "The answer is 18...", 0, 1, PUNCTUATION),
-    Quirk("gsm8k", "18", "The answer is 18. So...", 0, 1, PUNCTUATION),
     Quirk("gsm8k", "125", "1, or 12,5", 1, 0, PUNCTUATION),
     Quirk("gsm8k", "8", "10-8", 0, 1, MINUS),
     Quirk("gsm8k", "18", "\u221218", 1, 0, MINUS),
@@ -115,21 +113,14 @@ QUIRKS = (
     Quirk("triviaqa", "Beatles", "The Beatles", 0, 1, ARTICLES),
     Quirk("triviaqa", "Sunset Boulevard", "Sunset  Boulevard", 0, 1, SPACES),
     Quirk("triviaqa", "+-*/", "", 1, 0, NOTHING),
-    Quirk("triviaqa", "+-*/", "?", 1, 0, NOTHING),
     Quirk("triviaqa", "61", "-61", 1, 0, MINUS),
     Quirk("triviaqa", "1.5", "15", 1, 0, DECIMALS),
     Quirk("triviaqa", "50", "£50", 0, 1, CURRENCY),
     Quirk("triviaqa", "İstanbul", "İstanbul", 0, 1, LENGTHENING),
     Quirk("triviaqa", "Beatles", "Beatles\0", 1, 0, ZERO),
     Quirk("nq_open", "The Impalas", "THE IMPALAS", 0, 1, ARTICLES),
-    Quirk("nq_open", "Bobby Scott", "Bobby  Scott", 0, 1, SPACES),
-    Quirk("nq_open", "---", "", 1, 0, NOTHING),
-    Quirk("nq_open", "2017", "-2017", 1, 0, MINUS),
-    Quirk("nq_open", "1.5", "15", 1, 0, DECIMALS),
     Quirk("bbh:snarks", "(A)", " (A)", 0, 1, SPACES),
-    Quirk("bbh:snarks", "(A)", "A.", 0, 1, SPELLING),
     Quirk("bbh:snarks", "(A)", "The (A)", 0, 1, SPELLING),
-    Quirk("bbh:snarks", "(A)", '"A"', 0, 1, SPELLING),
     Quirk("bbh:boolean_expressions", "True", "true.", 0, 1, SPELLING),
     Quirk("bbh:word_sorting", "ann bob", " ann bob\n", 0, 1, SPACES),
 )
@@ -193,16 +184,6 @@ def test_the_same_response_has_the_score_that_lm_eval_gives_it(name: str) -> Non
     assert 0.1 < right / tried < 0.9
 
 
-@pytest.mark.parametrize("name", [name for name in PAIRS if not name.startswith("bbh:")])
-def test_every_real_reference_is_right_for_both(name: str) -> None:
-    task = load_task(name, split=PAIRS[name].split, data_dir=DATA, shots=0)
-    for example, record in zip(task.examples[::4], records(name)[::4], strict=True):
-        answer = example.accepted[0]
-        assert task.score(example, answer).value == 1
-        if len(answer.lower()) == len(answer):  # the others are a quirk; here it is İsrail
-            assert their_score(name, PAIRS[name].record(record), answer) == 1
-
-
 @pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: f"{quirk.task}-{quirk.response.strip()!a}")
 def test_where_lm_eval_scores_otherwise_both_scores_are_known_and_the_reason_is_told(quirk: Quirk) -> None:
     form = {
@@ -253,12 +234,7 @@ def _arc(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _piqa(record: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "goal": record["question"],
-        "sol1": record["A"],
-        "sol2": record["B"],
-        "label": "AB".index(record["answer"]),
-    }
+    return {"goal": record["question"], "sol1": record["A"], "sol2": record["B"], "label": "AB".index(record["answer"])}
 
 
 PUBLISHED = {
@@ -266,7 +242,7 @@ PUBLISHED = {
         f"mmlu:{subject}": Published(
             f"mmlu/{{split}}/{subject}.jsonl", f"mmlu/default/mmlu_{subject}.yaml", _mmlu, 5, "acc"
         )
-        for subject in ("anatomy", "college_physics", "high_school_us_history")
+        for subject in ("anatomy", "high_school_us_history")
     },
     "arc_challenge": Published("arc_challenge/test.jsonl", "arc/arc_challenge.yaml", _arc, 0, "acc_norm"),
     "arc_challenge:texts": Published("arc_challenge/test.jsonl", "arc/arc_challenge.yaml", _arc, 0, "acc"),
@@ -305,47 +281,3 @@ def test_a_choice_task_has_lm_evals_prompts_options_and_scores(name: str) -> Non
         with np.errstate(all="ignore"):
             wanted = theirs.process_results(kept[n], [(value, False) for value in logprobs])[published.measure]
         assert ours.score(example, ours.likeliest(example, logprobs)).value == wanted
-
-
-CHOICES: dict[str, tuple[str, str, Callable[[tuple[str, ...], int], dict[str, Any]]]] = {
-    "arc_challenge": (
-        "test",
-        "arc/arc_challenge.yaml",
-        lambda options, gold: {
-            "question": "?",
-            "choices": {"text": list(options), "label": list("ABCDE"[: len(options)])},
-            "answerKey": "ABCDE"[gold],
-        },
-    ),
-    "piqa": (
-        "validation",
-        "piqa/piqa.yaml",
-        lambda options, gold: {"goal": "?", "sol1": options[0], "sol2": options[1], "label": gold},
-    ),
-    "mmlu": (
-        "test",
-        "mmlu/default/mmlu_anatomy.yaml",
-        lambda options, gold: {"question": "?", "choices": list(options), "answer": gold},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CHOICES)
-def test_the_likeliest_option_is_right_where_lm_eval_counts_it(name: str) -> None:
-    split, config, made = CHOICES[name]
-    task = load_task(name, split=split, data_dir=DATA, shots=0)
-    theirs: Any = None
-    for n, example in enumerate(task.examples):
-        gold = "ABCDE".index(example.accepted[0])
-        # All that look alike without case and punctuation, and some of the others: lm-eval takes its time.
-        plain = {"".join(filter(str.isalnum, choice)).lower() for choice in example.choices}
-        if n % 100 and len(plain) == len(example.choices) and min(map(len, example.choices)) > 1:
-            continue
-        record = made(example.choices, gold)
-        theirs = theirs or built(config, [record])
-        for best, choice in enumerate(example.choices):
-            if example.choices.index(choice) < best:
-                continue  # the same text is as likely, and the first is taken
-            with np.errstate(all="ignore"):
-                acc = theirs.process_results(record, [(-float(k != best), False) for k in range(len(example.choices))])
-            assert task.score(example, choice).value == acc["acc"], (example.choices, example.accepted, choice)

@@ -52,11 +52,6 @@ def thinkers() -> tuple[Member, Member, Member]:
     )
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 def thought_of(one: Member, prompt: list[int], limit: int = TOKENS) -> tuple[list[int], bool]:
     """What a member alone writes before its answer, in its ids; and whether it ended that itself.
 
@@ -119,21 +114,6 @@ def test_each_method_writes_what_it_writes_behind_the_thinking(method: str, tabl
         second = member("bytes", "it is, I think, a cat</think> The dog sat ", 2)
     made = apart([first, second], PROMPTS[:3], tables, method, **options)
     assert [each.text for each in made] == by_hand([first, second], PROMPTS[:3], tables, method, **options)
-
-
-@pytest.mark.parametrize("batch", [Batch(1), Batch(1, draft=0), Batch(3), Batch(4, draft=0)], ids=str)
-def test_drafts_and_batches_change_no_text(batch: Batch, tables: Path) -> None:
-    members = thinkers()
-    ensemble = Ensemble(members, cache_dir=tables, think="apart")
-    made = dict(ensemble.generate_each([ensemble.encode(each) for each in PROMPTS], Settings(TOKENS), batch))
-    assert [made[n].text for n in range(len(PROMPTS))] == by_hand(members, PROMPTS, tables)
-    assert any(made[n].text for n in made)
-
-
-def test_the_stream_has_the_same_text(tables: Path) -> None:
-    ensemble = Ensemble(thinkers(), cache_dir=tables, think="apart")
-    streamed = "".join(ensemble.stream(PROMPTS[0], max_new_tokens=TOKENS))
-    assert streamed == by_hand(thinkers(), PROMPTS[:1], tables)[0] != ""
 
 
 def test_one_model_writes_what_it_writes_anyway(tables: Path) -> None:

@@ -180,17 +180,6 @@ def test_the_control_takes_the_tokens_that_the_set_took(run: Place) -> None:
     assert abs(drawn - spent) <= drawn / responses / 2 + 3
 
 
-def test_the_table_says_how_many_responses_the_control_has(run: Place) -> None:
-    own = ("evaluate", "run", "--methods", "unite", "--limit", "24", "--quiet")
-    assert "as many drawn responses as take the tokens of the set" in " ".join(
-        run.advisor(*own, "--think", "apart").out.split()
-    )
-    assert "as many drawn responses as the set has members" in " ".join(run.advisor(*own).out.split())
-    # Only members that decode together think apart.
-    votes = run.advisor(*own[:3], "voting", *own[4:], "--think", "apart")
-    assert "as many drawn responses as the set has members" in " ".join(votes.out.split())
-
-
 def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> None:
     line = next(line for line in samples(run) if line["ensemble"] is not None)
     ran = run.advisor("run", "run", line["prompt"], "--raw", "--method", "unite")

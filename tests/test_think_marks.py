@@ -126,11 +126,6 @@ def thinker(name: str, seed: int = 1, thought: str = "so it is 4", **spec: Any) 
     return member(name, f"{family.opening}{thought}{family.closing}{ANSWER}", PROMPT, seed, **spec)
 
 
-@pytest.fixture(scope="session")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 def slow_alone(one: Member, name: str, prompt: Sequence[int], limit: int = TOKENS) -> tuple[list[int], str]:
     """What a member alone writes, by the page without a cache: its ids and its text."""
     plain = ReferenceMember(one.local.model, one.tokenizer, marks=FAMILY[name].special)
@@ -397,20 +392,6 @@ def test_no_tag_in_an_answer_is_thinking_and_no_thinking_reaches_a_vote(
     assert (parted.thinking, parted.text) == (f"THOUGHT{thought}".strip(), answer)
     voting = get_module("voting").make(None)
     assert voting.choose("?", [parted.text], [parted.text]) == voting.choose("?", [answer], [answer])
-
-
-@settings(deadline=None, max_examples=15)
-@given(name=st.sampled_from(["Magistral", "gpt-oss"]), thought=WORDS.filter(str.strip), answer=WORDS)
-def test_no_thinking_is_in_what_members_that_think_apart_write(
-    name: str, thought: str, answer: str, tables: Path
-) -> None:
-    family = FAMILY[name]
-    script = f"{family.opening}THOUGHT{thought}{family.closing}x{answer}x"
-    members = [member(name, script, PROMPT, seed) for seed in (1, 2)]
-    ensemble = Ensemble(members, cache_dir=tables, think="apart")
-    (made,) = ensemble.generate([PROMPT], max_new_tokens=len(ids_of(name, script)))
-    assert made.text == f"x{answer}x"
-    assert [each and each.text for each in made.thinking] == [f"THOUGHT{thought}".strip()] * 2
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servers import Raw, as_json, completion, models, raw_server
+from servers import Raw, as_json, completion, models
 from test_pipeline import plan_of_pool
 
 from advisor.advice.comparison import compare_strategies
@@ -162,12 +161,6 @@ def test_what_follows_the_section_is_the_answer_with_all_its_tags(form: Thinking
     assert read(f"{form.opening}{thought}{form.closing}{answer}") == (thought.strip(), answer)
 
 
-@given(SECTION, WORDS, WORDS)
-def test_no_thinking_is_left_in_an_answer(form: ThinkingTags, thought: str, answer: str) -> None:
-    marked = f"THOUGHT{thought}"
-    assert "THOUGHT" not in read(f"{form.opening}{marked}{form.closing}{answer}")[1]
-
-
 @given(SECTION, st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=3, max_size=5))
 def test_no_thinking_reaches_a_vote(form: ThinkingTags, said: list[tuple[int, int]]) -> None:
     """Each model thinks of another answer than it gives; the vote counts what it gives."""
@@ -217,12 +210,6 @@ def test_thinking_of_a_server_and_tags_in_its_text_are_one() -> None:
     assert apart([parted]) == [parted]
 
 
-@pytest.fixture
-def server() -> Iterator[Raw]:
-    with raw_server() as raw:
-        yield raw
-
-
 def ask(raw: Raw, message: dict[str, Any], **usage: Any) -> Response:
     body = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"completion_tokens": 9, **usage}}
     raw.answer = lambda _path, _body: as_json(body)
@@ -231,33 +218,33 @@ def ask(raw: Raw, message: dict[str, Any], **usage: Any) -> Response:
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_the_thinking_of_a_server_is_apart(server: Raw, field: str) -> None:
-    response = ask(server, {"content": "4", field: "hm"})
+def test_the_thinking_of_a_server_is_apart(raw: Raw, field: str) -> None:
+    response = ask(raw, {"content": "4", field: "hm"})
     assert (response.text, response.thinking, response.tokens) == ("4", "hm", 9)
 
 
-def test_the_tokens_of_hidden_thinking_are_known(server: Raw) -> None:
-    response = ask(server, {"content": "4"}, completion_tokens_details={"reasoning_tokens": 8})
+def test_the_tokens_of_hidden_thinking_are_known(raw: Raw) -> None:
+    response = ask(raw, {"content": "4"}, completion_tokens_details={"reasoning_tokens": 8})
     assert (response.thinking, response.thinking_tokens) == (None, 8)
 
 
-def test_an_empty_section_apart_is_no_thinking(server: Raw, tmp_path: Path) -> None:
+def test_an_empty_section_apart_is_no_thinking(raw: Raw, tmp_path: Path) -> None:
     """So vLLM and tables give that of a model whose thinking is off."""
     (response,) = apart(
-        [ask(server, {"content": "4", "reasoning": "\n\n"}, completion_tokens_details={"reasoning_tokens": 1})]
+        [ask(raw, {"content": "4", "reasoning": "\n\n"}, completion_tokens_details={"reasoning_tokens": 1})]
     )
     assert (response.text, response.thinking, response.thinking_tokens) == ("4", None, 0)
     row = {"id": "1", "model": "a", "response": "4", "thinking": "\n\n", "score": 1}
-    raw = {"id": "1", "model": "b", "response": raw_answer("\n\n", 1), "score": 1}
+    whole = {"id": "1", "model": "b", "response": raw_answer("\n\n", 1), "score": 1}
     counted = {**row, "model": "c", "thinking_tokens": 1, "thinking_length": 2}
-    for each in join_logs([str(write(tmp_path / "log.jsonl", [row, raw, counted]))]).profiles.values():
+    for each in join_logs([str(write(tmp_path / "log.jsonl", [row, whole, counted]))]).profiles.values():
         (answer,) = each.answers
         assert (answer.text, answer.thinking, answer.thought) == ("4", None, False)
 
 
-def test_many_tokens_behind_white_space_are_thinking_that_is_not_shown(server: Raw, tmp_path: Path) -> None:
+def test_many_tokens_behind_white_space_are_thinking_that_is_not_shown(raw: Raw, tmp_path: Path) -> None:
     details = {"reasoning_tokens": 500}
-    (response,) = apart([ask(server, {"content": "4", "reasoning": "\n\n"}, completion_tokens_details=details)])
+    (response,) = apart([ask(raw, {"content": "4", "reasoning": "\n\n"}, completion_tokens_details=details)])
     assert (response.text, response.thinking, response.thinking_tokens) == ("4", None, 500)
     row = {"id": "1", "model": "a", "response": raw_answer("\n\n", 500), "score": 1}
     (answer,) = join_logs([str(write(tmp_path / "log.jsonl", [row]))]).profiles["a"].answers
@@ -273,8 +260,8 @@ def raw_answer(reasoning: str, tokens: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("value", [None, 7, ["hm"], {"text": "hm"}, "\ud800"])
-def test_a_strange_thinking_of_a_server_costs_no_response(server: Raw, value: Any) -> None:
-    response = ask(server, {"content": "4", "reasoning": value}, completion_tokens_details=[])
+def test_a_strange_thinking_of_a_server_costs_no_response(raw: Raw, value: Any) -> None:
+    response = ask(raw, {"content": "4", "reasoning": value}, completion_tokens_details=[])
     assert (response.text, response.thinking) == ("4", "?" if value == "\ud800" else None)
 
 
@@ -355,24 +342,24 @@ def test_reasoning_blocks_of_inspect_are_thinking() -> None:
     assert _thoughts(model.ChatMessageAssistant(content="4")) is None
 
 
-def test_stored_responses_are_parted_when_they_are_read(place: Place, server: Raw) -> None:
+def test_stored_responses_are_parted_when_they_are_read(place: Place, raw: Raw) -> None:
     """The response is asked for once; other tags in the pool file read the same row, whose key has no tags."""
     said = "<plan>9? No.</plan>7"
 
     def answer(path: str, _: dict[str, Any]) -> Answer:
         return models("m") if path.endswith("/models") else completion(said)
 
-    server.answer = answer
+    raw.answer = answer
     place.task()
     found = []
     for option in ("", " thinking=<plan>...</plan>"):
-        place.pool(f"openai:{server.url}#m chat_template=never revision=1{option}")
+        place.pool(f"openai:{raw.url}#m chat_template=never revision=1{option}")
         plan = plan_of_pool(place)
         with ResponseCache(place.cache) as store:
             (profile,) = Profiler(plan, store, Progress(quiet=True)).alone(["m"], plan.dev).values()
         found.append({(each.text, each.thinking, each.thought) for each in profile.answers})
     assert found == [{(said, None, False)}, {("7", "9? No.", True)}]
-    assert len(server.questions) == len(plan.dev.examples)
+    assert len(raw.questions) == len(plan.dev.examples)
 
 
 LINEAGE = Path(__file__).parents[2] / "shared" / "pools" / "lineage-2025.table.jsonl.xz"
@@ -400,9 +387,7 @@ def test_models_that_think_are_compared_by_their_tokens() -> None:
     assert sum(ratio is not None and within(ratio, 2) for ratio in by_tokens) == 129 + 3
 
 
-@given(
-    st.lists(st.tuples(st.floats(1, 1e4), st.none() | st.floats(1, 1e4), st.booleans()), min_size=2, max_size=2),
-)
+@given(st.lists(st.tuples(st.floats(1, 1e4), st.none() | st.floats(1, 1e4), st.booleans()), min_size=2, max_size=2))
 def test_tokens_are_compared_only_if_one_thinks_and_both_are_known(
     models: list[tuple[float, float | None, bool]],
 ) -> None:
@@ -555,12 +540,12 @@ def owned_by(owner: str) -> Answer:
     ],
 )
 def test_each_server_gets_the_field_that_it_expects(
-    server: Raw, owner: str, budget: dict[str, Any], effort: dict[str, Any]
+    raw: Raw, owner: str, budget: dict[str, Any], effort: dict[str, Any]
 ) -> None:
-    server.answer = lambda path, _: owned_by(owner) if path.endswith("/models") else chat("4")
-    plain = sent(server, ServerAddress(server.url, "m"))
+    raw.answer = lambda path, _: owned_by(owner) if path.endswith("/models") else chat("4")
+    plain = sent(raw, ServerAddress(raw.url, "m"))
     for option, fields in ({"thinking_budget": 50}, budget), ({"reasoning_effort": "low"}, effort):
-        assert sent(server, ServerAddress(server.url, "m", **option)) == {**plain, **fields}
+        assert sent(raw, ServerAddress(raw.url, "m", **option)) == {**plain, **fields}
 
 
 def chat(text: str) -> Answer:
@@ -600,9 +585,9 @@ def test_providers_are_known_by_their_host(url: str, option: dict[str, Any], fie
     assert thinking_fields(ServerAddress(url, "m", **option), never) == fields
 
 
-def test_a_server_without_a_list_of_models_is_one_of_the_others(server: Raw) -> None:
-    server.answer = lambda path, _: as_json({}, 404) if path.endswith("/models") else chat("4")
-    assert sent(server, ServerAddress(server.url, "m", thinking_budget=50))["thinking_budget"] == 50
+def test_a_server_without_a_list_of_models_is_one_of_the_others(raw: Raw) -> None:
+    raw.answer = lambda path, _: as_json({}, 404) if path.endswith("/models") else chat("4")
+    assert sent(raw, ServerAddress(raw.url, "m", thinking_budget=50))["thinking_budget"] == 50
 
 
 @pytest.mark.parametrize(
@@ -622,12 +607,12 @@ def test_a_limit_of_thinking_that_cannot_be_is_refused(option: str, says: str) -
 
 @pytest.mark.parametrize("option", ["thinking_budget=5", "reasoning_effort=vast"])
 def test_a_server_that_refuses_a_limit_of_thinking_is_quoted_with_the_option(
-    place: Place, server: Raw, option: str
+    place: Place, raw: Raw, option: str
 ) -> None:
     refusal = {"error": {"message": "thinking cannot be limited so"}}
-    server.answer = lambda path, _: models("m") if path.endswith("/models") else as_json(refusal, 400)
+    raw.answer = lambda path, _: models("m") if path.endswith("/models") else as_json(refusal, 400)
     place.task()
-    place.pool(f"openai:{server.url}#m {option}")
+    place.pool(f"openai:{raw.url}#m {option}")
     said = place.refused("select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run")
     name = option.partition("=")[0]
     assert said.endswith(f"says: thinking cannot be limited so; correct {name}= of its line, or leave it out")
@@ -644,33 +629,3 @@ def test_a_budget_is_kept_with_the_address_and_is_in_the_key_only_if_it_is_set()
     keys = [ServerIdentity(each, "auto", {}, "2026-01-01").key() for each in (plain, limited)]
     assert keys[1] == {**keys[0], "thinking_budget": 0}
     assert "thinking_budget" not in keys[0]
-
-
-def test_one_model_at_two_budgets_is_two_candidates(place: Place, server: Raw) -> None:
-    def answer(path: str, body: dict[str, Any]) -> Answer:
-        if path.endswith("/models"):
-            return owned_by("vllm")
-        enough = body.get("thinking_token_budget", 0) >= 100
-        said = {"content": "7" if enough else "", "reasoning": "hm"}
-        return as_json(
-            {
-                "choices": [{"message": said, "finish_reason": "stop" if enough else "length"}],
-                "usage": {"completion_tokens": 30 if enough else 20},
-            }
-        )
-
-    server.answer = answer
-    place.task()
-    place.pool(
-        *(f"openai:{server.url}#m name={name} thinking_budget={n}" for name, n in (("short", 10), ("long", 100)))
-    )
-    ran = place.advisor(
-        "select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet", "--no-verify"
-    )
-    assert ran.status == 0
-    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
-    figures = {each["model"]: each for each in result["candidates"]}
-    assert set(figures) == {"short", "long"}
-    assert [figures[name]["mean_tokens"] for name in ("short", "long")] == [20, 30]
-    assert figures["short"]["truncated"] == result["task"]["n"]
-    assert result["provenance"]["models"]["short"]["remote"]["thinking_budget"] == 10

@@ -79,9 +79,7 @@ def test_an_answer_with_many_values_is_asked_for_in_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    "ids",
-    [[[5], [6], [7, 8]], [[1, 2, 3, 4, 5], [1]], [[9], [], [9]], [[1, 2], [2, 3], [3, 4]]],
-    ids=str,
+    "ids", [[[5], [6], [7, 8]], [[1, 2, 3, 4, 5], [1]], [[9], [], [9]], [[1, 2], [2, 3], [3, 4]]], ids=str
 )
 def test_chosen_ids_of_each_context_come_back_however_they_are_split(ids: list[list[int]]) -> None:
     server = Server()

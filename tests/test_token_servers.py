@@ -517,11 +517,7 @@ def test_values_that_are_no_log_probabilities_say_which_option_gives_them() -> N
             return as_json({"data": [{"id": "m", "max_model_len": 64}]})
         contexts, count, k = body["prompt"], body["max_tokens"], body.get("logprobs", 1)
         top = {f"token_id:{n}": 9.5 - n for n in range(k)}
-        logprobs = {
-            "tokens": ["token_id:0"] * count,
-            "token_logprobs": [9.5] * count,
-            "top_logprobs": [top] * count,
-        }
+        logprobs = {"tokens": ["token_id:0"] * count, "token_logprobs": [9.5] * count, "top_logprobs": [top] * count}
         choices = [{"index": n, "text": "", "logprobs": logprobs} for n in range(len(contexts))]
         return as_json({"choices": choices, "usage": {"prompt_tokens": sum(map(len, contexts))}})
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers import Answer, Raw, as_json, completion, raw_server
+from servers import Answer, Raw, as_json, completion
 from servers import models as model_list
 from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
@@ -67,13 +66,6 @@ def talk(place: Place) -> Place:
     """A place with a task of two turns."""
     place.task(RECORDS, **KEYS)
     return place
-
-
-@pytest.fixture
-def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[Raw]:
-    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
-    with raw_server() as server:
-        yield server
 
 
 def profiles(talk: Place, talkers: Path, *names: str) -> tuple[dict[str, Profile], tuple[Example, ...]]:
@@ -189,12 +181,6 @@ def test_a_set_continues_its_own_response_in_each_members_form(talk: Place, talk
 def test_the_cost_of_all_turns_counts(talk: Place, talkers: Path) -> None:
     found, examples = profiles(talk, talkers, "plain")
     assert found["plain"].cost.tokens == 6 * len(examples)
-
-
-def test_a_second_run_loads_no_model(talk: Place, talkers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, _ = profiles(talk, talkers, "chat")
-    monkeypatch.setattr(Profiler, "_load", lambda *_: pytest.fail("a model was loaded"))
-    assert profiles(talk, talkers, "chat")[0] == before
 
 
 def test_a_set_is_stored_when_all_turns_are(talk: Place, talkers: Path) -> None:

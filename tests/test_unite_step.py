@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ensemble.methods.unite import union
-from ensemble.runtime.top_k import top_k
 from ensemble.step import compiled
 from ensemble.step.distribution import Distribution, candidate_logits, greedy, sample
 from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary, MemberTables
@@ -139,14 +138,6 @@ def test_each_members_own_top_k_is_told(case: Case) -> None:
 
 @quick
 @given(cases())
-def test_each_members_probabilities_sum_to_one_over_the_entries_that_count(case: Case) -> None:
-    step = case.run()
-    assert torch.allclose(step.members.sum(dim=2), torch.ones(step.members.shape[:2], dtype=torch.float64))
-    assert not step.members.masked_fill(step.present, 0).any()
-
-
-@quick
-@given(cases())
 def test_probabilities_are_the_softmax_over_the_union(case: Case) -> None:
     step = case.run()
     for row in batch_of(case):
@@ -200,22 +191,6 @@ def test_rows_do_not_see_each_other(case: Case) -> None:
 
 
 @quick
-@given(cases())
-def test_k_above_the_number_of_candidates_takes_them_all(case: Case) -> None:
-    most = max(len(side.entry_of) for side in case.joint.members)
-    exact, above = (replace(case, k=k).run() for k in (most, 10 * most))
-    for row in batch_of(case):
-        assert entries_of(exact, row) == entries_of(above, row)
-
-
-@quick
-@given(cases(), st.sampled_from([-5.0, 2.5]))
-def test_only_differences_of_a_members_logits_count(case: Case, shift: float) -> None:
-    shifted = replace(case, logits=[case.logits[0] + shift, *case.logits[1:]]).run()
-    assert torch.allclose(shifted.mean, case.run().mean)
-
-
-@quick
 @given(cases(), st.sampled_from([math.nan, math.inf, 50.0]))
 def test_logits_of_what_is_no_candidate_are_not_looked_at(case: Case, noise: float) -> None:
     noisy = []
@@ -264,13 +239,6 @@ def test_members_of_different_precision_go_together() -> None:
     z = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     step = union([z.double(), z.clone()], joint, 2, torch.tensor([0.5, 0.5], dtype=torch.float64))
     assert torch.allclose(step.members[0], step.members[1])
-
-
-@quick
-@given(st.lists(st.sampled_from(LOGITS), min_size=1, max_size=30), st.integers(1, 35))
-def test_among_equal_logits_the_lower_ids_are_in(values: list[float], k: int) -> None:
-    got = top_k(torch.tensor([values]), k)[1][0].tolist()
-    assert {*got} == {*sorted(range(len(values)), key=lambda t: (-values[t], t))[:k]}
 
 
 # Step 7

@@ -385,10 +385,7 @@ TEMPLATES = (
 CONVERSATIONS = (
     [{"role": "user", "content": "<Hi> & 'you'"}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi "}],
-    [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Yes, "},
-    ],
+    [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes, "}],
 )
 
 

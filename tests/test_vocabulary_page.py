@@ -9,26 +9,14 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
-import pytest
 from pydantic import BaseModel
 
 import advisor.options
 import advisor.runs.schema
 from advisor.options.option import Options, options_of
-from benchmarks.structure import public_classes
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "vocabulary.md"
-CONCEPTS = (
-    *("question", "response", "answer", "score", "model", "candidate", "member", "primary", "set", "strategy", "dev"),
-    *("held-out", "measured gain", "predicted gain", "expected gain", "shown", "gap", "length ratio", "run", "log"),
-    *("pool", "verdict", "confidence", "difference", "best single model", "close call"),
-)
-SYNONYMS = {
-    *("delta", "delta_ci", "alone", "fragile", "put_forward", "otherwise", "misfit", "best_single", "seconds"),
-    *("p_value", "p_better", "p_worse", "outcome", "gain", "gain_ci", "cannot_tell", "no_longer", "unsure", "alpha"),
-}
-"""Names that a concept had before; each is on the page under another one."""
 FAMILIES = re.compile(
     r"(.+_)?(gain|accuracy|difference|confidence|verdict|shown|gap|length_ratio|close_call)|p_\w+|.*single.*"
 )
@@ -70,11 +58,6 @@ def words() -> set[str]:
     return {word for _, _, names in rows() for word in re.findall(r"`([^`]+)`", names)}
 
 
-@pytest.mark.parametrize("concept", CONCEPTS)
-def test_each_concept_has_one_row(concept: str) -> None:
-    assert [term for term, _, _ in rows() if concept in term.split(", ")] == [concept]
-
-
 def test_every_key_and_option_of_the_page_is_one() -> None:
     assert words() - {*keys(), *options()} == set()
 
@@ -85,26 +68,7 @@ def test_every_key_and_option_that_is_a_concept_is_on_the_page() -> None:
     assert {name for name in concepts if name.removesuffix("_ci") not in named} == set()
 
 
-def test_no_key_option_or_class_has_a_former_name() -> None:
-    classes = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in public_classes(ROOT)}
-    # The estimate of a gain is one, and an outcome is what a whole run found.
-    assert (SYNONYMS & classes) - {"gain", "outcome"} == set()
-    assert SYNONYMS & options().keys() == set()
-    # For a judge and for groups, `gain` is the only one there is. evaluation.json keeps its published keys.
-    others = SYNONYMS & keys().keys() - {"gain", "gain_ci"}
-    assert {name: keys()[name] for name in others if keys()[name] != "EvaluatedMethod"} == {}
-
-
-READS = {
-    "startswith",
-    "endswith",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "partition",
-    "rpartition",
-    "find",
-}
+READS = {"startswith", "endswith", "removeprefix", "removesuffix", "replace", "partition", "rpartition", "find"}
 FOR_PEOPLE = {"reason", "sentence", "certainty", "verdict_headline"}
 OF_LIBRARIES = {
     *(("advisor/tasks/data_files.py", "str(error)"), ("advisor/tasks/templates.py", "str(error)")),

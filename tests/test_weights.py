@@ -168,12 +168,6 @@ def test_numbers_follow_the_lines_of_the_pool(chosen: Place) -> None:
     assert found["ensemble"]["weights"] == [numbers[name] for name in found["selected"]]
 
 
-def test_a_weight_of_nearly_all_gives_the_answers_of_that_member(chosen: Place) -> None:
-    first = selected(chosen, "1,0,0")
-    alone = {each["model"]: each["accuracy"] for each in first["ensemble"]["members"]}
-    assert first["ensemble"]["accuracy"] == alone["alpha"]
-
-
 def test_a_run_decodes_with_the_weights_of_its_folder(place: Place, models: Path) -> None:
     place.job(models)
     found = selected(place, "9,1,1")
