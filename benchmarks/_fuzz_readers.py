@@ -425,9 +425,9 @@ async def _ask(body: bytes, path: str) -> None:
 @cache
 def _app() -> Any:
     from advisor.serving.app import make_app
-    from advisor.serving.errors import unavailable
     from advisor.serving.metrics import Metrics
     from advisor.serving.protocol import RequestLimits
+    from advisor.serving.request import unavailable
     from advisor.serving.responses import ServedModel
 
     def submit(_: object) -> None:

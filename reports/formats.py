@@ -7,9 +7,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from advisor.runs.ceiling_sentence import ceiling_in_words
-from advisor.runs.group_sentence import source_of_gain
 from advisor.runs.schema.result import Result
+from advisor.runs.sentences import ceiling_in_words, source_of_gain
 from ensemble.common import text
 from ensemble.saved.model_card import escaped
 from reports.sections import verdict

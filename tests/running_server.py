@@ -15,7 +15,7 @@ from typing import Any
 
 import openai
 
-from advisor.servers.health import ServerHealth
+from advisor.servers.identity import ServerHealth
 from advisor.serving.app import make_app
 from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.metrics import Metrics

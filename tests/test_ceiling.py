@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from advisor import select
-from advisor.advice.ceiling import ceiling_of
+from advisor.advice.gain import ceiling_of
 from advisor.runs.run import Run
 from advisor.statistics import Floats
 

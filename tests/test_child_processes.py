@@ -187,4 +187,4 @@ def test_the_readers_of_tables_run_in_the_child_process_alone() -> None:
         if "advisor.tables.libraries" in path.read_text(encoding="utf-8")
     }
     # They take its limits, and call it by name.
-    assert importers == {"advisor/tables/rows.py", "advisor/tables/saved_data_set.py"}
+    assert importers == {"advisor/tables/rows.py"}

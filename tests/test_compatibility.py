@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from sacrebleu import corpus_bleu
 from sacrebleu.metrics.bleu import BLEU
 
-from advisor.compare import measures
-from advisor.compare.measures import pairwise_bleu
-from advisor.compare.pairs import Pair, all_pairs, pairs_of_standings
+from advisor.compare import pairs
+from advisor.compare.pairs import Pair, all_pairs, pairs_of_standings, pairwise_bleu
 from advisor.records import Answer, Profile, Standing
 from ensemble.errors import UniteError
 
@@ -48,7 +47,7 @@ def test_bleu_is_sacrebleus_of_the_whole_corpus() -> None:
 
 def test_bleu_of_many_long_responses_is_that_of_evenly_spaced_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     models = [[f"{word * (number % 2)} {number} is what it is" for number in range(10)] for word in ("so", "thus")]
-    monkeypatch.setattr(measures, "_MOST_WORDS", 2 * 2 * 55 // 2)
+    monkeypatch.setattr(pairs, "_MOST_WORDS", 2 * 2 * 55 // 2)
     part = pairwise_bleu(models)
     monkeypatch.undo()
     assert part.tolist() == pairwise_bleu([own[::2] for own in models]).tolist() != pairwise_bleu(models).tolist()

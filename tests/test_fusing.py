@@ -18,8 +18,8 @@ from servers import SKIPS, Adders, Raw, raw_server
 from test_serving_strategies import Says, plan_of, serving, usage
 from test_strategies import by_name, profile, splits_of
 
-from advisor.advice.ceiling import is_bounded
 from advisor.advice.comparison import compare_strategies
+from advisor.advice.gain import is_bounded
 from advisor.jobs.fused import Fused
 from advisor.records import Cost, Profile
 from advisor.response_cache import Response

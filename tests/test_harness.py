@@ -35,8 +35,7 @@ from lm_eval.api.model import CacheHook  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 
 from advisor.lm_eval.model import UniteLM  # noqa: E402
-from advisor.lm_eval.requests import settings_of  # noqa: E402
-from advisor.lm_eval.windows import windows  # noqa: E402
+from advisor.lm_eval.requests import settings_of, windows  # noqa: E402
 
 __all__ = ["models", "place"]
 DEMO = Path(__file__).parents[1] / "advisor" / "demo" / "models"

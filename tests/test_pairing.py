@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from advisor.compare import pairs
-from advisor.compare.measures import Hashes, encoded, hashes_of
-from advisor.compare.pairs import vocabularies
+from advisor.compare.pairs import Hashes, encoded, hashes_of, vocabularies
 from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.pool_file import read_pool
 from advisor.profile.profiler import Profiler

@@ -29,8 +29,7 @@ from advisor.progress import Progress
 from advisor.records import Limits
 from advisor.response_cache import ResponseCache
 from advisor.running.models_to_run import candidates_of_run, chosen_by_run
-from advisor.runs.run import Run
-from advisor.runs.run_folder import check_out, dated, folder_name, replace, write_run
+from advisor.runs.run import Run, check_out, dated, folder_name, replace, write_run
 from advisor.runs.schema.result import CandidateFigures, Result, TaskInfo
 from advisor.runs.schema.samples import Sample, SampleResponse
 from advisor.strategies.single import Single

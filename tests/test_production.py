@@ -20,8 +20,7 @@ from advisor.profile.asked_model import LocalModel
 from advisor.profile.loaded_models import LoadedModels, load_ensemble
 from advisor.response_cache import Response
 from advisor.running.asking import Answered, Answerer, answer_prompt
-from advisor.running.plan import StrategyPlan
-from advisor.running.strategy_to_run import plan_by_options
+from advisor.running.strategy_to_run import StrategyPlan, plan_by_options
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.vote_reader import VoteReader
 from ensemble import Ensemble

@@ -23,7 +23,7 @@ from advisor.profile.asked_model import ServerModel, server_model
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
-from advisor.servers import health
+from advisor.servers import identity
 from advisor.serving.app import Endpoints
 from advisor.serving.engine import SharedDecoder
 from advisor.serving.metrics import Metrics
@@ -223,14 +223,14 @@ def test_a_strategy_asks_a_member_with_token_ids_as_the_profile_did(chat: Path) 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "PAUSE_S", 0.02)
+    monkeypatch.setattr(identity, "PAUSE_S", 0.02)
 
 
 @pytest.mark.usefixtures("quick")
 def test_health_names_the_member_whose_server_does_not_answer_until_it_does(raw: Raw, models: Path) -> None:
     up = [True]
     raw.answer = lambda _path, _body: served() if up[0] else as_json({}, 500)
-    watched = health.ServerHealth({"far": ServerAddress(raw.url, "m")})
+    watched = identity.ServerHealth({"far": ServerAddress(raw.url, "m")})
     ensemble = Ensemble([load_member(ModelSpec(Checkpoint(str(models / "alpha")), "far"))])
     limits, metrics = RequestLimits(), Metrics()
     engine = SharedDecoder(ensemble, Batch(), limits, metrics)
@@ -251,7 +251,7 @@ def test_a_strategy_is_degraded_without_a_model_and_down_without_all() -> None:
         refusing = ""
 
     engine: Any = Strategy()
-    watched = health.ServerHealth(dict.fromkeys(("a", "b"), ServerAddress("http://127.0.0.1:9/v1", "m")))
+    watched = identity.ServerHealth(dict.fromkeys(("a", "b"), ServerAddress("http://127.0.0.1:9/v1", "m")))
     served = ServedModel("s", ("a", "b"), "vote", "fp", 0)
     endpoints = Endpoints(engine, served, RequestLimits(), Metrics(), watched)
     for failing, status in (((), 200), (("a",), 200), (("a", "b"), 503)):

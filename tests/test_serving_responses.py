@@ -23,8 +23,8 @@ from test_serving_strategies import serving, three, usage
 from test_serving_tools import PARIS, ROME, TOOL, answer, servers, weather
 
 from advisor.running.task_prompt import TaskPrompt
-from advisor.serving.errors import RequestError
 from advisor.serving.protocol import RequestLimits
+from advisor.serving.request import RequestError
 from advisor.serving.responses_api import ResponsesRequest, chat_of
 from ensemble import Ensemble
 from ensemble.models.served_task import PromptTemplate

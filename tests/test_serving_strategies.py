@@ -23,7 +23,7 @@ from advisor.config import InferenceConfig
 from advisor.profile import asked_model
 from advisor.profile.asked_model import ServerModel
 from advisor.response_cache import Response
-from advisor.running.plan import StrategyPlan
+from advisor.running.strategy_to_run import StrategyPlan
 from advisor.running.task_prompt import TaskPrompt
 from advisor.serving import starting
 from advisor.serving.engine import SharedDecoder

@@ -17,7 +17,7 @@ from test_ensemble_api import member
 from test_serving_strategies import serving, usage
 
 from advisor.profile.asked_model import ServerModel, server_model
-from advisor.servers.tool_chat import in_one_form
+from advisor.servers.completions import in_one_form
 from ensemble import Ensemble
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress

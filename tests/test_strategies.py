@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_pipeline import LENIENT, plan_of, run
 
-from advisor.advice.ceiling import is_bounded
 from advisor.advice.comparison import USUAL_SHARE, Compared, StrategyResult, compare_strategies
-from advisor.advice.gain import Gain
+from advisor.advice.gain import Gain, is_bounded
 from advisor.advice.groups import GroupGain
 from advisor.advice.predict import Prediction
 from advisor.advice.recommendation import Recommendation, recommend

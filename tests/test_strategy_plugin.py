@@ -16,8 +16,7 @@ from advisor.advice.comparison import compare_strategies, expected_gain
 from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import Response
 from advisor.running.asking import Answerer
-from advisor.running.plan import StrategyPlan
-from advisor.running.strategy_to_run import figures_to_strategy
+from advisor.running.strategy_to_run import StrategyPlan, figures_to_strategy
 from advisor.runs.run import Run
 from advisor.strategies import kinds
 from advisor.strategies.decoded import Decoded

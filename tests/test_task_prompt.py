@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from advisor.options.production import RunOptions
-from advisor.running.plan import answer_reader
+from advisor.running.strategy_to_run import answer_reader
 from advisor.running.task_prompt import TaskPrompt, prompt_of
-from advisor.serving.errors import RequestError
 from advisor.serving.protocol import ChatRequest, RequestLimits, read_chat
+from advisor.serving.request import RequestError
 from advisor.tasks import load_task
 from ensemble.errors import InputError
 from ensemble.models.served_task import PromptTemplate, ServedTask

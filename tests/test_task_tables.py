@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from advisor.tables.rows import LeftOut, columns_of, rows_of
-from advisor.tables.saved_data_set import saved_rows
+from advisor.tables.rows import LeftOut, columns_of, rows_of, saved_rows
 from advisor.tasks import Task, data_files, load_task
 from ensemble.errors import InputError
 from tests.excel import replace_in, write_book

@@ -17,7 +17,7 @@ from tiny import byte_tokenizer, tiny_model
 
 from advisor.config import InferenceConfig
 from advisor.tasks import Task, load_task
-from advisor.tasks.lm_eval_tasks import find
+from advisor.tasks.lm_eval_tasks import load
 from ensemble.errors import InputError
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
@@ -189,7 +189,7 @@ def test_options_their_delimiter_and_their_scores_are_lm_evals(tmp_path: Path) -
     name = put(tmp_path, PALMS, {"test": options(40)})
     task = load_task(name, "test", tmp_path)
     assert (task.metric, task.delimiter) == ("choice", "\t")
-    manager_task = find.find_lm_eval_task("palms", tmp_path)
+    manager_task = load.find_lm_eval_task("palms", tmp_path)
     for n, example in enumerate(task.examples):
         doc = options(40)[n]
         assert list(example.choices) == doc["options"]
@@ -306,7 +306,7 @@ def test_a_fingerprint_is_the_same_in_another_process_and_another_after_a_change
     def loaded(**changes: Any) -> Task:
         if changes:
             put(tmp_path, SUMS, {"train": sums(1000, 40), "test": sums(0, 30)}, **changes)
-            find._load.cache_clear()
+            load._load.cache_clear()
         return load_task(sums_task, "held_out", tmp_path)
 
     own = loaded()

@@ -17,7 +17,7 @@ from servers import Raw, as_json, completion, models
 from test_pipeline import plan_of_pool
 
 from advisor.advice.comparison import compare_strategies
-from advisor.advice.cut_off import CutOff, completed, enough_tokens, finished_accuracy, with_more_tokens
+from advisor.advice.doubts import CutOff, completed, enough_tokens, finished_accuracy, with_more_tokens
 from advisor.advice.recommendation import recommend
 from advisor.choose import select
 from advisor.compare.pairs import pairs_of_standings

@@ -74,7 +74,7 @@ OF_LIBRARIES = {
     *(("advisor/tasks/data_files.py", "str(error)"), ("advisor/tasks/templates.py", "str(error)")),
     *(("advisor/response_cache.py", "str(error)"), ("ensemble/models/check.py", "str(error)")),
     ("advisor/draft/task_text.py", "str(error)"),  # puts the name of the file in place of that of its draft
-    ("advisor/runs/schema/strategy.py", "str(error)"),  # removes the place and the way out, which another error adds
+    ("advisor/runs/schema/figures.py", "str(error)"),  # removes the place and the way out, which another error adds
 }
 """Messages of other packages, which have no code, and names of files."""
 

@@ -18,7 +18,7 @@ from advisor.choose import fitting_voters
 from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import Response
 from advisor.running.asking import Answerer
-from advisor.running.plan import StrategyPlan
+from advisor.running.strategy_to_run import StrategyPlan
 from advisor.strategies import kinds
 from advisor.strategies.cascade import cascade_calls, is_decided
 from advisor.strategies.strategy import AnsweredSplit, TrainingData

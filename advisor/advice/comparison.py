@@ -17,9 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.advice.ceiling import FEWEST_QUESTIONS, Ceiling, ceiling_of, is_bounded
 from advisor.advice.cross_fitting import Applied, CrossFitted, Take, apply, cross_fit, learned
-from advisor.advice.gain import Gain, cross_fitted_gain, estimate_gain
+from advisor.advice.gain import (
+    FEWEST_QUESTIONS,
+    Ceiling,
+    Gain,
+    ceiling_of,
+    cross_fitted_gain,
+    estimate_gain,
+    is_bounded,
+)
 from advisor.advice.groups import GroupGain, group_gains
 from advisor.advice.labels import gain_by_labels
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult
-from advisor.advice.cut_off import CutOff
-from advisor.advice.doubts import RunDoubt
+from advisor.advice.doubts import CutOff, RunDoubt
+from advisor.advice.gain import Ceiling
 from advisor.advice.predict import real_sets
 from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
 from advisor.advice.sequential import MOST_NEEDED, questions_range

@@ -103,7 +103,7 @@ def evaluate(options: EvaluateOptions) -> None:
     progress = Progress(quiet=options.quiet)
     progress.starting()
     from advisor.jobs.evaluate import evaluate_run
-    from advisor.runs.run_folder import write_json
+    from advisor.runs.run import write_json
     from advisor.terminal.tables import print_methods
     from ensemble.common.schema import written
     from reports import write_report

@@ -45,7 +45,7 @@ def _print_entry(name: str, words: str) -> None:
 SCHEMAS = {
     "result": "advisor.runs.schema.result:Result",
     "samples": "advisor.runs.schema.samples:Sample",
-    "labels": "advisor.runs.schema.labels:LabelRow",
+    "labels": "advisor.runs.schema.samples:LabelRow",
     "evaluation": "advisor.runs.schema.evaluation:Evaluation",
     "ensemble": "ensemble.saved.schema:SavedEnsemble",
     "strategy": "advisor.strategies.schema:StrategyFile",

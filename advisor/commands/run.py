@@ -11,7 +11,7 @@ from ensemble.errors import InputError, UniteError
 
 if TYPE_CHECKING:
     from advisor.progress import Progress
-    from advisor.running.plan import StrategyPlan
+    from advisor.running.strategy_to_run import StrategyPlan
     from advisor.strategies.vote_reader import VoteReader
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Prompt
@@ -26,8 +26,7 @@ def run(options: RunOptions) -> None:
     """Answer a prompt by the recommended strategy of a run, or by any models that decode together."""
     from advisor.progress import Progress
     from advisor.running import models_to_run
-    from advisor.running.plan import StrategyPlan, answer_reader
-    from advisor.running.strategy_to_run import plan_by_options
+    from advisor.running.strategy_to_run import StrategyPlan, answer_reader, plan_by_options
     from advisor.running.task_prompt import prompt_of
     from advisor.terminal.tables import trace_lines
 

@@ -14,8 +14,7 @@ def serve(options: ServeOptions) -> None:
     """Serve the recommended strategy of a run, or any models that decode together, to clients of OpenAI's API."""
     from advisor.config import InferenceConfig
     from advisor.progress import Progress
-    from advisor.running.plan import StrategyPlan
-    from advisor.running.strategy_to_run import plan_by_options
+    from advisor.running.strategy_to_run import StrategyPlan, plan_by_options
     from advisor.running.task_prompt import prompt_of
     from advisor.serving import starting
 

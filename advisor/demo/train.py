@@ -12,7 +12,8 @@ import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,10 +21,9 @@ from typing import Annotated, Any, Literal
 
 import torch
 import typer
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from advisor.demo.questions import Problem, make_problem, make_splits, training_stream
-from advisor.demo.vocabularies import KINDS
 from ensemble.api import Ensemble
 from ensemble.models.load import member_of
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -237,3 +237,175 @@ def main(
 
 if __name__ == "__main__":
     typer.run(main)
+
+
+SPACE_MARK = "\u2581"
+# Digits stay single in every vocabulary, as in Llama 2, Mistral and Qwen2: tiny models cannot add otherwise.
+_DIGITS = pre_tokenizers.Digits(individual_digits=True)
+
+
+def byte_level(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
+    """GPT-2's kind: BPE over bytes; a space is part of the word that follows it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([_DIGITS, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
+
+
+def sentencepiece_bpe(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
+    """Llama 2's kind: BPE over characters, with ``<0xNN>`` for bytes of other characters, and a BOS."""
+    specials = ["<unk>", "<s>", "</s>"]
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="always"), _DIGITS])
+    trainer = trainers.BpeTrainer(vocab_size=size - len(specials) - len(byte_tokens), show_progress=False)
+    # Line by line, so that the newline gets no piece and is spelled <0x0A>, as in real vocabularies.
+    learner.train_from_iterator([line for text in texts for line in text.split("\n")], trainer)
+    pieces = sorted(learner.get_vocab().items(), key=lambda item: item[1])
+    vocabulary = {
+        token: index for index, token in enumerate([*specials, *byte_tokens, *(piece for piece, _ in pieces)])
+    }
+    merges = _merges(learner)
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE_MARK), normalizers.Replace(" ", SPACE_MARK)])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+
+
+def unigram(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
+    """T5's kind: a unigram language model over pieces, which cannot spell unknown characters.
+
+    The pieces are the characters and the most frequent words, with their log frequencies.
+    """
+    # Not the library's trainer, which starts from substrings of two different words: these texts have too few words.
+    splitter = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex("\n"), "isolated"), pre_tokenizers.Metaspace(prepend_scheme="first"), _DIGITS]
+    )
+    words = Counter(word for text in texts for word, _ in splitter.pre_tokenize_str(text))
+    characters = Counter(character for word, count in words.items() for character in word * count)
+    room = size - len(characters) - 2
+    pieces = characters | Counter(dict([item for item in words.most_common() if len(item[0]) > 1][:room]))
+    total = sum(pieces.values())
+    scores = [(piece, math.log(count / total)) for piece, count in sorted(pieces.items())]
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("</s>", 0.0), *scores], unk_id=0, byte_fallback=False))
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
+
+
+def _merges(learner: Tokenizer) -> list[tuple[str, str]]:
+    """The merges of a trained BPE, in the order in which they were learned."""
+    return [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
+
+
+KINDS: dict[str, Callable[[Sequence[str], int], PreTrainedTokenizerFast]] = {
+    "byte_level": byte_level,
+    "sentencepiece_bpe": sentencepiece_bpe,
+    "unigram": unigram,
+}
+
+
+PEOPLE = {
+    "She": ("Mia", "Ann", "Zoe", "Eva", "Lea", "Ida", "Amy", "Kim"),
+    "He": ("Tom", "Ben", "Max", "Leo", "Sam", "Jan", "Ali", "Tim"),
+}
+THINGS = ("apples", "shells", "coins", "books", "cards", "stamps", "pens", "eggs", "nuts", "beads", "balls", "keys")
+GAINS = ("buys {n} more", "finds {n} more", "wins {n} more", "gets {n} from {other}")
+LOSSES = ("gives {n} to {other}", "loses {n}", "sells {n}", "drops {n}")
+
+LARGEST = 99
+"""The largest number in a problem and in the steps to its answer."""
+
+SPLITS = {"dev": 300, "held_out": 500, "test": 1000}
+"""Questions in each split; they are never used in training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A question, the steps to its answer, and the answer in three styles."""
+
+    question: str
+    steps: tuple[str, ...]
+    answer: int
+
+    @property
+    def terse(self) -> str:
+        """The answer in one short sentence."""
+        return f"The answer is {self.answer}."
+
+    @property
+    def verbose(self) -> str:
+        """Every step, then the same sentence."""
+        return " ".join((*self.steps, self.terse))
+
+    @property
+    def thinking(self) -> str:
+        """The steps as thinking, then the same sentence."""
+        return f"<think>{' '.join(self.steps)}</think> {self.terse}"
+
+
+def make_problem(rng: random.Random) -> Problem:
+    """Draw one problem: a start, one to three gains or losses, a question."""
+    # Sorted, so that the order of the lines above does not change the published questions.
+    pronoun = rng.choice(sorted(PEOPLE))
+    hero = rng.choice(PEOPLE[pronoun])
+    other = rng.choice([name for names in PEOPLE.values() for name in names if name != hero])
+    thing = rng.choice(THINGS)
+    total = rng.randint(2, 60)
+    sentences = [f"{hero} has {total} {thing}."]
+    steps = []
+    for _ in range(rng.randint(1, 3)):
+        sign, number, verb = _draw_step(rng, total)
+        result = total + number if sign == "+" else total - number
+        sentences.append(f"{pronoun} {verb.format(n=number, other=other)}.")
+        steps.append(f"{total} {sign} {number} = {result}.")
+        total = result
+    sentences.append(f"How many {thing} does {hero} have now?")
+    return Problem(" ".join(sentences), tuple(steps), total)
+
+
+def _draw_step(rng: random.Random, total: int) -> tuple[str, int, str]:
+    """One gain or loss that keeps the running total between 0 and LARGEST."""
+    gain = rng.random() < 0.5
+    room = LARGEST - total if gain else total
+    # At the border only a step in the other direction is possible.
+    if room == 0:
+        gain, room = not gain, LARGEST
+    number = rng.randint(1, min(room, 40))
+    return ("+", number, rng.choice(GAINS)) if gain else ("-", number, rng.choice(LOSSES))
+
+
+def make_splits() -> dict[str, list[Problem]]:
+    """The three evaluation splits: disjoint, without repeats, and always the same."""
+    # A text as the seed: its numbers differ from those of the training, whose seed may be 0.
+    rng = random.Random("word problems 0")
+    seen: set[str] = set()
+    splits: dict[str, list[Problem]] = {}
+    for split, size in SPLITS.items():
+        problems: list[Problem] = []
+        while len(problems) < size:
+            problem = make_problem(rng)
+            if problem.question not in seen:
+                seen.add(problem.question)
+                problems.append(problem)
+        splits[split] = problems
+    return splits
+
+
+def training_stream(seed: int, excluded: set[str]) -> Iterator[Problem]:
+    """An endless stream of problems whose questions are not in ``excluded``."""
+    rng = random.Random(f"training {seed}")
+    while True:
+        problem = make_problem(rng)
+        if problem.question not in excluded:
+            yield problem

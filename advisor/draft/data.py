@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from advisor.tables.rows import stem_of
-from advisor.tables.saved_data_set import is_saved, saved_splits
+from advisor.tables.rows import is_saved, saved_splits, stem_of
 from advisor.tasks.data_files import TABLES, Record, data_suffix
 from advisor.tasks.data_sources import DataSpec, FileSource, HubSource
 from ensemble.common.files import exists

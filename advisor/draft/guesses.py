@@ -10,9 +10,17 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from advisor.draft.answers import answer_template, decimal_mark, metric_of, usual_mark
-from advisor.draft.columns import Columns, texts_of
-from advisor.draft.open_ended import id_of, judge_of, reference_of
+from advisor.draft.columns import (
+    Columns,
+    answer_template,
+    decimal_mark,
+    id_of,
+    judge_of,
+    metric_of,
+    reference_of,
+    texts_of,
+    usual_mark,
+)
 from advisor.tasks.metrics import metric_names
 from advisor.tasks.task import JUDGE
 from ensemble.errors import InputError

@@ -29,8 +29,7 @@ from advisor.records import Limits, Profile
 from advisor.running.models_to_run import candidates_of_run, check_servers, entries_as, judges_beside
 from advisor.runs.run import Run
 from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
-from advisor.runs.schema.judge import JudgeSection
-from advisor.runs.schema.measured import SCHEMA_VERSION
+from advisor.runs.schema.figures import SCHEMA_VERSION, JudgeSection
 from advisor.runs.schema.result import Provenance
 from advisor.statistics import accuracy_interval
 from advisor.tasks.task import Task

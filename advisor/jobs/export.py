@@ -14,8 +14,7 @@ from advisor.jobs.compose import check_unchanged_files, compose, write_compose
 from advisor.options.finished_run import ExportOptions
 from advisor.progress import Progress
 from advisor.running.models_to_run import check_servers
-from advisor.running.plan import StrategyPlan, plan_json
-from advisor.running.strategy_to_run import figures_to_strategy, plan_of_run
+from advisor.running.strategy_to_run import StrategyPlan, figures_to_strategy, plan_json, plan_of_run
 from advisor.runs.run import Run
 from advisor.runs.schema.result import ModelSource, Result
 from advisor.strategies.group_router import GroupRouter

@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from advisor.advice.ceiling import Ceiling
 from advisor.advice.comparison import StrategyResult, spent
-from advisor.advice.cut_off import enough_tokens, finished_accuracy
-from advisor.advice.doubts import doubts_of
+from advisor.advice.doubts import doubts_of, enough_tokens, finished_accuracy
+from advisor.advice.gain import Ceiling
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
 from advisor.advice.sequential import Look
@@ -25,8 +24,7 @@ from advisor.compare.pairs import Pair
 from advisor.jobs.held_out import Verified
 from advisor.profile.calibration import accuracy_by_bytes, calibration_error
 from advisor.records import CONFIDENCE, Answer, Cost, Decision, Limits, Profile, Selection, Standing
-from advisor.runs.schema.judge import JudgeSection
-from advisor.runs.schema.measured import SCHEMA_VERSION, GroupAccuracy
+from advisor.runs.schema.figures import SCHEMA_VERSION, GroupAccuracy, JudgeSection
 from advisor.runs.schema.result import (
     AdviceSection,
     CandidateFigures,

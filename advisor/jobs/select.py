@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
-from advisor.advice.cut_off import with_more_tokens
-from advisor.advice.doubts import run_doubts
+from advisor.advice.doubts import run_doubts, with_more_tokens
 from advisor.advice.gain import Gain
 from advisor.advice.groups import group_warnings
 from advisor.advice.recommendation import recommend
@@ -54,8 +53,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed
 from advisor.response_cache import ResponseCache
-from advisor.runs.run import Run
-from advisor.runs.run_folder import check_out, check_settings, dated, folder_name, write_run
+from advisor.runs.run import Run, check_out, check_settings, dated, folder_name, write_run
 from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import Interval, accuracy_interval
 from advisor.strategies import largest_usual

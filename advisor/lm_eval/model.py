@@ -14,8 +14,7 @@ from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
 from advisor.lm_eval.arguments import Decoding, chosen
-from advisor.lm_eval.requests import Context, Conversation, settings_of, split_space, without_system
-from advisor.lm_eval.windows import windows
+from advisor.lm_eval.requests import Context, Conversation, settings_of, split_space, windows, without_system
 from advisor.options.shared import SeedOptions
 from advisor.profile.loaded_models import load_ensemble, silence_libraries
 from ensemble.api import Ensemble
@@ -139,7 +138,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         return results
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log-probability of each text from its first token on; see :mod:`advisor.lm_eval.windows`.
+        """The log-probability of each text from its first token on; see :mod:`advisor.lm_eval.requests`.
 
         Minus infinity where a member's logits are NaN for one text and not for the others.
         """

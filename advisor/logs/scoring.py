@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.tasks.catalogue import find_task
+from advisor.tasks.load import find_task
 from advisor.tasks.metrics import metric_names, plugins, runs_code
 from advisor.tasks.task import JUDGE, Compare
 from advisor.tasks.task_file import read_definition

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from advisor.profile.loaded_models import ALONE, LoadedModels
 from advisor.response_cache import Response, apart
-from advisor.servers.completions import generate
+from advisor.servers.completions import AskedPrompt, ToolChat, generate
 from advisor.servers.identity import identify_server
-from advisor.servers.tool_chat import AskedPrompt, ToolChat
 from ensemble.common.background import call_when_done, in_background
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import ChatTemplate, Dialogue, EnsembleSpec, ModelSpec, Sourced

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from advisor.profile.asked_model import AskedModel, LocalModel, server_model
 from advisor.profile.loaded_models import LoadedModels
 from advisor.response_cache import Response
-from advisor.running.plan import StrategyPlan
-from advisor.servers.tool_chat import AskedPrompt, ToolChat, in_one_form
+from advisor.running.strategy_to_run import StrategyPlan
+from advisor.servers.completions import AskedPrompt, ToolChat, in_one_form
 from advisor.strategies.ballot import Ballot, Taken
 from advisor.strategies.vote_reader import VoteReader
 from advisor.tasks.metrics import READERS

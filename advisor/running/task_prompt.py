@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from advisor.running.plan import StrategyPlan
+from advisor.running.strategy_to_run import StrategyPlan
 from advisor.tasks.data_files import Record
 from advisor.tasks.questions import choices_of, with_options
 from advisor.tasks.templates import Template

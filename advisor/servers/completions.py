@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from advisor.records import FinishReason
 from advisor.response_cache import Response
-from advisor.servers.tool_chat import FunctionCall, ToolChat
+from advisor.tasks.metrics import get_metric
 from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
 from ensemble.servers.address import ServerAddress
@@ -21,8 +21,30 @@ from ensemble.servers.token_client import TokenClient
 if TYPE_CHECKING:
     from ensemble.common.grammar import Grammar
     from ensemble.decode.settings import Settings
+    from ensemble.models.member import Prompt
     from ensemble.score.choices import ChoiceQuestion
     from ensemble.servers.schema import ChatCompletion, Completion
+
+FunctionCall: TypeAlias = tuple[str, str]
+"""The name of a function, and its arguments as the model wrote them: JSON, as a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChat:
+    """A chat with functions.
+
+    Attributes:
+        messages: As servers take them; they may have calls and their results.
+        fields: The other fields of the request: ``tools``, ``tool_choice`` and ``parallel_tool_calls``.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    fields: Mapping[str, Any]
+
+
+AskedPrompt: TypeAlias = "Prompt | ToolChat"
+"""What a model of a strategy is asked."""
+
 
 ServerPrompt = str | Sequence[Mapping[str, str]] | Sequence[int] | ToolChat
 """A prompt as a server gets it; see :func:`generate`."""
@@ -237,3 +259,9 @@ def _cut(text: str, finish_reason: object, stop: tuple[str, ...]) -> tuple[str, 
         return text, "length"
     # Servers report "stop" both at a stop string, which they removed, and at the model's own end.
     return text, "stop" if stop else "eos"
+
+
+def in_one_form(calls: Sequence[FunctionCall]) -> str | None:
+    """Calls in one spelling, for a vote: in any order; ``[]`` without a call. None if arguments are no JSON object."""
+    text = json.dumps([{"name": name, "arguments": arguments} for name, arguments in calls])
+    return get_metric("tool_call").score(text, (), ())[1]

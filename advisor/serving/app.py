@@ -16,9 +16,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from advisor.servers.health import ServerHealth
+from advisor.servers.identity import ServerHealth
 from advisor.serving.engine import RequestHandler, SharedDecoder
-from advisor.serving.errors import RequestError, wrong_body
 from advisor.serving.grammar_checks import GrammarChecks
 from advisor.serving.metrics import Metrics
 from advisor.serving.middleware import RequestMiddleware
@@ -31,7 +30,7 @@ from advisor.serving.protocol import (
     read_chat,
     read_completion,
 )
-from advisor.serving.request import GenerationRequest
+from advisor.serving.request import GenerationRequest, RequestError, wrong_body
 from advisor.serving.responses import (
     ChatFormat,
     CompletionFormat,

@@ -22,11 +22,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from advisor.profile.asked_model import NO_TOOLS
-from advisor.servers.tool_chat import AskedPrompt, ToolChat
-from advisor.serving.errors import RequestError, busy, model_error, prompt_error, unavailable
+from advisor.servers.completions import AskedPrompt, ToolChat
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
-from advisor.serving.request import Event, GenerationRequest, Piece
+from advisor.serving.request import (
+    Event,
+    GenerationRequest,
+    Piece,
+    RequestError,
+    busy,
+    model_error,
+    prompt_error,
+    unavailable,
+)
 from advisor.serving.responses import RunningText
 from ensemble.decode.stream import Pieces
 from ensemble.errors import MemberError, PromptTooLongError, UniteError, first_line

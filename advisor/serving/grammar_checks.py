@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-from advisor.serving.errors import busy, unavailable
+from advisor.serving.request import busy, unavailable
 from ensemble.common.grammar import Grammar
 from ensemble.common.limits import LimitedProcess, LimitExceededError
 from ensemble.errors import InputError

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from advisor.serving.errors import RequestError
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
+from advisor.serving.request import RequestError
 from advisor.serving.responses import error_response
 from ensemble.errors import InputError
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from advisor.servers.tool_chat import AskedPrompt, ToolChat
-from advisor.serving.errors import RequestError
-from advisor.serving.request import GenerationRequest
+from advisor.servers.completions import AskedPrompt, ToolChat
+from advisor.serving.request import GenerationRequest, RequestError
 from ensemble.common.grammar import Grammar
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError

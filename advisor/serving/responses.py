@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from starlette.responses import Response
 
-from advisor.serving.errors import RequestError
-from advisor.serving.request import GenerationRequest, Piece
+from advisor.serving.request import GenerationRequest, Piece, RequestError
 
 if TYPE_CHECKING:
     from advisor.running.task_prompt import TaskPrompt
-    from advisor.servers.tool_chat import FunctionCall
+    from advisor.servers.completions import FunctionCall
     from advisor.strategies.vote_reader import VoteReader
     from ensemble.decode.sequences import Generation
     from ensemble.decode.stream import Pieces

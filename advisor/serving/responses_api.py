@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from advisor.serving.errors import RequestError
 from advisor.serving.protocol import AnyFormat, ChatRequest, JsonSchema, Temperature, Text, TopP, refuse_unsupported
-from advisor.serving.request import GenerationRequest
+from advisor.serving.request import GenerationRequest, RequestError
 from advisor.serving.responses import ChatFormat, ServedModel, event
 
 _UNREAD_OF_ITEMS = ("id", "phase", "status")

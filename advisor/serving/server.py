@@ -33,7 +33,7 @@ _LOGGERS = (
     "asyncio",
     "advisor.serving.app",
     "advisor.serving.engine",
-    "advisor.servers.health",
+    "advisor.servers.identity",
 )
 _LOG_LINES = 20
 _LOG_SECONDS = 60.0

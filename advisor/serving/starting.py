@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from advisor.pool.weights import PERPLEXITY
 from advisor.progress import Progress
-from advisor.running.plan import StrategyPlan, answer_reader
-from advisor.servers.health import ServerHealth
+from advisor.running.strategy_to_run import StrategyPlan, answer_reader
+from advisor.servers.identity import ServerHealth
 from advisor.strategies.schema import file_json
 from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec

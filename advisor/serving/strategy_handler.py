@@ -19,17 +19,16 @@ from advisor.profile.asked_model import NO_TOOLS, ServerModel
 from advisor.records import FinishReason
 from advisor.response_cache import Response, apart
 from advisor.running.asking import Answered, Answerer
-from advisor.running.plan import StrategyPlan
-from advisor.servers.tool_chat import ToolChat
+from advisor.running.strategy_to_run import StrategyPlan
+from advisor.servers.completions import ToolChat
 from advisor.serving.engine import STOPPING, SharedDecoder
-from advisor.serving.errors import RequestError, busy, prompt_error, unavailable
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
-from advisor.serving.request import Event, GenerationRequest, Piece
+from advisor.serving.request import Event, GenerationRequest, Piece, RequestError, busy, prompt_error, unavailable
 from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
 
 if TYPE_CHECKING:
-    from advisor.servers.tool_chat import AskedPrompt
+    from advisor.servers.completions import AskedPrompt
     from ensemble.decode.settings import Settings
     from ensemble.models.thinking import ThinkingTags
 

@@ -13,7 +13,6 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.serving.engine import SharedDecoder
-from advisor.serving.errors import RequestError
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import (
     CompletionRequest,
@@ -22,6 +21,7 @@ from advisor.serving.protocol import (
     read_max_tokens,
     refuse_unsupported,
 )
+from advisor.serving.request import RequestError
 from advisor.serving.responses import MIN_LOGPROB, ServedModel, usage_fields
 from ensemble.errors import MemberError
 from ensemble.models.member import LocalMember

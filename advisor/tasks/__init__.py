@@ -18,8 +18,7 @@ docs/how-to/own-task.md describes the format. From the file to the prompts:
 
 from __future__ import annotations
 
-from advisor.tasks.catalogue import TaskSummary, list_tasks
-from advisor.tasks.load import load_task
+from advisor.tasks.load import TaskSummary, list_tasks, load_task
 from advisor.tasks.task import Example, Score, Signature, Task
 
 __all__ = ["Example", "Score", "Signature", "Task", "TaskSummary", "list_tasks", "load_task"]

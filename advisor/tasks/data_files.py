@@ -20,8 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from advisor.tables.rows import LeftOut, Row, columns_of, rows_of, stem_of
-from advisor.tables.saved_data_set import saved_rows
+from advisor.tables.rows import LeftOut, Row, columns_of, rows_of, saved_rows, stem_of
 from advisor.tables.streams import Notes, content_of
 from ensemble.errors import InputError
 

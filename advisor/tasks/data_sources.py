@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from advisor.tables.rows import stem_of
-from advisor.tables.saved_data_set import is_saved, saved_files, saved_splits
+from advisor.tables.rows import is_saved, saved_files, saved_splits, stem_of
 from advisor.tables.streams import Notes
 from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records, read_text
 from advisor.tasks.templates import Template

@@ -17,12 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.records import join, signed
-from advisor.runs.ceiling_sentence import ceiling_in_words
-from advisor.runs.group_sentence import source_of_gain
-from advisor.runs.judge_sentences import on_split, on_strategy
 from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
-from advisor.runs.schema.judge import JudgeSection
-from advisor.runs.schema.measured import Accuracy
+from advisor.runs.schema.figures import Accuracy, JudgeSection
 from advisor.runs.schema.result import (
     MEASURES,
     CandidateFigures,
@@ -32,6 +28,7 @@ from advisor.runs.schema.result import (
     Result,
     StrategyFigures,
 )
+from advisor.runs.sentences import ceiling_in_words, on_split, on_strategy, source_of_gain
 from ensemble.common.text import (
     chance,
     counted,

@@ -25,8 +25,7 @@ from advisor.jobs.session import open_session
 from advisor.options.finished_run import EvaluateOptions
 from advisor.options.select import SelectOptions
 from advisor.progress import Progress
-from advisor.runs.run import Run
-from advisor.runs.run_folder import write_run
+from advisor.runs.run import Run, write_run
 from advisor.runs.schema.evaluation import Evaluation
 from advisor.terminal.tables import print_methods
 from benchmarks._measure import arguments, progress, tell

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 
-from advisor.runs.schema.measured import Accuracy
+from advisor.runs.schema.figures import Accuracy
 from ensemble.common import text
 from reports.charts.axes import (
     NAME_SIZE,

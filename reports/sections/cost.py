@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.runs.schema.measured import Measured
+from advisor.runs.schema.figures import Measured
 from advisor.runs.schema.result import EnsembleResult, Provenance
 from reports.report_data import ReportData
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.runs.schema.measured import Accuracy
+from advisor.runs.schema.figures import Accuracy
 from advisor.runs.schema.result import EnsembleResult, LookRecord, PredictedFigures, Result
 from advisor.statistics import Interval
 from advisor.strategies import tested

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.runs.schema.measured import GroupAccuracy
+from advisor.runs.schema.figures import GroupAccuracy
 from advisor.runs.schema.result import CandidateFigures
 from reports.report_data import ReportData
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from advisor.advice.recommendation import few_questions
-from advisor.runs.ceiling_sentence import ceiling_in_words
-from advisor.runs.group_sentence import source_of_gain
 from advisor.runs.schema.result import Result, StrategyFigures
+from advisor.runs.sentences import ceiling_in_words, source_of_gain
 from ensemble.common import text
 from reports.charts.differences import draw_difference
 from reports.report_data import ReportData

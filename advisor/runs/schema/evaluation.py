@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from advisor.records import Think
-from advisor.runs.schema.judge import JudgeSection
-from advisor.runs.schema.measured import OfMethod, OfModel, Scored
+from advisor.runs.schema.figures import JudgeSection, OfMethod, OfModel, Scored
 from advisor.runs.schema.result import Provenance, Weights
 from ensemble.common.schema import Count, Figure, Interval, Line, Points, Positive, Schema
 

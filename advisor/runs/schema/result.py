@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from advisor.records import Doubt, LengthUnit, ReasonCode, RunDoubtCode, Shown, Status, Think, Verdict
-from advisor.runs.schema.judge import JudgeSection
-from advisor.runs.schema.measured import Accuracy, GroupAccuracy, Measured, OfMethod, OfModel
-from advisor.runs.schema.strategy import StrategyKey
+from advisor.runs.schema.figures import Accuracy, GroupAccuracy, JudgeSection, Measured, OfMethod, OfModel, StrategyKey
 from ensemble.common.schema import (
     Count,
     Exact,

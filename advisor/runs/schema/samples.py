@@ -1,12 +1,12 @@
-"""A line of ``samples.jsonl``: a question with the responses of all models and of the set that decodes together."""
+"""A line of ``samples.jsonl``, a question with all responses, and one of the table of ``advisor label``."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_serializer, model_validator
+from pydantic import ConfigDict, Field, field_serializer, model_validator
 
-from ensemble.common.schema import Count, Figure, Flag, Line, Prose, Schema, Share, SparseSchema, Texts, wrong
+from ensemble.common.schema import Count, Exact, Figure, Flag, Line, Prose, Schema, Share, SparseSchema, Texts, wrong
 
 RIGHT = 0.5
 """A response counts as right from this score on, because some metrics have scores between 0 and 1."""
@@ -135,3 +135,22 @@ class Sample(SparseSchema):
     def _write_reference(self, reference: tuple[str, ...]) -> Any:
         # Most tasks have one reference, and a plain string is easier to read for programs.
         return reference[0] if len(reference) == 1 else list(reference)
+
+
+class LabelRow(Schema):
+    """A question to label. In a CSV file each answer is a column."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    key: Exact
+    """tells the question and its answers from all others"""
+    round: Literal["choose", "verify", "accuracy"]
+    """what the label is for"""
+    question: Exact | None = None
+    """its text"""
+    answers: dict[Exact, Exact | None] = Field(default_factory=dict)
+    """the different answers by letter, in an order that says nothing of the models; null for no answer"""
+    right: Exact | None = None
+    """the label: the letter of the right answer, several letters, or `none`"""
+    reference: Exact | None = None
+    """or the right answer itself"""
