@@ -13,8 +13,7 @@ from typing import Literal, cast
 from ensemble.common.files import default_cache_dir
 from ensemble.common.grammar import Grammar
 from ensemble.decode.decoder import Decoder, make_drafter
-from ensemble.decode.one_by_one import OneByOne
-from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
+from ensemble.decode.prompt_decoder import OneByOne, PromptDecoder, PromptMethod
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.stream import Pieces
@@ -43,7 +42,7 @@ from ensemble.score.long_text import Passage, PassageScorer
 from ensemble.score.perplexity import perplexity_weights
 from ensemble.score.scorer import ChoiceScore, Scorer, in_batches
 from ensemble.servers.address import PREFIX, ServerAddress
-from ensemble.step.means import Weights, normalised
+from ensemble.step.distribution import Weights, normalised
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import load_or_build
 

@@ -44,7 +44,7 @@ def raw() -> Iterator[Raw]:
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's pauses between tries are its own; only what a server asks for is waited for."""
-    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("ensemble.servers.client.FIRST_PAUSE_S", 0.01)
 
 
 @pytest.fixture(scope="session")

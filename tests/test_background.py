@@ -10,8 +10,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from ensemble.common import retry
 from ensemble.common.background import call_when_done, in_background
+from ensemble.servers import client
 
 VARIABLE: ContextVar[str] = ContextVar("VARIABLE", default="")
 
@@ -59,7 +59,7 @@ def test_the_end_of_work_is_told_in_the_event_loop_and_nowhere_after_it() -> Non
 def test_a_call_is_tried_again_as_often_as_it_may_be(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, float], calls: int
 ) -> None:
-    monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.001)
     tried = []
 
     def call() -> None:
@@ -67,7 +67,7 @@ def test_a_call_is_tried_again_as_often_as_it_may_be(
         raise OSError(f"fault {len(tried)}")
 
     with pytest.raises(OSError, match=f"fault {calls}"):
-        retry.retried(call, lambda error: isinstance(error, OSError), **given)  # type: ignore[arg-type]
+        client.retried(call, lambda error: isinstance(error, OSError), **given)  # type: ignore[arg-type]
     assert len(tried) == calls
 
 
@@ -82,7 +82,7 @@ def test_an_error_that_stays_is_raised_at_once_and_a_pause_that_it_names_is_kept
         raise errors.pop(0)
 
     with pytest.raises(ValueError, match="wrong"):
-        retry.retried(
+        client.retried(
             call,
             lambda error: isinstance(error, OSError),
             retries=5,

@@ -13,8 +13,8 @@ from test_unite_step import Case, cases, quick, tables
 from torch import Tensor
 
 from ensemble.methods.unite import union
+from ensemble.runtime.logits import top_k
 from ensemble.runtime.remote_runner import RemoteRows, RemoteRunner
-from ensemble.runtime.top_k import top_k
 from ensemble.servers.token_client import TokenClient
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 from ensemble.step.distribution import Distribution, greedy, is_certain

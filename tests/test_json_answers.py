@@ -22,7 +22,7 @@ from advisor.strategies.ballot import Ballot
 from advisor.strategies.cascade import is_settled
 from advisor.strategies.vote_reader import VoteReader
 from advisor.tasks.metrics._json import canonical
-from ensemble.methods._votes import answer_codes, vote
+from ensemble.methods.voting import answer_codes, vote
 
 if TYPE_CHECKING:
     from pools import Place

@@ -26,7 +26,7 @@ from advisor.strategies.strategy import AnsweredSplit, TrainingData
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
-from ensemble.methods._votes import answer_codes, vote
+from ensemble.methods.voting import answer_codes, vote
 
 if TYPE_CHECKING:
     from pools import Place

@@ -25,7 +25,7 @@ from ensemble.errors import MemberError
 from ensemble.methods import average, gac, unite
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
-from ensemble.step import means as mixing
+from ensemble.step import distribution as mixing
 from ensemble.step.token_method import Setup
 from ensemble.vocabulary.joint import NONE, build
 

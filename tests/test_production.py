@@ -27,7 +27,7 @@ from ensemble import Ensemble
 from ensemble.common.files import default_cache_dir
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
-from ensemble.methods._votes import answer_codes, vote
+from ensemble.methods.voting import answer_codes, vote
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:

@@ -40,9 +40,8 @@ from ensemble.errors import InputError
 from ensemble.methods import get_module
 from ensemble.models.pool_line import saved_address
 from ensemble.models.thinking import FAMILIES, ThinkingReader, ThinkingTags
-from ensemble.servers.address import ServerAddress
+from ensemble.servers.address import ServerAddress, thinking_fields
 from ensemble.servers.client import ServerClient
-from ensemble.servers.thinking import thinking_fields
 
 if TYPE_CHECKING:
     from pools import Place

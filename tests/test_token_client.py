@@ -57,7 +57,7 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble.common.retry.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("ensemble.servers.client.FIRST_PAUSE_S", 0.001)
 
 
 def busy() -> ServerError:

@@ -25,8 +25,8 @@ from ensemble.servers import llama_cpp, sglang
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.llama_cpp import LlamaCppServer
-from ensemble.servers.probe import connect
 from ensemble.servers.sglang import SglangServer
+from ensemble.servers.token_client import connect
 from ensemble.servers.token_server import ServerLimits
 from ensemble.servers.vllm import VllmServer
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensemble.runtime.top_k import top_k
+from ensemble.runtime.logits import top_k
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 many = settings(max_examples=120, deadline=None, derandomize=True)

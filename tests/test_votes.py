@@ -26,7 +26,7 @@ from advisor.strategies.vote import codes_of
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.decode.settings import Settings
 from ensemble.methods import get_module
-from ensemble.methods._votes import answer_codes, vote
+from ensemble.methods.voting import answer_codes, vote
 
 if TYPE_CHECKING:
     from ensemble.models.member import Prompt

@@ -18,8 +18,7 @@ from advisor.pool.weights import read_numbers
 from advisor.runs.run import Run
 from advisor.strategies.decoded import Decoded
 from ensemble import Ensemble, Generation
-from ensemble.decode.one_by_one import OneByOne
-from ensemble.decode.prompt_decoder import PromptDecoder
+from ensemble.decode.prompt_decoder import OneByOne, PromptDecoder
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member, member_of
 from ensemble.models.member import Member

@@ -23,7 +23,7 @@ from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.strategies.vote import codes_of
 from advisor.tasks.task import Example, Task
 from ensemble.common.text import counted, shortened
-from ensemble.methods._votes import NONE, Codes, count_votes
+from ensemble.methods.voting import NONE, Codes, count_votes
 
 SAME_TEXT = 0.95
 """The share of equal responses from which a candidate is said to write the same text to all questions."""

@@ -29,7 +29,7 @@ from advisor.statistics import Floats, Interval, z_value
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote import codes_of
 from advisor.tasks.task import sha256
-from ensemble.methods._votes import answer_key
+from ensemble.methods.voting import answer_key
 
 Round = Literal["choose", "verify", "accuracy"]
 Labels = Mapping[str, frozenset[int]]

@@ -39,7 +39,7 @@ from advisor.choose import rank, select
 from advisor.records import ALPHA, Limits, Profile, join, signed
 from advisor.statistics import Floats, Interval, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError
-from ensemble.methods._votes import answer_key
+from ensemble.methods.voting import answer_key
 
 WORTH = 0.25
 """Points: a set is decoded only if it is expected to improve the best result so far by this much."""

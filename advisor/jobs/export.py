@@ -23,8 +23,8 @@ from advisor.strategies.strategy import Strategy
 from ensemble.common.files import write_text
 from ensemble.common.text import shown, visible
 from ensemble.errors import InputError, UniteError
-from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.hub import commit_of, push_files
+from ensemble.models.model_files import check_unchanged, hashes_of
 from ensemble.models.spec import COMMIT, EnsembleSpec, ModelSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.model_card import MARKER, escaped, model_card, prompt_section

@@ -29,8 +29,8 @@ from ensemble.common.files import remembered_sha256
 from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
 from ensemble.methods import get_method, get_module, make_options, plugins
 from ensemble.methods._response import Aggregation, ResponseMethod
-from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
+from ensemble.models.model_files import files_of
 from ensemble.models.spec import Checkpoint, resolve_device
 
 CONTROL = "self-consistency"

@@ -23,7 +23,7 @@ from advisor.tables.streams import Notes
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.common.text import counted
 from ensemble.errors import InputError
-from ensemble.methods._votes import LONGEST_PLAIN, answer_key
+from ensemble.methods.voting import LONGEST_PLAIN, answer_key
 from ensemble.models.thinking import ThinkingReader
 
 DEV_SIZE = 300

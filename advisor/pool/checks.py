@@ -10,8 +10,8 @@ from advisor.pool.resources import check_quantization, device_of, kind_of
 from advisor.servers.identity import identify_server
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check, check_tokenizer
-from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import check_on_hub
+from ensemble.models.model_files import files_of
 from ensemble.models.spec import ChatTemplate, Checkpoint, ModelSpec, resolve_device
 
 

@@ -12,8 +12,8 @@ from advisor.servers.identity import ServerIdentity, identify_server
 from ensemble.common.files import remembered_sha256
 from ensemble.errors import InputError
 from ensemble.models.check import check, is_encoder_decoder
-from ensemble.models.fingerprint import files_of
 from ensemble.models.hub import commit_of
+from ensemble.models.model_files import files_of
 from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides
 from ensemble.servers.address import why_not_decodable
 

@@ -13,9 +13,8 @@ from advisor.response_cache import Response
 from advisor.tasks.metrics import get_metric
 from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
-from ensemble.servers.address import ServerAddress
+from ensemble.servers.address import ServerAddress, mark_fields, thinking_fields
 from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.thinking import mark_fields, thinking_fields
 from ensemble.servers.token_client import TokenClient
 
 if TYPE_CHECKING:

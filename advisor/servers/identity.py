@@ -29,7 +29,7 @@ from ensemble.models.check import check_tokenizer
 from ensemble.models.spec import ChatTemplate, ModelSpec
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.probe import connect
+from ensemble.servers.token_client import connect
 
 # What servers say of a model besides its name: vLLM and SGLang where its weights are, llama.cpp how large it is.
 _MODEL_FIELDS = ("root", "parent", "owned_by", "max_model_len", "meta")

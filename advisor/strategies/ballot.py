@@ -2,7 +2,7 @@
 
 With fields, the values that win are joined to one object. Each field at the top is voted on among the objects; a value
 that is an object or a list counts as a whole, and an object without a field votes for leaving it out. All objects
-together are one answer beside those that are no objects. :mod:`ensemble.methods._votes` counts and decides ties, in
+together are one answer beside those that are no objects. :mod:`ensemble.methods.voting` counts and decides ties, in
 each field as elsewhere.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from advisor.tasks.metrics._json import canonical
-from ensemble.methods._votes import Codes, answer_codes, vote
+from ensemble.methods.voting import Codes, answer_codes, vote
 
 Taken = int | str
 """The number of the response that is taken; or an answer that joins the fields of several responses."""

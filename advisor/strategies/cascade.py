@@ -17,7 +17,7 @@ from advisor.strategies.ballot import Ballot, Taken
 from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
 from advisor.strategies.vote import Vote, by_question, codes_of, winners
 from advisor.tasks.task import Task
-from ensemble.methods._votes import NONE, Codes, count_votes
+from ensemble.methods.voting import NONE, Codes, count_votes
 
 if TYPE_CHECKING:
     from advisor.running.asking import PromptCalls

@@ -29,7 +29,7 @@ from advisor.strategies.cascade import ask_until_decided, asked_members
 from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
 from advisor.strategies.vote import codes_of, winners
 from advisor.tasks.task import Task, clusters_of
-from ensemble.methods._votes import NONE, Codes, vote
+from ensemble.methods.voting import NONE, Codes, vote
 
 if TYPE_CHECKING:
     from advisor.running.asking import PromptCalls

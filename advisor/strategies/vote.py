@@ -1,6 +1,6 @@
 """A vote: all members answer, and the answer that most of them give is taken.
 
-:mod:`ensemble.methods._votes` counts the votes and decides ties.
+:mod:`ensemble.methods.voting` counts the votes and decides ties.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from advisor.records import Profile
 from advisor.strategies.ballot import Ballot, Taken
 from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
 from advisor.tasks.task import Task
-from ensemble.methods._votes import Codes, answer_codes, vote
+from ensemble.methods.voting import Codes, answer_codes, vote
 
 if TYPE_CHECKING:
     from advisor.running.asking import PromptCalls
@@ -57,7 +57,7 @@ class Vote(Strategy):
 
 
 def codes_of(profiles: Sequence[Profile]) -> Codes:
-    """The numbers of the answers of profiles, in their order; see :func:`ensemble.methods._votes.answer_codes`."""
+    """The numbers of the answers of profiles, in their order; see :func:`ensemble.methods.voting.answer_codes`."""
     return answer_codes([[answer.extracted for answer in profile.answers] for profile in profiles])
 
 

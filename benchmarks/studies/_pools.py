@@ -23,7 +23,7 @@ from advisor.strategies.cascade import cascade_calls
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote import codes_of
 from benchmarks._measure import ROOT
-from ensemble.methods._votes import Codes, vote
+from ensemble.methods.voting import Codes, vote
 
 POOLS = ROOT.parent / "shared" / "pools"
 NAMES = ("math-l5", "crux", "mmlu-pro")

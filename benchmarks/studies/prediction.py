@@ -26,7 +26,7 @@ from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks.studies._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, of_zoo, set_gains
 from benchmarks.studies._pools import ANSWERED, NAMES, POOLS, RealPool, read_pool, split
 from benchmarks.studies.zoo import read
-from ensemble.methods._votes import vote
+from ensemble.methods.voting import vote
 
 SETS = {3: 400, 4: 150, 5: 150}
 """Random sets of each size, for each split of a pool."""

@@ -46,8 +46,7 @@ from ensemble.errors import InputError
 from ensemble.methods import Method, unite
 from ensemble.step.distribution import Distribution
 from ensemble.step.token_method import ENOUGH, Setup, TokenRule
-from ensemble.vocabulary.joint import NONE
-from ensemble.vocabulary.prefixes import prefixes_of
+from ensemble.vocabulary.joint import NONE, prefixes_of
 
 METHOD = Method(
     level="token",

@@ -15,11 +15,9 @@ from torch import Tensor
 
 from ensemble.errors import InputError
 from ensemble.methods import Method
-from ensemble.runtime.logits import Logits, are_remote, whole
-from ensemble.runtime.top_k import top_k
+from ensemble.runtime.logits import Logits, are_remote, top_k, whole
 from ensemble.step import compiled
-from ensemble.step.distribution import Distribution, at_least_single, is_certain, mask_
-from ensemble.step.means import geometric
+from ensemble.step.distribution import Distribution, at_least_single, geometric, is_certain, mask_
 from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_safe
 from ensemble.vocabulary.joint import NONE, JointVocabulary
 
@@ -158,7 +156,7 @@ def _mean(on_union: Tensor, penalty: Tensor, weights: Tensor, *, exact: bool) ->
 
 
 def tops_of(logits: Sequence[Logits], k: int) -> list[tuple[Tensor, Tensor]]:
-    """:func:`~ensemble.runtime.top_k.top_k` of each member, of which some are elsewhere."""
+    """:func:`~ensemble.runtime.logits.top_k` of each member, of which some are elsewhere."""
     return [top_k(z, k) if isinstance(z, Tensor) else z.top(k) for z in logits]
 
 

@@ -5,16 +5,80 @@ The votes are the answers that the task's metric extracted, not the texts: "The 
 
 Ties: of several answers with the most votes, the one that the earliest member gave wins. So the answers A, B, B, C, C
 give B. Members are in the order of their accuracy. The papers that vote for comparison take the primary's answer, A;
-on real pools that is worse (docs/pools.md).
+on real pools that is worse (docs/pools.md). All votes of this project follow this rule.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ensemble.methods import Method
 from ensemble.methods._response import ResponseMethod
-from ensemble.methods._votes import answer_codes, vote
+
+Codes = NDArray[np.int32]
+NONE = -1
+"""The code of a missing answer."""
+LONGEST_PLAIN = 200
+"""Characters of an answer that is compared as it is."""
+
+
+def answer_key(text: str) -> str:
+    """What is compared of an answer: a digest of a long one, in which any white space is one blank."""
+    if len(text) <= LONGEST_PLAIN:
+        return text
+    return hashlib.sha256(" ".join(text.split()).encode(errors="surrogatepass")).hexdigest()
+
+
+def answer_codes(answers: Sequence[Sequence[str | None]]) -> Codes:
+    """Numbers in place of answers: answers with the same :func:`answer_key` have the same number.
+
+    Args:
+        answers: For each member its extracted answer to each question; None if it has none.
+
+    Returns:
+        Members by questions.
+    """
+    numbers: dict[str, int] = {}
+
+    def number(text: str | None) -> int:
+        return NONE if text is None else numbers.setdefault(answer_key(text), len(numbers))
+
+    return np.array([[number(text) for text in own] for own in answers], dtype=np.int32)
+
+
+def count_votes(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.float64]:
+    """The votes for each member's answer.
+
+    Args:
+        codes: Members by questions.
+        weights: The weight of each member's vote; None for 1 each.
+
+    Returns:
+        Members by questions; minus infinity for a missing answer.
+    """
+    votes = np.zeros(codes.shape)
+    # One member at a time: an array of members by members by questions may not fit in memory.
+    for code, weight in zip(codes, np.ones(len(codes)) if weights is None else weights, strict=True):
+        votes += weight * (codes == code)
+    votes[codes == NONE] = -np.inf
+    # In floating point the order of the sums must not decide a tie.
+    rounded: NDArray[np.float64] = votes.round(9)
+    return rounded
+
+
+def vote(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.intp]:
+    """The number of the member whose response a vote takes, for each question: the first one that gave the winner.
+
+    If no member has an answer, the first member's response is taken.
+    """
+    # argmax takes the first of several largest values.
+    winners: NDArray[np.intp] = count_votes(codes, weights).argmax(axis=0)
+    return winners
+
 
 METHOD = Method(
     level="response",

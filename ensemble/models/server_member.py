@@ -15,8 +15,7 @@ from ensemble.models.model_files import json_of
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.runtime.remote_runner import RemoteRunner
 from ensemble.servers.address import ServerAddress
-from ensemble.servers.probe import connect
-from ensemble.servers.token_client import RequestCounts, TokenClient
+from ensemble.servers.token_client import RequestCounts, TokenClient, connect
 from ensemble.vocabulary.joint import candidates_of
 from ensemble.vocabulary.token_bytes import Vocabulary
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ensemble.errors import MemberError
 from ensemble.runtime.local_runner import LocalRunner
+from ensemble.runtime.logits import top_k
 from ensemble.runtime.prefix_runner import PrefixRunner
-from ensemble.runtime.top_k import top_k
 from ensemble.servers.token_server import Ids, NextToken, ServerLimits
 
 _MAX_CONTEXTS = 1024

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from ensemble.common.files import exists
 from ensemble.errors import InputError, UniteError
 from ensemble.methods import make_options
-from ensemble.models.fingerprint import check_unchanged, hashes_of
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.hub import commit_of, file_on_hub, push_files
+from ensemble.models.model_files import check_unchanged, hashes_of
 from ensemble.models.spec import COMMIT, Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.saved.ensemble_json import from_json, to_json
 from ensemble.saved.model_card import MARKER, model_card

@@ -10,10 +10,12 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from ensemble.common.retry import retried
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, stop_before_delay
+
 from ensemble.errors import InputError, MemberError, first_line
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.secret import Secret
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from ensemble.common.schema import Schema
 
+T = TypeVar("T")
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
 _RETRIES = 4
 """After the first try. The client waits 0.5, 1, 2 and 4 s between them, or as long as the server says."""
 _LONGEST_WAIT_S = 120.0
@@ -39,11 +43,39 @@ _MAX_DIGITS = 20
 _MIN_SECRET = 8
 _MAX_QUOTE = 200
 """Characters of a server's own words in a message."""
-
 Shape = TypeVar("Shape", bound="Schema")
 Failure = Literal["fatal", "temporary", "refused", "invalid"]
 """All other questions would fail too; only this request failed; the server does not accept this question; or the API
 does not allow its answer."""
+
+
+def retried(
+    call: Callable[[], T],
+    may_pass: Callable[[BaseException], bool],
+    *,
+    retries: int | None = None,
+    patience: float = 0.0,
+    pause_of: Callable[[BaseException], float | None] = lambda _: None,
+) -> T:
+    """Call a function again while it raises errors that may be over soon; the last error is raised.
+
+    Args:
+        call: The function.
+        may_pass: Whether another try may succeed after an error.
+        retries: Tries after the first one; None for as many as start within ``patience``.
+        patience: Seconds since the first try.
+        pause_of: The seconds to wait that an error names; None for a pause that doubles each time.
+    """
+
+    def pause(state: RetryCallState) -> float:
+        error = None if state.outcome is None else state.outcome.exception()
+        if error is not None and (asked := pause_of(error)) is not None:
+            return asked
+        # At random, so that requests that failed together do not come back together.
+        return min(FIRST_PAUSE_S * 2.0 ** (state.attempt_number - 1), LONGEST_PAUSE_S) * (1 - 0.25 * random.random())
+
+    stop = stop_before_delay(patience) if retries is None else stop_after_attempt(1 + retries)
+    return Retrying(retry=retry_if_exception(may_pass), stop=stop, wait=pause, reraise=True)(call)
 
 
 class ServerError(MemberError):

@@ -12,17 +12,21 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ensemble.servers.adapter import (
+from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.schema import LlamaCppAnswer, LlamaCppToken, Tokenized
+from ensemble.servers.token_server import (
     FIRST,
     SECOND,
+    Ids,
     InvalidAnswerError,
+    Logprobs,
+    NextToken,
+    ServerLimits,
+    TokenServer,
     is_close,
     is_other_kind,
     next_token,
 )
-from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.schema import LlamaCppAnswer, LlamaCppToken, Tokenized
-from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits, TokenServer
 
 _PATH = "/completion"
 # The command line of the server sets other defaults. Samplers that are not in the list are not used.

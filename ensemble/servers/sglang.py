@@ -10,20 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ensemble.servers.adapter import (
+from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.schema import SglangAnswer, SglangTokens, Tokenized
+from ensemble.servers.token_server import (
     CAPS,
     FIRST,
     SECOND,
+    Ids,
     InvalidAnswerError,
+    Logprobs,
+    NextToken,
+    ServerLimits,
+    TokenServer,
     accepts,
     context_length,
     gives_chosen,
     is_other_kind,
     next_token,
 )
-from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.schema import SglangAnswer, SglangTokens, Tokenized
-from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits, TokenServer
 
 _PATH = "/generate"
 # The server's --preferred-sampling-params sets other defaults. It refuses names that it does not know.

@@ -1,4 +1,7 @@
-"""Requests to one token server: sent without waiting, in parts, again after faults, and counted."""
+"""Requests to one token server: sent without waiting, in parts, again after faults, and counted.
+
+What a server gives is found out by requests of each kind of server, and nothing is assumed.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from functools import partial
 from typing import TypeVar
 
 from ensemble.common.background import in_background
-from ensemble.common.retry import retried
-from ensemble.errors import MemberError
-from ensemble.servers.client import ServerError
+from ensemble.errors import InputError, MemberError
+from ensemble.servers import llama_cpp, sglang, vllm
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.client import ServerClient, ServerError, retried
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits, TokenServer
 
 T = TypeVar("T")
@@ -32,6 +36,10 @@ _SAME_HALF = 0.25
 """The same in half precision."""
 _HALF_STEP = 2**-11
 """Half precision writes logits above 1 in multiples of this, or of more."""
+_KINDS = (vllm.probe, sglang.probe, llama_cpp.probe)
+# A busy server may drop a connection, but an absent one must be reported soon.
+_RETRIES = 2
+_CONTEXT = tuple(range(10, 20))
 
 
 @dataclass(slots=True)
@@ -219,3 +227,55 @@ def _parts(ids: Sequence[Ids], limits: ServerLimits) -> list[tuple[list[int], li
         if rows:
             parts.append((rows, sorted(wanted)))
     return parts
+
+
+def connect(address: ServerAddress, name: str) -> TokenServer:
+    """The connection to a model behind a server, as a member of a token-level ensemble.
+
+    Args:
+        address: The server and the model.
+        name: The member, for messages.
+
+    Raises:
+        InputError: The server does not have the model, it refuses the key, or it does not give top log-probabilities by
+            token id; the message says which option would give them.
+        ServerError: No server answers, or it is too busy.
+    """
+    client = ServerClient(address, retries=_RETRIES)
+    try:
+        server = next((found for probe in _KINDS if (found := probe(client)) is not None), None)
+        if server is None:
+            raise InputError(
+                "its server does not give top log-probabilities by token id, so it cannot be decoded token by "
+                "token; serve the model with vLLM, SGLang or llama.cpp, or let it vote with whole texts (leave "
+                "tokenizer= out)",
+                of=name,
+            )
+        _check_values(server, name)
+        # A fault may mean that the server was restarted, which the member must know.
+        client.stop_retrying()
+    except ServerError as error:
+        client.close()
+        if error.failure == "temporary":
+            # The server may give everything, and does not answer now.
+            raise ServerError(f"{name}: {error}", error.failure, error.status) from None
+        raise InputError(str(error), of=name) from None
+    except InputError:
+        client.close()
+        raise
+    return server
+
+
+def _check_values(server: TokenServer, name: str) -> None:
+    """Make sure that the values are log-probabilities of the model, before any sampling option changes them."""
+    ((token,),) = server.write([_CONTEXT], 1, min(5, server.limits.k))
+    if not _are_logprobs(token.top) or token.top.get(token.token) != max(token.top.values()):
+        raise InputError(
+            "its server does not give the model's own log-probabilities; start it with --logprobs-mode raw_logprobs",
+            of=name,
+        )
+
+
+def _are_logprobs(top: Logprobs) -> bool:
+    # Rounding may put the log-probability of a certain token a little above 0.
+    return all(value <= 1e-3 for value in top.values())

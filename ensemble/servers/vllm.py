@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ensemble.servers.adapter import (
+from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.schema import Tokenized, VllmAnswer, VllmChoice
+from ensemble.servers.token_server import (
     CAPS,
     FIRST,
     SECOND,
+    Ids,
     InvalidAnswerError,
+    Logprobs,
+    NextToken,
+    ServerLimits,
+    TokenServer,
     accepts,
     context_length,
     gives_chosen,
     next_token,
 )
-from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.schema import Tokenized, VllmAnswer, VllmChoice
-from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits, TokenServer
 
 _PATH = "/completions"
 # The defaults come from the model's generation_config.json, so every one of them is sent.
