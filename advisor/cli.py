@@ -13,14 +13,12 @@ import typer
 from typer.exceptions import TyperException
 
 from advisor.commands.command_line import GroupedOptions, with_options
-from advisor.commands.doctor import doctor
 from advisor.commands.finished_run import check, compare, evaluate, export, judge, report
-from advisor.commands.init import init
 from advisor.commands.lists import methods, schema, tasks
 from advisor.commands.lm_eval import PASSED_ON, lm_eval
-from advisor.commands.run import run
+from advisor.commands.production import run, serve
 from advisor.commands.select import label, profile, select
-from advisor.commands.serve import serve
+from advisor.commands.setup import doctor, init
 from ensemble.common.garbage import collect_seldom
 from ensemble.errors import UniteError
 

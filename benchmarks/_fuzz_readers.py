@@ -379,7 +379,7 @@ def _load(folder: Path, name: str, data: bytes) -> None:
 
 
 def _load_checkpoint(place: str) -> None:
-    from advisor.pool.checks import check_set
+    from advisor.pool.fit import check_set
     from ensemble.models.load import load_member
     from ensemble.models.spec import Checkpoint, ModelSpec
 

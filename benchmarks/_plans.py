@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.config import InferenceConfig, RunConfig
 from advisor.profile.generate import answers
 from advisor.profile.job import Job
-from advisor.profile.job_runner import LocalJobRunner
+from advisor.profile.loaded_models import LocalJobRunner
 from advisor.progress import Progress
 from advisor.records import Limits, Profile
 from advisor.response_cache import ResponseCache

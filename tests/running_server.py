@@ -19,10 +19,9 @@ from advisor.servers.identity import ServerHealth
 from advisor.serving.app import make_app
 from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.metrics import Metrics
-from advisor.serving.middleware import digest_of
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
-from advisor.serving.server import GracefulServer, address_of, allowed_hosts, bind
+from advisor.serving.server import GracefulServer, address_of, allowed_hosts, bind, digest_of
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch
 from ensemble.errors import UniteError

@@ -26,8 +26,7 @@ from advisor.pool.pool_file import read_line
 from advisor.pool.resources import combined, devices, resources_of
 from advisor.profile.generate import answers
 from advisor.profile.job import Job
-from advisor.profile.job_runner import LocalJobRunner
-from advisor.profile.loaded_models import load_ensemble
+from advisor.profile.loaded_models import LocalJobRunner, load_ensemble
 from advisor.profile.ray_cluster import cluster
 from advisor.profile.ray_runner import RayJobRunner
 from advisor.progress import Progress

@@ -19,8 +19,7 @@ from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from advisor.config import RunConfig
-from advisor.judge.judge import Judge
-from advisor.judge.judged_profiler import open_profiler
+from advisor.judge.judge import Judge, open_profiler
 from advisor.judge.prompts import CUT, LONGEST_RESPONSE, Grade, Match, Shown, judge_task, name_of_set, verdict_of
 from advisor.options.option import from_python
 from advisor.options.select import SelectOptions

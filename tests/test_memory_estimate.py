@@ -16,9 +16,8 @@ import torch
 from tiny import byte_tokenizer
 from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
-from advisor.pool.checks import check_set
 from advisor.pool.fingerprint import identify, model_of
-from advisor.pool.fit import check_candidates, check_together, need_of_model, place_models, too_large
+from advisor.pool.fit import check_candidates, check_set, check_together, need_of_model, place_models, too_large
 from advisor.pool.fit import place as placed_of
 from advisor.pool.pool_file import read_pool
 from advisor.pool.resources import check_quantization, quantization_config

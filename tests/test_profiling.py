@@ -21,7 +21,7 @@ from advisor.pool.fingerprint import Fingerprint, identify
 from advisor.profile import generate as answering
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, question_key
-from advisor.profile.job_runner import LocalJobRunner
+from advisor.profile.loaded_models import LocalJobRunner
 from advisor.records import Profile
 from advisor.response_cache import Response, ResponseCache
 from advisor.tasks import Task, load_task

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from servers import Answer, Raw, as_json, completion, models, raw_server
 
-from advisor.profile.job_runner import LocalJobRunner
+from advisor.profile.loaded_models import LocalJobRunner
 from advisor.response_cache import Response
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def read(made: socket.socket) -> str:
 
 
 def test_a_body_that_drips_in_is_ended(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.serving.middleware.BODY_SECONDS", 0.3)
+    monkeypatch.setattr("advisor.serving.server.BODY_SECONDS", 0.3)
     with connect(server, POST + b"Content-Length: 5000\r\n\r\n{") as made:
         ended = threading.Event()
 
@@ -85,7 +85,7 @@ def test_a_body_that_drips_in_is_ended(server: Running, monkeypatch: pytest.Monk
 
 
 def test_a_text_that_takes_longer_than_a_body_may_is_not_ended(sure: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.serving.middleware.BODY_SECONDS", 0.05)
+    monkeypatch.setattr("advisor.serving.server.BODY_SECONDS", 0.05)
     with serving(sure, batch=Batch(draft=0)) as running:
         assert len(running.client().completions.create(model="tiny", prompt="x", max_tokens=300).choices[0].text) > 99
 

@@ -15,9 +15,8 @@ import pytest
 from running_server import Reply, Running, serving
 from test_ensemble_api import member, writer
 
-from advisor.serving.middleware import digest_of, read_key_digest
 from advisor.serving.protocol import ChatRequest, CompletionRequest, RequestLimits, read_chat, read_completion
-from advisor.serving.server import bind
+from advisor.serving.server import bind, digest_of, read_key_digest
 from ensemble import Ensemble
 from ensemble.errors import InputError
 

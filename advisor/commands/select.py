@@ -92,7 +92,7 @@ def profile(options: ProfileOptions) -> None:
     from advisor.config import RunConfig
     from advisor.jobs.planning.dry_run import say_judging
     from advisor.jobs.session import open_session, with_devices
-    from advisor.judge.judged_profiler import open_profiler
+    from advisor.judge.judge import open_profiler
 
     # It is the first half of a run that verifies nothing.
     of_select = options_of(SelectOptions)

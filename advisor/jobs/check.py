@@ -27,7 +27,7 @@ from advisor.config import (
 from advisor.jobs.fused import fuse
 from advisor.jobs.planning.dry_run import say_judging
 from advisor.jobs.session import open_session, with_task_of
-from advisor.judge.judged_profiler import open_profiler
+from advisor.judge.judge import open_profiler
 from advisor.options.finished_run import CheckOptions
 from advisor.pool.weights import EQUAL
 from advisor.profile.job import conversation_end

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from advisor.config import RunConfig
 from advisor.jobs.fused import draws_worth, fuse
-from advisor.judge.judged_profiler import open_profiler
+from advisor.judge.judge import open_profiler
 from advisor.progress import Progress
 from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache, key_of

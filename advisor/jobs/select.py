@@ -41,14 +41,13 @@ from advisor.jobs.planning.dry_run import say_judging
 from advisor.jobs.result_json import Outcome, result_of, samples_of, task_info
 from advisor.jobs.session import open_session, with_devices
 from advisor.jobs.traces import trace_responses
-from advisor.judge.judge import Judge
-from advisor.judge.judged_profiler import open_profiler
+from advisor.judge.judge import Judge, open_profiler
 from advisor.options.select import SelectOptions
 from advisor.pool.resources import kind_of
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.job import conversation_end
-from advisor.profile.job_runner import JobRunner
+from advisor.profile.loaded_models import JobRunner
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed

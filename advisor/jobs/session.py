@@ -11,10 +11,8 @@ from typing import TypeVar
 
 from advisor.config import RunConfig
 from advisor.options.shared import QuestionOptions
-from advisor.pool.checks import check_device, check_pool
-from advisor.pool.fit import check_candidates, place_models
-from advisor.profile.job_runner import JobRunner, LocalJobRunner
-from advisor.profile.loaded_models import silence_libraries
+from advisor.pool.fit import check_candidates, check_device, check_pool, place_models
+from advisor.profile.loaded_models import JobRunner, LocalJobRunner, silence_libraries
 from advisor.profile.profiler import is_profiled
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache

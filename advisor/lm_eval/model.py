@@ -13,8 +13,16 @@ from lm_eval.api.model import LM
 from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
-from advisor.lm_eval.arguments import Decoding, chosen
-from advisor.lm_eval.requests import Context, Conversation, settings_of, split_space, windows, without_system
+from advisor.lm_eval.requests import (
+    Context,
+    Conversation,
+    Decoding,
+    chosen,
+    settings_of,
+    split_space,
+    windows,
+    without_system,
+)
 from advisor.options.shared import SeedOptions
 from advisor.profile.loaded_models import load_ensemble, silence_libraries
 from ensemble.api import Ensemble

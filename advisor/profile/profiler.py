@@ -19,8 +19,7 @@ from advisor.profile.asked_model import ServerModel
 from advisor.profile.calibration import calibration_error
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, next_turns, profile_in_turns, stored_texts
-from advisor.profile.job_runner import JobRunner, LocalJobRunner
-from advisor.profile.loaded_models import ALONE
+from advisor.profile.loaded_models import ALONE, JobRunner, LocalJobRunner
 from advisor.profile.server_answers import server_answers
 from advisor.progress import Progress
 from advisor.records import Profile
@@ -179,7 +178,7 @@ class Profiler:
     def graded(self, profile: Profile, names: Sequence[str], task: Task) -> Profile:  # noqa: ARG002  # for a judge
         """A profile whose texts were not scored when they were written, with its scores.
 
-        Most tasks score each text at once. See :mod:`advisor.judge.judged_profiler` for those that do not.
+        Most tasks score each text at once. See :mod:`advisor.judge.judge` for those that do not.
 
         Args:
             profile: The answers of a method.

@@ -25,8 +25,7 @@ from advisor.config import InferenceConfig
 from advisor.pool.resources import combined, device_of, devices, resources_of
 from advisor.profile.generate import answers, free_memory, peak_memory, reset_peak_memory
 from advisor.profile.job import Job
-from advisor.profile.job_runner import LocalJobRunner
-from advisor.profile.loaded_models import load_ensemble, silence_libraries
+from advisor.profile.loaded_models import LocalJobRunner, load_ensemble, silence_libraries
 from advisor.response_cache import Response
 from advisor.tasks.task import Example, Task
 from ensemble.common.garbage import collect_seldom, keep_present
@@ -72,7 +71,7 @@ class _WorkerState:
 
 
 class RayJobRunner:
-    """See :class:`advisor.profile.job_runner.JobRunner`. This process has joined the cluster.
+    """See :class:`advisor.profile.loaded_models.JobRunner`. This process has joined the cluster.
 
     Workers live until the ``with`` block of the runner ends.
 
@@ -114,7 +113,7 @@ class RayJobRunner:
         self._pool.prepare(requests)
 
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
-        """See :meth:`advisor.profile.job_runner.JobRunner.run`."""
+        """See :meth:`advisor.profile.loaded_models.JobRunner.run`."""
         queues: dict[Resources, deque[Job]] = {}
         local = []
         for job in jobs:
@@ -396,7 +395,7 @@ class Worker:
         return f"{socket.gethostname()} (process {os.getpid()})"
 
     def run(self, arguments: JobArguments) -> Iterator[Reply]:
-        """Run a job, as :class:`advisor.profile.job_runner.LocalJobRunner` runs it."""
+        """Run a job, as :class:`advisor.profile.loaded_models.LocalJobRunner` runs it."""
         name, spec, questions, task, inference, cache_dir = arguments
         # Ray sends what a worker prints to the terminal of the user, between the progress bars.
         silence_libraries(quiet=True)

@@ -11,8 +11,7 @@ from advisor.config import InferenceConfig, check_decodes, read_judges
 from advisor.options.finished_run import AgainOptions
 from advisor.options.production import ChosenOptions
 from advisor.options.shared import LoadingOptions, ServerOptions
-from advisor.pool.checks import check_device, check_set
-from advisor.pool.fit import place_models
+from advisor.pool.fit import check_device, check_set, place_models
 from advisor.pool.pool_file import check_pinned, read_line, read_pool
 from advisor.pool.resources import quantization_config
 from advisor.profile.loaded_models import load_ensemble, silence_libraries

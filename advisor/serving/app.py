@@ -20,7 +20,6 @@ from advisor.servers.identity import ServerHealth
 from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.grammar_checks import GrammarChecks
 from advisor.serving.metrics import Metrics
-from advisor.serving.middleware import RequestMiddleware
 from advisor.serving.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -40,6 +39,7 @@ from advisor.serving.responses import (
     json_response,
 )
 from advisor.serving.responses_api import ResponsesFormat, ResponsesRequest, chat_of, in_its_names
+from advisor.serving.server import RequestMiddleware
 from advisor.serving.token_prompts import TokenPrompts, token_ids_refused
 from ensemble.errors import InputError
 
@@ -64,7 +64,7 @@ def make_app(
         limits: Limits of requests.
         metrics: The figures to update and to show.
         key_digest: Digest of the API key; None where requests need no key.
-        hosts: Names of this server; see :class:`~advisor.serving.middleware.RequestMiddleware`.
+        hosts: Names of this server; see :class:`~advisor.serving.server.RequestMiddleware`.
         health: Asks the servers of members whether they answer; None if no member is behind a server.
     """
 

@@ -325,7 +325,7 @@ class Task:
     def score_all(self, responses: Sequence[tuple[Example, str]]) -> list[Score]:
         """Score many responses, each as ``score`` does; programs run on all cores.
 
-        Responses that a judge grades have the score 0 until then; see :mod:`advisor.judge.judged_profiler`.
+        Responses that a judge grades have the score 0 until then; see :mod:`advisor.judge.judge`.
 
         Args:
             responses: Pairs of a question of this task and the response of a model.

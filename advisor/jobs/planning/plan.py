@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig
-from advisor.pool.checks import check_pool
-from advisor.pool.fit import free_on, need_of_model, too_large, weights_here
+from advisor.pool.fit import check_pool, free_on, need_of_model, too_large, weights_here
 from advisor.pool.resources import device_of, kind_of, resources_of
 from advisor.profile.loaded_models import WHILE_LOADING
 from advisor.tasks.task import Task
