@@ -88,7 +88,7 @@ SECOND_LANE: dict[str, str] = {
     "test_benchmarks.py": "runs benchmarks",
     "test_docs.py::test_examples_of_a_page_run": "runs the examples of a page",
     "test_docs.py::test_examples_of_the_quick_start_run": "runs the examples of a page",
-    "test_docs.py::test_the_first_pages_have_the_gains_of_the_demo": "runs the demo",
+    "test_docs.py::test_the_readme_has_the_gains_of_the_demo": "runs the demo",
     "test_docs.py::test_the_page_of_files_has_every_key_that_a_run_wrote": "runs the examples of a page",
     "test_memory_estimate.py::test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes": "measures",
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
