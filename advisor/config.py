@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.logs.join import JoinedLogs, join_logs
-from advisor.logs.record import LogOptions
-from advisor.logs.scores import ScoreReader, read_meanings
 from advisor.logs.scoring import Scoring
+from advisor.logs.sources import LogOptions
+from advisor.logs.values import ScoreReader, read_meanings
 from advisor.options.finished_run import CheckOptions, CompareOptions
 from advisor.options.option import Options
 from advisor.options.select import ProfileOptions, SelectOptions

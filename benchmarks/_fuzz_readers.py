@@ -221,8 +221,7 @@ def read_numbers(folder: Path, data: bytes) -> None:
 
 def read_logs(folder: Path, data: bytes) -> None:
     """A log of another tool, by each format that claims it."""
-    from advisor.logs.record import LogOptions
-    from advisor.logs.sources import FORMATS, LogFile, get_format
+    from advisor.logs.sources import FORMATS, LogFile, LogOptions, get_format
 
     path = folder / "samples_t_2025-01-02T03-04-05.jsonl"
     path.write_bytes(data)

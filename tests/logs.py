@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.logs.record import LogOptions, LogRecord
-from advisor.logs.sources import LogFile, LogSource, get_format
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, get_format
 
 REAL = Path(__file__).resolve().parents[1].parent / "shared" / "pools" / "logs"
 needs_logs = pytest.mark.skipif(not REAL.is_dir(), reason="../shared/pools/logs is not beside the project")

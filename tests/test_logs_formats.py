@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from advisor.logs.record import LogOptions
-from advisor.logs.sources import find_sources, get_format
+from advisor.logs.sources import LogOptions, find_sources, get_format
 from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
 from tests import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from advisor.logs.record import LogOptions
+from advisor.logs.sources import LogOptions
 from ensemble.errors import InputError
 from tests.logs import REAL, needs_logs, read, recognise, scores
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from advisor.logs import inspect as reader
-from advisor.logs.record import LogOptions
+from advisor.logs.sources import LogOptions
 from advisor.tables import streams
 from ensemble.errors import InputError
 from tests.logs import REAL, needs_logs, read, recognise, scores

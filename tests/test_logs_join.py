@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from advisor.logs.join import JoinedLogs, join_logs
-from advisor.logs.record import LogOptions
 from advisor.logs.scoring import Scoring
+from advisor.logs.sources import LogOptions
 from advisor.strategies.vote import winners
 from advisor.tasks.task import clusters_of
 from ensemble.errors import InputError

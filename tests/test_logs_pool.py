@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from advisor.logs import pool
-from advisor.logs.record import LogOptions, LogRecord
-from advisor.logs.sources import LogFile, LogSource, find_sources
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, find_sources
 from ensemble.errors import InputError
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"

@@ -10,8 +10,7 @@ import pytest
 
 from advisor.logs import run_folder
 from advisor.logs.join import join_logs
-from advisor.logs.record import LogOptions, LogRecord
-from advisor.logs.sources import LogFile
+from advisor.logs.sources import LogFile, LogOptions, LogRecord
 from ensemble.errors import InputError
 
 GOOD = {"text": "It is 2", "extracted": "2", "score": 1.0, "length": 7, "finish_reason": "eos", "error": None}

@@ -19,8 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.logs import table
-from advisor.logs.record import LogOptions, LogRecord
-from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.tables import libraries, rows
 from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError

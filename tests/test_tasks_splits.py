@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.tasks import Task, load_task, splits
+from advisor.tasks import Task, load_task
 from advisor.tasks.data_files import Record
-from advisor.tasks.questions import Question
+from advisor.tasks.questions import Question, draw_shots, limited, sample, seeded
 from ensemble.errors import InputError
 
 
@@ -27,14 +27,14 @@ POOLS = st.lists(st.integers(0, 30).map("question {}".format), max_size=30).map(
 @given(POOLS, st.integers(0, 5), st.integers(0, 40), st.integers(0, 40))
 def test_a_smaller_limit_is_the_start_of_a_larger_one(pool: list[Question], seed: int, low: int, high: int) -> None:
     low, high = sorted((low, high))
-    assert splits.limited(pool, high, seed)[:low] == splits.limited(pool, low, seed)
+    assert limited(pool, high, seed)[:low] == limited(pool, low, seed)
 
 
 @given(POOLS, st.integers(0, 5), st.integers(0, 40))
 def test_a_sample_is_of_the_size_asked_for_and_keeps_the_order_of_the_data(
     pool: list[Question], seed: int, size: int
 ) -> None:
-    drawn = splits.sample(pool, size, seed)
+    drawn = sample(pool, size, seed)
     positions = [pool.index(question) for question in drawn]
     assert len(drawn) == min(size, len(pool))
     assert positions == sorted(positions)
@@ -42,13 +42,13 @@ def test_a_sample_is_of_the_size_asked_for_and_keeps_the_order_of_the_data(
 
 @given(POOLS, st.integers(0, 5))
 def test_a_new_record_moves_no_other(pool: list[Question], seed: int) -> None:
-    before = [question for question in splits.seeded([*pool, *pool_of(["new"])], seed) if question.text != "new"]
-    assert before == splits.seeded(pool, seed)
+    before = [question for question in seeded([*pool, *pool_of(["new"])], seed) if question.text != "new"]
+    assert before == seeded(pool, seed)
 
 
 @given(POOLS, st.integers(0, 5), st.integers(0, 8))
 def test_shots_are_different_questions(pool: list[Question], seed: int, count: int) -> None:
-    texts = [question.text for question in splits.draw_shots(pool, count, seed)]
+    texts = [question.text for question in draw_shots(pool, count, seed)]
     assert len(texts) == len(set(texts)) == min(count, len({question.text for question in pool}))
 
 
@@ -240,7 +240,7 @@ def test_a_sample_of_clusters_is_of_whole_ones_and_not_larger_than_asked_for(
     pool = [
         Question(each["question"], each["question"], (), Record({}, ""), each["passage_id"]) for each in passages(sizes)
     ]
-    drawn = splits.sample(pool, size, seed)
+    drawn = sample(pool, size, seed)
     labels = {question.cluster for question in drawn}
     assert drawn == [question for question in pool if question.cluster in labels]
     # One cluster is drawn even if all are larger: then it is the smallest.

@@ -23,7 +23,7 @@ from advisor.choose import select
 from advisor.compare.pairs import pairs_of_standings
 from advisor.logs.inspect import _thoughts
 from advisor.logs.join import join_logs
-from advisor.logs.record import LogOptions
+from advisor.logs.sources import LogOptions
 from advisor.pool.pool_file import read_line
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress

@@ -31,7 +31,7 @@ def print_dry_run(
     """
     from advisor.config import RunConfig
     from advisor.jobs.planning.dry_run import dry_run
-    from advisor.jobs.planning.words import dry_run_lines
+    from advisor.jobs.planning.plan import dry_run_lines
     from advisor.jobs.session import with_devices
     from advisor.profile.loaded_models import silence_libraries
     from advisor.progress import Progress

@@ -177,8 +177,18 @@ def _plain(text: str) -> str:
 def doctor(options: DoctorOptions) -> None:
     """Show the machine, versions, the hub, the cache, and with --pool which models fit. Status 1 if one cannot run."""
     from advisor.config import InferenceConfig, load_split
-    from advisor.jobs.planning import machine, words
-    from advisor.jobs.planning.plan import plan_model, plan_together, problem_of, tokens_written
+    from advisor.jobs.planning import machine
+    from advisor.jobs.planning.plan import (
+        machine_lines,
+        memory,
+        model_line,
+        plan_model,
+        plan_together,
+        problem_lines,
+        problem_of,
+        together_line,
+        tokens_written,
+    )
     from advisor.pool.fit import place_models
     from advisor.pool.pool_file import read_pool
     from advisor.profile.loaded_models import silence_libraries
@@ -214,8 +224,8 @@ def doctor(options: DoctorOptions) -> None:
     download = sum(plan["download"] or 0 for plan in plans)
     disk = machine.hub_cache() if download else found["cache"]
     if download > disk["free"]:
-        free = words.memory(disk["free"])
-        problems.append(f"{words.memory(download)} to download, and {disk['folder']} has {free}; free disk space")
+        free = memory(disk["free"])
+        problems.append(f"{memory(download)} to download, and {disk['folder']} has {free}; free disk space")
     if not found["cache"]["writable"]:
         problems.append(f"{found['cache']['folder']} cannot be written; give --cache-dir")
     of_models = [plan["problem"] for plan in plans if plan["problem"] is not None]
@@ -223,12 +233,10 @@ def doctor(options: DoctorOptions) -> None:
         models = [{name: value for name, value in plan.items() if name != "need"} for plan in plans]
         print_json({**found, "models": models, "together": together, "problems": [*of_models, *problems]})
     else:
-        lines = [*words.machine_lines(found), *map(words.model_line, plans), *words.together_line(together)]
+        lines = [*machine_lines(found), *map(model_line, plans), *together_line(together)]
         lines += [f"placed       {placed}"] if placed else []
-        lines += (
-            [f"download     {words.memory(download)}, {words.memory(disk['free'])} of disk free"] if download else []
-        )
-        for line in (*lines, *words.problem_lines(problems)):
+        lines += [f"download     {memory(download)}, {memory(disk['free'])} of disk free"] if download else []
+        for line in (*lines, *problem_lines(problems)):
             print(visible(line))
     if of_models or problems:
         raise typer.Exit(1)

@@ -8,7 +8,6 @@ formats by entry points, with the names that this package exports; see :mod:`ens
 
 from __future__ import annotations
 
-from advisor.logs.record import LogOptions, LogRecord
-from advisor.logs.sources import LogFile, LogFormat, LogSource
+from advisor.logs.sources import LogFile, LogFormat, LogOptions, LogRecord, LogSource
 
 __all__ = ["LogFile", "LogFormat", "LogOptions", "LogRecord", "LogSource"]

@@ -14,14 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.logs.record import LogOptions, LogRecord, usable
-from advisor.logs.scores import no_score, note_others, note_unscored
-from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
 from advisor.logs.values import (
     amount_of,
     check_name,
     count_of,
     line_of,
+    no_score,
+    note_others,
+    note_unscored,
     object_at,
     score_of,
     text_of,

@@ -20,10 +20,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.logs.record import LogOptions, LogRecord, usable
-from advisor.logs.scores import choose_score, note_others, note_unscored
-from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.values import amount_of, check_name, count_of, line_of, object_at, score_of, text_of
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
+from advisor.logs.values import (
+    amount_of,
+    check_name,
+    choose_score,
+    count_of,
+    line_of,
+    note_others,
+    note_unscored,
+    object_at,
+    score_of,
+    text_of,
+)
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_items, json_object
 from ensemble.errors import InputError

@@ -21,15 +21,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.logs.record import LogOptions, LogRecord, usable
-from advisor.logs.scores import choose_score, note_others, note_unscored
-from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
 from advisor.logs.values import (
     CUT,
     amount_of,
     check_name,
+    choose_score,
     count_of,
     line_of,
+    note_others,
+    note_unscored,
     object_at,
     score_of,
     text_of,

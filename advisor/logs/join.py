@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.logs.record import LogOptions, LogRecord
 from advisor.logs.scoring import Scoring
-from advisor.logs.sources import LogSource, find_sources, get_format, plugins
+from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources, get_format, plugins
 from advisor.records import Answer, Cost, Profile, fits, fits_patterns, join
 from advisor.tables.streams import Notes
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256

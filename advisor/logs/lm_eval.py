@@ -29,10 +29,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.logs.record import LogOptions, LogRecord, usable
-from advisor.logs.scores import no_score, note_others, note_unscored
-from advisor.logs.sources import LogFile, LogSource
-from advisor.logs.values import check_name, count_of, object_at, text_of, texts_of
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
+from advisor.logs.values import check_name, count_of, no_score, note_others, note_unscored, object_at, text_of, texts_of
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines, json_object
 from ensemble.errors import InputError

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from advisor.logs.record import LogOptions, LogRecord, usable
-from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
 from advisor.logs.values import check_name, count_of, score_of, text_of, texts_of
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from advisor.logs.record import LogOptions, LogRecord, usable
-from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
 from advisor.logs.values import LONGEST_NAME, check_name, text_of, texts_of
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result

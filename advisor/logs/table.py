@@ -25,8 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.logs.record import LogOptions, LogRecord, usable
-from advisor.logs.sources import LogFile, LogSource
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
 from advisor.logs.values import CUT, amount_of, check_name, count_of, text_of, texts_of
 from advisor.records import fits
 from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of

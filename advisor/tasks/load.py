@@ -10,12 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.tasks import splits
 from advisor.tasks.data_files import TABLES, data_suffix
 from advisor.tasks.data_sources import DataSource, open_source
 from advisor.tasks.lm_eval_tasks.load import PREFIX, load_lm_eval_task
 from advisor.tasks.metrics import get_metric, plugins, runs_code
-from advisor.tasks.questions import Question, QuestionBank
+from advisor.tasks.questions import Question, QuestionBank, draw_shots, limited, outside_clusters, sample, without
 from advisor.tasks.task import Signature, Task, fingerprint, sha256
 from advisor.tasks.task_file import TaskDefinition, read_definition, read_mapping
 from ensemble.common.text import did_you_mean
@@ -94,7 +93,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         bank.notes.extend(sandbox.gaps())
     examples = tuple(
         example
-        for question in splits.limited(questions, limit, seed)
+        for question in limited(questions, limit, seed)
         for example in bank.examples(question, _prefix(definition, bank, question, demonstrations))
     )
     template = _prompt_template(definition, bank, demonstrations)
@@ -148,7 +147,7 @@ def _shots(
     groups: dict[str | None, list[Question]] = {}
     for question in bank.split(split):
         groups.setdefault(bank.group(question) if definition.shots_by_group else None, []).append(question)
-    drawn = {group: splits.draw_shots(questions, count, seed) for group, questions in groups.items()}
+    drawn = {group: draw_shots(questions, count, seed) for group, questions in groups.items()}
     for group, shots in drawn.items():
         if len(shots) < count:
             of = "" if group is None else f" of {group}"
@@ -206,14 +205,14 @@ def _questions(
 ) -> list[Question]:
     """The questions of the split that the user named, before the limit."""
     whole = bank.split(source.split_of(split))
-    left = splits.without(whole, shots)
+    left = without(whole, shots)
     if split in ("dev", "held_out"):
         # The dev sample is drawn for held_out as well, since its questions are left out there.
-        pool = splits.without(bank.split(source.split_of("dev")), shots)
+        pool = without(bank.split(source.split_of("dev")), shots)
         size = len(pool) if definition.dev_size is None else definition.dev_size
         # At most half of shared data is dev, so that held_out is not the smaller part: the verdict is made on it.
         is_shared = source.is_same("dev", "held_out")
-        dev = splits.sample(pool, min(size, len(pool) // 2) if is_shared else size, seed)
+        dev = sample(pool, min(size, len(pool) // 2) if is_shared else size, seed)
         if is_shared and size > len(pool) // 2:
             bank.notes.append(
                 f"dev: {len(dev)} of the {len(pool)} questions that it shares with held_out; the rest is held out"
@@ -223,8 +222,8 @@ def _questions(
                 f"{definition.file}: all questions that dev and held_out share are in one cluster, "
                 f"'{pool[0].cluster}'; give each its data, or correct `cluster`"
             )
-        left = dev if split == "dev" else splits.without(left, dev)
-        outside = left if split == "dev" else splits.outside_clusters(left, dev)
+        left = dev if split == "dev" else without(left, dev)
+        outside = left if split == "dev" else outside_clusters(left, dev)
         if is_shared:
             left = outside
         elif len(outside) < len(left):
