@@ -130,7 +130,6 @@ CASES: dict[str, int] = {
     "test_serving_crowds.py::test_the_command_serves_until_a_signal_and_ends_well": 2,
     "test_sweetspan.py::test_the_text_is_that_of_the_slow_implementation": 4,
     "test_tasks_end_to_end.py::test_a_built_in_task_runs_from_its_files_to_the_advice": 3,
-    "test_think_apart.py::test_drafts_and_batches_change_no_text": 3,
     "test_think_apart.py::test_each_method_writes_what_it_writes_behind_the_thinking": 4,
     "test_think_marks.py::test_apart_the_texts_are_those_behind_the_thinking": 5,
     "test_vocabulary.py::test_every_id_has_the_bytes_of_the_reference": 3,

@@ -217,9 +217,8 @@ def test_a_second_run_loads_no_model_and_writes_the_same_bytes(
         result = dated(Path("run"), result_of(outcome))
         write_run(Path("run"), result, samples_of(outcome))
         files.append([Path("run", name).read_bytes() for name in ("result.json", "samples.jsonl")])
-    # Three on dev, three and their ensemble on held-out questions, three that read each other, and one that traces;
-    # all only once.
-    assert len(made) == 11
+    # Three on dev, three and their ensemble on held-out questions, and one that traces; all only once.
+    assert len(made) == 8
     assert files[0] == files[1]
 
 
