@@ -356,8 +356,8 @@ def _run_folder(folder: Path, name: str, data: bytes) -> Path:
 def _examples(run: Path) -> None:
     """Read a run and make what the page has of samples and methods, without the drawings, which take a second."""
     from advisor.runs.run import Run
+    from reports.page import script_data
     from reports.report_data import report_data
-    from reports.script_data import script_data
     from reports.sections import examples
 
     data = report_data(Run.open(run))

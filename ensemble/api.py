@@ -14,9 +14,8 @@ from ensemble.common.files import default_cache_dir
 from ensemble.common.grammar import Grammar
 from ensemble.decode.decoder import Decoder, make_drafter
 from ensemble.decode.prompt_decoder import OneByOne, PromptDecoder, PromptMethod
-from ensemble.decode.sequences import Generation
+from ensemble.decode.sequences import Generation, Pieces
 from ensemble.decode.settings import Batch, Settings, check_text
-from ensemble.decode.stream import Pieces
 from ensemble.decode.thinking import THINKING_DRAFT, Thinker, ThinkingDecoder
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT, check_members, get_method, get_module, make_options, plugins
@@ -39,8 +38,7 @@ from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
 from ensemble.score.choices import ChoiceQuestion, choice_question
 from ensemble.score.long_text import Passage, PassageScorer
-from ensemble.score.perplexity import perplexity_weights
-from ensemble.score.scorer import ChoiceScore, Scorer, in_batches
+from ensemble.score.scorer import ChoiceScore, Scorer, in_batches, perplexity_weights
 from ensemble.servers.address import PREFIX, ServerAddress
 from ensemble.step.distribution import Weights, normalised
 from ensemble.step.token_method import Setup, TokenRule
@@ -55,7 +53,7 @@ class Ensemble:
         method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
         weights: One for each member, none of them negative; equal if None. They are normalised to sum to 1. The text
-            ``perplexity`` weights the members prompt by prompt; see :mod:`ensemble.score.perplexity`. Then prompts are
+            ``perplexity`` weights the members prompt by prompt; see :mod:`ensemble.score.scorer`. Then prompts are
             decoded one by one.
         cache_dir: The folder that keeps the joint vocabulary's tables; the user's cache folder if None.
         options: The method's settings; see ``Options`` in its module. Of every token-level method,

@@ -1,10 +1,14 @@
-"""The page: the sections are computed and drawn first, and then put into one self-contained HTML file."""
+"""The page: the sections are computed and drawn first, and then put into one self-contained HTML file.
+
+The data of its script is one JSON block, in which no character can end the block or start markup.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +20,8 @@ from ensemble.common import text
 from ensemble.common.files import write_text
 from ensemble.errors import InputError
 from reports.charts.svg import plain_style
-from reports.report_data import ReportData
-from reports.script_data import script_data
+from reports.question_rows import KINDS, QuestionRow, model_columns
+from reports.report_data import TAGS, ReportData, ShownExample, ShownResponse, StepTrace, joint_name
 from reports.sections import (
     accuracy_map,
     cost,
@@ -75,6 +79,8 @@ _SCRIPTS = (
     "questions.js",
 )
 _SMALL_SCRIPTS = ("theme.js", "tables.js")
+# U+2028 and U+2029 end a line in older JavaScript.
+_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 
 def write_page(path: Path, report: ReportData) -> Path:
@@ -174,3 +180,89 @@ def contents(*names: str) -> str:
 def content_hash(content: str) -> str:
     """The hash by which the page's security policy allows a style or a script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
+
+
+def script_data(report: ReportData) -> str:
+    """Return the JSON for the map's limits and the example explorer, safe inside a ``script`` element."""
+    result, samples = report.result, report.samples
+    data = {
+        "rules": {
+            "maxGap": result.rules.max_gap,
+            "maxRatio": result.rules.max_length_ratio,
+            "maxModels": result.rules.max_models,
+            "unit": result.length_unit,
+        },
+        "candidates": [
+            {
+                "name": candidate.name,
+                "accuracy": candidate.accuracy,
+                "length": candidate.mean_length,
+                "failed": candidate.status == "failed",
+                **({"tokens": candidate.mean_tokens} if candidate.mean_tokens is not None else {}),
+                **({"thinks": 1} if candidate.thinks else {}),
+            }
+            for candidate in result.candidates
+        ],
+        "joint": joint_name(result),
+        "tags": TAGS,
+        "opening": samples.opening if samples else "",
+        "examples": [_example_data(example) for example in samples.examples] if samples else [],
+        "questions": _questions(samples.questions) if samples and samples.questions and not result.is_graded else None,
+    }
+    # NaN is no JSON: a browser would refuse the whole block, and the page would lose its script.
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+
+
+def _questions(rows: Sequence[QuestionRow]) -> dict[str, Any]:
+    # A run has up to 10,000 questions, so their signs are strings that the script cuts: a list would be three times
+    # as long.
+    models, bits = model_columns(rows), {kind: 1 << place for place, kind in enumerate(KINDS)}
+    return {
+        "models": models,
+        "kinds": KINDS,
+        "ids": [each.id for each in rows],
+        "asks": [each.question for each in rows],
+        "cells": "".join(each.cells[number] for each in rows for number in models),
+        "strategy": "".join(each.strategy for each in rows),
+        # A letter for the kinds of a question, of which several may hold.
+        "flags": "".join(chr(ord("a") + sum(bits[kind] for kind in each.kinds)) for each in rows),
+        "heldOut": sum(each.held_out for each in rows),
+    }
+
+
+def _example_data(example: ShownExample) -> dict[str, Any]:
+    return {
+        "id": example.id,
+        "split": example.split,
+        "ask": example.question,
+        "prompt": example.prompt,
+        "reference": example.reference,
+        "tags": example.tags,
+        "responses": [_response(response) for response in example.all_responses],
+        **({} if example.taken is None else {"taken": example.taken}),
+        **({} if example.joined is None else {"joined": _response(example.joined)}),
+        **({"trace": _trace(example.trace)} if example.trace else {}),
+    }
+
+
+def _trace(trace: StepTrace) -> dict[str, Any]:
+    # Three decimals keep the page small: a run has thousands of steps.
+    steps = [
+        [token, won_by, None if disagreement is None else round(disagreement, 3), *others]
+        for token, won_by, disagreement, *others in trace.steps
+    ]
+    return {"members": trace.members, "left": trace.left_out, "steps": steps}
+
+
+def _response(response: ShownResponse) -> dict[str, Any]:
+    # 200 examples of 5 candidates have a thousand responses, so the page leaves out what most of them have.
+    data: dict[str, Any] = {"by": response.candidate}
+    data |= {"text": response.text} if response.text is not None else {}
+    data |= {"length": response.length} if response.length is not None else {}
+    data |= {"tokens": response.thinking_tokens} if response.thinking_tokens else {}
+    data |= {"right": 1} if response.right else {}
+    data |= {"score": response.score} if response.score not in (0, 1) else {}
+    data |= {"extracted": response.extracted} if response.extracted is not None else {}
+    data |= {"differs": response.differs} if response.differs else {}
+    data |= {"end": response.finish_reason} if response.finish_reason in ("length", "error") else {}
+    return data | ({"error": response.error} if response.error else {})

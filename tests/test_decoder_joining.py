@@ -21,7 +21,7 @@ from ensemble import Ensemble, Generation
 from ensemble.decode.decoder import Decoder
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError
-from ensemble.step.logprobs import StepLogprobs
+from ensemble.step.trace import StepLogprobs
 
 KINDS = (
     Settings(14),

@@ -9,7 +9,7 @@ import pytest
 from report_fixture import write_run
 
 from reports import write_report
-from reports.field_differences import MOST_FIELDS, field_differences
+from reports.question_rows import MOST_FIELDS, field_differences
 
 ANN = '{"name": "Ann", "age": 41, "new": true}'
 

@@ -15,7 +15,8 @@ import torch
 from advisor.jobs.planning.plan import plan_loads
 from advisor.profile.loaded_models import LoadedModels
 from ensemble.errors import MemberError
-from ensemble.models import memory, threads
+from ensemble.models import member as member_module
+from ensemble.models import memory
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def test_a_set_has_the_threads_that_its_members_need(
     tmp_path: Path, spec: SpecOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = {"alpha": 3, "beta": 2}
-    monkeypatch.setattr("ensemble.models.threads.fastest_threads", lambda member, _: counts[member.name])
+    monkeypatch.setattr("ensemble.models.member.fastest_threads", lambda member, _: counts[member.name])
     before = torch.get_num_threads()
     loaded = LoadedModels(tmp_path)
     used = []
@@ -81,7 +82,7 @@ def test_a_set_has_the_threads_that_its_members_need(
 def test_a_run_records_its_threads_and_changes_those_of_no_other_code(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensemble.models.threads.fastest_threads", lambda *_: 3)
+    monkeypatch.setattr("ensemble.models.member.fastest_threads", lambda *_: 3)
     before = torch.get_num_threads()
     place.job(models)
     assert place.advisor(*SELECT, "--out", "run").status == 0
@@ -105,9 +106,9 @@ def test_a_model_gets_no_more_threads_than_help(
         now += seconds[torch.get_num_threads()]
         return now
 
-    monkeypatch.setattr(threads.time, "perf_counter", clock)
+    monkeypatch.setattr(member_module.time, "perf_counter", clock)
     before = torch.get_num_threads()
-    assert threads.fastest_threads(member, 4) == count
+    assert member_module.fastest_threads(member, 4) == count
     assert torch.get_num_threads() == before
 
 

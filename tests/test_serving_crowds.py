@@ -278,7 +278,7 @@ def test_the_thread_that_decodes_gets_the_threads_that_help_unless_texts_must_be
 ) -> None:
     callers: list[str] = []
     monkeypatch.setattr(
-        "ensemble.models.threads.set_fastest_threads", lambda _: callers.append(threading.current_thread().name)
+        "ensemble.models.member.set_fastest_threads", lambda _: callers.append(threading.current_thread().name)
     )
     batch = Batch(1, draft=0, deterministic=True) if deterministic else SLOW
     with serving(pair, batch=batch) as running:

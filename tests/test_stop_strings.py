@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ensemble.decode.stream import Pieces, first_stop, held_back
+from ensemble.decode.sequences import Pieces, first_stop, held_back
 
 letters = st.sampled_from([b"a", b"b", b"\n"])
 text = st.lists(letters, max_size=12).map(b"".join)

@@ -6,7 +6,7 @@ GaC (Yu et al., EMNLP 2024, section 4.3) tries two kinds from a development set:
 - ``ece``: its accuracy minus its expected calibration error, both from 0 to 1; 0 if the error is larger.
 
 The error is that of :func:`advisor.profile.calibration.calibration_error`. ``perplexity`` is PackLLM's weighting, see
-:mod:`ensemble.score.perplexity`.
+:mod:`ensemble.score.scorer`.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class LoadedModels:
     def _fastest_threads(self, model: ModelSpec) -> int:
         import torch
 
-        from ensemble.models.threads import fastest_threads
+        from ensemble.models.member import fastest_threads
 
         # Later, the number is that of the latest ensemble.
         self._most_threads = self._most_threads or torch.get_num_threads()

@@ -36,7 +36,7 @@ from advisor.serving.request import (
     unavailable,
 )
 from advisor.serving.responses import RunningText
-from ensemble.decode.stream import Pieces
+from ensemble.decode.sequences import Pieces
 from ensemble.errors import MemberError, PromptTooLongError, UniteError, first_line
 from ensemble.models.spec import Sourced
 from ensemble.step.grammar import GrammarState
@@ -347,7 +347,7 @@ class SharedDecoder:
     # Called by the thread of the decoder
 
     def _run(self) -> None:
-        from ensemble.models.threads import set_fastest_threads
+        from ensemble.models.member import set_fastest_threads
 
         try:
             if not self._batch.deterministic:

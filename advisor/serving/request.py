@@ -13,7 +13,7 @@ from ensemble.errors import InputError, PromptTooLongError, UniteError, first_li
 if TYPE_CHECKING:
     from advisor.servers.completions import AskedPrompt, FunctionCall
     from ensemble.decode.settings import Settings
-    from ensemble.step.logprobs import StepLogprobs
+    from ensemble.step.trace import StepLogprobs
 
 
 class RequestError(UniteError):

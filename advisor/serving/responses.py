@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from advisor.running.task_prompt import TaskPrompt
     from advisor.servers.completions import FunctionCall
     from advisor.strategies.vote_reader import VoteReader
-    from ensemble.decode.sequences import Generation
-    from ensemble.decode.stream import Pieces
-    from ensemble.step.logprobs import StepLogprobs, TokenLogprob
+    from ensemble.decode.sequences import Generation, Pieces
+    from ensemble.step.trace import StepLogprobs, TokenLogprob
 
 MIN_LOGPROB = -9999.0
 """OpenAI's log-probability of an impossible token: JSON has no infinity."""

@@ -19,9 +19,9 @@ from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.member import Member
 from ensemble.runtime.draft import MAX_DRAFT_ROWS, MIN_REMOTE_PROBABILITY, Drafter, DraftMode
 from ensemble.step.grammar import Allowed
-from ensemble.step.logprobs import StepLogprobs
 from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
+from ensemble.step.trace import StepLogprobs
 from ensemble.vocabulary.joint import JointVocabulary
 from ensemble.vocabulary.retokenize import Continuation
 

@@ -31,9 +31,8 @@ import torch
 from torch import Tensor
 
 from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
-from ensemble.decode.sequences import Counts, FinishReason, Generation
+from ensemble.decode.sequences import Counts, FinishReason, Generation, first_stop
 from ensemble.decode.settings import Batch, Settings
-from ensemble.decode.stream import first_stop
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
 from ensemble.models.member import Member

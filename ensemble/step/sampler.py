@@ -18,9 +18,8 @@ from ensemble.runtime.logits import Logits, fault
 from ensemble.step import compiled
 from ensemble.step.distribution import Distribution, greedy, likeliest, sample
 from ensemble.step.grammar import Allowed
-from ensemble.step.logprobs import StepLogprobs, packed_logprobs, step_logprobs
 from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
-from ensemble.step.trace import Step, explain, packed_candidates
+from ensemble.step.trace import Step, StepLogprobs, explain, packed_candidates, packed_logprobs, step_logprobs
 from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary
 from ensemble.vocabulary.token_bytes import Vocabulary
 

@@ -11,8 +11,7 @@ from advisor.statistics import Interval
 from advisor.strategies import tested
 from ensemble.common import text
 from reports.charts.axes import NARROW, both_widths, reference
-from reports.charts.differences import Mark, draw_differences, shape_of
-from reports.charts.rows import accuracy_mark, add_points_scale, row_axes, write_value
+from reports.charts.rows import Mark, accuracy_mark, add_points_scale, draw_differences, row_axes, shape_of, write_value
 from reports.charts.svg import markup
 from reports.report_data import ReportData
 

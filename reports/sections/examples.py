@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.report_data import ReportData, joint_name
+from reports.report_data import TAGS, ReportData, ShownExample, ShownSamples, joint_name
 from reports.sections.questions import compared_strategy
-from reports.shown_samples import TAGS, ShownExample, ShownSamples
 
 SHOWN_WITHOUT_SCRIPT = 12  # for readers without JavaScript
 MOST_BYTES_WITHOUT_SCRIPT = 150_000  # of these examples, because they are in the page a second time

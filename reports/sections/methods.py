@@ -7,8 +7,7 @@ from typing import Any
 from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from ensemble.common import text
 from reports.charts.axes import both_widths
-from reports.charts.differences import shape_of
-from reports.charts.rows import accuracy_and_cost
+from reports.charts.rows import accuracy_and_cost, shape_of
 from reports.report_data import ReportData
 
 _JOINS = {

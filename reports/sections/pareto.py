@@ -12,7 +12,7 @@ from matplotlib.transforms import Bbox
 from advisor.runs.schema.result import Result, StrategyFigures
 from ensemble.common import text
 from reports.charts.axes import WIDE, both_widths, clipped, linear_limits, log_limits, mark, points_limits
-from reports.charts.differences import shape_of
+from reports.charts.rows import shape_of
 from reports.charts.scatter import add_scales, point_axes, write_names
 from reports.charts.svg import COLOURS, markup
 from reports.report_data import ReportData

@@ -7,8 +7,7 @@ from typing import Any
 from advisor.runs.schema.result import Result, StrategyFigures
 from ensemble.common import text
 from reports.charts.axes import both_widths
-from reports.charts.differences import Mark, draw_differences, shape_of
-from reports.charts.rows import accuracy_and_cost
+from reports.charts.rows import Mark, accuracy_and_cost, draw_differences, shape_of
 from reports.report_data import ReportData
 from reports.sections.verdict import strategy_certainty
 

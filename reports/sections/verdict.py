@@ -8,7 +8,7 @@ from advisor.advice.recommendation import few_questions
 from advisor.runs.schema.result import Result, StrategyFigures
 from advisor.runs.sentences import ceiling_in_words, source_of_gain
 from ensemble.common import text
-from reports.charts.differences import draw_difference
+from reports.charts.rows import draw_difference
 from reports.report_data import ReportData
 
 if TYPE_CHECKING:
