@@ -433,7 +433,7 @@ def _app() -> Any:
         raise unavailable("there is no model")
 
     served = ServedModel("tiny", ("a",), "unite", "f", 0)
-    return make_app(SimpleNamespace(submit=submit), served, RequestLimits(), Metrics(), None)
+    return make_app(SimpleNamespace(submit=submit, refusing=""), served, RequestLimits(), Metrics(), None)
 
 
 def offline(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
