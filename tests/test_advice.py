@@ -14,7 +14,7 @@ from advisor.advice.comparison import StrategyResult, compare_strategies
 from advisor.advice.predict import real_sets
 from advisor.advice.sequential import questions_range
 from advisor.advice.verdict import advise, close_calls, moved_warning
-from advisor.choose import select
+from advisor.choose.rules import select
 from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Limits, Profile, Selection, Standing
 from advisor.strategies.decoded import Decoded

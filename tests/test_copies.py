@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from test_pipeline import plan_of_pool, run, statuses
 
-from advisor.choose import find_copies
+from advisor.choose.profiled_pool import find_copies
 from advisor.jobs.result_json import result_of
 from advisor.pool.fingerprint import Fingerprint
 from advisor.records import Answer, Profile

@@ -24,7 +24,7 @@ from advisor.advice.labels import (
     open_questions,
     with_labels,
 )
-from advisor.choose import fitting_voters
+from advisor.choose.rules import fitting_voters
 from advisor.logs.join import join_logs
 from advisor.records import Answer, Limits, Profile
 from advisor.runs.run import Run

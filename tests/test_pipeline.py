@@ -17,7 +17,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from advisor.choose import read_standings
+from advisor.choose.rules import read_standings
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs import select as pipeline
 from advisor.jobs.result_json import Outcome, result_of, samples_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.choose import fitting_voters
+from advisor.choose.rules import fitting_voters
 from advisor.records import Limits
 from advisor.strategies.cascade import cascade_calls
 from benchmarks.studies import pools

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from test_selection import limits, pools, statuses
 
 from advisor.advice.verdict import behind_server, undecodable
-from advisor.choose import ProfiledPool, select
+from advisor.choose.profiled_pool import ProfiledPool
+from advisor.choose.rules import select
 from advisor.records import Answer, Limits, Profile, Selection, Standing
 
 

@@ -20,7 +20,7 @@ from advisor.advice.gain import Gain, is_bounded
 from advisor.advice.groups import GroupGain
 from advisor.advice.predict import Prediction
 from advisor.advice.recommendation import Recommendation, recommend
-from advisor.choose import fitting_voters
+from advisor.choose.rules import fitting_voters
 from advisor.jobs.result_json import Outcome, result_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
 from advisor.statistics import holm, scores

@@ -19,7 +19,7 @@ from test_pipeline import plan_of_pool
 from advisor.advice.comparison import compare_strategies
 from advisor.advice.doubts import CutOff, completed, enough_tokens, finished_accuracy, with_more_tokens
 from advisor.advice.recommendation import recommend
-from advisor.choose import select
+from advisor.choose.rules import select
 from advisor.compare.pairs import pairs_of_standings
 from advisor.logs.inspect import _thoughts
 from advisor.logs.join import join_logs

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from test_strategies import task
 
-from advisor.choose import fitting_voters
+from advisor.choose.rules import fitting_voters
 from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import Response
 from advisor.running.asking import Answerer

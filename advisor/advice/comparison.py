@@ -31,7 +31,7 @@ from advisor.advice.groups import GroupGain, group_gains
 from advisor.advice.labels import gain_by_labels
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
-from advisor.choose import fitting_voters, rank
+from advisor.choose.rules import fitting_voters, rank
 from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
 from advisor.statistics import (
     Floats,

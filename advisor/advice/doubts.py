@@ -16,7 +16,7 @@ from scipy import stats
 
 from advisor.advice.comparison import compare_strategies
 from advisor.advice.recommendation import Recommendation, recommend
-from advisor.choose import rank, select
+from advisor.choose.rules import rank, select
 from advisor.records import ALPHA, Answer, Doubt, Limits, Profile, RunDoubtCode, join
 from advisor.statistics import Floats, is_binary, scores
 from advisor.strategies.strategy import AnsweredSplit, Strategy

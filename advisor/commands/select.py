@@ -88,7 +88,7 @@ def profile(options: ProfileOptions) -> None:
 
     progress = Progress(quiet=options.quiet)
     progress.starting()
-    from advisor.choose import profile_candidates
+    from advisor.choose.profiled_pool import profile_candidates
     from advisor.config import RunConfig
     from advisor.jobs.planning.dry_run import say_judging
     from advisor.jobs.session import open_session, with_devices

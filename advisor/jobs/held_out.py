@@ -15,7 +15,8 @@ from typing import Any, Literal
 from advisor.advice.comparison import StrategyResult, expected_gain
 from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance, real_sets
 from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
-from advisor.choose import ProfiledPool, fitting_voters, with_chosen_set, without_failed
+from advisor.choose.profiled_pool import ProfiledPool, without_failed
+from advisor.choose.rules import fitting_voters, with_chosen_set
 from advisor.config import BEST, RunConfig
 from advisor.jobs.fused import Fused, fuse
 from advisor.profile.profiler import Profiler

@@ -26,7 +26,8 @@ from advisor.advice.labels import (
 )
 from advisor.advice.recommendation import recommend
 from advisor.advice.verdict import Advice
-from advisor.choose import find_copies, fitting_voters, profile_candidates, rank
+from advisor.choose.profiled_pool import find_copies, profile_candidates
+from advisor.choose.rules import fitting_voters, rank
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
 from advisor.jobs.held_out import prices_of

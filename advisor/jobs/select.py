@@ -30,7 +30,8 @@ from advisor.advice.verdict import (
     remote_in,
     undecodable,
 )
-from advisor.choose import ProfiledPool, copy_decisions, find_copies, profile_candidates, read_standings, select
+from advisor.choose.profiled_pool import ProfiledPool, copy_decisions, find_copies, profile_candidates
+from advisor.choose.rules import read_standings, select
 from advisor.compare.pairs import all_pairs, pairs_of_standings, vocabularies
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from advisor.choose import select
+from advisor.choose.rules import select
 from advisor.config import InferenceConfig
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.choose import select
+from advisor.choose.rules import select
 from advisor.config import InferenceConfig, RunConfig
 from advisor.demo.train import HERE, RECIPES, TrainingRecipe, make_model
 from advisor.profile.profiler import Profiler

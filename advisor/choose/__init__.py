@@ -1,0 +1,1 @@
+"""Which candidates form the set: the rules of the paper, and copies."""
