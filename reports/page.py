@@ -240,7 +240,6 @@ def _example_data(example: ShownExample) -> dict[str, Any]:
         "tags": example.tags,
         "responses": [_response(response) for response in example.all_responses],
         **({} if example.taken is None else {"taken": example.taken}),
-        **({} if example.joined is None else {"joined": _response(example.joined)}),
         **({"trace": _trace(example.trace)} if example.trace else {}),
     }
 

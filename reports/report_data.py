@@ -94,9 +94,8 @@ class StepTrace:
 class ShownExample:
     """A question with the candidates' responses, best candidate first, and a joint one: the ensemble's, or a fusion's.
 
-    ``taken`` is the index of the candidate whose response the recommended strategy takes, if it takes one; ``joined``
-    is its answer if that joins the fields of several responses. ``changed`` is whether this strategy is right, or else
-    the ensemble; None if neither answered.
+    ``taken`` is the index of the candidate whose response the recommended strategy takes, if it takes one.
+    ``changed`` is whether this strategy is right, or else the ensemble; None if neither answered.
     """
 
     id: str
@@ -106,7 +105,6 @@ class ShownExample:
     responses: tuple[ShownResponse, ...]
     ensemble: ShownResponse | None
     taken: int | None
-    joined: ShownResponse | None
     changed: bool | None
     tags: tuple[str, ...]
     trace: StepTrace | None
@@ -127,7 +125,7 @@ class ShownExample:
     @property
     def weight(self) -> int:
         """About how many bytes the example adds to the page."""
-        responses = [*self.all_responses, *([] if self.joined is None else [self.joined])]
+        responses = self.all_responses
         written = (text or "" for each in responses for text in (each.text, each.extracted, each.error, *each.differs))
         texts = [self.prompt, *self.reference, *written]
         return OVERHEAD * (2 + len(responses)) + sum(map(written_bytes, texts))
@@ -197,11 +195,7 @@ def _example(sample: Sample, indices: dict[str, int], best_index: int | None) ->
         # The text that runs, in place of that of a set which is not recommended.
         written, trace = SampleResponse(**recommended.model_dump(include={"text", "extracted", "score"})), None
     ensemble = None if written is None else _response(written, None, sample.reference)
-    taken = (
-        None
-        if recommended is None or recommended.draw or recommended.model is None or written is not own
-        else indices.get(recommended.model)
-    )
+    taken = None if recommended is None or recommended.draw or written is not own else indices.get(recommended.model)
     changed = _changed(sample.recommended, ensemble)
     return ShownExample(
         id=sample.id,
@@ -211,7 +205,6 @@ def _example(sample: Sample, indices: dict[str, int], best_index: int | None) ->
         responses=tuple(responses),
         ensemble=ensemble,
         taken=taken,
-        joined=_joined(recommended, sample.reference),
         changed=changed,
         tags=_tags(responses, ensemble, changed, best_index, traced=trace is not None),
         trace=trace,
@@ -262,15 +255,6 @@ def _differences(response: SampleResponse, reference: Sequence[str]) -> tuple[st
     if response.problem is not None:
         return (_clipped(response.problem, 200),)
     return () if _is_right(response.score) else field_differences(response.extracted, reference)
-
-
-def _joined(taken: RecommendedAnswer | None, reference: Sequence[str]) -> ShownResponse | None:
-    """The answer of the recommended strategy, if it joins the fields of several responses."""
-    if taken is None or taken.model is not None or taken.extracted is None:
-        return None
-    return _response(
-        SampleResponse(text=taken.extracted, extracted=taken.extracted, score=taken.score), None, reference
-    )
 
 
 def _is_right(score: float | None) -> bool:

@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,14 +162,12 @@ def test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_d
         voted = strategy.apply([held_out.profiles[each] for each in voters], held_out.task)
         verify = open_questions(held_out, [voted, single], "verify", 0)
         found = labels_of(verify, held_out)
-        scored = partial(with_labels, questions=verify, labels=found)
-        known = replace(held_out, profiles={each: scored(own) for each, own in held_out.profiles.items()})
+        profiles = {each: with_labels(own, verify, found) for each, own in held_out.profiles.items()}
+        known = replace(held_out, profiles=profiles)
         labelled = np.zeros(len(held_out.task.examples), dtype=bool)
         labelled[[each.number for each in verify]] = True
         result = next(
-            each
-            for each in compare_by_labels(known, strategy, voters[0], labelled, scored)
-            if not each.strategy.IS_SINGLE
+            each for each in compare_by_labels(known, strategy, voters[0], labelled) if not each.strategy.IS_SINGLE
         )
         gain = paired_gain(scores(voted), scores(single))
         assert result.gain == gain

@@ -8,7 +8,7 @@ chosen on the dev questions and judged on the held-out ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -69,7 +69,7 @@ class StrategyResult:
         profile: Its answers to the held-out questions. Of weights and routers, which learn these questions, those that
             other questions taught.
         takes: For each question the model whose response it takes, and the number of the response among the model's
-            draws, or the answer that joins the fields of several responses; empty for a strategy that writes new texts.
+            draws; empty for a strategy that writes new texts.
         accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
         gain: Its gain over the best single model, from all questions: cross-fitted, unless it writes new texts.
         predicted: What the answers of single models to all questions predict its gain to be; None without a prediction.
@@ -136,8 +136,7 @@ class Compared:
         moved: Points by which the models are better on the held-out questions than on dev, if that is more than chance;
             then the gains come from the held-out questions alone. None if the two splits agree.
         no_vote: Why there is no vote, as a clause; empty if there is one, or only one model.
-        ceiling: What strategies of all models can gain at most, on all questions; None with fewer than two models, or
-            where votes join the fields of several answers.
+        ceiling: What strategies of all models can gain at most, on all questions; None with fewer than two models.
         group_ceilings: The same for each group with enough questions, in the order of the questions.
         not_compared: Strategies that learned to do what a simpler one does.
     """
@@ -195,8 +194,6 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     offered = {
         kind: [each for each in found if each.same_as is None and not each.IS_SINGLE] for kind, found in every.items()
     }
-    # Votes on fields write answers that no model gave.
-    joins = held_out.task.compare == "fields"
     singles = dict.fromkeys((evidence.best, *evidence.cheaper(held_out)))
     answers = [evidence.single(name, held_out) for name in singles]
     answers += [evidence.anew(each, dev, held_out) for each in held_out.written]
@@ -219,8 +216,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
             shown = "yes" if p_no_gain <= ALPHA else "no" if p_no_loss <= ALPHA else "not_yet"
         groups = evidence.groups(each)
         predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy, everything.voters)
-        is_taken = is_bounded(each.strategy) and not (joins and each.strategy.COUNTS)
-        ceiling = evidence.ceiling(each.strategy.members) if is_taken else None
+        ceiling = evidence.ceiling(each.strategy.members) if is_bounded(each.strategy) else None
         updated = evidence.updated(each, gain, predicted, ceiling)
         result = _result(each, gain, p_no_gain, shown, groups, held_out, evidence.best, seed)
         results.append(replace(result, predicted=predicted, updated=updated, ceiling=ceiling))
@@ -228,8 +224,6 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
     no_vote = "" if len(evidence.models) < 2 else _no_vote(len(everything.voters), rules, can_vote=can_vote)
     not_compared = tuple(each for found in every.values() for each in found if each.same_as is not None)
-    if joins:
-        return Compared(tuple(results), evidence.moved, no_vote, not_compared=not_compared)
     ceiling = evidence.ceiling(evidence.models)
     return Compared(tuple(results), evidence.moved, no_vote, ceiling, evidence.group_ceilings(), not_compared)
 
@@ -268,7 +262,6 @@ def compare_by_labels(
     strategy: Strategy,
     single: str,
     labelled: NDArray[np.bool_],
-    scored: Callable[[Profile], Profile],
 ) -> tuple[StrategyResult, ...]:
     """Compare one strategy with one model, both named before, by the labels of questions on which they differ.
 
@@ -277,7 +270,6 @@ def compare_by_labels(
         strategy: The strategy, which learned nothing from these questions.
         single: The model.
         labelled: Whether a question has a label; those that have one are a random sample of those that differ.
-        scored: Gives answers their scores by the labels: a strategy may join one that no model gave.
 
     Returns:
         The strategy and the model, the larger gain first.
@@ -288,7 +280,6 @@ def compare_by_labels(
         applied = apply(each, held_out)
         if applied is None:
             raise UniteError(f"{each}: it cannot be applied to these questions")
-        applied = applied._replace(profile=scored(applied.profile))
         found = _Answers(each, applied)
         codes = codes_of((applied.profile, baseline))
         gain = gain_by_labels(

@@ -28,7 +28,7 @@ _FEWEST_REPEATS = 2  # their differences tell how much the choice depends on the
 _MOST_ANSWERS = 4000
 """Questions times repeats: with many questions, other folds hardly choose otherwise."""
 
-Take = tuple[str, int] | str
+Take = tuple[str, int]
 
 
 class Applied(NamedTuple):
@@ -37,7 +37,7 @@ class Applied(NamedTuple):
     Attributes:
         profile: The answers.
         takes: For each question the model whose response it takes, and the number of the response among the model's
-            draws, or the answer that joins the fields of several; empty for a strategy that writes new texts.
+            draws; empty for a strategy that writes new texts.
         asked: How often each question asks each model.
     """
 
@@ -74,8 +74,8 @@ def apply(strategy: Strategy, split: AnsweredSplit) -> Applied | None:
         return None
     draws = strategy.responses_per_member
     return Applied(
-        picked_answers(strategy.name, responses, picks, split.task),
-        tuple(each if isinstance(each, str) else (strategy.members[each // draws], each % draws) for each in picks),
+        picked_answers(strategy.name, responses, picks),
+        tuple((strategy.members[each // draws], each % draws) for each in picks),
         dict(zip(strategy.members, strategy.calls(responses, split.task, picks), strict=True)),
     )
 

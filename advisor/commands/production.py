@@ -109,8 +109,7 @@ def _answered(
         for name, answer in answered.answers:
             what = "answered" if plan.reader is None else "gave no answer" if answer is None else f"answered {answer!r}"
             progress.say(f"{name} {what}")
-        source = "joins the fields of several" if answered.model is None else f"is that of {answered.model}"
-        progress.say(f"the response {source}, after {answered.calls} calls")
+        progress.say(f"the response is that of {answered.model}, after {answered.calls} calls")
     return answered.response.text
 
 

@@ -48,7 +48,7 @@ from advisor.strategies.fusion import Fusion
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import can_vote
-from advisor.tasks.task import FIELD_METRICS, Example, Task, clusters_of, sha256
+from advisor.tasks.task import Example, Task, clusters_of, sha256
 from ensemble.common.files import default_cache_dir
 from ensemble.common.text import counted
 from ensemble.errors import InputError, MemberError
@@ -311,8 +311,6 @@ def _from_logs(
         )
     numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs", "another log")
     asked = logs.task("logs", numbers, config.seed)
-    if asked.metric in FIELD_METRICS:
-        asked = replace(asked, compare=run.result.task.compare)
     alone = {name: each.part(numbers) for name, each in logs.profiles.items()}
     draws = {name: [each.part(numbers) for each in own] for name, own in logs.draws.items()}
     answers = _answers(strategy, AnsweredSplit(asked, alone, draws=draws))

@@ -106,9 +106,7 @@ def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str
         return None  # responses of one model, which verdicts do not tell apart
     # New texts are of no member's making, so the judge compared them under the strategy's name.
     together = name_of_set(result.profile.model, strategy.members)
-    names = ["" if isinstance(take, str) else take[0] for take in result.takes] or [together] * len(
-        result.profile.answers
-    )
+    names = [model for model, _ in result.takes] or [together] * len(result.profile.answers)
     taken = {answer.id: name for answer, name in zip(result.profile.answers, names, strict=True)}
     found = head_to_head(matches, taken, result.best_single_model, clusters=clusters)
     if found is None:

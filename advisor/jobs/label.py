@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,11 +145,12 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     accuracies: dict[Strategy, tuple[float, Interval]] = {}
     if chosen.strategy is not None:
         _check_enough(options.labels, chosen.verify, labelled, table.labels, answers.held_out)
-        scored = partial(with_labels, questions=[*labelled, *chosen.agreed], labels=table.labels)
-        held_out = replace(held_out, profiles={name: scored(own) for name, own in held_out.profiles.items()})
+        shown = [*labelled, *chosen.agreed]
+        known = {name: with_labels(own, shown, table.labels) for name, own in held_out.profiles.items()}
+        held_out = replace(held_out, profiles=known)
         is_labelled = np.zeros(n, dtype=bool)
         is_labelled[[each.number for each in labelled]] = True
-        results = compare_by_labels(held_out, chosen.strategy, chosen.single, is_labelled, scored)
+        results = compare_by_labels(held_out, chosen.strategy, chosen.single, is_labelled)
         notes.append(_labels_used(chosen, labelled, n, results))
         if len(labelled) == len(chosen.verify):
             sample = [each.number for each in labelled_first(chosen.agreed, table.labels)]
@@ -162,8 +162,8 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         notes.append("No accuracy is known: that takes labels of the round `accuracy`, and all of the round `verify`.")
     no_vote = "" if chosen.strategy is not None else _no_vote(chosen, options)
     recommendation = recommend(Compared(results, no_vote=no_vote), limits)
-    known = [with_labels(own, first, table.labels) for own in answers.dev.profiles.values()]
-    profiles = sorted(known, key=lambda each: rank(chosen.dev[each.model]))
+    on_dev = [with_labels(own, first, table.labels) for own in answers.dev.profiles.values()]
+    profiles = sorted(on_dev, key=lambda each: rank(chosen.dev[each.model]))
     doubts = run_doubts(profiles, answers.dev.task, 100.0, None)
     outcome = Outcome(
         task_info=answers.task,

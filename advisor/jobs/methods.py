@@ -16,15 +16,13 @@ from advisor.config import RunConfig
 from advisor.jobs.fused import draws_worth, fuse
 from advisor.judge.judge import open_profiler
 from advisor.progress import Progress
-from advisor.records import Cost, Profile
+from advisor.records import Answer, Cost, Profile
 from advisor.response_cache import ResponseCache, key_of
 from advisor.statistics import Difference, check_same_questions, compare, holm
-from advisor.strategies.ballot import Ballot
 from advisor.strategies.fusion import Fusion, check_prompt
 from advisor.strategies.self_consistency import TEMPERATURE
-from advisor.strategies.strategy import written_answer
 from advisor.strategies.vote_reader import can_vote
-from advisor.tasks.task import Task
+from advisor.tasks.task import Example, Score, Task
 from ensemble.common.files import remembered_sha256
 from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
 from ensemble.methods import get_method, get_module, make_options, plugins
@@ -230,8 +228,6 @@ class Evaluator:
         try:
             options = make_options(name, self._settings.get(name, {}))
             made: ResponseMethod | Aggregation = get_module(name).make(options)
-            if name == "voting" and self.task.compare == "fields":
-                return FieldVoting()
             if isinstance(made, Aggregation):
                 check_aggregation(name, made, self.task, self._names)
                 return made
@@ -355,14 +351,6 @@ class StoredChoices:
         return stored
 
 
-class FieldVoting:
-    """The method ``voting``, field by field: for a task with ``compare: fields``."""
-
-    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int | str:  # noqa: ARG002
-        """See :class:`ensemble.methods._response.ResponseMethod`."""
-        return Ballot(answers, by_field=True).taken()
-
-
 def models_key(places: Sequence[str], device: str) -> dict[str, Any]:
     """What decides the outputs of models that a response-level method asks, for the key of its results.
 
@@ -420,9 +408,13 @@ def chosen(
             )
     # All at once: a task whose answers are programs runs them in parallel.
     scores = iter(task.score_all([(task.examples[n], text) for n, text in written.items()]))
-    graded = {n: written_answer(task.examples[n], text, next(scores)) for n, text in written.items()}
+    graded = {n: _written_answer(task.examples[n], text, next(scores)) for n, text in written.items()}
     answers = [graded[n] if pick is None else profiles[pick].answers[n] for n, pick in enumerate(picks)]
     return Profile(name, tuple(answers)), picks
+
+
+def _written_answer(example: Example, text: str, score: Score) -> Answer:
+    return Answer(example.id, text, score.extracted, score.value, "unknown", group=example.group, problem=score.problem)
 
 
 def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: Sequence[str]) -> None:

@@ -125,7 +125,6 @@ def task_info(task: Task, max_new_tokens: int | None) -> TaskInfo:
         stop=task.stop,
         max_new_tokens=max_new_tokens,
         extract=task.extract,
-        compare=task.compare,
         template=task.template,
         notes=task.notes,
     )
@@ -465,12 +464,11 @@ def _recommended(outcome: Outcome) -> StrategyResult | None:
 def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
     """Whose response a strategy takes to a question; for one model with several responses, which of them."""
     answer = result.profile.answers[n]
-    model: str | None
+    own = {}
     if isinstance(result.strategy, Fusion):
         model, draw, own = result.strategy.writer, 0, {"text": answer.text}
     else:
-        take, own = result.takes[n], {}
-        model, draw = (None, 0) if isinstance(take, str) else take
+        model, draw = result.takes[n]
     return RecommendedAnswer(model=model, draw=draw, extracted=answer.extracted, score=_score(answer), **own)
 
 

@@ -87,10 +87,8 @@ class JoinedLogs:
             counts = Counter(answer_key(text) for text in given if text is not None and len(text) > LONGEST_PLAIN)
             long += counts.total()
             alike += sum(count for count in counts.values() if count > 1)
-        is_short = long <= _MOST_LONG * known
-        # Long objects that all differ may still have fields alike.
-        is_counted = is_short or alike >= _FEWEST_ALIKE * long or (self.scoring is not None and self.scoring.compare)
-        return 2 * known > sum(map(len, answers)) and bool(is_counted)
+        is_counted = long <= _MOST_LONG * known or alike >= _FEWEST_ALIKE * long
+        return 2 * known > sum(map(len, answers)) and is_counted
 
     def split(self, seed: int, size: int = DEV_SIZE) -> tuple[list[int], list[int]]:
         """Draw the dev questions; all others are held out. The questions of a cluster stay together.
@@ -142,7 +140,6 @@ class JoinedLogs:
             shots=0,
             seed=seed,
             extract=extract,
-            compare=self.scoring.compare if self.scoring else None,
             notes=self.notes if split == "dev" else (),
             fingerprint=digest,
             signature=Signature(self.name, self.metric, split, len(examples), 0, seed, digest[:12], ()),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from advisor.tasks.load import find_task
 from advisor.tasks.metrics import metric_names, plugins, runs_code
-from advisor.tasks.task import JUDGE, Compare
+from advisor.tasks.task import JUDGE
 from advisor.tasks.task_file import read_definition
 from advisor.tasks.templates import check_pattern
 from ensemble.errors import InputError
@@ -20,12 +20,10 @@ class Scoring:
     Attributes:
         metric: The name of the metric; the options of a choice question are compared by their letters.
         extract: See :class:`advisor.tasks.task.Task`.
-        compare: See :data:`advisor.tasks.task.Compare`.
     """
 
     metric: str
     extract: str | None = None
-    compare: Compare | None = None
 
     def __post_init__(self) -> None:
         plugins().check(self.metric)
@@ -62,7 +60,7 @@ class Scoring:
             raise InputError(
                 f"{path}: its metric {definition.metric} {what}, and does not score logs; give another task"
             )
-        return cls(definition.metric, definition.extract, definition.compare)
+        return cls(definition.metric, definition.extract)
 
 
 def _needs_more(metric: str) -> bool:

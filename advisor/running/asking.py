@@ -6,10 +6,9 @@ A vote goes on without a model that fails. A router whose model fails asks the o
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from advisor.profile.asked_model import AskedModel, LocalModel, server_model
@@ -17,33 +16,17 @@ from advisor.profile.loaded_models import LoadedModels
 from advisor.response_cache import Response
 from advisor.running.strategy_to_run import StrategyPlan
 from advisor.servers.completions import AskedPrompt, ToolChat, in_one_form
-from advisor.strategies.ballot import Ballot, Taken
 from advisor.strategies.vote_reader import VoteReader
 from advisor.tasks.metrics import READERS
 from advisor.tasks.task import read_answer
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError, UniteError, first_line
+from ensemble.methods.voting import Codes, answer_codes, vote
 from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
-    from ensemble.common.grammar import Grammar
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Prompt
-
-_BY_FIELD = frozenset(
-    {
-        "$defs",
-        "$schema",
-        "additionalProperties",
-        "definitions",
-        "description",
-        "properties",
-        "required",
-        "title",
-        "type",
-    }
-)
-"""Keywords of a JSON schema that say nothing of several fields together, or nothing that joined objects can break."""
 
 Observe = Callable[[str, float, bool], None]
 """Called with each call of a model: its name, seconds, and whether it failed."""
@@ -54,17 +37,15 @@ class Answered:
     """The answer of a strategy.
 
     Attributes:
-        model: The name of the model whose response is taken; None for an answer that joins the fields of several.
-        response: The response, with the tokens of the prompt as this model counts them; those of the first model that
-            answered, for such an answer.
+        model: The name of the model whose response is taken.
+        response: The response, with the tokens of the prompt as this model counts them.
         answers: The models that answered, in the order of the strategy, and what was read from each response; None if
             it has no answer, or the strategy does not vote.
-        agreement: The share of these answers that are the one that is taken; where fields are voted on, the mean share
-            over its fields. None without votes.
+        agreement: The share of these answers that are the one that is taken; None without votes.
         failures: The models that failed, and the reason.
     """
 
-    model: str | None
+    model: str
     response: Response
     answers: tuple[tuple[str, str | None], ...]
     failures: tuple[tuple[str, str], ...]
@@ -183,14 +164,13 @@ class PromptCalls:
             return read_answer("json", None, reply.text)[0]
         return self._reader.read(reply.text)
 
-    def ballot(self) -> Ballot:
-        """The votes so far."""
-        answers = self.answers()
-        return Ballot(answers, by_field=False) if self._reader is None else self._reader.ballot(answers)
+    def codes(self) -> Codes:
+        """The votes so far, as those on one question."""
+        return answer_codes([[answer] for answer in self.answers()])
 
-    def winner(self, weights: Sequence[float] | None = None) -> Taken:
-        """The number of the call whose response wins the vote, or an answer that joins the fields of several."""
-        return self.ballot().taken(weights, joins=_is_by_field(self.settings.grammar))
+    def winner(self, weights: Sequence[float] | None = None) -> int:
+        """The number of the call whose response wins the vote; `weights` are those of the calls, None for 1 each."""
+        return int(vote(self.codes(), weights)[0])
 
     async def _ask(self, member: int, settings: Settings, prompt: AskedPrompt) -> Response | UniteError:
         start, model = time.monotonic(), self._models[member]
@@ -255,26 +235,14 @@ class Answerer:
         # A vote without any answer takes the first model, which may have failed.
         number = winner if winner in answered else min(answered)
         names, answers = [self._models[member].name for member, _ in calls.made], calls.answers()
-        model: str | None = names[number]
-        response, answer = answered[number], answers[number]
-        if isinstance(winner, str):
-            model, answer = None, winner
-            response = replace(response, text=winner, finish_reason="eos", thinking=None)
-        given = [answers[n] for n in answered]
+        answer, given = answers[number], [answers[n] for n in answered]
         return Answered(
-            model,
-            response,
+            names[number],
+            answered[number],
             tuple(zip((names[n] for n in answered), given, strict=True)),
             tuple(failures),
-            None if answer is None or self._reader is None else self._reader.ballot(given).agreement(answer),
+            None if answer is None else given.count(answer) / len(given),
         )
-
-
-def _is_by_field(grammar: Grammar | None) -> bool:
-    """Whether an object is valid if each of its fields has the value of a valid one."""
-    if grammar is None:
-        return True
-    return grammar.kind == "json_schema" and json.loads(grammar.text).keys() <= _BY_FIELD
 
 
 def answer_prompt(plan: StrategyPlan, prompt: Prompt, settings: Settings, group: str | None = None) -> Answered:

@@ -186,7 +186,7 @@ def task_of_run(run: Run) -> ServedTask | None:
     result, task = run.result, run.result.task
     if result.provenance.logs and result.provenance.scoring is None:
         return None
-    return ServedTask(metric=task.metric, extract=task.extract, compare=task.compare, template=task.template)
+    return ServedTask(metric=task.metric, extract=task.extract, template=task.template)
 
 
 def limits_of_run(run: Run) -> tuple[int | None, tuple[str, ...]]:

@@ -159,7 +159,7 @@ def _reader(result: Result, place: str) -> VoteReader:
             f"{place}: its answers come from logs, and only the tool that wrote them knows how to read an answer; "
             "run `advisor select --logs ... --metric METRIC:PATTERN` again, then votes can run"
         )
-    return VoteReader(result.task.metric, result.task.extract, f"{place}: task", result.task.compare)
+    return VoteReader(result.task.metric, result.task.extract, f"{place}: task")
 
 
 def figures_to_strategy(figures: StrategyKey, place: str) -> Strategy:
@@ -260,7 +260,7 @@ def answer_reader(chosen: EnsembleSpec | StrategyPlan) -> VoteReader | None:
     task = chosen.task
     if task is None or task.metric not in VOTE_METRICS:
         return None
-    return VoteReader(task.metric, task.extract, "task", task.compare)
+    return VoteReader(task.metric, task.extract, "task")
 
 
 def plan_json(plan: StrategyPlan, folder: Path) -> str:
@@ -308,7 +308,7 @@ def read_plan(folder: Path, *, trusted: Collection[str] = (), check_files: bool 
     reader = None
     if kind.COUNTS:
         task = file.task
-        metric, extract, compare = (None, None, None) if task is None else (task.metric, task.extract, task.compare)
-        reader = VoteReader(metric, extract, f"{path}: task", compare)
+        metric, extract = (None, None) if task is None else (task.metric, task.extract)
+        reader = VoteReader(metric, extract, f"{path}: task")
     generation = file.generation
     return StrategyPlan(strategy, members, generation.max_new_tokens, generation.stop or (), file.task, reader)

@@ -92,7 +92,7 @@ def _decoding(chosen: EnsembleSpec | StrategyPlan) -> list[object]:
     if isinstance(chosen, EnsembleSpec):
         return [chosen.method, chosen.k, *([dict(chosen.options)] if chosen.options else [])]
     strategy, reader = chosen.strategy, chosen.reader
-    read = [] if reader is None else [reader.metric, reader.extract, reader.compare]
+    read = [] if reader is None else [reader.metric, reader.extract]
     return [file_json(strategy, models=()), read]
 
 

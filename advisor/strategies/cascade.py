@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.records import Profile
-from advisor.strategies.ballot import Ballot, Taken
 from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
-from advisor.strategies.vote import Vote, by_question, codes_of, winners
+from advisor.strategies.vote import Vote, codes_of, winners
 from advisor.tasks.task import Task
 from ensemble.methods.voting import NONE, Codes, count_votes
 
@@ -47,23 +46,20 @@ class Cascade(Strategy):
         for size in vote_sizes(given):
             yield cls(given.voters[:size])
 
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
-        return winners(responses, task)
+        return winners(responses)
 
     def calls(
         self,
         responses: Sequence[Profile],
-        task: Task,
-        picks: Sequence[Taken],  # noqa: ARG002
+        task: Task,  # noqa: ARG002
+        picks: Sequence[int],  # noqa: ARG002
     ) -> Floats:
         """See :meth:`Strategy.calls`."""
-        if task.compare != "fields":
-            return asked_members(codes_of(responses))
-        asked = np.array([_field_calls(answers) for answers in by_question(responses)], dtype=np.intp)
-        return (np.arange(len(responses))[:, None] < asked).astype(np.float64)
+        return asked_members(codes_of(responses))
 
-    async def ask(self, calls: PromptCalls) -> Taken:
+    async def ask(self, calls: PromptCalls) -> int:
         """See :meth:`Strategy.ask`."""
         return await ask_until_decided(calls, len(self.members))
 
@@ -87,8 +83,8 @@ class Cascade(Strategy):
         return ", then ".join(names)
 
 
-async def ask_until_decided(calls: PromptCalls, members: int, weights: Sequence[float] | None = None) -> Taken:
-    """Ask members in their order until the rest cannot change the vote; what wins, see :meth:`Strategy.ask`.
+async def ask_until_decided(calls: PromptCalls, members: int, weights: Sequence[float] | None = None) -> int:
+    """Ask members in their order until the rest cannot change the vote; the number of the call that wins.
 
     Args:
         calls: Asks the members.
@@ -100,7 +96,7 @@ async def ask_until_decided(calls: PromptCalls, members: int, weights: Sequence[
         await calls.one(asked, calls.settings)
         asked += 1
         # The function of the evaluation, so that a cascade stops where it stopped there.
-        if is_settled(calls.ballot(), members - asked, weights):
+        if is_decided(calls.codes(), members - asked, weights)[0]:
             break
     return calls.winner(None if weights is None else weights[:asked])
 
@@ -127,18 +123,6 @@ def is_decided(codes: Codes, left: int, weights: Sequence[float] | None = None) 
     # An answer that no model gave so far wins only with more votes than the winner has.
     decided: NDArray[np.bool_] = ~beats.any(axis=0) & (more <= np.where(np.isfinite(most), most, 0) - slack)
     return decided
-
-
-def is_settled(ballot: Ballot, left: int, weights: Sequence[float] | None = None) -> bool:
-    """Whether the rest of the models cannot change what a ballot takes; with fields, none of them."""
-    decided = is_decided(ballot.codes, left, weights)
-    return bool(decided[0] and (decided.all() or not ballot.is_object))
-
-
-def _field_calls(answers: Sequence[str | None]) -> int:
-    """The number of models that a cascade asks where each field is voted on."""
-    models = len(answers)
-    return next((n for n in range(1, models) if is_settled(Ballot(answers[:n], by_field=True), models - n)), models)
 
 
 def cascade_calls(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.intp]:

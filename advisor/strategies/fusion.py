@@ -19,7 +19,6 @@ import numpy as np
 from pydantic import Field
 
 from advisor.records import Profile, join
-from advisor.strategies.ballot import Taken
 from advisor.strategies.self_consistency import Draws, drawn
 from advisor.strategies.strategy import MOST_MEMBERS, Strategy, TrainingData
 from advisor.tasks.data_files import Record
@@ -131,7 +130,7 @@ class Fusion(Strategy):
         self,
         responses: Sequence[Profile],  # noqa: ARG002
         task: Task,
-        picks: Sequence[Taken],  # noqa: ARG002
+        picks: Sequence[int],  # noqa: ARG002
     ) -> Floats:
         """See :meth:`Strategy.calls`; the same for each question."""
         each = [self.draws * self.rounds * (name in self.panel) + (name == self.writer) for name in self.members]

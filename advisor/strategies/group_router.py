@@ -13,7 +13,6 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from advisor.records import Profile, join
 from advisor.statistics import Floats, scores
-from advisor.strategies.ballot import Taken
 from advisor.strategies.strategy import Strategy, TrainingData
 from advisor.tasks.task import Task
 from ensemble.common.schema import Exact, wrong
@@ -104,7 +103,7 @@ class GroupRouter(Strategy):
         self,
         responses: Sequence[Profile],  # noqa: ARG002
         task: Task,  # noqa: ARG002
-        picks: Sequence[Taken],
+        picks: Sequence[int],
     ) -> Floats:
         """See :meth:`Strategy.calls`."""
         asked: Floats = (np.array(picks) == np.arange(len(self.members))[:, None]).astype(np.float64)

@@ -24,7 +24,6 @@ from threadpoolctl import threadpool_limits
 
 from advisor.records import Profile
 from advisor.statistics import Floats, folds_of, scores
-from advisor.strategies.ballot import Taken
 from advisor.strategies.cascade import ask_until_decided, asked_members
 from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
 from advisor.strategies.vote import codes_of, winners
@@ -70,8 +69,6 @@ class LearnedVote(Strategy):
         """See :meth:`Strategy.learn`."""
         if not given.can_vote or not given.voters or len(given.questions.profiles) < FEWEST_VOTERS:
             return
-        if given.questions.task.compare == "fields":
-            return  # the weights are learned from whole answers
         plain = given.voters if len(given.voters) >= FEWEST_VOTERS else given.voters[:1]
         # The sort is stable: of equally good ones the first one. The voters must be among them.
         ranked = sorted(given.questions.profiles, key=lambda name: -round(given.questions.profiles[name].accuracy, 9))
@@ -100,20 +97,20 @@ class LearnedVote(Strategy):
         count = len(self.members)
         return None if len(self.weights) == count else ("weights", f"{count} numbers from 0 to {_LARGEST_IN_FILE:g}")
 
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
-        return winners(responses, task, self.weights)
+        return winners(responses, self.weights)
 
     def calls(
         self,
         responses: Sequence[Profile],
         task: Task,  # noqa: ARG002
-        picks: Sequence[Taken],  # noqa: ARG002
+        picks: Sequence[int],  # noqa: ARG002
     ) -> Floats:
         """See :meth:`Strategy.calls`."""
         return asked_members(codes_of(responses), self.weights)
 
-    async def ask(self, calls: PromptCalls) -> Taken:
+    async def ask(self, calls: PromptCalls) -> int:
         """See :meth:`Strategy.ask`."""
         return await ask_until_decided(calls, len(self.members), self.weights)
 

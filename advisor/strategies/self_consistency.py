@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from advisor.records import Profile
-from advisor.strategies.ballot import Taken
 from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
 from advisor.strategies.vote import winners
 from advisor.tasks.task import Task
@@ -57,11 +56,11 @@ class SelfConsistency(Strategy):
         if given.can_vote and draws >= FEWEST_VOTERS:
             yield cls((given.best,), draws)
 
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
-        return winners(responses, task)
+        return winners(responses)
 
-    async def ask(self, calls: PromptCalls) -> Taken:
+    async def ask(self, calls: PromptCalls) -> int:
         """Draw with the temperature of the evaluation, if that of the request is 0."""
         await calls.together([(0, drawn(calls.settings, number)) for number in range(self.draws)])
         return calls.winner()

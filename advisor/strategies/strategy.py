@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from advisor.records import Answer, Cost, Profile, join
-from advisor.strategies.ballot import Taken
-from advisor.tasks.task import Example, Score, Task
+from advisor.records import Cost, Profile, join
+from advisor.tasks.task import Task
 from ensemble.common.text import counted, in_words
 from ensemble.models.spec import Price
 
@@ -114,8 +113,8 @@ class Strategy(ABC):
     # Apply to stored answers
 
     @abstractmethod
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
-        """For each question, the place in `responses` of the one that it takes, or the answer that it joins of several.
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:
+        """For each question, the place in `responses` of the one that it takes.
 
         Args:
             responses: The answers of each member; with several draws, those of each draw.
@@ -129,7 +128,7 @@ class Strategy(ABC):
         self,
         responses: Sequence[Profile],  # noqa: ARG002
         task: Task,  # noqa: ARG002
-        picks: Sequence[Taken],
+        picks: Sequence[int],
     ) -> Floats:
         """How often each question asks each member.
 
@@ -145,13 +144,13 @@ class Strategy(ABC):
 
     def apply(self, responses: Sequence[Profile], task: Task) -> Profile:
         """Its answers; see :meth:`picks`."""
-        return picked_answers(self.name, responses, self.picks(responses, task), task)
+        return picked_answers(self.name, responses, self.picks(responses, task))
 
     # Ask models
 
     @abstractmethod
-    async def ask(self, calls: PromptCalls) -> Taken:
-        """Ask the members a prompt; the number of the call whose response is taken, or an answer joined of several.
+    async def ask(self, calls: PromptCalls) -> int:
+        """Ask the members a prompt; the number of the call whose response is taken.
 
         If that call failed, the first one that did not is taken in its place.
         """
@@ -250,27 +249,9 @@ class TrainingData:
         return [self.questions.profiles[name] for name in names]
 
 
-def picked_answers(name: str, responses: Sequence[Profile], picks: Sequence[Taken], task: Task) -> Profile:
-    """The answers of a strategy.
-
-    Args:
-        name: The name of the strategy.
-        responses: The responses: those of its members, or of each draw.
-        picks: For each question, the place in `responses` of the one that is taken, or an answer, which is scored.
-        task: The questions.
-    """
-    answers = (
-        written_answer(task.examples[n], pick, task.score(task.examples[n], pick))
-        if isinstance(pick, str)
-        else responses[pick].answers[n]
-        for n, pick in enumerate(picks)
-    )
-    return Profile(name, tuple(answers))
-
-
-def written_answer(example: Example, text: str, score: Score) -> Answer:
-    """The answer to a question that a strategy or a method wrote itself."""
-    return Answer(example.id, text, score.extracted, score.value, "unknown", group=example.group, problem=score.problem)
+def picked_answers(name: str, responses: Sequence[Profile], picks: Sequence[int]) -> Profile:
+    """The answers of a strategy: for each question, those of the response that it picks."""
+    return Profile(name, tuple(responses[pick].answers[n] for n, pick in enumerate(picks)))
 
 
 def vote_sizes(given: TrainingData) -> list[int]:

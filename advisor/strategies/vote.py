@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from advisor.records import Profile
-from advisor.strategies.ballot import Ballot, Taken
 from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
 from advisor.tasks.task import Task
 from ensemble.methods.voting import Codes, answer_codes, vote
@@ -34,11 +33,11 @@ class Vote(Strategy):
         for size in vote_sizes(given):
             yield cls(given.voters[:size])
 
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[Taken]:
+    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
         """See :meth:`Strategy.picks`."""
-        return winners(responses, task)
+        return winners(responses)
 
-    async def ask(self, calls: PromptCalls) -> Taken:
+    async def ask(self, calls: PromptCalls) -> int:
         """See :meth:`Strategy.ask`."""
         await calls.together([(member, calls.settings) for member in range(len(self.members))])
         return calls.winner()
@@ -61,15 +60,7 @@ def codes_of(profiles: Sequence[Profile]) -> Codes:
     return answer_codes([[answer.extracted for answer in profile.answers] for profile in profiles])
 
 
-def winners(responses: Sequence[Profile], task: Task, weights: Sequence[float] | None = None) -> Sequence[Taken]:
-    """What a vote takes, for each question; see :meth:`Ballot.taken`."""
-    if task.compare == "fields":
-        return [Ballot(answers, by_field=True).taken(weights) for answers in by_question(responses)]
+def winners(responses: Sequence[Profile], weights: Sequence[float] | None = None) -> Sequence[int]:
+    """The place of the response that a vote takes, for each question; see :func:`ensemble.methods.voting.vote`."""
     places: list[int] = vote(codes_of(responses), weights).tolist()
     return places
-
-
-def by_question(responses: Sequence[Profile]) -> Iterator[list[str | None]]:
-    """The answers to each question."""
-    for given in zip(*(profile.answers for profile in responses), strict=True):
-        yield [answer.extracted for answer in given]

@@ -6,11 +6,8 @@ this project, and the pattern is compiled in a child process first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from advisor.strategies.ballot import Ballot
 from advisor.tasks.metrics import get_metric
-from advisor.tasks.task import FIELD_METRICS, MAX_RESPONSE, Compare, Task, read_answer
+from advisor.tasks.task import MAX_RESPONSE, Task, read_answer
 from advisor.tasks.templates import check_pattern
 from ensemble.errors import InputError
 
@@ -35,13 +32,12 @@ class VoteReader:
         metric: The name of the task's metric.
         extract: The task's ``extract``; None if the metric reads the whole response.
         place: The file and its object, for messages.
-        compare: The task's ``compare``.
 
     Raises:
         InputError: The metric cannot read an answer without a reference, or the pattern cannot be used.
     """
 
-    def __init__(self, metric: object, extract: object, place: str, compare: Compare | None = None) -> None:
+    def __init__(self, metric: object, extract: object, place: str) -> None:
         if not isinstance(metric, str) or metric not in VOTE_METRICS:
             shown = f"{metric[:60]!r}" if isinstance(metric, str) else "not a name"
             raise InputError(
@@ -56,15 +52,7 @@ class VoteReader:
                 )
             if (problem := check_pattern(extract)) is not None:
                 raise InputError(f"{place}: extract cannot be used ({problem}); run `advisor select` again")
-        if compare is not None and metric not in FIELD_METRICS:
-            raise InputError(
-                f"{place}: compare goes with metric {' or '.join(FIELD_METRICS)}; run `advisor select` again"
-            )
-        self.metric, self.extract, self.compare = metric, extract, compare
-
-    def ballot(self, answers: Sequence[str | None]) -> Ballot:
-        """The votes that answers are."""
-        return Ballot(answers, by_field=self.compare == "fields")
+        self.metric, self.extract = metric, extract
 
     def problem(self, text: str) -> str | None:
         """Why a response has no answer, where JSON was looked for."""

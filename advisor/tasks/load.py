@@ -133,7 +133,6 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         allow_code_execution=allow_code_execution,
         rubric=definition.rubric,
         template=template,
-        compare=definition.compare,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, PlainValidator, Tag, WithJsonSchema
 
-from advisor.tasks.task import Compare, Mode, Scoring
+from advisor.tasks.task import Mode, Scoring
 from ensemble.common.schema import Flag, Schema, must, wrong
 
 _MOST = 10**9  # of every count; a number of thousands of digits cannot even be printed
@@ -166,8 +166,6 @@ class TaskFile(Form):
     """Renders the accepted texts; only a judge and ``advisor label`` can do without."""
     metric: Text
     """How a response is scored."""
-    compare: Compare | None = None
-    """``fields``: votes are for each field of JSON objects, with ``metric: json`` or ``json_fields``."""
     decimal: Literal[".", ","] | None = None
     """The decimal mark of references and responses, with ``metric: number``."""
     summary: Text | None = None

@@ -37,11 +37,6 @@ way for MMLU), or of their texts for each character (lm-eval's ``acc_norm``)."""
 SCORINGS: tuple[str, ...] = get_args(Scoring)
 
 
-Compare = Literal["fields"]
-"""What votes compare, if not whole answers: each field of answers that are JSON objects."""
-FIELD_METRICS = ("json", "json_fields")
-"""The metrics whose answers have fields."""
-
 JUDGE = "judge"
 """The metric of tasks whose responses another model grades or compares."""
 Mode = Literal["single", "pairwise"]
@@ -214,7 +209,6 @@ class Task:
         seed: Seed of every draw.
         extract: What picks the answer out of a response: ``json``, ``tool_call`` or a regular expression; None gives
             the metric the whole response.
-        compare: See :data:`Compare`; None for whole answers.
         notes: What was left out of the data and why, one sentence each.
         fingerprint: SHA-256 of the definition, the split and every id, prompt, choice and reference.
         signature: How numbers on this task are made.
@@ -244,7 +238,6 @@ class Task:
     allow_code_execution: bool = False
     rubric: Rubric | None = None
     template: PromptTemplate | None = None
-    compare: Compare | None = None
 
     def continuations(self, example: Example) -> list[str]:
         """The texts after a question of a choice task whose log-probabilities decide, one for each option."""

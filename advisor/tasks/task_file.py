@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, cast
 from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
-from advisor.tasks.task import FIELD_METRICS, JUDGE, Compare, Rubric, Scoring
+from advisor.tasks.task import JUDGE, Rubric, Scoring
 from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
@@ -87,7 +87,6 @@ class TaskDefinition:
         reference: Render the accepted texts; a template whose value is a list gives several.
         choices: Render the options of a choice task; empty for others.
         metric: Name of the metric.
-        compare: See :data:`advisor.tasks.task.Compare`; None for whole answers.
         scoring: What decides between the options of a choice task.
         instructions: Renders the text before the shots; None for none.
         group: Renders the part of the task that a question belongs to.
@@ -116,7 +115,6 @@ class TaskDefinition:
     reference: tuple[Template, ...]
     choices: tuple[Template, ...]
     metric: str
-    compare: Compare | None
     scoring: Scoring
     instructions: Template | None
     group: Template | None
@@ -243,7 +241,6 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
         choices=texts.templates("choices", file.choices),
         # Another metric, so that votes and run folders need only its name.
         metric="number_comma" if file.decimal == "," else file.metric,
-        compare=file.compare,
         scoring=file.scoring or "texts",
         instructions=texts.optional("instructions", file.instructions),
         group=texts.optional("group", file.group),
@@ -275,8 +272,6 @@ def _check_together(file: TaskFile, texts: Texts, *, needs_reference: bool) -> N
         raise texts.error("choices", "and `metric: choice` go together; give both or neither")
     if file.decimal is not None and file.metric != "number":
         raise texts.error("decimal", "goes with `metric: number`; leave it out")
-    if file.compare is not None and file.metric not in FIELD_METRICS:
-        raise texts.error("compare", f"goes with `metric: {'` or `'.join(FIELD_METRICS)}`; leave it out")
     if file.scoring is not None and file.metric != "choice":
         raise texts.error("scoring", "goes with `metric: choice`; leave it out")
     # An encoder reads one source, and options are no response that a second turn could be about.

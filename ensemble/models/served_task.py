@@ -6,7 +6,7 @@ rendered: that is up to the programs that run an ensemble.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -46,7 +46,5 @@ class ServedTask(Schema, extra="forbid"):
     """the name of its metric"""
     extract: Exact | None = None
     """what finds the answer in a response: `json`, `tool_call`, or a regular expression; null for the whole response"""
-    compare: Literal["fields"] | None = None
-    """`fields` if votes are for each field of JSON objects; null for whole answers"""
     template: PromptTemplate | None = None
     """how its prompts are made; null where prompts are sent as they are"""

@@ -74,7 +74,6 @@
     const joint = example.responses.find((response) => response.by === null);
     const base = joint || example.responses[0];
     const answers = make("div", "answers", ...example.responses.map((response) => answer(response, base, response.by !== null && response.by === example.taken)));
-    if (example.joined) answers.append(answer(example.joined, base, true, "Fields of several models"));
     const link = Object.assign(make("a", "", "Link to this example"), { href: `#example=${encodeURIComponent(example.id)}` });
     const texts = example.responses.filter((response) => response.text !== undefined);
     const note = texts.length > 1 && base.text !== undefined ? `Marked: the differences from ${joint ? "the ensemble’s" : "the first"} response.` : "";

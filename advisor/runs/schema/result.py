@@ -65,8 +65,6 @@ class TaskInfo(Schema):
     """the token limit of a response; null for responses of logs"""
     extract: Exact | None = None
     """what finds the answer in a response: `json`, `tool_call`, or a regular expression"""
-    compare: Literal["fields"] | None = None
-    """`fields` if votes are for each field of JSON objects; null for whole answers"""
     template: PromptTemplate | None = None
     """how a question becomes a prompt; null for logs and for tasks of lm-eval"""
     notes: tuple[Line, ...] = ()
@@ -519,8 +517,6 @@ class ScoringSource(Schema):
     """the metric"""
     extract: Exact | None = None
     """what finds the answer in a response: `json`, `tool_call`, or a regular expression"""
-    compare: Literal["fields"] | None = None
-    """`fields` if votes are for each field of JSON objects; null for whole answers"""
 
 
 class Loads(Schema):

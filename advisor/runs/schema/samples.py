@@ -99,8 +99,8 @@ class EnsembleResponse(SampleResponse):
 class RecommendedAnswer(SparseSchema):
     """What the recommended strategy answers, where it takes one of several responses or writes one from them."""
 
-    model: Line | None
-    """whose response it takes, or who writes it; null for an answer that joins the fields of several"""
+    model: Line
+    """whose response it takes, or who writes it"""
     text: Prose | None = None
     """the response of a fusion; absent where it is one of `responses`"""
     draw: Count = 0
