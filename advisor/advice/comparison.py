@@ -66,8 +66,8 @@ class StrategyResult:
 
     Attributes:
         strategy: The strategy, as all questions teach it.
-        profile: Its answers to the held-out questions. Of weights and routers, which learn these questions, those that
-            other questions taught.
+        profile: Its answers to the held-out questions. Of a strategy that learns from these questions, those
+            that other questions taught.
         takes: For each question the model whose response it takes, and the number of the response among the model's
             draws; empty for a strategy that writes new texts.
         accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.

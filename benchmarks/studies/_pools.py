@@ -42,7 +42,7 @@ SIZES = (4, 8)
 LARGE_SIZES = (10, 14)
 _HELD_OUT = 300
 _JUDGED = 2000
-"""Questions that judge the strategies with routers, which take long to ask."""
+"""Questions that judge the learned strategies."""
 ANY = 10**6
 _NO_LENGTH = Limits(max_length_ratio=sys.float_info.max)
 

@@ -284,7 +284,7 @@ def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
         for sub in sub_pools(pool, 2 if quick else count, seed=3) if enough else ():
             order = np.concatenate([sub.dev, sub.rest])
             half, places, judge = labels // 2, order[:labels], order[labels:][:JUDGED]
-            splits = [_no_texts(sub.answered(*each)) for each in (("dev", places[:half]), ("held_out", places[half:]))]
+            splits = [sub.answered(*each) for each in (("dev", places[:half]), ("held_out", places[half:]))]
             judged = sub.answered("held_out", judge)
             compared = compare_strategies(splits[0], splits[1], can_vote=True)
             tested = compared.results
@@ -326,12 +326,6 @@ def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
     yield Figure(
         "interval_coverage_recommended", float(np.mean(covered)), min(covered), max(covered), "0.87 to 0.95", note
     )
-
-
-def _no_texts(split: AnsweredSplit) -> AnsweredSplit:
-    """A split without prompts, so that no router by text is learned: that takes most of the time."""
-    examples = tuple(replace(each, prompt="") for each in split.task.examples)
-    return replace(split, task=replace(split.task, examples=examples))
 
 
 def _holds(points: float, error: float, truth: float, own: float) -> float:
