@@ -266,7 +266,7 @@ def test_a_server_that_a_run_folder_names_is_asked_only_with_consent(place: Plac
     assert f"{name} is behind the server" in line and "--allow-server" in line
     assert raw.asked == []
     ran = place.advisor("run", "run", QUESTION, "--allow-server", raw.url)
-    assert (ran.status, ran.out) == (0, "The answer is 17.\n")
+    assert (ran.status, ran.out) == (0, " The answer is 17.\n")
     assert raw.questions == [PROMPT]
 
 
@@ -437,7 +437,7 @@ def test_an_exported_strategy_names_servers_that_need_consent(place: Place, run:
     assert raw.asked == []
     assert f"{name} is behind the server" in place.advisor("run", "out", QUESTION).line
     ran = place.advisor("run", "out", QUESTION, "--allow-server", raw.url)
-    assert (ran.status, ran.out) == (0, "The answer is 17.\n")
+    assert (ran.status, ran.out) == (0, " The answer is 17.\n")
     pushed = place.advisor("export", "run", "out", "--push", "org/x")
     assert (pushed.status, pushed.out) == (2, "")
 
