@@ -174,7 +174,7 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_decodes(self.method)
-        check_weights(self.weights, len(self.candidates), self.dev)
+        check_weights(self.weights, len(self.candidates))
         _check_think(self)
         _check_judges(self)
 

@@ -242,7 +242,6 @@ def _standing(model: str, samples: list[dict[str, Any]]) -> dict[str, Any]:
         "tokens_per_second": 1834.2 if model != "steps-bytes" else 1720.9,
         "seconds_total": 4.31 if model != "steps-bytes" else 11.87,
         "peak_memory": 640_000_000 + len(model),
-        "ece": 0.0625,
         "groups": {"two steps": {"n": 120, "accuracy": 81.5}, "three steps": {"n": 180, "accuracy": 70}},
     }
 
@@ -291,7 +290,6 @@ def _failed() -> dict[str, Any]:
         "tokens_per_second": None,
         "seconds_total": None,
         "peak_memory": None,
-        "ece": None,
         "groups": None,
     }
 

@@ -236,7 +236,6 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
                 "mean_length": 12.0,
                 "accuracy_macro": 88.0,
                 "truncated": 1,
-                "ece": None,
                 "status": status[n],
                 "reason": f"reason {n}",
                 "close_call": None,

@@ -19,10 +19,10 @@ from test_votes import Told, slow_vote
 from advisor.records import Answer, Profile
 from advisor.running.asking import Answerer
 from advisor.running.strategy_to_run import StrategyPlan
-from advisor.strategies.cascade import cascade_calls
 from advisor.strategies.learned_vote import LearnedVote, _choices_of, _fit, _loss_of
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.strategy import AnsweredSplit, TrainingData
+from advisor.strategies.vote import cascade_calls
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError

@@ -11,7 +11,7 @@ import pytest
 
 from advisor.choose.rules import fitting_voters
 from advisor.records import Limits
-from advisor.strategies.cascade import cascade_calls
+from advisor.strategies.vote import cascade_calls
 from benchmarks.studies import pools
 from benchmarks.studies._pools import NAMES, POOLS, RealPool, read_pool, sub_pools
 

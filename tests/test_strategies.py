@@ -24,13 +24,12 @@ from advisor.choose.rules import fitting_voters
 from advisor.jobs.result_json import Outcome, result_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
 from advisor.statistics import holm, scores
-from advisor.strategies.cascade import Cascade
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.group_router import GroupRouter
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import AnsweredSplit, Strategy
-from advisor.strategies.vote import Vote
+from advisor.strategies.vote import Cascade, Vote
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.common.schema import written

@@ -20,9 +20,8 @@ from advisor.response_cache import Response
 from advisor.running.asking import Answerer
 from advisor.running.strategy_to_run import StrategyPlan
 from advisor.strategies import kinds
-from advisor.strategies.cascade import cascade_calls, is_decided
 from advisor.strategies.strategy import AnsweredSplit, TrainingData
-from advisor.strategies.vote import codes_of
+from advisor.strategies.vote import cascade_calls, codes_of, is_decided
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.decode.settings import Settings
 from ensemble.methods import get_module

@@ -151,12 +151,10 @@ def selected(place: Place, weights: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["accuracy", "ece"])
-def test_weights_follow_from_the_dev_questions(chosen: Place, kind: str) -> None:
-    found = selected(chosen, kind)
-    own = {each["model"]: each for each in found["candidates"]}
-    errors = [own[name]["ece"] if kind == "ece" else 0 for name in found["selected"]]
-    expected = [max(0, own[name]["accuracy"] / 100 - e) for name, e in zip(found["selected"], errors, strict=True)]
+def test_weights_follow_from_the_dev_questions(chosen: Place) -> None:
+    found = selected(chosen, "accuracy")
+    own = {each["model"]: each["accuracy"] for each in found["candidates"]}
+    expected = [own[name] / 100 for name in found["selected"]]
     assert len(expected) == 3
     assert found["ensemble"]["weights"] == pytest.approx(expected, abs=1e-12)
 
@@ -237,10 +235,9 @@ def test_evaluate_weighs_the_members_and_leaves_out_what_takes_no_weights(chosen
     ("weights", "message"),
     [
         ("1,2", "--weights 1,2: 2 numbers for 3 models; give one for each"),
-        ("best", "--weights best: give equal, accuracy, ece, perplexity, or numbers such as 2,1,1"),
+        ("best", "--weights best: give equal, accuracy, perplexity, or numbers such as 2,1,1"),
         ("1,-1,1", "--weights 1,-1,1: each number must be 0 or more, and one of them above 0"),
         ("0,0,0", "--weights 0,0,0: each number must be 0 or more, and one of them above 0"),
-        ("ece", "--weights ece: sums does not choose by the probability of options; use accuracy"),
     ],
 )
 def test_other_weights_are_refused(place: Place, models: Path, weights: str, message: str) -> None:

@@ -27,7 +27,7 @@ PASSED_ON = {
 
 def lm_eval(context: typer.Context) -> None:
     """Run lm-eval with the ensemble as a model (--model unite); all arguments are those of lm-eval."""
-    arguments = [argument for argument in context.args if argument != "--debug"]
+    arguments = list(context.args)
     if not arguments or arguments in (["--help"], ["-h"]):
         print(ABOUT)
         arguments = ["--help"]

@@ -23,7 +23,7 @@ from advisor.jobs.session import open_session, with_devices, with_task_of
 from advisor.judge.prompts import name_of_set
 from advisor.options.finished_run import EvaluateOptions
 from advisor.options.shared import split_names
-from advisor.pool.weights import FROM_DEV
+from advisor.pool.weights import ACCURACY
 from advisor.progress import Progress
 from advisor.records import Limits, Profile
 from advisor.running.models_to_run import candidates_of_run, check_servers, entries_as, judges_beside
@@ -115,7 +115,7 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
     judges = judges_beside(run, options, evaluated)
     dev = evaluated
     # Without such weights a missing dev split must not end the command.
-    if weights in FROM_DEV:
+    if weights == ACCURACY:
         dev = load_split(options, "dev", seed)
         check_disjoint(evaluated, dev, f"the dev ones that --weights {weights} are from", "give numbers")
     return RunConfig(

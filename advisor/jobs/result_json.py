@@ -22,7 +22,7 @@ from advisor.advice.sequential import Look
 from advisor.advice.verdict import Advice, Margin
 from advisor.compare.pairs import Pair
 from advisor.jobs.held_out import Verified
-from advisor.profile.calibration import accuracy_by_bytes, calibration_error
+from advisor.profile.calibration import accuracy_by_bytes
 from advisor.records import CONFIDENCE, Answer, Cost, Decision, Limits, Profile, Selection, Standing
 from advisor.runs.schema.figures import SCHEMA_VERSION, GroupAccuracy, JudgeSection
 from advisor.runs.schema.result import (
@@ -239,8 +239,6 @@ def _details(profile: Profile | None, task: Task | None) -> dict[str, Any]:
     groups = _groups(profile) or {}
     return {
         "accuracy_bytes": accuracy_by_bytes(profile, task),
-        # Log-probabilities for each character are no probabilities, so they have no confidence.
-        "ece": None if task.scoring == "normalised" else calibration_error(profile),
         # ``accuracy`` is the mean over the questions (micro average); this is the mean over the groups (macro average).
         "accuracy_macro": sum(part.accuracy or 0.0 for part in groups.values()) / len(groups) if groups else None,
         **corpus_figures(profile, task),

@@ -242,7 +242,7 @@ class WeightOptions(Options, panel="Decoding"):
     k: int = option(10, "Candidate tokens of each member in a step.", within=Range(least=1), **VERIFIED)
     weights: str = option(
         "equal",
-        "The members' weights: equal, accuracy or ece (from the dev questions), perplexity (of each prompt), or "
+        "The members' weights: equal, accuracy (on dev), perplexity (of each prompt), or "
         "a number for each model of the pool or the set: 2,1,1.",
         **VERIFIED,
     )

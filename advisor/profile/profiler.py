@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.fingerprint import identify, model_of
 from advisor.pool.resources import device_of
-from advisor.pool.weights import EQUAL, FROM_DEV, PERPLEXITY, read_numbers, weights_from_dev
+from advisor.pool.weights import ACCURACY, EQUAL, PERPLEXITY, read_numbers, weights_from_dev
 from advisor.profile.asked_model import ServerModel
-from advisor.profile.calibration import calibration_error
 from advisor.profile.generate import answers
 from advisor.profile.job import Job, next_turns, profile_in_turns, stored_texts
 from advisor.profile.loaded_models import ALONE, JobRunner, LocalJobRunner
@@ -257,7 +256,7 @@ class Profiler:
             return None
         if kind == PERPLEXITY:
             return PERPLEXITY
-        if kind not in FROM_DEV:
+        if kind != ACCURACY:
             numbers = dict(zip(self._candidates, read_numbers(kind), strict=True))
             return tuple(numbers[name] for name in names)
         if missing := [name for name in names if name not in self._on_dev]:
@@ -267,10 +266,8 @@ class Profiler:
             if name not in self._on_dev:
                 raise MemberError(self.failures[name], of=name)
         profiles = [self._on_dev[name] for name in names]
-        # A model without a likelihood has failed on all questions, and its accuracy is 0.
-        errors = [(calibration_error(profile) or 0.0) if kind == "ece" else 0.0 for profile in profiles]
         try:
-            return weights_from_dev(kind, [profile.accuracy for profile in profiles], errors)
+            return weights_from_dev([profile.accuracy for profile in profiles])
         except InputError as error:
             # Of this set alone: another one may have weights.
             raise MemberError(error.reason, of=error.of) from error

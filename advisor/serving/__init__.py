@@ -2,7 +2,7 @@
 
 A request passes through these modules:
 
-- ``app``: the endpoints; ``middleware`` checks the host, the API key and the body's size before them;
+- ``app``: the endpoints; ``server.RequestMiddleware`` checks the host, the API key and the body's size before them;
 - ``protocol``: checks the body and makes a :class:`~advisor.serving.request.GenerationRequest` of it, which goes to the
   decoder and carries the texts back; ``errors`` has what a client is told otherwise;
 - ``engine``: the thread that tokenizes prompts, and the one that runs the decoder; all requests share its batch;

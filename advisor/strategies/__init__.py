@@ -21,7 +21,7 @@ from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import Strategy
 
 USUAL = "cascade"
-"""The strategy that is the best choice most often on real pools (docs/pools.md). With all voters as its members it is
+"""The strategy that is the best choice most often on real pools (docs/pools.md). With all voters as its members it
 has most of the accepted error probability of the tests, and is recommended unless another one is clearly better."""
 
 

@@ -24,9 +24,8 @@ from threadpoolctl import threadpool_limits
 
 from advisor.records import Profile
 from advisor.statistics import Floats, folds_of, scores
-from advisor.strategies.cascade import ask_until_decided, asked_members
 from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
-from advisor.strategies.vote import codes_of, winners
+from advisor.strategies.vote import ask_until_decided, asked_members, codes_of, winners
 from advisor.tasks.task import Task, clusters_of
 from ensemble.methods.voting import NONE, Codes, vote
 

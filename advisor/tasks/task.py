@@ -18,7 +18,7 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from advisor.tasks import metrics
 from advisor.tasks.templates import find_answer
@@ -34,14 +34,12 @@ MAX_RESPONSE = 100_000
 Scoring = Literal["texts", "letters", "normalised"]
 """What decides between options: the log-probability of their texts (lm-eval's ``acc``), of their letters (the papers'
 way for MMLU), or of their texts for each character (lm-eval's ``acc_norm``)."""
-SCORINGS: tuple[str, ...] = get_args(Scoring)
 
 
 JUDGE = "judge"
 """The metric of tasks whose responses another model grades or compares."""
 Mode = Literal["single", "pairwise"]
 """Whether a judge grades each response, or says which of two is better."""
-MODES: tuple[str, ...] = get_args(Mode)
 VERDICTS = ("text", "likelihood")
 """How a judge gives its verdict: it writes a text, or the probabilities of the possible verdicts are computed."""
 

@@ -47,14 +47,13 @@ from ensemble.models.pool_line import saved_address
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
 
-# Only some tasks have these: a mean over groups needs groups, and calibration needs choices.
+# Only some tasks have these: a mean over groups needs groups.
 _DETAILS = {
     "mean_length": ("length", ".0f"),
     "mean_tokens": ("tokens", ".0f"),
     "accuracy_macro": ("macro", ".1f"),
     "corpus_score": ("corpus", ".1f"),
     "truncated": ("cut off", "d"),
-    "ece": ("ECE", ".3f"),
 }
 _MARKS = {"primary": "bold green", "selected": "green", "rejected": "yellow", "failed": "red"}
 _REASONS = 5  # of rejected candidates, and of failed ones; the report has all

@@ -19,9 +19,8 @@ from advisor.choose.rules import fitting_voters, select
 from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
 from advisor.records import Limits, Profile
 from advisor.statistics import Floats, scores
-from advisor.strategies.cascade import cascade_calls
 from advisor.strategies.strategy import AnsweredSplit
-from advisor.strategies.vote import codes_of
+from advisor.strategies.vote import cascade_calls, codes_of
 from benchmarks._measure import ROOT
 from ensemble.methods.voting import Codes, vote
 

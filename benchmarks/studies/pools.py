@@ -34,11 +34,10 @@ from advisor.choose.rules import fitting_voters, select
 from advisor.records import ALPHA, Limits, Profile
 from advisor.statistics import resampled_means, scores, z_value
 from advisor.strategies import largest_usual, usual
-from advisor.strategies.cascade import Cascade
 from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData
-from advisor.strategies.vote import Vote
+from advisor.strategies.vote import Cascade, Vote
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks.studies._pools import (
     ANSWERED,

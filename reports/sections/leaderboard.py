@@ -20,7 +20,6 @@ def values(report: ReportData) -> dict[str, Any]:
         "truncated": any(candidate.truncated for candidate in result.candidates),
         "errors": any(candidate.errors for candidate in result.candidates),
         "tokens_per_second": any(candidate.tokens_per_second is not None for candidate in result.candidates),
-        "ece": any(candidate.ece is not None for candidate in result.candidates),
     }
     return {
         "bars": _bars(result),

@@ -139,8 +139,6 @@ class Measured(Scored):
     """questions without a response"""
     accuracy_bytes: Points = None
     """in choice tasks: accuracy with likelihoods divided by bytes"""
-    ece: Figure = None
-    """in choice tasks: the expected calibration error, 0 to 1"""
     accuracy_macro: Points = None
     """mean over the groups of the task; null if the questions have only one group"""
     groups: dict[Line, GroupAccuracy] | None = None

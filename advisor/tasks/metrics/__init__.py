@@ -10,8 +10,8 @@ A metric that reads JSON also has ``read(text)``, which gives the canonical form
 that says where a text is broken. Its name is then in READERS, and ``extract`` in a task file may name it, too.
 
 A metric that runs code which a model wrote also needs ``EXECUTING``, an object with the same members: it is used if the
-user allows code to run, and ``METRIC.score`` raises InputError. `exact_match.py` is a short example; `_normal.py` is
-shared by metrics that compare texts (a name with an underscore is not a metric). Other packages add metrics by entry
+user allows code to run, and ``METRIC.score`` raises InputError. `exact_match.py` is a short example; a
+name with an underscore is not a metric, but what several share. Other packages add metrics by entry
 points; see :mod:`ensemble.plugins`.
 
 Votes, learned votes and cascades are compared only for a metric in ``VOTE_METRICS`` of

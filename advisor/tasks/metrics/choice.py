@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import string
 
-from advisor.tasks.metrics._normal import normal
+from advisor.tasks.metrics.exact_match import normal
 
 _LABEL = re.compile(r"\s*\(?([A-Za-z])\s*[).:](?=\s|\*|$)")
 _STATED = re.compile(r"(?i:answer\s*(?:is)?\s*[:=]?\s*(?:option\s+)?)[*\s]*(?:\(([A-Za-z])\)|([A-Z])\b)")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from advisor.tasks.metrics._normal import normal
+from advisor.tasks.metrics.exact_match import normal
 
 
 class Contains:
