@@ -94,7 +94,7 @@ def test_a_method_of_this_project_has_no_package() -> None:
         (None, "it is not a module with a Python file"),
         ("def make(*a): pass\n", "has no METHOD = Method("),
         ("METHOD = Method(level=LEVEL, summary='s', when='w')\n", "malformed node"),
-        ("METHOD = Method(level='word', summary='s', when='w')\n", "'word' is not one of token, byte, span, response"),
+        ("METHOD = Method(level='word', summary='s', when='w')\n", "'word' is not one of token, span, response"),
         ("METHOD = Method(level='token')\n", "missing"),
         ("METHOD = (\n", "never closed"),
     ],

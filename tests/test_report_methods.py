@@ -82,7 +82,7 @@ def test_memory_that_nobody_measured_has_no_column(tmp_path: Path, result: dict[
         ),
         (
             '{"schema_version": 2, "methods": [{"method": "a", "level": "word"}]}',
-            "evaluation.json: methods[0].level should be token, byte, span, response or control",
+            "evaluation.json: methods[0].level should be token, span, response or control",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_run_is_served_without_options(
             "--quiet",
         ]
         if models_are != "local":
-            command += ["--fusion", names[-1], "--panel", ",".join(names[:2])]
+            command += ["--fusion", f"{names[-1]} panel={','.join(names[:2])}"]
         ran = place.advisor(*command)
         assert ran.status == 0, ran.err
 

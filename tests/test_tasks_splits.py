@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from advisor.tasks import Task, load_task
@@ -48,6 +48,8 @@ def test_a_new_record_moves_no_other(pool: list[Question], seed: int) -> None:
 
 @given(POOLS, st.integers(0, 5), st.integers(0, 8))
 def test_shots_are_different_questions(pool: list[Question], seed: int, count: int) -> None:
+    # A file with exactly this number was written for them, and is taken as it is.
+    assume(len(pool) != count)
     texts = [question.text for question in draw_shots(pool, count, seed)]
     assert len(texts) == len(set(texts)) == min(count, len({question.text for question in pool}))
 
