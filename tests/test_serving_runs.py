@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["pools"]
 
 POOLS = {"local": ("alpha", "beta", "gamma"), "servers": tuple(SKIPS), "mixed": ("alpha", "ada", "bob")}
-KINDS = ("single", "set", "vote", "cascade", "router", "fusion")
+KINDS = ("single", "set", "vote", "cascade", "group_router", "fusion")
 FIRST = {"local": (), "servers": ("single", "vote"), "mixed": ("vote",)}
 """The cases of the first lane; the others start further servers."""
 
@@ -40,6 +40,8 @@ def recommend(folder: Path, kind: str, names: tuple[str, ...]) -> None:
     own: dict[str, Any] = {"strategy": "unite" if kind == "set" else kind, "members": names}
     if kind == "single":
         own["members"] = names[-1:]
+    if kind == "group_router":
+        own["routes"] = {"sums": names[1]}
     if kind == "fusion":
         own = next(each for each in result["strategies"] if each["strategy"] == "fusion")
     result["advice"]["recommendation"] |= own
