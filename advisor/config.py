@@ -118,6 +118,8 @@ class FusionLine:
                     f"--fusion: {word}: give panel=NAME,... drafts=N rounds=N prompt=FILE, each at most once"
                 )
             given[name] = split_names(value) if name == "panel" else value
+            if not given[name]:
+                raise InputError("--fusion: panel: no name is given; give candidates, or leave it out")
         for name, most in (("drafts", 100), ("rounds", 10)):
             if name in given:
                 given[name] = _number(name, given[name], most)

@@ -402,6 +402,7 @@ def test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say(place: Place, s
             "task.yaml: the template must use responses, and prompt; add what is missing",
         ),
         (("--fusion", "ada panel="), "--fusion: panel=: give panel=NAME,... drafts=N rounds=N prompt=FILE"),
+        (("--fusion", "ada panel=,"), "--fusion: panel: no name is given; give candidates, or leave it out"),
         (("--fusion", "ada bob"), "--fusion: bob: give panel=NAME,... drafts=N rounds=N prompt=FILE"),
         (("--fusion", ""), "--fusion '': give a candidate or best"),
         (("--fusion", "ada", "--no-verify"), "--fusion has no effect with --no-verify"),
