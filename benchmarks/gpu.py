@@ -136,7 +136,7 @@ def main(given: Sequence[str] | None = None) -> int:
         torch.cuda.set_device(device)
     timer = Timer(options.rounds or (1 if options.quick else 3), options.clock, device)
     figures = _measure(Run(options, timer, time.monotonic() + 60 * options.minutes))
-    name = f"gpu-{_slug(machine(device).get('device', device.type))}"
+    name = f"gpu_{_slug(machine(device).get('device', device.type))}"
     if options.json:
         tell(name, figures, options, device)
     else:
@@ -400,7 +400,7 @@ def _note(names: Sequence[str], run: Run) -> str:
 
 
 def _slug(device: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def test_gpu_runs_on_a_processor_too_and_keeps_its_result_with_the_hardware(caps
     printed = json.loads(capsys.readouterr().out)
     for name in ("step_over_topk", "plain_over_members_qwen2_llama3", "speculative_over_primary_llama2_qwen2"):
         assert printed[name] > 0, name
-    kept = json.loads((tmp_path / "gpu-cpu.json").read_text(encoding="utf-8"))
+    kept = json.loads((tmp_path / "gpu_cpu.json").read_text(encoding="utf-8"))
     assert {"processor", "cores", "memory_gib", "torch", "torch_threads"} <= set(kept["machine"])
     assert {name: figure["value"] for name, figure in kept["figures"].items()} == printed
 

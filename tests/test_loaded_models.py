@@ -90,6 +90,15 @@ def test_a_run_records_its_threads_and_changes_those_of_no_other_code(
     assert torch.get_num_threads() == before
 
 
+def test_models_run_on_the_processor_of_a_machine_with_a_gpu(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing has asked the GPU for memory then, and CUDA refuses to count it.
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    place.job(models)
+    assert place.advisor(*SELECT, "--device", "cpu", "--out", "run").status == 0
+
+
 @pytest.mark.parametrize(
     ("seconds", "count"),
     [({4: 1.0, 2: 1.0, 1: 1.0}, 1), ({4: 1.0, 2: 1.05, 1: 1.2}, 2), ({4: 1.0, 2: 1.5, 1: 1.0}, 4)],

@@ -76,7 +76,8 @@ def reset_peak_memory() -> None:
     """Start a new measurement of the peak memory."""
     import torch
 
-    for device in range(torch.cuda.device_count()):
+    # Until a model is on a GPU there is nothing to reset, and CUDA refuses to.
+    for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):
         torch.cuda.reset_peak_memory_stats(device)
     # Writing 5 resets the peak of the resident memory. It fails on other systems than Linux; see peak_memory.
     with contextlib.suppress(OSError):
