@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogOptions
-from advisor.logs.values import ScoreReader, read_meanings
 from advisor.options.finished_run import CheckOptions, CompareOptions
 from advisor.options.option import Options
 from advisor.options.select import ProfileOptions, SelectOptions
@@ -33,6 +32,7 @@ from advisor.pool.weights import check_weights
 from advisor.records import MOST_QUESTIONS, Limits
 from advisor.strategies.fusion import check_prompt
 from advisor.tables.streams import Notes
+from advisor.tables.values import ScoreReader, read_meanings
 from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError

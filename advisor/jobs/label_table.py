@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from advisor.advice.labels import Labels, OpenQuestion, Round
-from advisor.logs.values import text_of
 from advisor.progress import Progress
 from advisor.runs.schema.samples import LabelRow
 from advisor.strategies.vote_reader import VOTE_METRICS
 from advisor.tables.rows import LeftOut, Row, columns_of, rows_of
 from advisor.tables.streams import Notes
+from advisor.tables.values import text_of
 from advisor.tasks.metrics import get_metric
 from advisor.tasks.task import Task
 from ensemble.common.files import write_text

@@ -15,21 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import (
-    amount_of,
-    check_name,
-    count_of,
-    line_of,
-    no_score,
-    note_others,
-    note_unscored,
-    object_at,
-    score_of,
-    text_of,
-    texts_of,
-)
+from advisor.logs.values import amount_of, check_name, count_of, no_score, note_others, note_unscored, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines, json_object
+from advisor.tables.values import line_of, score_of, text_of, texts_of
 from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought
 

@@ -21,20 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import (
-    amount_of,
-    check_name,
-    choose_score,
-    count_of,
-    line_of,
-    note_others,
-    note_unscored,
-    object_at,
-    score_of,
-    text_of,
-)
+from advisor.logs.values import amount_of, check_name, choose_score, count_of, note_others, note_unscored, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_items, json_object
+from advisor.tables.values import line_of, score_of, text_of
 from ensemble.errors import InputError
 
 SUMMARY = "HELM: a run's folder with scenario_state.json, per_instance_stats.json and run_spec.json"

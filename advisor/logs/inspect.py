@@ -28,16 +28,13 @@ from advisor.logs.values import (
     check_name,
     choose_score,
     count_of,
-    line_of,
     note_others,
     note_unscored,
     object_at,
-    score_of,
-    text_of,
-    texts_of,
 )
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
+from advisor.tables.values import line_of, score_of, text_of, texts_of
 from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought
 

@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import check_name, count_of, no_score, note_others, note_unscored, object_at, text_of, texts_of
+from advisor.logs.values import check_name, count_of, no_score, note_others, note_unscored, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines, json_object
+from advisor.tables.values import text_of, texts_of
 from ensemble.errors import InputError
 
 SUMMARY = "lm-eval: samples_TASK_TIME.jsonl, and the model in results_TIME.json beside it"

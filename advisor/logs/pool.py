@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import check_name, count_of, score_of, text_of, texts_of
+from advisor.logs.values import check_name, count_of
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines
+from advisor.tables.values import score_of, text_of, texts_of
 
 SUMMARY = "JSON Lines with all models' extracted answers to a question in each line"
 

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import LONGEST_NAME, check_name, text_of, texts_of
+from advisor.logs.values import LONGEST_NAME, check_name
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result
 from advisor.runs.schema.samples import Sample
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import LARGEST_ITEM, Notes, json_lines
+from advisor.tables.values import text_of, texts_of
 from ensemble.common.schema import validated
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError

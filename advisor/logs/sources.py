@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
-from advisor.logs.values import ScoreReader
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, check_start, head_of, json_lines, outline
+from advisor.tables.values import ScoreReader
 from ensemble.common.files import exists
 from ensemble.errors import InputError
 from ensemble.plugins import Plugins

@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import CUT, amount_of, check_name, count_of, text_of, texts_of
+from advisor.logs.values import CUT, amount_of, check_name, count_of
 from advisor.records import fits
 from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
 from advisor.tables.streams import Notes
+from advisor.tables.values import text_of, texts_of
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought

@@ -1,0 +1,552 @@
+"""The one reader of values that people bring: responses, references, options, scores and ids.
+
+A value is a text, a number, a list or an object, in any form in which tools save it. In a cell of a table a text may
+spell a list or an object, in JSON or in Python. A form that is not known is an error with the form in words; it never
+becomes an empty text or a wrong answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import math
+import re
+import string
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from advisor.tables.streams import Notes
+from ensemble.common.text import counted, shortened, visible
+from ensemble.errors import InputError
+
+_LONGEST_LITERAL = 100_000
+"""Characters of a text that is read as Python; JSON may have any length."""
+_MOST_NESTED = 8
+"""Lists and objects in each other, from a value to its text."""
+_LONGEST_LINE = 300
+_MOST_KEYS = 6
+"""Keys of an object in a message."""
+
+
+class UnknownFormError(InputError):
+    """A value is in no form that is known. The message is the form in words; the caller adds what it is and where."""
+
+
+def text_of(value: object) -> str | None:
+    """A text, or a finite number as text; None for other types and for absent values."""
+    if isinstance(value, str):
+        # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if isinstance(value, int):
+        # Python refuses to write integers with thousands of digits.
+        return str(value) if abs(value) < 10**100 else None
+    return str(value) if math.isfinite(value) else None
+
+
+def texts_of(value: object) -> tuple[str, ...] | None:
+    """A list of texts or numbers as texts; None for anything else, or if the list is empty."""
+    texts = [text_of(item) for item in value] if isinstance(value, (list, tuple)) else []
+    known = tuple(text for text in texts if text is not None)
+    return known if known and len(known) == len(texts) else None
+
+
+def id_text(value: object) -> str | None:
+    """The id of a question as text; 7.0 is 7, as pandas and spreadsheets write it. None if it is absent or blank."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return (text_of(value) or "").strip() or None
+
+
+def form_of(value: object) -> str:
+    """The form of a value in words, for messages: "an object with the keys id, parts"."""
+    if isinstance(value, dict):
+        keys = ", ".join(shortened(visible(str(key)), 30) for key in list(value)[:_MOST_KEYS])
+        more = f" and {len(value) - _MOST_KEYS} more" if len(value) > _MOST_KEYS else ""
+        return f"an object with the keys {keys}{more}" if value else "an object without keys"
+    if isinstance(value, (list, tuple)):
+        kinds = {"object" if isinstance(each, dict) else "list" if isinstance(each, list) else "text" for each in value}
+        first = f", the first {form_of(value[0])}" if kinds == {"object"} else ""
+        return f"a list of {counted(len(value), kinds.pop() if len(kinds) == 1 else 'value')}{first}"
+    return (
+        "a number that is too large"
+        if isinstance(value, (int, float))
+        else f"a value of the type {type(value).__name__}"
+    )
+
+
+def line_of(value: object) -> str | None:
+    """A text in one line, cut after 300 characters; None for other types and blank texts."""
+    return " ".join((text_of(value) or "")[:_LONGEST_LINE].split()) or None
+
+
+# Lists and objects that a text spells
+
+_STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_PIECES = re.compile(rf"{_STRING}|(?P<array>array\()|(?P<type>, ?dtype=[\w.']+)|[\w.+-]+|\s+|\\.|.", re.DOTALL)
+
+
+def unspelled(text: str) -> object:
+    """The list or object that a text spells in JSON or in Python; None if it spells none.
+
+    Also arrays as NumPy prints them, with ``array(...)`` and without commas.
+    """
+    text = text.strip()
+    if text[:1] + text[-1:] not in ("[]", "{}") and not text.startswith("array("):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        if len(text) > _LONGEST_LITERAL:
+            return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of backslashes in the texts
+            found = ast.literal_eval(_with_commas(text))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return None
+    if isinstance(found, set):
+        return sorted(found, key=str)
+    return found if isinstance(found, (list, dict)) else None
+
+
+def _with_commas(text: str) -> str:
+    """Python with commas between the values that NumPy separates by blanks; without them Python joins the texts."""
+    pieces: list[str] = []
+    is_value = False
+    for match in _PIECES.finditer(text):
+        piece = match.group()
+        if piece.isspace():
+            pieces.append(" ")
+            continue
+        if match["type"] or match["array"]:
+            piece = "(" if match["array"] else ""
+        begins = piece[:1] not in ("", ",", ":", ")", "]", "}")
+        if is_value and begins:
+            pieces.append(",")
+        is_value = piece[-1:] not in ("", ",", ":", "(", "[", "{") or (is_value and not piece)
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def are_spelled(values: Iterable[object]) -> bool:
+    """Whether the values of a column spell lists of texts or objects: all that are there, or it is chance."""
+    found = [_spelled(value) for value in values if value is not None and value != ""]
+    return bool(found) and None not in found
+
+
+def _spelled(value: object) -> object:
+    found = unspelled(value) if isinstance(value, str) else None
+    # A list of several numbers is an answer itself, such as that of a program.
+    has_texts = isinstance(found, list) and (
+        len(found) == 1 or any(not isinstance(each, (int, float)) for each in found)
+    )
+    return found if has_texts or isinstance(found, dict) else None
+
+
+# Responses
+
+_ROLES = ("role", "from")
+_MODELS = ("assistant", "model", "ai", "gpt", "bot", "chatbot")
+# Where an object has the text, or a smaller object with it: the outermost first. Of several responses the first counts.
+_SEVERAL = ("choices", "candidates", "generations", "completions", "outputs", "results")
+_HOLDERS = (
+    *(*_SEVERAL, "message", "output", "response", "result", "body", "data", "kwargs", "messages", "conversations"),
+    *("content", "parts", "generated_text", "output_text", "outputText", "text", "completion", "generation", "value"),
+    "refusal",
+)
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoningContent", "reasoningText", "summary")
+_ENDS = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason", "completionReason")
+_USAGE = ("usage", "usageMetadata", "usage_metadata")
+_PROVIDERS = frozenset({*_ENDS, *_USAGE, "object", "generated_text", "response_metadata", "kwargs"})
+"""Keys that a provider's answer has, and hardly a JSON that a model wrote."""
+_NO_TEXT = re.compile("tool|call|image|audio|code|redacted")
+"""In the types of parts that have no text."""
+
+
+@dataclass(slots=True)
+class SavedResponse:
+    """What a saved value tells of a response.
+
+    Attributes:
+        text: The text without its thinking; None if it has no text.
+        thinking: The texts of the thinking, where the value has it apart.
+        finish: Why it ended, in the provider's word.
+        error: Why there is no response, where the provider says so.
+        usage: The counts of tokens and the price, by the provider's names.
+    """
+
+    text: str | None = None
+    thinking: list[str] = field(default_factory=list)
+    finish: str | None = None
+    error: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_answer(value: object) -> bool:
+    """Whether a value is clearly what a provider answered, and no list or object that a model wrote itself."""
+    if isinstance(value, list):
+        are_objects = all(isinstance(each, dict) for each in value)
+        return _are_messages(value) or (are_objects and any(is_answer(each) or _is_part(each) for each in value))
+    if not isinstance(value, dict):
+        return False
+    has_several = any(isinstance(value.get(key), list) for key in _SEVERAL)
+    return has_several or _role(value) in _MODELS or not value.keys().isdisjoint(_PROVIDERS)
+
+
+def read_response(value: object) -> SavedResponse:
+    """Read a response: a text, a list of one, content parts, messages, or what a provider answered.
+
+    A text stays as it is, unless it spells what is clearly a provider's answer.
+
+    Raises:
+        UnknownFormError: It is something else, or has several texts.
+    """
+    spelled = unspelled(value) if isinstance(value, str) else None
+    if is_answer(spelled):
+        with contextlib.suppress(UnknownFormError):
+            return read_response(spelled)
+    found = SavedResponse()
+    found.text = _said(value, found, _MOST_NESTED)
+    return found
+
+
+def response_text(value: object) -> str | None:
+    """The text of a response; see :func:`read_response`. None if it is absent."""
+    return read_response(value).text
+
+
+def _said(value: object, found: SavedResponse, depth: int) -> str | None:
+    """The text in a value; what else it tells goes into `found`."""
+    if value is None or value != value or value == {}:  # noqa: PLR0124  # NaN, which pandas writes for nothing
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if (text := text_of(value)) is not None:
+        return text
+    if depth and isinstance(value, dict):
+        return _said_in_object(value, found, depth - 1)
+    if not depth or not isinstance(value, (list, tuple)):
+        raise UnknownFormError(form_of(value))
+    items = [item for item in value if not (isinstance(item, dict) and _NO_TEXT.search(str(item.get("type"))[:50]))]
+    if _are_messages(items):
+        items = [item for item in items if _role(item) in _MODELS][-1:]
+    if (value and not items and _are_messages(value)) or (len(items) > 1 and not any(map(_is_part, items))):
+        raise UnknownFormError(form_of(value))
+    texts = [text for item in items if (text := _said(item, found, depth - 1)) is not None]
+    return "".join(texts) if texts else None
+
+
+def _said_in_object(value: Mapping[str, Any], found: SavedResponse, depth: int) -> str | None:
+    thoughts = [text for key in _THOUGHTS for text in _thoughts(value.get(key), depth)]
+    if value.get("thought") is True or value.get("type") in _THOUGHTS:
+        found.thinking.extend(thoughts or _thoughts(value.get("text"), depth))
+        return None
+    found.thinking.extend(thoughts)
+    for ends in (value, value.get("meta_info"), value.get("incomplete_details")):
+        said = [ends[key] for key in (*_ENDS, "reason") if ends.get(key)] if isinstance(ends, dict) else []
+        found.finish = found.finish or next(
+            (str(end.get("type") if isinstance(end, dict) else end) for end in said), None
+        )
+    found.usage = found.usage or next((value[key] for key in _USAGE if isinstance(value.get(key), dict)), {})
+    error = value.get("error")
+    if error:
+        found.error = str(error.get("message", error) if isinstance(error, dict) else error)
+    held = [key for key in _HOLDERS if key in value]
+    filled = next((key for key in held if value[key] not in (None, "", [], {})), None)
+    if filled is not None:
+        several = filled in _SEVERAL and isinstance(value[filled], list)
+        return _said(value[filled][0] if several else value[filled], found, depth)
+    if not held and not error and not thoughts:
+        raise UnknownFormError(form_of(value))
+    return None if error or "" not in [value[key] for key in held] else ""
+
+
+def _role(message: Mapping[str, Any]) -> str:
+    return str(next((message[key] for key in _ROLES if key in message), "")).lower()
+
+
+def _are_messages(items: Sequence[object]) -> bool:
+    return bool(items) and all(isinstance(item, dict) and _role(item) for item in items)
+
+
+def _is_part(value: object) -> bool:
+    """Whether a value is clearly one of several parts of a text."""
+    if not isinstance(value, dict):
+        return False
+    if "type" in value:
+        return value["type"] in (*_THOUGHTS, "text", "output_text", "message")
+    return isinstance(value.get("text"), str) or "reasoningContent" in value
+
+
+def _thoughts(value: object, depth: int) -> list[str]:
+    """All texts in a value that is known to be thinking."""
+    if isinstance(value, dict):
+        value = [value[key] for key in (*_THOUGHTS, "text", "content") if key in value]
+    if isinstance(value, list):
+        return [text for item in value if depth for text in _thoughts(item, depth - 1)]
+    return [str(text_of(value))] if isinstance(value, str) and value.strip() else []
+
+
+# References
+
+# What data sets call the accepted texts in an object: SQuAD, TriviaQA, Natural Questions and others.
+_ACCEPTED = (
+    *("value", "text", "answer", "answers", "aliases", "normalized_value", "normalized_aliases", "short_answers"),
+    *("accepted", "accepted_answers", "reference", "target", "content", "spans"),
+)
+_YES_OR_NO = {"YES": "yes", "NO": "no", "1": "yes", "0": "no"}
+
+
+def accepted_texts(value: object) -> tuple[str, ...] | None:
+    """The accepted texts of a reference: a text or number, a list, or the object of a data set such as SQuAD's.
+
+    Returns:
+        Each text once, without blank ones; None if it has no text.
+
+    Raises:
+        UnknownFormError: It is something else.
+    """
+    found = _spelled(value)
+    try:
+        texts = _accepted(value if found is None else found, _MOST_NESTED)
+    except UnknownFormError:
+        if found is None:
+            raise
+        texts = [str(text_of(value))]  # of an object that is an answer itself
+    return tuple(dict.fromkeys(text for text in texts if text.strip())) or None
+
+
+def _accepted(value: object, depth: int) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [str(value).lower()]
+    if (text := text_of(value)) is not None:
+        return [text]
+    if depth and isinstance(value, (list, tuple)) and not _are_messages(value):
+        return [text for item in value for text in _accepted(item, depth - 1)]
+    if isinstance(value, (list, tuple)):
+        return [response_text(value) or ""]
+    if depth and isinstance(value, dict) and (held := [value[key] for key in _ACCEPTED if key in value]):
+        said = value.get("yes_no_answer")
+        answers = [_YES_OR_NO.get(str(each)) for each in (said if isinstance(said, list) else [said])]
+        return [text for each in (*held, *answers) for text in _accepted(each, depth - 1)]
+    raise UnknownFormError(form_of(value))
+
+
+# Options
+
+_LETTER = re.compile(
+    r"\s*(?:[(\[（]([A-Za-z])[)\]）]|([A-Za-z])(?: ?[.):]|\s*[-\u2013]\s|[、．：）]))\s*",
+)
+_LETTER_WITHIN = re.compile(
+    r"[(\[（]([A-Za-z])[)\]）]\s*|(?:^|(?<=[\s,;，；]))([A-Za-z])(?: ?[.):]\s|\s*[-\u2013]\s|[、．：）])\s*"
+)
+_END = re.compile(r"^.*?(\d+|[A-Za-z])[\s.):]*$", re.DOTALL)
+_SEPARATORS = ("\n", "|", ";", "\t")
+_OPTION_LISTS = ("text", "texts", "choices", "options")
+
+
+def option_texts(value: object) -> tuple[str, ...] | None:
+    """The options of a question, in the order of their letters and without them.
+
+    A list; an object from letters to texts, or with a list such as ARC's; or one text with lettered or separated
+    options, also as a list or an object that a cell spells.
+
+    Returns:
+        The texts; None if it has no text.
+
+    Raises:
+        UnknownFormError: It is something else.
+    """
+    found = unspelled(value) if isinstance(value, str) else value
+    if found is None and isinstance(value, str):
+        found = _options_in(value)
+    if isinstance(found, dict):
+        found = _options_of(found)
+    items = found if isinstance(found, (list, tuple)) else [found]
+    held = [_option(item) for item in items if item is not None]
+    letters = [_LETTER.match(text) for text in held]
+    if len(held) > 1 and all(match and _is_letter(match, number) for number, match in enumerate(letters)):
+        held = [text[match.end() :].strip() for text, match in zip(held, letters, strict=True) if match]
+    return tuple(held) or None
+
+
+def _is_letter(match: re.Match[str], number: int) -> bool:
+    """Whether a match has the letter of the option with this number, from 0."""
+    return number < 26 and (match[1] or match[2]).upper() == string.ascii_uppercase[number]
+
+
+def _option(item: object) -> str:
+    if isinstance(item, dict):
+        item = next((item[key] for key in ("text", "value", "content", "option", "answer") if key in item), item)
+    if isinstance(item, bool):
+        return str(item).lower()
+    if (text := text_of(item)) is None:
+        raise UnknownFormError(form_of(item))
+    return text
+
+
+def _options_of(value: Mapping[Any, Any]) -> object:
+    """The options in an object."""
+    if held := next((value[key] for key in _OPTION_LISTS if isinstance(value.get(key), (list, tuple))), None):
+        return held
+    # Keys such as A, option_b or choice1: in the order of their letter or number, without gaps.
+    ends = {_END.sub(r"\1", str(key)).upper(): each for key, each in value.items()}
+    for first in (string.ascii_uppercase, [str(n) for n in range(100)], [str(n) for n in range(1, 100)]):
+        order = list(first)[: len(value)]
+        if len(value) > 1 and set(order) == ends.keys():
+            return [ends[key] for key in order]
+    raise UnknownFormError(form_of(value))
+
+
+def _options_in(text: str) -> object:
+    """The options in one text; None if there are fewer than two."""
+    places: list[tuple[int, int]] = []
+    for match in _LETTER_WITHIN.finditer(text):
+        # A letter out of order belongs to the text of an option.
+        if _is_letter(match, len(places)):
+            places.append(match.span())
+    if len(places) > 1:
+        ends = [start for start, _ in places[1:]] + [len(text)]
+        return [text[begin:end].strip().rstrip(",;|，；").strip() for (_, begin), end in zip(places, ends, strict=True)]
+    for mark in _SEPARATORS:
+        parts = [part.strip() for part in text.strip().split(mark)]
+        if len(parts) > 1 and all(parts):
+            return parts
+    if text.strip():
+        raise UnknownFormError("one text without letters or separators between options")
+    return None
+
+
+# Scores
+
+_MOST = 12
+"""Names in a message."""
+_MOST_UNREAD = 0.05
+"""The share of scores that may be unreadable; with more, what is left says little of the models."""
+_LONGEST_VALUE = 30  # characters of a value in a message
+_TRUTH = {
+    **dict.fromkeys(("true", "yes", "correct", "right"), 1.0),
+    **dict.fromkeys(("false", "no", "incorrect", "wrong"), 0.0),
+}
+
+
+def score_of(value: object) -> float | None:
+    """A score between 0 and 1: a number in this range, or a truth value; None for anything else."""
+    # NaN is in no range.
+    return float(value) if isinstance(value, (int, float)) and 0 <= value <= 1 else None
+
+
+class ScoreReader:
+    """Reads the scores of all logs of a command, and counts those that it cannot read.
+
+    Args:
+        meanings: The score of a value, by its text in lower case: what the user says, before all else.
+    """
+
+    def __init__(self, meanings: Mapping[str, float] = MappingProxyType({})) -> None:
+        self._meanings = meanings
+        self._values = Counter[str]()
+        self._known: dict[str, float] = {}
+        self._lost = Counter[str]()
+
+    def is_score(self, value: object) -> bool:
+        """Whether a value can be read; it is not counted."""
+        return self._score(value) is not None
+
+    def read(self, value: object, model: str) -> float | None:
+        """The score of a model's response, between 0 and 1; None for a value that is no score, which is counted."""
+        score = self._score(value)
+        text = _score_text(value)
+        self._values[text] += 1
+        if score is None:
+            self._lost[model] += 1
+        else:
+            self._known[text] = score
+        return score
+
+    def check(self, notes: Notes) -> None:
+        """Say how many scores of each model cannot be read.
+
+        Raises:
+            InputError: More than one in 20 cannot, or all others are equal: then one outcome may be what is not read.
+        """
+        lost = self._lost.total()
+        if not lost:
+            return
+        each = ", ".join(f"{name} ({count:,})" for name, count in self._lost.most_common(_MOST))
+        more = f" and {len(self._lost) - _MOST} other models" if len(self._lost) > _MOST else ""
+        what = "1 score" if lost == 1 else f"{lost:,} scores"
+        if lost <= _MOST_UNREAD * self._values.total() and len(set(self._known.values())) > 1:
+            notes.append(f"{what} cannot be read, and the responses are left out: {each}{more}")
+            return
+        met = [text for text, _ in self._values.most_common()]
+        shown = ", ".join(f"{_named(text)} ({self._values[text]:,})" for text in met[:_MOST])
+        other = f" and {counted(len(met) - _MOST, 'other value')}" if len(met) > _MOST else ""
+        pairs = [f"{text}={self._known[text]:g}" for text in self._known][:2]
+        pairs += [f"{text}=0" for text in met if text not in self._known][:2]
+        means = ",".join(pairs)
+        raise InputError(
+            f"{what} of {self._values.total():,} cannot be read: {each}{more}; the values are {shown}{other}; say what "
+            f'they mean, for example --score-map "{means}", or correct the log'
+        )
+
+    def _score(self, value: object) -> float | None:
+        text = _score_text(value)
+        if text in self._meanings:
+            return self._meanings[text]
+        if not isinstance(value, str):
+            return score_of(value)
+        if text in _TRUTH:
+            return _TRUTH[text]
+        try:
+            return score_of(float(text))
+        except ValueError:
+            return None
+
+
+def read_meanings(text: str) -> dict[str, float]:
+    """The score of each value, from ``VALUE=SCORE,...``; an empty value is an empty cell.
+
+    Raises:
+        InputError: A part is not of this form, a score is not between 0 and 1, or a value occurs twice.
+    """
+    meanings: dict[str, float] = {}
+    for part in text.split(","):
+        value, equals, number = part.rpartition("=")
+        try:
+            score = score_of(float(number))
+        except ValueError:
+            score = None
+        if not equals or score is None:
+            raise InputError(f"--score-map {text}: give VALUE=SCORE,... with scores from 0 to 1, such as correct=1,=0")
+        if (key := _score_text(value)) in meanings:
+            raise InputError(f"--score-map {text}: the value {_named(key)} is given twice")
+        meanings[key] = score
+    return meanings
+
+
+def _score_text(value: object) -> str:
+    """A value as the user writes it in --score-map: 1.0 is 1, and what is absent is empty."""
+    if value is None or value != value:  # noqa: PLR0124  # NaN, which pandas writes for an empty cell
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = shortened(" ".join(str(value)[:1000].split()), _LONGEST_VALUE).lower()
+    try:
+        # "1.0" of a CSV file is the 1 of another.
+        return f"{float(text):g}" if text and not text.isalpha() else text
+    except ValueError:
+        return text
+
+
+def _named(text: str) -> str:
+    return (line_of(text) or "''") if text else "an empty cell"

@@ -1,0 +1,159 @@
+"""Values that people bring: read in each form in which tools save them, or refused with the form in words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any
+
+import pytest
+from forms import (
+    OPTIONS,
+    REFERENCES,
+    RESPONSES,
+    SPELLED_OPTIONS,
+    SPELLED_REFERENCES,
+    TEXT,
+    UNKNOWN_RESPONSES,
+)
+
+from advisor.tables.values import (
+    UnknownFormError,
+    accepted_texts,
+    are_spelled,
+    id_text,
+    option_texts,
+    read_response,
+    response_text,
+    unspelled,
+)
+
+
+@pytest.mark.parametrize("form", RESPONSES)
+@pytest.mark.parametrize("spell", [None, json.dumps, repr])
+def test_a_response_is_its_text(form: str, spell: Any) -> None:
+    value = RESPONSES[form] if spell is None else unspelled(spell(RESPONSES[form]))
+    assert response_text(value) == TEXT
+
+
+@pytest.mark.parametrize("form", UNKNOWN_RESPONSES)
+def test_a_response_in_an_unknown_form_is_refused_with_its_form(form: str) -> None:
+    with pytest.raises(UnknownFormError, match=r"an object with the keys|a list of 2 texts|a list of 1 object"):
+        response_text(UNKNOWN_RESPONSES[form])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"answer": 5, "reason": "a sum"}',
+        '{"name": "f", "arguments": {"x": 1}}',
+        '[{"name": "f", "arguments": {}}]',
+        '[{"type": "person", "name": "Ann"}]',
+        '{"choices": [{"id": 1}]}',
+        '{"role": "admin", "content": "x"}',
+        '["Paris"]',
+        "[1, 2]",
+        "{x",
+    ],
+)
+def test_json_that_a_model_wrote_stays_text(text: str) -> None:
+    assert response_text(text) == text
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), [], {}, {"choices": []}, {"role": "assistant", "content": None}])
+def test_an_absent_response_has_no_text(value: object) -> None:
+    assert response_text(value) is None
+
+
+def test_what_a_provider_tells_of_a_response_is_kept() -> None:
+    value = {
+        "choices": [{"message": {"role": "assistant", "content": "", "reasoning": "2"}, "finish_reason": "length"}],
+        "usage": {"completion_tokens": 7},
+    }
+    found = read_response(json.dumps(value))
+    assert (found.text, found.thinking, found.finish, found.usage) == ("", ["2"], "length", {"completion_tokens": 7})
+    assert read_response({"error": {"message": "too many requests", "code": 429}}).error == "too many requests"
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}
+    assert read_response(cut).finish == "max_output_tokens"
+
+
+@pytest.mark.parametrize("form", REFERENCES)
+@pytest.mark.parametrize("spell", [None, json.dumps, repr])
+def test_a_reference_is_its_accepted_texts(form: str, spell: Any) -> None:
+    value = REFERENCES[form]
+    assert accepted_texts(value if spell is None else spell(value)) == ("City 5", "Town 5")
+
+
+@pytest.mark.parametrize("form", SPELLED_REFERENCES)
+def test_a_reference_that_pandas_wrote_is_its_accepted_texts(form: str) -> None:
+    assert accepted_texts(SPELLED_REFERENCES[form]) == ("City 5", "Town 5")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"city": "Paris"}', "[1, 2]", "[0, 1)", "{1, 2", "['a' if x else 'b']", '{"name": "f", "arguments": {}}']
+)
+def test_a_reference_that_is_an_object_or_a_list_of_numbers_stays_text(text: str) -> None:
+    assert accepted_texts(text) == (text,)
+
+
+def test_a_reference_in_an_unknown_form_is_refused_and_an_absent_one_has_no_text() -> None:
+    with pytest.raises(UnknownFormError, match="an object with the keys city"):
+        accepted_texts({"city": "Paris"})
+    assert accepted_texts({"text": [], "answer_start": []}) is None
+    assert accepted_texts("  ") is None
+    assert accepted_texts({"short_answers": [], "yes_no_answer": ["YES"]}) == ("yes",)
+    assert accepted_texts(5.0) == ("5.0",)
+
+
+@pytest.mark.parametrize("form", OPTIONS)
+@pytest.mark.parametrize("spell", [None, json.dumps, repr])
+def test_options_are_their_texts_in_order(form: str, spell: Any) -> None:
+    value = OPTIONS[form]
+    assert option_texts(value if spell is None else spell(value)) == ("red", "green", "blue")
+
+
+@pytest.mark.parametrize("form", SPELLED_OPTIONS)
+def test_options_in_one_text_are_their_texts(form: str) -> None:
+    assert option_texts(SPELLED_OPTIONS[form]) == ("red", "green", "blue")
+
+
+@pytest.mark.parametrize("value", [{"red": 1, "green": 2}, {"A": "x", "C": "y"}, "red green", [{"a": 1}, {"b": 2}]])
+def test_options_of_an_unknown_form_are_refused(value: object) -> None:
+    with pytest.raises(UnknownFormError):
+        option_texts(value)
+
+
+def test_an_id_has_one_spelling_of_numbers() -> None:
+    assert [id_text(value) for value in (7.0, 7, " 7 ", "0007", "", None)] == ["7", "7", "7", "0007", None, None]
+
+
+def test_a_column_spells_lists_only_where_all_its_values_do() -> None:
+    assert are_spelled(["['a']", None, '["b", "c"]', "{'text': 'x'}"])
+    assert not are_spelled(["['a']", "b"])
+    assert not are_spelled(["[1, 2]", "['a']"])
+    assert not are_spelled([None, ""])
+
+
+HOSTILE = [
+    *("[" * 50_000 + "]" * 50_000, "[" + "-" * 90_000 + "1]", "['" + "\\'" * 45_000 + "]", "[" + "'a' " * 20_000 + "]"),
+    *(
+        "[" + "1+" * 40_000 + "1]",
+        "A. " * 50_000,
+        "(" * 100_000,
+        "{" * 1000 + "}" * 1000,
+        "1" * 50_000,
+        "a" + " " * 99_999,
+    ),
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_text_takes_little_time_and_raises_nothing_else(text: str) -> None:
+    began = time.process_time()
+    assert response_text(text) == text
+    accepted_texts(text)
+    for value in (text, {text: "x", "B": "y"}):
+        with contextlib.suppress(UnknownFormError):
+            option_texts(value)
+    assert time.process_time() - began < 3
