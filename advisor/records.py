@@ -10,7 +10,7 @@ from typing import Literal
 
 from ensemble.errors import InputError
 
-FinishReason = Literal["eos", "stop", "length", "error", "unknown"]
+FinishReason = Literal["eos", "stop", "length", "refused", "filtered", "error", "unknown"]
 Status = Literal["primary", "selected", "rejected", "failed"]
 ReasonCode = Literal["primary", "fits", "gap", "length", "full", "copy", "server", "other_set", "failed"]
 """Why a candidate has its status. ``gap`` and ``length``: it is over this limit, ``gap`` where it is over both.
@@ -56,8 +56,9 @@ class Answer:
         text: The response without the model's thinking. It is untrusted text. None if a log has only its score.
         extracted: The part of the response that the metric scores; None if it found nothing.
         score: Between 0 and 1.
-        finish_reason: Why generation ended. ``length``: it was cut off. ``error``: the model gave no response.
-            ``unknown``: a log does not say it.
+        finish_reason: Why generation ended. ``length``: it was cut off. ``refused``: the model does not answer.
+            ``filtered``: a filter of the server ended it. ``error``: the model gave no response. ``unknown``: a log
+            does not say it.
         error: The reason in one line, if ``finish_reason`` is ``error``.
         options: For a choice task, the log-probability of each option; None for an option that cannot be tokenized.
         group: The part of the task that the question belongs to.

@@ -560,7 +560,7 @@ def sent(raw: Raw, address: ServerAddress) -> dict[str, Any]:
 
 def test_a_budget_goes_with_token_ids_too() -> None:
     address = ServerAddress("http://host/v1", "m", tokenizer="org/name", thinking_budget=50)
-    body = body_of(address, lambda: "vllm", [1, 2], Settings(), chat=False)
+    body = body_of(address, lambda: "vllm", [1, 2], Settings(), chat=False, left_out=())
     assert (body["prompt"], body["thinking_token_budget"]) == ([1, 2], 50)
 
 

@@ -10,6 +10,7 @@ from advisor.pool.fit import need_of_model
 from advisor.pool.resources import kind_of
 from advisor.servers.identity import ServerIdentity, identify_server
 from ensemble.common.files import remembered_sha256
+from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.hub import commit_of
@@ -82,7 +83,13 @@ class Fingerprint:
 
 
 def identify(
-    entry: ModelSpec, dtype: str, chat_template: ChatTemplate, device: str = "cpu", *, keep_hashes: bool = True
+    entry: ModelSpec,
+    dtype: str,
+    chat_template: ChatTemplate,
+    device: str = "cpu",
+    *,
+    settings: Settings = Settings(),  # it cannot be changed
+    keep_hashes: bool = True,
 ) -> Fingerprint | ServerIdentity:
     """Find out what decides a candidate's responses. Weights are only read to hash them.
 
@@ -91,6 +98,7 @@ def identify(
         dtype: The numeric type for an entry that names none.
         chat_template: The use of chat templates for an entry that does not set it.
         device: Where it runs, not ``auto``.
+        settings: How it will be asked; a server is asked so once.
         keep_hashes: Whether hashes of files may be written, so that they need not be computed again.
 
     Raises:
@@ -100,7 +108,7 @@ def identify(
     checkpoint = entry.checkpoint
     try:
         if checkpoint.is_remote:
-            identity = identify_server(checkpoint, entry.name, template)
+            identity = identify_server(checkpoint, entry.name, template, settings)
             return dataclasses.replace(identity, tokenizer=_tokenizer_files(identity, keep_hashes))
         config = check(checkpoint)
         files = tuple((path.name, remembered_sha256(path, keep=keep_hashes)) for path in files_of(checkpoint))

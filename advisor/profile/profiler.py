@@ -77,6 +77,7 @@ class Profiler:
                 config.inference.dtype,
                 config.inference.chat_template,
                 self._device(candidate),
+                settings=config.inference.settings(config.dev),
                 keep_hashes=not cache.read_only,
             )
             for name, candidate in self._candidates.items()
@@ -84,8 +85,14 @@ class Profiler:
         self.failures: dict[str, str] = {}
         self._unused: set[str] = set()
         for name, identity in self.identities.items():
-            if isinstance(identity, ServerIdentity) and identity.lacks is not None:
+            if not isinstance(identity, ServerIdentity):
+                continue
+            if identity.lacks is not None:
                 progress.say(f"{name}: {identity.lacks}; until then it gives whole texts")
+            if identity.address.left_out:
+                fields = ", ".join(identity.address.left_out)
+                drawn = "; its responses may be drawn at random" if "temperature" in identity.address.left_out else ""
+                progress.say(f"{name}: requests leave out {fields}, which its server or its line does not take{drawn}")
         limit = config.inference.limit(config.dev)
         for name, candidate in self._candidates.items():
             checkpoint = candidate.checkpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,6 +15,7 @@ from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
 from ensemble.servers.address import ServerAddress, mark_fields, thinking_fields
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.error_object import LIMITS
 from ensemble.servers.token_client import TokenClient
 
 if TYPE_CHECKING:
@@ -55,6 +56,13 @@ NO_LOGPROBS = (
 _MAX_STOPS = 4
 # The defaults of some servers come from the model's generation_config.json. A member decodes without penalties.
 _NO_PENALTIES = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+_ENDS: Mapping[str, FinishReason] = {
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
+    **dict.fromkeys(("refusal", "refused"), "refused"),
+    **dict.fromkeys(("content_filter", "content_filtered", "safety", "recitation", "blocklist"), "filtered"),
+    **dict.fromkeys(("prohibited_content", "spii", "sensitive", "guardrail_intervened"), "filtered"),
+}
+"""How servers say that a response ended before the answer did."""
 # Characters; the longest tokens in vocabularies are rows of some hundred spaces or dashes.
 _MAX_TOKEN_LENGTH = 1000
 
@@ -87,8 +95,12 @@ def generate(
     from ensemble.servers.schema import ChatChoice, ChatCompletion, Completion
 
     path = CHAT if chat else COMPLETIONS
-    body = body_of(server.address, server.owner, prompt, settings, chat=chat)
-    answer = server.post(path, {**body, **(mark_fields(server.owner()) if marked else {})})
+    marks = dict(mark_fields(server.owner())) if marked else {}
+    answer = _post(
+        server,
+        path,
+        lambda left_out: body_of(server.address, server.owner, prompt, settings, chat=chat, left_out=left_out) | marks,
+    )
     shape: type[ChatCompletion | Completion] = ChatCompletion if chat else Completion
     completion = server.checked(shape, path, answer)
     try:
@@ -102,8 +114,30 @@ def generate(
     return replace(response, calls=calls), answer
 
 
+def _post(server: ServerClient, path: str, body: Callable[[Collection[str]], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Send a request, and again without each field that the server refuses; ``body`` makes it from those left out."""
+    left_out = set(server.left_out)
+    while True:
+        try:
+            answer = server.post(path, body(left_out))
+        except ServerError as error:
+            if error.refuses is None:
+                raise
+            left_out.add(error.refuses)
+        else:
+            # Only now: an error may name a field and have another cause.
+            server.left_out |= left_out
+            return answer
+
+
 def body_of(
-    address: ServerAddress, owner: Callable[[], str], prompt: ServerPrompt, settings: Settings, *, chat: bool
+    address: ServerAddress,
+    owner: Callable[[], str],
+    prompt: ServerPrompt,
+    settings: Settings,
+    *,
+    chat: bool,
+    left_out: Collection[str],
 ) -> dict[str, Any]:
     """The body of a request, without the model's name.
 
@@ -113,12 +147,14 @@ def body_of(
         prompt: As for :func:`generate`.
         settings: The limit, the stop strings, and how to draw.
         chat: Whether the prompt goes through the model's chat template, on the server.
+        left_out: The fields that the server does not take.
 
     Raises:
         ServerError: The grammar is a regular expression, or the server did not answer who runs it.
     """
     # OpenAI's newer models refuse "max_tokens", and several other servers do not know "max_completion_tokens".
-    limit = "max_completion_tokens" if chat and address.is_openai else "max_tokens"
+    limits = LIMITS[::-1] if chat and address.is_openai else LIMITS
+    limit = next((name for name in limits if name not in left_out), limits[0])
     body: dict[str, Any] = {limit: settings.max_new_tokens, "temperature": settings.temperature}
     body |= thinking_fields(address, owner)
     if settings.stop:
@@ -133,7 +169,7 @@ def body_of(
         body["messages"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     else:
         body |= {"prompt": prompt} if isinstance(prompt, str) else {"prompt": list(prompt), **_NO_PENALTIES}
-    return body
+    return {name: value for name, value in body.items() if name not in left_out}
 
 
 def _response_of(completion: ChatCompletion | Completion, settings: Settings) -> Response:
@@ -142,11 +178,15 @@ def _response_of(completion: ChatCompletion | Completion, settings: Settings) ->
     Raises:
         ValueError: It is much longer than the limit; the message says so as the end of a sentence.
     """
+    from ensemble.servers.schema import ChatChoice
+
     choice, usage = completion.choices[0], completion.usage
     # A server that ignores the limit would fill the cache and the report.
     if (length := len(choice.text) + len(choice.thinking or "")) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
         raise ValueError(f"has {length:,} characters, too many for {settings.max_new_tokens:,} tokens")
     text, reason = _cut(choice.text, choice.finish_reason, settings.stop)
+    if not text and isinstance(choice, ChatChoice) and choice.message.refusal:
+        reason = "refused"
     return Response(
         text,
         usage.completion_tokens,
@@ -228,8 +268,9 @@ def _log_probability(server: ServerClient, prompt: str, continuation: str) -> fl
 
     text = prompt + continuation
     # One new token, which is ignored: some servers refuse max_tokens=0.
-    body = {"prompt": text, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
-    choice = server.checked(Completion, COMPLETIONS, server.post(COMPLETIONS, body)).choices[0]
+    fields = {"prompt": text, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
+    answer = _post(server, COMPLETIONS, lambda left_out: {name: fields[name] for name in fields.keys() - left_out})
+    choice = server.checked(Completion, COMPLETIONS, answer).choices[0]
     logprobs, echoed = choice.logprobs, choice.text
     if logprobs is None or not echoed.startswith(text):
         reason = f"its {COMPLETIONS} ignores echo and logprobs"
@@ -254,8 +295,9 @@ def _cut(text: str, finish_reason: object, stop: tuple[str, ...]) -> tuple[str, 
     places = [place for string in stop if (place := text.find(string)) >= 0]
     if places:
         return text[: min(places)], "stop"
-    if finish_reason == "length":
-        return text, "length"
+    ended = finish_reason.lower() if isinstance(finish_reason, str) else ""
+    if ended in _ENDS:
+        return text, _ENDS[ended]
     # Servers report "stop" both at a stop string, which they removed, and at the model's own end.
     return text, "stop" if stop else "eos"
 

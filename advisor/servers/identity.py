@@ -42,7 +42,7 @@ _MAX_VALUE = 500
 # A busy server may drop a connection, but an absent one must be reported soon.
 _RETRIES = 2
 # With fewer tokens, reasoning models give an error.
-_TEST_TOKENS = 16
+_TEST = Settings(16)
 _FINGERPRINT = "system_fingerprint"
 
 
@@ -90,6 +90,8 @@ class ServerIdentity:
             "reasoning_effort": self.address.reasoning_effort,
         }
         key |= {name: value for name, value in limits.items() if value is not None}
+        if self.address.left_out:
+            key["left_out"] = list(self.address.left_out)
         if self.decodes:
             # A folder is known by its files, wherever it is.
             key["tokenizer"] = dict(self.tokenizer) or self.address.tokenizer
@@ -109,8 +111,10 @@ class ServerIdentity:
         }
 
 
-def identify_server(address: ServerAddress, name: str, chat_template: ChatTemplate) -> ServerIdentity:
-    """Request a server's list of models, and a few tokens from the model to see that it answers.
+def identify_server(
+    address: ServerAddress, name: str, chat_template: ChatTemplate, settings: Settings = _TEST
+) -> ServerIdentity:
+    """Request a server's list of models, and a few tokens from the model to see that it answers, and what it refuses.
 
     If the address has a tokenizer, some more requests find out whether the model can be decoded token by token.
 
@@ -118,6 +122,7 @@ def identify_server(address: ServerAddress, name: str, chat_template: ChatTempla
         address: The server and the model.
         name: The model, for messages.
         chat_template: Whether prompts go through a chat template.
+        settings: How the model will be asked, but for the limit.
 
     Raises:
         InputError: No server answers, it is not OpenAI-compatible, does not have the model, or refuses the key; or the
@@ -134,13 +139,14 @@ def identify_server(address: ServerAddress, name: str, chat_template: ChatTempla
                 address = replace(address, tokenizer=None)
             identity = ServerIdentity(address, chat_template, {}, today(), lacks)
             try:
-                _, answer = generate(server, "Hello", Settings(_TEST_TOKENS), chat=identity.chat)
+                short = replace(settings, max_new_tokens=_TEST.max_new_tokens)
+                _, answer = generate(server, "Hello", short, chat=identity.chat)
             except ServerError as error:
                 raise _with_hint(error, address, list(models), chat=identity.chat) from None
             says = {**models.get(address.model, {}), **_answered_as(answer)}
     except ServerError as error:
         raise InputError(str(error)) from None
-    return replace(identity, says=says)
+    return replace(identity, address=replace(address, left_out=tuple(sorted(server.left_out))), says=says)
 
 
 def _what_it_lacks(address: ServerAddress, name: str) -> str | None:

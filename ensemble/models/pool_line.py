@@ -20,6 +20,7 @@ from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.address import ServerAddress, split_address
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TEXT = WithJsonSchema({"type": "string"})
 _SECRET = "key_env"
 """The option whose value is not shown: a user may have written the key itself."""
 
@@ -117,7 +118,7 @@ class AnyLine(Schema):
     """what a million tokens of prompts cost, in dollars"""
     price_out: Dollars | None = None
     """what a million tokens of responses cost, in dollars; given together with `price_in`"""
-    thinking: Annotated[ThinkingTags, PlainValidator(_tags), WithJsonSchema({"type": "string"})] | None = None
+    thinking: Annotated[ThinkingTags, PlainValidator(_tags), _TEXT] | None = None
     """the tags around what the model thinks before it answers, as `OPENING...CLOSING`, where it has other ones than the
     known families"""
 
@@ -182,6 +183,10 @@ class ServerLine(AnyLine):
     """the most tokens that the model thinks"""
     reasoning_effort: Annotated[str, must(_is_word, "a word such as low, medium or high")] | None = None
     """of a model behind a server: how much it thinks, in the server's words; instead of `thinking_budget`"""
+    temperature: _one_of(("default",)) | None = None  # type: ignore[valid-type]
+    """of a model behind a server: `default` sends none, so that the server's own one applies"""
+    left_out: Annotated[tuple[str, ...], PlainValidator(lambda text: tuple(text.split(","))), _TEXT] = ()
+    """of a model behind a server: fields that are not sent; those that a server refuses are found without it"""
 
     @model_validator(mode="after")
     def _one_limit_of_thinking(self) -> ServerLine:
@@ -248,7 +253,9 @@ def read_server_line(words: Sequence[str], place: str) -> tuple[ServerAddress, S
     """
     line = read_options(ServerLine, words[1:], place)
     url, model = split_address(words[0], place)
-    options = line.model_dump(exclude=set(AnyLine.model_fields), exclude_none=True)
+    options = line.model_dump(exclude={*AnyLine.model_fields, "temperature"}, exclude_none=True)
+    if line.temperature is not None:
+        options["left_out"] = (*line.left_out, "temperature")
     address = ServerAddress(url, model, **options)
     if address.is_openai and address.thinking_budget is not None:
         raise InputError("OpenAI's servers take no thinking_budget=; give reasoning_effort=", of=place)

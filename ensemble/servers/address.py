@@ -63,6 +63,7 @@ class ServerAddress:
         requests_per_minute: Largest number of requests that start in a minute, above 0; None for no limit.
         thinking_budget: The most tokens that the model thinks, at least 0; None for the server's default.
         reasoning_effort: How much it thinks, in the server's words (``low``, ``high``, ...); None likewise.
+        left_out: The fields of a request that are not sent, because the server refuses them or the line says so.
     """
 
     url: str
@@ -75,6 +76,7 @@ class ServerAddress:
     requests_per_minute: float | None = None
     thinking_budget: int | None = None
     reasoning_effort: str | None = None
+    left_out: tuple[str, ...] = ()
     is_remote: ClassVar[Literal[True]] = True
 
     @property
@@ -142,8 +144,10 @@ class ServerAddress:
 
     def as_dict(self) -> dict[str, object]:
         """As ``result.json`` has it; the key itself is not part of it."""
-        options = {name: value for name, value in asdict(self).items() if name not in ("url", "model")}
-        return {"address": self.path_or_id, **options}
+        options = {name: value for name, value in asdict(self).items() if name not in ("url", "model", "left_out")}
+        # Only where it is set: addresses of older versions have none.
+        left_out = {"left_out": ",".join(self.left_out)} if self.left_out else {}
+        return {"address": self.path_or_id, **options, **left_out}
 
 
 def is_allowed(url: str, allowed: Collection[str]) -> bool:

@@ -18,6 +18,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 
 from ensemble.errors import InputError, MemberError, first_line
 from ensemble.servers.address import ServerAddress
+from ensemble.servers.error_object import error_in, message_of, refused_field, status_of
 from ensemble.servers.secret import Secret
 
 if TYPE_CHECKING:
@@ -86,7 +87,12 @@ class ServerError(MemberError):
         failure: What the reason means for other questions.
         status: HTTP status; None where the server sent no error status.
         wait: Seconds that the server asks to wait; None if it does not say.
+
+    Attributes:
+        refuses: A field of the request that the server does not take; None if it names none.
     """
+
+    refuses: str | None = None
 
     def __init__(self, message: str, failure: Failure, status: int | None = None, wait: float | None = None) -> None:
         super().__init__(message)
@@ -101,6 +107,9 @@ class ServerClient:
     Args:
         address: The server and the model.
         retries: Number of tries after the first one, where the connection failed or the server was busy.
+
+    Attributes:
+        left_out: The fields that the server does not take, by the address or by what it said.
 
     Raises:
         InputError: The HTTP client is not installed, or the key is missing.
@@ -120,6 +129,7 @@ class ServerClient:
         for library in ("httpx2", "httpcore2"):
             logging.getLogger(library).setLevel(logging.WARNING)
         self.address = address
+        self.left_out = set(address.left_out)
         self._root = address.url.removesuffix("/v1")
         key = read_key(address)
         self._secret = Secret(key) if key is not None and len(key) >= _MIN_SECRET else None
@@ -251,16 +261,15 @@ class ServerClient:
         )
 
     def _send(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        answer = retried(
+        return retried(
             lambda: self._try(path, body),
             _may_pass,
             retries=self._retries,
             pause_of=lambda error: error.wait if isinstance(error, ServerError) else None,
         )
-        return self._read(path, answer)
 
-    def _try(self, path: str, body: Mapping[str, Any] | None) -> httpx2.Response:
-        """Send a request once; return the answer.
+    def _try(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        """Send a request once; return the answer's JSON.
 
         Raises:
             ServerError: The server does not answer, or refuses the request.
@@ -286,23 +295,23 @@ class ServerClient:
             raise ServerError(
                 f"no server answers at {url} ({reason}); start it, or correct the address", "temporary"
             ) from None
-        if response.is_success:
-            return response
-        raise self._status_error(response.status_code, response)
-
-    def _read(self, path: str, response: httpx2.Response) -> Any:
         try:
-            return self._parse(response.content)
+            answer = self._parse(response.content)
         except (ValueError, RecursionError):
-            start = self._quote(response.text)[:60]
-            raise self.invalid_answer(path, f"is not JSON; it begins with {start!r}" if start else "is empty") from None
+            if response.is_success:
+                start = self._quote(response.text)[:60]
+                reason = f"is not JSON; it begins with {start!r}" if start else "is empty"
+                raise self.invalid_answer(path, reason) from None
+            answer = response.text
+        fault = error_in(answer) if response.is_success else answer
+        if not response.is_success or fault is not None:
+            status = status_of(fault) if response.is_success else response.status_code
+            raise self._status_error(status, response, fault, body)
+        return answer
 
     def _object(self, path: str, answer: object) -> Mapping[str, Any]:
         if not isinstance(answer, dict):
             raise self.invalid_answer(path, "is not a JSON object")
-        # Some servers send errors with status 200.
-        if "error" in answer and "choices" not in answer and "data" not in answer:
-            raise ServerError(f"{self._place(path)}: {self._error_message(answer)}", "temporary")
         return answer
 
     def _quote(self, text: str) -> str:
@@ -310,21 +319,10 @@ class ServerClient:
         # Cut last: the beginning of a key that is cut in two would not be found.
         return " ".join(self._redact(text).split())[:_MAX_QUOTE]
 
-    def _error_message(self, answer: object) -> str:
-        """The message in an error body; servers write it in several forms."""
-        message = answer
-        for name in ("error", "message"):
-            message = message.get(name, message) if isinstance(message, dict) else message
-        if isinstance(message, dict):
-            message = message.get("detail", message)
-        return self._quote(message if isinstance(message, str) else json.dumps(message))
-
-    def _status_error(self, status: int, response: httpx2.Response) -> ServerError:
+    def _status_error(self, status: int, response: httpx2.Response, fault: object, body: object) -> ServerError:
+        """The error of a status; ``fault`` is the answer's JSON or text, ``body`` what was sent."""
         key_env = key_variable(self.address)
-        try:
-            message = self._error_message(self._parse(response.content))
-        except (ValueError, RecursionError):
-            message = self._quote(response.text)
+        message = self._quote(message_of(fault))
         says = f" and says: {message}" if message else ""
         failure: Failure = "temporary"
         # Redirects are not followed, see RestrictedClient, so each question would get the same answer.
@@ -351,7 +349,10 @@ class ServerClient:
             text = f"failed ({status}){says}"
         else:
             failure, text = "refused", f"refuses the request ({status}){says}"
-        return ServerError(f"{self.address.url} {text}", failure, status, _retry_after(response))
+        found = ServerError(f"{self.address.url} {text}", failure, status, _retry_after(response))
+        if failure == "refused" and isinstance(body, dict):
+            found.refuses = refused_field(fault, body)
+        return found
 
 
 def _check_depth(value: Any) -> None:

@@ -39,6 +39,30 @@ def _own_text(value: Any) -> str | None:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
+_THINKING = re.compile("think|reason|thought|summary")
+"""In the type of a part of a message that is no answer."""
+
+
+def _text_in(value: Any) -> str:
+    """The text of a part of a message, which may have parts itself."""
+    if isinstance(value, list):
+        return "".join(map(_text_in, value))
+    if not isinstance(value, dict):
+        return value if isinstance(value, str) else ""
+    names = ("text", "value", "thinking", "reasoning", "summary", "refusal")
+    return _text_in(next((value[name] for name in names if value.get(name)), ""))
+
+
+def _parts_of(value: Any) -> dict[str, str]:
+    """The fields of a message whose content is parts: its answer, its thinking, its refusal."""
+    fields = {"content": "", "reasoning_content": "", "refusal": ""}
+    for part in [value] if isinstance(value, dict) else value:
+        kind = str(part.get("type", "text")) if isinstance(part, dict) else "text"
+        is_thinking = _THINKING.search(kind) or (isinstance(part, dict) and part.get("thought") is True)
+        fields["reasoning_content" if is_thinking else "refusal" if kind == "refusal" else "content"] += _text_in(part)
+    return fields
+
+
 Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
 OwnText = Annotated[Any, AfterValidator(_own_text)]
 """A text of a field that servers use as they like; None for anything else."""
@@ -93,6 +117,18 @@ class ChatMessage(Schema):
     """its thinking: DeepSeek, SGLang, llama.cpp, older vLLM"""
     reasoning: OwnText = None
     """its thinking: vLLM, OpenRouter"""
+    refusal: OwnText = None
+    """why it does not answer"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_parts(cls, message: Any) -> Any:
+        if not isinstance(message, dict) or not isinstance(message.get("content"), list | dict):
+            return message
+        return {
+            **message,
+            **{name: text for name, text in _parts_of(message["content"]).items() if text or name == "content"},
+        }
 
 
 class EchoedLogprobs(Schema):

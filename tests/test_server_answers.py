@@ -1,0 +1,217 @@
+"""Answers of servers in the forms that providers give them: errors, parts, refusals, fields that they do not take."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from servers import Answer, Raw, as_json, completion, models
+
+from advisor.response_cache import Response
+from advisor.servers.completions import generate
+from ensemble.decode.settings import Settings
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.client import ServerClient, ServerError
+
+if TYPE_CHECKING:
+    from pools import Place
+
+pytest_plugins = ["pools"]
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+Body = dict[str, Any]
+SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--no-verify")
+
+
+def message(content: object, reason: object = "stop", **fields: object) -> Answer:
+    """A chat's answer."""
+    choice = {"message": {"role": "assistant", "content": content, **fields}, "finish_reason": reason}
+    return as_json({"choices": [choice], "usage": {"prompt_tokens": 20, "completion_tokens": 6}})
+
+
+def asked(raw: Raw, **settings: Any) -> Response:
+    """The response to a chat; a question is sent twice more after errors that may pass."""
+    with ServerClient(ServerAddress(raw.url, "m"), retries=2) as client:
+        return generate(client, "What is 3 + 4?", Settings(20, **settings), chat=True)[0]
+
+
+def run(place: Place, raw: Raw, answer: Callable[[Body], Answer], options: str = "", **task: Any) -> tuple[Any, str]:
+    """The result of a run over sums, and what it says."""
+    raw.answer = lambda path, body: models("m") if path.endswith("/models") else answer(body)
+    place.task([{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 9)], **task)
+    place.pool(f"openai:{raw.url}#m name=far {options}")
+    ran = place.advisor(*SELECT)
+    assert ran.status == 0, ran.err
+    return json.loads(Path("run/result.json").read_text(encoding="utf-8")), ran.err
+
+
+def total(body: Body) -> int:
+    """The right answer to the sum of a request; 0 to others."""
+    return sum(map(int, re.findall(r"(\d+) \+ (\d+)", json.dumps(body))[-1:][0])) if "+" in json.dumps(body) else 0
+
+
+# --- Errors with status 200 ---
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ({"error": {"message": "Upstream overloaded", "code": 502}}, 502),
+        ({"error": {"message": "slow down", "type": "rate_limit_error", "code": None}}, 429),
+        ({"error": {"message": "slow down", "code": "429"}, "choices": []}, 429),
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, 503),
+        ({"object": "error", "message": "engine is dead", "type": "InternalServerError", "code": 500}, 500),
+        ([{"error": {"code": 503, "message": "The model is overloaded", "status": "UNAVAILABLE"}}], 503),
+        ({"choices": [{"error": {"code": 502, "message": "lost"}, "message": {"content": "The"}}]}, 502),
+        ({"choices": [{"finish_reason": "error", "message": {"content": ""}}]}, 500),
+        ({"error": "busy", "choices": None}, 500),
+        ({"detail": "worker died", "status_code": 504}, 504),
+        ({"error": {"message": "no such model", "code": "model_not_found"}}, 404),
+        ({"error": {"message": "too long", "type": "invalid_request_error"}}, 400),
+        ({"error": {"message": "wrong key", "type": "invalid_request_error", "code": "invalid_api_key"}}, 401),
+    ],
+    ids=str,
+)
+def test_an_error_with_status_200_is_that_of_its_code_and_is_sent_again_as_that_one(
+    raw: Raw, error: object, status: int
+) -> None:
+    raw.answer = lambda _path, _body: as_json(error)
+    with pytest.raises(ServerError, match=rf"\({status}\)") as caught:
+        asked(raw)
+    assert caught.value.status == status
+    assert len(raw.asked) == (3 if status in (429, 500, 502, 503, 504) else 1)
+
+
+def test_a_run_outlasts_errors_with_status_200_also_at_the_first_request(place: Place, raw: Raw) -> None:
+    count = iter(range(1000))
+
+    def flaky(body: Body) -> Answer:
+        is_lost = next(count) % 3 == 0
+        return as_json({"error": {"message": "lost", "code": 502}}) if is_lost else message(str(total(body)))
+
+    result, said = run(place, raw, flaky)
+    assert result["candidates"][0]["accuracy"] == 100
+    assert "could not be answered" not in said
+
+
+# --- Contents in parts ---
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "thinking"),
+    [
+        (
+            [{"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}, {"type": "text", "text": "7"}],
+            "7",
+            "so",
+        ),
+        ([{"type": "thinking", "thinking": "so", "signature": "x"}, {"type": "text", "text": "7"}], "7", "so"),
+        ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}, {"text": "7"}], "7", "so"),
+        ([{"thought": True, "text": "so"}, {"text": "7"}], "7", "so"),
+        ([{"type": "text", "text": "It is "}, {"type": "image_url", "image_url": {"url": "x"}}, "7"], "It is 7", None),
+        ([{"type": "output_text", "text": {"value": "7", "annotations": []}}], "7", None),
+        ({"type": "text", "text": "7"}, "7", None),
+        ([{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "7"}, None, 5], "7", None),
+        ([], "", None),
+    ],
+    ids=str,
+)
+def test_the_parts_of_a_content_are_its_text_and_its_thinking(
+    raw: Raw, content: object, text: str, thinking: str | None
+) -> None:
+    raw.answer = lambda _path, _body: message(content)
+    response = asked(raw)
+    assert (response.text, response.thinking) == (text, thinking)
+
+
+# --- Fields that a server does not take ---
+
+OPENAI = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+EXTRA = "[{'type': 'extra_forbidden', 'loc': ('body', 'seed'), 'msg': 'Extra inputs are not permitted', 'input': 0}]"
+RAW = json.dumps({"error": {"message": "Unsupported value: 'temperature' does not support 0 with this model."}})
+
+
+@pytest.mark.parametrize(
+    ("field", "error", "instead"),
+    [
+        ("max_tokens", {"error": {"message": OPENAI, "param": "max_tokens"}}, "max_completion_tokens"),
+        ("max_tokens", {"error": {"message": 'Unknown name "maxTokens": Cannot find field.'}}, "max_completion_tokens"),
+        ("temperature", {"error": {"message": "Provider returned error", "metadata": {"raw": RAW}}}, None),
+        ("temperature", {"error": {"message": "invalid temperature: only 1 is allowed for this model"}}, None),
+        ("temperature", {"error": "`temperature` must be strictly positive", "error_type": "validation"}, None),
+        ("temperature", {"error": {"message": "temperature: Extra inputs are not permitted"}}, None),
+        ("temperature", {"error": {"message": "`temperature` is deprecated for this model."}}, None),
+        ("seed", {"object": "error", "message": EXTRA, "type": "BadRequestError", "param": None, "code": 400}, None),
+        ("seed", {"error": {"message": "Unrecognized request argument supplied: seed", "param": None}}, None),
+        ("stop", {"error": "Model grok-4 does not support parameter stop."}, None),
+        ("stop", {"error": {"message": "Unsupported param: stop", "code": 400}}, None),
+        ("top_p", {"error": {"message": "`temperature` and `top_p` cannot both be specified for this model."}}, None),
+        ("top_p", [{"error": {"code": 400, "message": 'Unknown name "topP"', "status": "INVALID_ARGUMENT"}}], None),
+    ],
+    ids=str,
+)
+def test_a_field_that_a_server_refuses_by_name_is_left_out_or_renamed(
+    raw: Raw, field: str, error: object, instead: str | None
+) -> None:
+    raw.answer = lambda _path, body: as_json(error, 400) if field in body else message("7")
+    drawn = field in ("seed", "top_p")
+    assert asked(raw, temperature=0.5 if drawn else 0.0, stop=("\n",)).text == "7"
+    first, second = (body for _, _, body in raw.asked)
+    assert second == {name: value for name, value in first.items() if name != field} | (
+        {instead: 20} if instead else {}
+    )
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "max_tokens is too large: 20. This model supports at most 16 completion tokens",
+        "This model's maximum context length is 16 tokens; max_tokens must be less",
+        "the prompt is not allowed by our policy",
+        "temperature must be between 0 and 2",
+    ],
+)
+def test_a_value_that_is_refused_is_no_field_that_is_left_out(raw: Raw, says: str) -> None:
+    raw.answer = lambda _path, _body: as_json({"error": {"message": says}}, 400)
+    with pytest.raises(ServerError, match=r"refuses the request \(400\)"):
+        asked(raw)
+    assert len(raw.asked) == 1
+
+
+def test_what_is_left_out_is_found_before_the_run_said_and_kept_with_it(place: Place, raw: Raw) -> None:
+    def picky(body: Body) -> Answer:
+        for name in ("temperature", "stop", "max_tokens"):
+            if name in body:
+                return as_json({"error": {"message": f"'{name}' is not supported", "param": name}}, 400)
+        return message(str(total(body)))
+
+    result, said = run(place, raw, picky, stop=["\n"])
+    assert result["candidates"][0]["accuracy"] == 100
+    assert "far: requests leave out max_tokens, stop, temperature" in said
+    assert result["provenance"]["models"]["far"]["remote"]["left_out"] == "max_tokens,stop,temperature"
+    # The first look at the pool and the run find it out once each; the questions have it from there.
+    assert sum("temperature" in body for _, _, body in raw.asked) == 2
+
+
+def test_a_line_can_say_that_no_temperature_is_sent(place: Place, raw: Raw) -> None:
+    result, said = run(place, raw, lambda body: message(str(total(body))), "temperature=default")
+    assert not [body for _, _, body in raw.asked if "temperature" in body]
+    assert "far: requests leave out temperature" in said
+    assert result["provenance"]["models"]["far"]["remote"]["left_out"] == "temperature"
+
+
+def test_options_need_log_probabilities_also_where_a_server_refuses_them_by_name(place: Place, raw: Raw) -> None:
+    def refusing(path: str, body: Body) -> Answer:
+        if path.endswith("/models"):
+            return models("m")
+        refusal = {"error": {"message": "property 'logprobs' is unsupported"}}
+        return as_json(refusal, 400) if "logprobs" in body else completion("Hello")
+
+    raw.answer = refusing
+    place.task(choices=["{{answer}}", "no"], metric="choice")
+    place.pool(f"openai:{raw.url}#m chat_template=never")
+    assert "its /completions ignores echo and logprobs" in place.advisor(*SELECT).err
