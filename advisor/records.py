@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from statistics import median
 from typing import Literal
 
 from ensemble.errors import InputError
 
 FinishReason = Literal["eos", "stop", "length", "refused", "filtered", "error", "unknown"]
+NO_ANSWER = ("empty", "refused", "filtered")
+"""Why a response has no answer: its text is empty, the model refused, or a filter of the server ended it."""
 Status = Literal["primary", "selected", "rejected", "failed"]
 ReasonCode = Literal["primary", "fits", "gap", "length", "full", "copy", "server", "other_set", "failed"]
 """Why a candidate has its status. ``gap`` and ``length``: it is over this limit, ``gap`` where it is over both.
@@ -68,6 +71,7 @@ class Answer:
         thought: Whether it thought, also where that is not shown.
         dollars: What it cost, if a log has this number.
         problem: Why nothing was extracted, see :class:`advisor.tasks.task.Score`.
+        seconds: How long a server took for it; 0 for other models.
     """
 
     id: str
@@ -84,6 +88,7 @@ class Answer:
     thought: bool = False
     dollars: float | None = field(default=None, compare=False)
     problem: str | None = None
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def length(self) -> int | None:
@@ -246,6 +251,22 @@ class Profile:
             if answer.group is not None:
                 numbers.setdefault(answer.group, []).append(number)
         return {name: self.part(numbers[name]) for name in sorted(numbers)}
+
+    @property
+    def no_answer(self) -> dict[str, int]:
+        """Responses without an answer that were not cut off, by the reason."""
+        ends = [
+            "empty" if answer.finish_reason in ("eos", "stop") and answer.text == "" else answer.finish_reason
+            for answer in self.answers
+            if not answer.options
+        ]
+        return {reason: ends.count(reason) for reason in NO_ANSWER}
+
+    @property
+    def request_seconds(self) -> tuple[float, float] | None:
+        """The median and the 95th percentile of a server's times; None for other models."""
+        times = sorted(answer.seconds for answer in self.answers if answer.seconds)
+        return (median(times), times[math.ceil(0.95 * len(times)) - 1]) if times else None
 
     @property
     def truncated(self) -> int:

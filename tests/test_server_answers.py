@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ def asked(raw: Raw, **settings: Any) -> Response:
 def run(place: Place, raw: Raw, answer: Callable[[Body], Answer], options: str = "", **task: Any) -> tuple[Any, str]:
     """The result of a run over sums, and what it says."""
     raw.answer = lambda path, body: models("m") if path.endswith("/models") else answer(body)
-    place.task([{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 9)], **task)
+    place.task([{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 17)], **task)
     place.pool(f"openai:{raw.url}#m name=far {options}")
     ran = place.advisor(*SELECT)
     assert ran.status == 0, ran.err
@@ -215,3 +216,73 @@ def test_options_need_log_probabilities_also_where_a_server_refuses_them_by_name
     place.task(choices=["{{answer}}", "no"], metric="choice")
     place.pool(f"openai:{raw.url}#m chat_template=never")
     assert "its /completions ignores echo and logprobs" in place.advisor(*SELECT).err
+
+
+# --- Answers without text, cut prompts, times ---
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (message(None), "empty"),
+        (message("", reasoning="so it is 7"), "empty"),
+        (message(None, "tool_calls", tool_calls=[{"function": {"name": "add", "arguments": "{}"}}]), "empty"),
+        (message(None, refusal="I cannot help with sums."), "refused"),
+        (message([{"type": "refusal", "refusal": "No."}]), "refused"),
+        (message("", "refusal"), "refused"),
+        (message(None, "content_filter"), "filtered"),
+        (message("", "SAFETY"), "filtered"),
+        (message("It is", "MAX_TOKENS"), "truncated"),
+    ],
+    ids=["null", "thinking alone", "calls", "refusal", "part", "ended", "filter", "safety", "limit"],
+)
+def test_answers_without_text_are_wrong_counted_and_named(place: Place, raw: Raw, answer: Answer, reason: str) -> None:
+    result, said = run(place, raw, lambda body: answer if total(body) in (4, 8) else message(str(total(body))))
+    (model,) = result["candidates"]
+    assert model["accuracy"] == 100 * 6 / 8
+    counts = dict.fromkeys(("empty", "refused", "filtered", "truncated"), 0) | {reason: 2}
+    assert {name: model[name] for name in counts} == counts
+    assert ("far: of 8 responses on dev" in said) == (reason != "truncated")
+    profiled = place.advisor("profile", *SELECT[1:5]).out
+    assert re.search(rf" 2 {'cut off' if reason == 'truncated' else reason}  ", profiled)
+    assert (f"Of 8 responses {2 * (reason == 'empty')} are empty" in Path("run/report.html").read_text("utf-8")) == (
+        reason != "truncated"
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_said"),
+    [
+        (lambda _: 20, True),
+        (lambda length: min(length, 300), True),
+        (lambda length: length // 4, False),
+        (lambda _: 0, False),
+        (lambda length: length if length < 300 else 300 + length % 7, False),
+    ],
+    ids=["always the same", "a limit", "by length", "unknown", "near"],
+)
+def test_a_server_that_cuts_prompts_is_named(
+    place: Place, raw: Raw, counts: Callable[[int], int], is_said: bool
+) -> None:
+    def answer(body: Body) -> Answer:
+        choice = {"message": {"content": "7"}, "finish_reason": "stop"}
+        length = len(body["messages"][0]["content"])
+        return as_json({"choices": [choice], "usage": {"prompt_tokens": counts(length), "completion_tokens": 1}})
+
+    raw.answer = lambda path, body: models("m") if path.endswith("/models") else answer(body)
+    place.task([{"question": f"{n} {'word ' * 20 * n}?", "answer": "7"} for n in range(1, 17)])
+    place.pool(f"openai:{raw.url}#m name=far")
+    said = " ".join(place.advisor("profile", *SELECT[1:5]).err.split())
+    assert (f"far: its server {raw.url} counts" in said) == is_said
+
+
+def test_a_time_is_that_of_a_request_however_many_run_at_once(place: Place, raw: Raw) -> None:
+    def slow(body: Body) -> Answer:
+        time.sleep(0.4 if total(body) == 4 else 0.1)
+        return message(str(total(body)))
+
+    (model,) = run(place, raw, slow, "requests_per_minute=6000")[0]["candidates"]
+    assert 0.1 <= model["seconds_median"] < 0.3
+    assert 0.4 <= model["seconds_p95"] < 0.8
+    assert 1.1 <= model["seconds_total"] < 2.4
+    assert "Request, median (95%)" in Path("run/report.html").read_text(encoding="utf-8")

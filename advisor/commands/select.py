@@ -108,13 +108,18 @@ def profile(options: ProfileOptions) -> None:
     ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]
     if options.as_json:
         dev = profile_judge.sign(config.dev) if profile_judge else config.dev
-        numbers = [{"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length} for p in ranked]
+        numbers = [
+            {"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length, "truncated": p.truncated}
+            | p.no_answer
+            for p in ranked
+        ]
         print_json({"task": dev.name, "signature": str(dev.signature), "profiles": numbers})
         return
     for p in ranked:
         # A choice task has no lengths.
         length = "" if p.mean_length is None else f"{p.mean_length:7.0f} characters  "
-        print(f"{p.accuracy:6.1f} points  {length}{p.truncated:4d} cut off  {p.model}")
+        lacking = "".join(f"{count:4d} {reason}  " for reason, count in p.no_answer.items() if count)
+        print(f"{p.accuracy:6.1f} points  {length}{p.truncated:4d} cut off  {lacking}{p.model}")
 
 
 def label(options: LabelOptions) -> None:

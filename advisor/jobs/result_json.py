@@ -23,7 +23,7 @@ from advisor.advice.verdict import Advice, Margin
 from advisor.compare.pairs import Pair
 from advisor.jobs.held_out import Verified
 from advisor.profile.calibration import accuracy_by_bytes
-from advisor.records import CONFIDENCE, Answer, Cost, Decision, Limits, Profile, Selection, Standing
+from advisor.records import CONFIDENCE, Answer, Decision, Limits, Profile, Selection, Standing
 from advisor.runs.schema.figures import SCHEMA_VERSION, GroupAccuracy, JudgeSection
 from advisor.runs.schema.result import (
     AdviceSection,
@@ -211,8 +211,7 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         finished_accuracy=finished_accuracy(profile) if profile and profile.truncated else None,
         enough_tokens=enough_tokens(profile) if profile and profile.truncated else None,
         mean_length=standing.mean_length,
-        truncated=profile.truncated if profile else None,
-        errors=profile.errors if profile else None,
+        **_measured(profile),
         **_details(profile, outcome.task),
         status=decision.status,
         reason_code=decision.reason_code,
@@ -221,7 +220,6 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         close_call=margin.text if margin is not None and doubtful else None,
         gap_ci=margin.gap_ci if margin else None,
         length_ratio_ci=margin.length_ratio_ci if margin else None,
-        **_cost(profile.cost if profile else None),
     )
 
 
@@ -261,11 +259,19 @@ def _groups(profile: Profile) -> dict[str, GroupAccuracy] | None:
     }
 
 
-def _cost(cost: Cost | None) -> dict[str, Any]:
-    # Without a response, because all questions failed, no speed follows.
-    if cost is None or cost.seconds == 0:
+def _measured(profile: Profile | None) -> dict[str, Any]:
+    """How many responses are no answers, and the cost of all."""
+    if profile is None:
         return {}
+    counts: dict[str, Any] = {"truncated": profile.truncated, "errors": profile.errors, **profile.no_answer}
+    cost, (typical, slow) = profile.cost, profile.request_seconds or (None, None)
+    # Without a response, because all questions failed, no speed follows.
+    if cost.seconds == 0:
+        return counts
     return {
+        **counts,
+        "seconds_median": typical,
+        "seconds_p95": slow,
         "seconds_total": cost.seconds,
         "tokens_per_second": cost.tokens / cost.seconds,
         "peak_memory": cost.peak_memory,
@@ -296,20 +302,16 @@ def _ensemble(verified: Verified, outcome: Outcome) -> EnsembleResult:
         lost=difference.lost,
         **_gain(together),
         mean_length=verified.ensemble.mean_length,
-        truncated=verified.ensemble.truncated,
-        errors=verified.ensemble.errors,
+        **_measured(verified.ensemble),
         **_details(verified.ensemble, verified.task),
-        **_cost(verified.ensemble.cost),
         members=tuple(
             MemberFigures(
                 model=member.model,
                 accuracy=member.accuracy,
                 accuracy_ci=interval,
                 mean_length=member.mean_length,
-                truncated=member.truncated,
-                errors=member.errors,
+                **_measured(member),
                 **_details(member, verified.task),
-                **_cost(member.cost),
             )
             for member, interval in zip(verified.members, verified.intervals, strict=True)
         ),

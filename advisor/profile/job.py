@@ -27,6 +27,8 @@ Raises MemberError if no question can be answered.
 """
 _DECODING = 2
 """Part of every key. Increase it if a change of the decoder makes the same models generate another text."""
+_SAME_PROMPTS, _CLEARLY_LONGER = 3, 1.5
+"""So many prompts with the largest number of tokens, one of which is so many times as long as another, were cut."""
 
 
 class Job:
@@ -145,8 +147,32 @@ class Job:
         pairs = list(zip(self.task.examples, apart(responses, self._thinking), strict=True))
         # All at once: corpus metrics and sandboxes score many responses faster than one after the other.
         scores = iter(self.task.score_all([(example, r.text) for example, r in pairs if r.error is None]))
-        answers = (_answer(example, r, next(scores) if r.error is None else None) for example, r in pairs)
-        return Profile(self.name, tuple(answers), cost)
+        answers = [_answer(example, r, next(scores) if r.error is None else None) for example, r in pairs]
+        if self.server:
+            # In this process, a response has a share of its batch's time, which no client sees.
+            answers = [replace(each, seconds=r.seconds) for each, r in zip(answers, responses, strict=True)]
+            self._say_cut_prompts(responses)
+        profile = Profile(self.name, tuple(answers), cost)
+        if lacking := [f"{count:,} {reason}" for reason, count in profile.no_answer.items() if count]:
+            self._progress.say(
+                f"{self.name}: of {len(answers):,} responses on {self.task.split}, {' and '.join(lacking)}; a response "
+                "without text counts as wrong"
+            )
+        return profile
+
+    def _say_cut_prompts(self, responses: Sequence[Response]) -> None:
+        """Say it where the longest prompts have one number of tokens, and clearly different lengths."""
+        longest = max(response.prompt_tokens for response in responses)
+        lengths = [
+            len(example.prompt) + sum(len(text) for exchange in example.exchanges for text in exchange)
+            for example, response in zip(self.task.examples, responses, strict=True)
+            if response.prompt_tokens == longest > 0
+        ]
+        if len(lengths) >= _SAME_PROMPTS and max(lengths) >= _CLEARLY_LONGER * min(lengths):
+            self._progress.say(
+                f"{self.name}: its server {self.server} counts {longest:,} tokens for prompts of {min(lengths):,} and "
+                f"of {max(lengths):,} characters: it cuts prompts or does not count them; raise its context length"
+            )
 
 
 def _all_known(counts: Sequence[int]) -> int:

@@ -11,7 +11,6 @@ import queue
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from advisor.config import InferenceConfig
@@ -101,15 +100,11 @@ def _answer_in_parallel(
     workers = _Workers(questions, ask, min(model.client.address.concurrency, len(questions)))
     unanswered, answered, failures_in_a_row = len(questions), 0, 0
     retried: set[int] = set()
-    last = time.perf_counter()
     try:
         while unanswered:
             n, result = workers.next_result()
             if isinstance(result, Response):
-                now = time.perf_counter()
-                # The time since the last response, not that of the request: several requests run at a time.
-                response, last = replace(result, seconds=now - last), now
-                answered, failures_in_a_row = answered + 1, 0
+                response, answered, failures_in_a_row = result, answered + 1, 0
             elif result.status == _TOO_MANY and workers.shrink(n):
                 continue
             else:

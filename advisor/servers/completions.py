@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -111,7 +112,7 @@ def generate(
     calls: tuple[FunctionCall, ...] = ()
     if isinstance(prompt, ToolChat) and isinstance(choice, ChatChoice):
         calls = tuple((each.function.name, each.function.arguments) for each in choice.message.tool_calls or ())
-    return replace(response, calls=calls), answer
+    return replace(response, calls=calls, seconds=server.seconds), answer
 
 
 def _post(server: ServerClient, path: str, body: Callable[[Collection[str]], Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -226,10 +227,13 @@ def likeliest_choice(server: ServerClient, example: Example, task: Task) -> Resp
     Raises:
         ServerError: The server gave no valid answer, or ignores ``echo`` and ``logprobs``.
     """
-    scores = [_log_probability(server, example.prompt, text) for text in task.continuations(example)]
+    scores, seconds = [], 0.0
+    for text in task.continuations(example):
+        scores.append(_log_probability(server, example.prompt, text))
+        seconds += server.seconds
     if max(scores) == -math.inf:
         raise server.invalid_answer(COMPLETIONS, "gives every choice the probability 0")
-    return _likeliest(scores, example, task)
+    return _likeliest(scores, example, task, seconds)
 
 
 def likeliest_option(client: TokenClient, question: ChoiceQuestion, example: Example, task: Task) -> Response:
@@ -245,7 +249,7 @@ def likeliest_option(client: TokenClient, question: ChoiceQuestion, example: Exa
         ServerError: The server gave no valid answer, or the tokenizer can write none of the options.
     """
     (prompt,), (states,) = question.prompts, question.states
-    scores = list(question.known)
+    scores, begun = list(question.known), time.monotonic()
     try:
         answers = client.chosen([[*prompt, *state] for state in states], [[token] for token in question.tokens])()
     except MemberError as error:
@@ -255,12 +259,12 @@ def likeliest_option(client: TokenClient, question: ChoiceQuestion, example: Exa
         scores[owner] += logprobs[token]
     if max(scores) == -math.inf:
         raise ServerError("its tokenizer or model cannot express any of the options", "refused")
-    return _likeliest(scores, example, task)
+    return _likeliest(scores, example, task, time.monotonic() - begun)
 
 
-def _likeliest(scores: Sequence[float], example: Example, task: Task) -> Response:
+def _likeliest(scores: Sequence[float], example: Example, task: Task, seconds: float) -> Response:
     options = tuple(None if score == -math.inf else min(score, 0.0) for score in scores)
-    return Response(task.likeliest(example, scores), 0, "eos", 0.0, options=options)
+    return Response(task.likeliest(example, scores), 0, "eos", seconds, options=options)
 
 
 def _log_probability(server: ServerClient, prompt: str, continuation: str) -> float:

@@ -148,6 +148,11 @@ class ServerClient:
         """Connections that were opened so far."""
         return self._http.connections
 
+    @property
+    def seconds(self) -> float:
+        """How long the last request of this thread took."""
+        return float(self._http.last.seconds)
+
     def stop_retrying(self) -> None:
         """Report each fault at once, from now on: the caller sends requests again itself."""
         self._retries = 0

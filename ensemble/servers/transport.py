@@ -38,6 +38,7 @@ class RestrictedClient:
 
     Attributes:
         connections: Connections that were opened so far.
+        last: Of each thread, the ``seconds`` of its last request, without the wait for the rate.
     """
 
     def __init__(self, address: ServerAddress, key: str | None) -> None:
@@ -49,7 +50,7 @@ class RestrictedClient:
         self._next_start = 0.0
         self.connections = 0
         # A request is sent and read by one thread, so the thread's deadline is that of its request.
-        self._request = threading.local()
+        self.last = threading.local()
         # Each has one connection: a pool goes through all its connections at the start and the end of every request.
         self._all: list[httpx2.HTTPTransport] = []
         self._idle: list[httpx2.HTTPTransport] = []
@@ -65,7 +66,8 @@ class RestrictedClient:
         """
         request = httpx2.Request(method, url, json=json, headers=self._headers(), extensions=self._extensions)
         self._wait_for_rate()
-        self._request.deadline = time.monotonic() + self._address.timeout
+        begun = time.monotonic()
+        self.last.deadline = begun + self._address.timeout
         with self._transport() as transport, closing(transport.handle_request(request)) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise MemberError("the server compresses its answers, although the request does not allow it")
@@ -73,6 +75,7 @@ class RestrictedClient:
             response.encoding = "utf-8"
             response.stream = _LimitedStream(cast("httpx2.SyncByteStream", response.stream))
             response.read()
+            self.last.seconds = time.monotonic() - begun
             return response
 
     def close(self) -> None:
@@ -119,7 +122,7 @@ class RestrictedClient:
 
     def _time_left(self) -> float:
         """Seconds that this thread's request may still take."""
-        left: float = self._request.deadline - time.monotonic()
+        left: float = self.last.deadline - time.monotonic()
         if left <= 0:
             raise httpcore2.ReadTimeout("the time limit of the request is over")
         return left

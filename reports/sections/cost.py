@@ -24,6 +24,7 @@ def values(report: ReportData) -> dict[str, Any] | None:
         return None
     return {
         "rows": rows,
+        "known_requests": any(measured.seconds_median is not None for _, measured, *_ in rows),
         "known_memory": any(measured.peak_memory is not None for _, measured, *_ in rows),
         "slowdown": _slowdown(run) if run else None,
         "loads": _loads(result.provenance),

@@ -135,6 +135,12 @@ class Measured(Scored):
     """mean length of its answers, in characters; null for tasks with options"""
     truncated: Count | None = None
     """responses that ended at the token limit"""
+    empty: Count | None = None
+    """responses without text"""
+    refused: Count | None = None
+    """questions that it refused to answer"""
+    filtered: Count | None = None
+    """responses that a filter of its server ended"""
     errors: Count | None = None
     """questions without a response"""
     accuracy_bytes: Points = None
@@ -144,7 +150,11 @@ class Measured(Scored):
     groups: dict[Line, GroupAccuracy] | None = None
     """for each group `n`, `accuracy` and `accuracy_ci`; null if the questions have only one group"""
     seconds_total: Figure = None
-    """the time of all its responses when they were computed"""
+    """the time of all its responses when they were computed; requests at the same time count each"""
+    seconds_median: Figure = None
+    """the median time of a request to its server, as one client sees it; null for other models"""
+    seconds_p95: Figure = None
+    """the 95th percentile of these times"""
     tokens_per_second: Figure = None
     """its speed"""
     peak_memory: Figure = None
