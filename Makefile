@@ -9,8 +9,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfi
 # The Python for `make test-versions`, and the tests of both: those of code that Python's own library, numpy, scipy, torch,
 # tokenizers, pydantic, jinja or pyarrow may treat otherwise in another version.
 PYTHONS ?= python3.13
-QUICK := api evidence init judge logs_table pool prompts report saved strategies tasks_format tasks_metrics top_k turns \
-	unite_step
+QUICK := api evidence init logs_table pool prompts report saved tasks_format tasks_metrics top_k unite_step
 QUICK_PACKAGES := pytest pytest-timeout pytest-xdist hypothesis '.[openai]'
 # The Python for `make test-lowest`.
 OLDEST ?= python3.10
@@ -69,7 +68,7 @@ test-versions: venv  ## run the quick part of the tests on other versions of Pyt
 	done
 
 # The oldest torch with a build for processors alone where the checks run is the newest, 2.13.0 (see pyproject.toml), so
-# its lower bound is not tried. Tests of judges ask servers, so the extra openai is there. The oldest libraries warn of
+# its lower bound is not tried. Some tests ask servers, so the extra openai is there. The oldest libraries warn of
 # newer ones below them, so a warning is no error here.
 test-lowest: venv  ## run the quick part of the tests on the oldest versions that pyproject.toml allows; see OLDEST
 	@set -e; $(OLDEST) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(OLDEST) is not installed; skipped"; exit 0; }; \

@@ -86,13 +86,28 @@ SECOND_LANE: dict[str, str] = {
     "test_report_decision_browser.py": "drives a browser",
     "test_tasks_vs_lmeval.py": "compares with lm-eval",
     "test_benchmarks.py": "runs benchmarks",
+    "test_golden.py": "runs fourteen runs as they were recorded",
+    "test_child_processes.py::test_a_command_in_a_downloaded_folder_runs_no_code_of_it": "starts a command",
+    "test_cli.py::test_a_full_disk_is_one_line_and_the_same_command_goes_on_from_there": "runs whole runs",
+    "test_cli.py::test_a_run_that_is_killed_again_and_again_goes_on_to_the_undisturbed_result": "runs whole runs",
+    "test_cli.py::test_two_runs_at_once_both_come_to_the_undisturbed_result": "runs whole runs",
     "test_docs.py::test_examples_of_a_page_run": "runs the examples of a page",
     "test_docs.py::test_examples_of_the_quick_start_run": "runs the examples of a page",
+    "test_docs.py::test_site_is_built_without_a_warning": "builds the site",
+    "test_docs.py::test_site_with_a_link_that_leads_nowhere_is_not_built": "builds the site",
     "test_docs.py::test_the_readme_has_the_gains_of_the_demo": "runs the demo",
     "test_docs.py::test_the_page_of_files_has_every_key_that_a_run_wrote": "runs the examples of a page",
+    "test_evaluate.py::test_deepen_adapt_is_given_the_accuracies_that_the_run_found": "evaluates a whole run",
+    "test_evaluate.py::test_the_report_has_the_scores_of_the_corpus": "evaluates a whole run",
+    "test_fusing.py::test_it_is_checked_and_exported": "fuses a whole run",
+    "test_fusing.py::test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say": "fuses a whole run",
+    "test_fusion.py::test_fusion_stands_beside_other_methods_in_an_evaluation_and_is_stored": "evaluates a whole run",
+    "test_judge.py::test_after_a_judges_failure_the_same_command_asks_only_what_is_missing": "judges a whole run",
+    "test_judge.py::test_evaluate_judges_the_answers_of_methods_and_no_text_that_is_only_read": "judges a whole run",
     "test_memory_estimate.py::test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes": "measures",
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
     "test_pools.py::test_the_benchmark_measures_every_strategy": "runs a benchmark",
+    "test_report.py::test_no_library_that_runs_models_is_loaded": "starts a process",
     "test_report_hostile.py::test_no_payload_changes_the_markup": "writes many reports",
     "test_serving_crowds.py::test_a_second_signal_ends_it_at_once": "starts a server",
     "test_tasks_lmeval.py::test_an_unknown_name_gets_near_ones_and_a_group_gets_its_tasks": "reads all of lm-eval",
@@ -106,7 +121,7 @@ measures it.
 
 
 CASES: dict[str, int] = {
-    "test_decoder.py::test_ids_text_and_end_are_those_of_the_reference": 5,
+    "test_decoder.py::test_ids_text_and_end_are_those_of_the_reference": 8,
     "test_decoder_tables.py::test_tables_of_real_tokenizers_are_those_of_the_page": 2,
     "test_deterministic.py::test_in_half_precision_texts_are_those_of_single_prompts": 5,
     "test_drafting.py::test_draws_are_those_without_drafts": 5,
@@ -142,7 +157,7 @@ The others have further vocabularies, sizes or settings; the code is the same.
 
 
 LONGEST = (
-    *("test_cli.py", "test_golden.py", "test_docs.py", "test_notebooks.py", "test_report_browser.py"),
+    *("test_golden.py", "test_cli.py", "test_docs.py", "test_notebooks.py", "test_report_browser.py"),
     *("test_cluster_profiling.py", "test_benchmarks.py", "test_tasks_vs_lmeval.py", "test_fusing.py"),
     *("test_loaded_models.py", "test_judge.py", "test_drafting.py", "test_decoder.py", "test_server_members.py"),
 )

@@ -334,6 +334,7 @@ def test_the_questions_needed_show_the_observed_difference_four_times_out_of_fiv
     assert 0.785 <= power(pair.questions_needed, (gained - lost) / n, (gained + lost) / n) <= 0.82
 
 
+@pytest.mark.slow
 def test_the_safe_number_of_questions_keeps_its_promise_although_the_difference_is_estimated() -> None:
     """Findings D2: the number for the observed difference promises 80% and reaches 44 to 71%."""
     generator, gain, discordance = np.random.default_rng(11), 0.05, 0.3

@@ -595,7 +595,7 @@ def test_voters_are_close_to_the_best_and_no_more_than_the_calls() -> None:
     assert fitting_voters(profiles, Limits(vote_gap=100, max_voters=1)) == ("b",)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(ANSWERS, ANSWERS)
 def test_the_expected_gain_lies_between_the_predicted_and_the_measured_one(dev: list[str], held_out: list[str]) -> None:
     names = "abcd"[: min(len(dev), len(held_out))]
@@ -655,7 +655,7 @@ def test_the_samples_say_whose_response_the_recommended_strategy_takes(place: Pl
         assert (line["recommended"]["extracted"], line["recommended"]["score"]) == (own["extracted"], own["score"])
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(ANSWERS)
 def test_no_vote_cascade_or_router_is_predicted_to_gain_more_than_its_models_know(held_out: list[str]) -> None:
     alone = dict(zip("abcd", held_out, strict=False))
