@@ -40,7 +40,7 @@ TYPED := advisor ensemble reports hatch_build.py $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-versions test-lowest test-vllm test-exports check format docs package real fuzz bench lock clean
+.PHONY: help venv demo test test-slow test-further test-versions test-lowest test-vllm test-exports check format docs package real fuzz bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -55,7 +55,10 @@ test: venv check  ## set up, then run all checks and the first lane of the tests
 	$(PYTEST) -m "not second_lane"
 
 test-slow: venv  ## run the second lane: examples, notebooks, benchmarks, clusters, browsers; tests/conftest.py has the list
-	$(PYTEST) -m second_lane
+	$(PYTEST) -m "second_lane and not further"
+
+test-further: venv  ## run the further cases of tests with many; before a release, and after a change of what they test
+	$(PYTEST) -m further
 
 test-versions: venv  ## run the quick part of the tests on other versions of Python, where they are installed; see PYTHONS
 	@set -e; for python in $(PYTHONS); do \

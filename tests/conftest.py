@@ -81,36 +81,45 @@ def window(driver: Any, report: Path) -> Any:
 
 
 SECOND_LANE: dict[str, str] = {
-    "test_cluster_profiling.py": "starts a Ray cluster",
-    "test_report_browser.py": "drives a browser",
-    "test_report_decision_browser.py": "drives a browser",
-    "test_tasks_vs_lmeval.py": "compares with lm-eval",
     "test_benchmarks.py": "runs benchmarks",
-    "test_golden.py": "runs fourteen runs as they were recorded",
     "test_child_processes.py::test_a_command_in_a_downloaded_folder_runs_no_code_of_it": "starts a command",
     "test_cli.py::test_a_full_disk_is_one_line_and_the_same_command_goes_on_from_there": "runs whole runs",
     "test_cli.py::test_a_run_that_is_killed_again_and_again_goes_on_to_the_undisturbed_result": "runs whole runs",
     "test_cli.py::test_two_runs_at_once_both_come_to_the_undisturbed_result": "runs whole runs",
+    "test_cluster_profiling.py": "starts a Ray cluster",
     "test_docs.py::test_examples_of_a_page_run": "runs the examples of a page",
     "test_docs.py::test_examples_of_the_quick_start_run": "runs the examples of a page",
     "test_docs.py::test_site_is_built_without_a_warning": "builds the site",
     "test_docs.py::test_site_with_a_link_that_leads_nowhere_is_not_built": "builds the site",
-    "test_docs.py::test_the_readme_has_the_gains_of_the_demo": "runs the demo",
     "test_docs.py::test_the_page_of_files_has_every_key_that_a_run_wrote": "runs the examples of a page",
+    "test_docs.py::test_the_readme_has_the_gains_of_the_demo": "runs the demo",
     "test_evaluate.py::test_deepen_adapt_is_given_the_accuracies_that_the_run_found": "evaluates a whole run",
     "test_evaluate.py::test_the_report_has_the_scores_of_the_corpus": "evaluates a whole run",
     "test_fusing.py::test_it_is_checked_and_exported": "fuses a whole run",
     "test_fusing.py::test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say": "fuses a whole run",
     "test_fusion.py::test_fusion_stands_beside_other_methods_in_an_evaluation_and_is_stored": "evaluates a whole run",
+    "test_golden.py": "runs fourteen runs as they were recorded",
+    "test_harness.py::test_the_command_line_runs_tasks_and_a_second_run_asks_no_model": "starts commands",
     "test_judge.py::test_after_a_judges_failure_the_same_command_asks_only_what_is_missing": "judges a whole run",
     "test_judge.py::test_evaluate_judges_the_answers_of_methods_and_no_text_that_is_only_read": "judges a whole run",
     "test_memory_estimate.py::test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes": "measures",
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
+    "test_pass_at_1.py::test_mbpps_own_solutions_pass_and_those_of_other_tasks_do_not": "runs hundreds of programs",
+    "test_pools.py::test_cascades_of_the_three_most_accurate_save_15_percent_of_the_calls": "runs a benchmark",
     "test_pools.py::test_the_benchmark_measures_every_strategy": "runs a benchmark",
+    "test_real_example.py": "runs the job on logs of real models",
     "test_report.py::test_no_library_that_runs_models_is_loaded": "starts a process",
+    "test_report_browser.py": "drives a browser",
+    "test_report_decision_browser.py": "drives a browser",
     "test_report_hostile.py::test_no_payload_changes_the_markup": "writes many reports",
+    "test_reward_models.py::test_pairrm_cuts_the_question_and_the_responses_apart": "reads long texts",
+    "test_serving.py::test_memory_that_is_free_goes_back_to_the_system": "measures",
     "test_serving_crowds.py::test_a_second_signal_ends_it_at_once": "starts a server",
+    "test_serving_grammars.py::test_the_memory_of_grammars_is_bounded": "measures",
+    "test_serving_hostile.py::test_a_text_that_takes_longer_than_a_body_may_is_not_ended": "waits",
+    "test_tasks_builtin.py::test_gsm8k_dev_is_300_of_train_and_held_out_is_all_of_test": "reads all of gsm8k",
     "test_tasks_lmeval.py::test_an_unknown_name_gets_near_ones_and_a_group_gets_its_tasks": "reads all of lm-eval",
+    "test_tasks_vs_lmeval.py": "compares with lm-eval",
 }
 """What `make test` leaves to `make test-slow`, with the reason: files, and functions in a file.
 
@@ -121,38 +130,53 @@ measures it.
 
 
 CASES: dict[str, int] = {
+    "test_corrected_judge.py::test_intervals_contain_the_truth_as_often_as_they_say": 2,
+    "test_cross_fitting.py::test_a_correction_lowers_no_p_value": 3,
     "test_decoder.py::test_ids_text_and_end_are_those_of_the_reference": 8,
+    "test_decoder_joining.py::test_a_text_is_what_it_is_alone_whoever_joins_and_leaves": 2,
+    "test_decoder_models.py::test_a_member_without_a_cache_goes_together_with_one_that_has": 2,
     "test_decoder_tables.py::test_tables_of_real_tokenizers_are_those_of_the_page": 2,
     "test_deterministic.py::test_in_half_precision_texts_are_those_of_single_prompts": 5,
     "test_drafting.py::test_draws_are_those_without_drafts": 5,
     "test_drafting.py::test_texts_are_those_without_drafts": 4,
+    "test_ensemble_api.py::test_a_stop_string_ends_the_text_before_it_wherever_tokens_end": 3,
     "test_grammar.py::test_texts_are_those_of_the_reference": 5,
     "test_kinds_of_text.py::test_every_way_to_decode_writes_what_the_reference_writes": 3,
     "test_label.py::test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_digit": 4,
-    "test_real_example.py::test_the_real_example_says_what_the_command_recommends": 2,
     "test_production.py::test_a_strategy_takes_the_responses_that_its_evaluation_took": 2,
     "test_random_ensembles.py::test_every_way_to_decode_writes_the_same": 3,
+    "test_reference.py::test_a_literal_control_token_is_text": 4,
     "test_reference.py::test_bytes_that_are_no_utf8_keep_their_place": 4,
+    "test_reference.py::test_one_member_alone_is_the_greedy_decoding_of_transformers": 3,
+    "test_reference.py::test_one_member_alone_is_the_greedy_decoding_of_transformers_with_real_tokenizers": 2,
+    "test_reference.py::test_real_tokenizers_decode_together": 2,
     "test_reference.py::test_the_bytes_of_a_continuation_are_the_text": 4,
     "test_report_hostile.py::test_what_is_known_to_be_nasty_does_not_change_the_markup": 3,
     "test_retokenization.py::test_a_growing_text_of_any_kind_has_the_ids_of_the_whole": 5,
     "test_retokenization.py::test_the_work_for_a_token_does_not_grow_with_the_text": 3,
     "test_scoring.py::test_a_member_reads_the_continuation_of_each_beginning": 3,
+    "test_scoring.py::test_a_score_is_the_references_with_real_tokenizers": 2,
     "test_server_members.py::test_members_that_think_apart_write_what_they_write_in_one_process": 5,
     "test_server_members.py::test_methods_that_need_the_top_candidates_write_what_they_write_in_one_process": 3,
-    "test_server_members.py::test_texts_are_those_of_one_process": 3,
-    "test_server_members.py::test_texts_under_a_grammar_are_those_of_one_process": 5,
+    "test_server_members.py::test_texts_are_those_of_one_process": 4,
+    "test_server_members.py::test_texts_under_a_grammar_are_those_of_one_process": 8,
     "test_serving_crowds.py::test_the_command_serves_until_a_signal_and_ends_well": 2,
     "test_sweetspan.py::test_the_text_is_that_of_the_slow_implementation": 4,
     "test_tasks_end_to_end.py::test_a_built_in_task_runs_from_its_files_to_the_advice": 3,
+    "test_think_apart.py::test_a_budget_shorter_than_the_opening_tag_leaves_the_tag_whole": 2,
+    "test_think_apart.py::test_a_budget_that_ends_within_the_end_marker_writes_only_the_rest": 2,
+    "test_think_apart.py::test_all_ways_to_decode_write_the_same_texts": 2,
     "test_think_apart.py::test_each_method_writes_what_it_writes_behind_the_thinking": 4,
+    "test_think_marks.py::test_a_budget_that_ends_within_the_end_writes_only_the_rest": 3,
+    "test_think_marks.py::test_a_member_behind_a_server_thinks_with_its_special_tokens": 2,
     "test_think_marks.py::test_apart_the_texts_are_those_behind_the_thinking": 5,
+    "test_vocabulary.py::test_candidates_and_their_representatives_are_those_of_the_reference": 3,
     "test_vocabulary.py::test_every_id_has_the_bytes_of_the_reference": 3,
     "test_vocabulary.py::test_hard_texts_continue_as_in_the_reference": 3,
 }
 """Functions with many cases that take long: every n-th case is in the first lane, from the first on.
 
-The others have further vocabularies, sizes or settings; the code is the same.
+The others have further vocabularies, sizes or settings; the code is the same. `make test-further` runs them.
 """
 
 
@@ -188,6 +212,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = second_lane_reason(item)
         if (place := _place(item)) in CASES:
             if cases[place] % CASES[place]:
+                item.add_marker(pytest.mark.further)
                 reason = reason or f"one case in {CASES[place]} is in the first lane"
             cases[place] += 1
         if reason is not None:

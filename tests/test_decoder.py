@@ -91,7 +91,9 @@ def available(line: str) -> Any:
     missing = sorted({part.tokenizer for part in parts(line)} - {*MADE_UP, *PIECES, *real_tokenizers()})
     reason = f"../shared/tokenizers/{' and '.join(missing)} is absent"
     marks = [pytest.mark.skip(reason=reason)] if missing else []
-    return pytest.param(line, marks=[*marks, pytest.mark.second_lane] if line in FURTHER else marks)
+    return pytest.param(
+        line, marks=[*marks, pytest.mark.second_lane, pytest.mark.further] if line in FURTHER else marks
+    )
 
 
 class Remembered:
@@ -221,9 +223,9 @@ def test_ids_text_and_end_are_those_of_the_reference(line: str, way: str, tables
     ("lines", "fewest"),
     [
         ([line for line in COMBINATIONS if line not in FURTHER], 190),
-        pytest.param(COMBINATIONS, 500, marks=pytest.mark.second_lane),
+        pytest.param(COMBINATIONS, 500, marks=[pytest.mark.second_lane, pytest.mark.further]),
     ],
-    ids=["first lane", "both lanes"],
+    ids=["first lane", "all"],
 )
 def test_there_are_enough_cases_and_hardly_a_tie_among_them(lines: Sequence[str], fewest: int) -> None:
     here = [line for line in lines if "skip" not in {mark.name for mark in available(line).marks}]
