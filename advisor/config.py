@@ -32,7 +32,7 @@ from advisor.pool.weights import check_weights
 from advisor.records import MOST_QUESTIONS, Limits
 from advisor.strategies.fusion import check_prompt
 from advisor.tables.streams import Notes
-from advisor.tables.values import ScoreReader, read_meanings
+from advisor.tables.values import ScoreReader
 from advisor.tasks import Task, load_task
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
@@ -293,10 +293,6 @@ class LogsConfig(LogsOptions, SeedOptions):
             columns=columns,
         )
 
-    @cached_property
-    def _meanings(self) -> dict[str, float]:
-        return {} if self.score_map is None else read_meanings(self.score_map)
-
     def join(
         self,
         paths: Sequence[str],
@@ -317,7 +313,7 @@ class LogsConfig(LogsOptions, SeedOptions):
         try:
             return join_logs(
                 paths,
-                replace(self.options, needs_score=needs_score, scores=ScoreReader(self._meanings)),
+                replace(self.options, needs_score=needs_score, scores=ScoreReader(self.score_map)),
                 models=models,
                 scoring=self.scoring,
                 notes=notes,

@@ -42,7 +42,7 @@ RESPONSES: dict[str, Any] = {
     "list of one": [TEXT],
     "nested list of one": [[TEXT]],
     "content part": [{"type": "text", "text": TEXT}],
-    "content parts": [{"type": "text", "text": "It is"}, {"type": "text", "text": " 5"}],
+    "content parts": [{"type": "text", "text": ""}, {"type": "text", "text": TEXT}],
     "parts with a tool": [{"type": "text", "text": TEXT}, {"type": "tool_use", "name": "f", "input": {}}],
     "messages": _MESSAGES,
     "one message": _MESSAGES[1],

@@ -45,7 +45,14 @@ def table(*columns: Sequence[float] | Floats, groups: Sequence[str] = (), cluste
     scores = np.column_stack([np.asarray(column, dtype=np.float64) for column in columns])
     names = tuple("abcdefghijklmnopqrstuvwxyz"[: len(columns)])
     return ScoreTable(
-        "sums", "score", names, scores, tuple(groups) or (None,) * len(scores), tuple(clusters) or None, ()
+        "sums",
+        "score",
+        names,
+        scores,
+        tuple(groups) or (None,) * len(scores),
+        tuple(clusters) or None,
+        ({},) * len(names),
+        (),
     )
 
 

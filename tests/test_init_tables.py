@@ -235,7 +235,7 @@ TABLES = [
             "Cover": [["Made by us"]],
             "Data": [["question", "answer"], *([f"Where is {city}?", city] for city in CITIES)],
         },
-        asks="q.xlsx: of its 2 sheets only Cover was read); give data with questions",
+        asks="q.xlsx: of its 2 sheets only Cover was read, and not Data); give data with questions",
     ),
     # --- Records ---
     Table(

@@ -73,19 +73,19 @@ def test_other_json_lines_are_not_pools(tmp_path: Path) -> None:
 
 
 def test_cells_of_another_form_are_counted(tmp_path: Path) -> None:
-    bad = {"a": ["2", float("nan"), 3], "b": ["2", 7, 3], "c": "2", "d": ["2", 1]}
+    bad = {"a": ["2", float("nan"), 3], "b": ["2", 7, 3], "c": "2", "d": ["2", 1]}  # the scores are checked together
     path = write(tmp_path, LINE, {**LINE, "models": bad}, {**LINE, "models": None})
     found, notes = records(path)
-    assert [record.model for record in found] == ["small", "large"]
+    assert [(record.model, record.score) for record in found][1:] == [("large", 1.0), ("a", None), ("b", None)]
     assert notes == [
-        f"{path}: 4 records are left out: a model's answer is not a list of text, score between 0 and 1, and length; "
-        f"the first is {path}:2",
+        f"{path}: 2 records are left out: a model's answer is not a list of text, score and length; the first is "
+        f"{path}:2",
         f"{path}: 1 record is left out: it has no id, or no models; the first is {path}:3",
     ]
 
 
 def test_a_pool_without_usable_answers_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, {**LINE, "models": {"small": ["2", "maybe", 3]}})
+    path = write(tmp_path, {**LINE, "models": {"small": ["2", 3]}})
     with pytest.raises(InputError, match=r"sums\.jsonl:1: no record of this log can be used: a model's answer"):
         records(path)
 

@@ -10,37 +10,22 @@ from typing import Any
 import pytest
 from forms import (
     OPTIONS,
-    REFERENCES,
-    RESPONSES,
     SPELLED_OPTIONS,
-    SPELLED_REFERENCES,
-    TEXT,
-    UNKNOWN_RESPONSES,
 )
 
 from advisor.tables.values import (
     UnknownFormError,
     accepted_texts,
-    are_spelled,
     id_text,
+    is_spelled,
     option_texts,
     read_response,
     response_text,
-    unspelled,
 )
 
 
-@pytest.mark.parametrize("form", RESPONSES)
-@pytest.mark.parametrize("spell", [None, json.dumps, repr])
-def test_a_response_is_its_text(form: str, spell: Any) -> None:
-    value = RESPONSES[form] if spell is None else unspelled(spell(RESPONSES[form]))
-    assert response_text(value) == TEXT
-
-
-@pytest.mark.parametrize("form", UNKNOWN_RESPONSES)
-def test_a_response_in_an_unknown_form_is_refused_with_its_form(form: str) -> None:
-    with pytest.raises(UnknownFormError, match=r"an object with the keys|a list of 2 texts|a list of 1 object"):
-        response_text(UNKNOWN_RESPONSES[form])
+def test_the_parts_of_a_text_are_joined() -> None:
+    assert response_text([{"type": "text", "text": "It is"}, {"type": "text", "text": " 5"}]) == "It is 5"
 
 
 @pytest.mark.parametrize(
@@ -76,18 +61,6 @@ def test_what_a_provider_tells_of_a_response_is_kept() -> None:
     assert read_response({"error": {"message": "too many requests", "code": 429}}).error == "too many requests"
     cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}
     assert read_response(cut).finish == "max_output_tokens"
-
-
-@pytest.mark.parametrize("form", REFERENCES)
-@pytest.mark.parametrize("spell", [None, json.dumps, repr])
-def test_a_reference_is_its_accepted_texts(form: str, spell: Any) -> None:
-    value = REFERENCES[form]
-    assert accepted_texts(value if spell is None else spell(value)) == ("City 5", "Town 5")
-
-
-@pytest.mark.parametrize("form", SPELLED_REFERENCES)
-def test_a_reference_that_pandas_wrote_is_its_accepted_texts(form: str) -> None:
-    assert accepted_texts(SPELLED_REFERENCES[form]) == ("City 5", "Town 5")
 
 
 @pytest.mark.parametrize(
@@ -128,11 +101,14 @@ def test_an_id_has_one_spelling_of_numbers() -> None:
     assert [id_text(value) for value in (7.0, 7, " 7 ", "0007", "", None)] == ["7", "7", "7", "0007", None, None]
 
 
-def test_a_column_spells_lists_only_where_all_its_values_do() -> None:
-    assert are_spelled(["['a']", None, '["b", "c"]', "{'text': 'x'}"])
-    assert not are_spelled(["['a']", "b"])
-    assert not are_spelled(["[1, 2]", "['a']"])
-    assert not are_spelled([None, ""])
+@pytest.mark.parametrize("text", ["['a']", '["b", "c"]', "{'text': 'x'}", "[1]"])
+def test_a_text_spells_a_list_of_texts_or_an_object(text: str) -> None:
+    assert is_spelled(text)
+
+
+@pytest.mark.parametrize("value", ["b", "[1, 2]", "", None, ["a"], "[a]"])
+def test_other_values_spell_nothing(value: object) -> None:
+    assert not is_spelled(value)
 
 
 HOSTILE = [

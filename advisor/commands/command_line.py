@@ -90,7 +90,8 @@ def _parameter(field: dataclasses.Field[Any], option: Option, hint: Any) -> Para
         if option.shown_default is not None and option.read is None:
             # An empty text hides it.
             shown["show_default"] = option.shown_default or False
-        details = typer.Option(option.flag, metavar=metavar, help=option.help, rich_help_panel=option.panel, **shown)
+        flags = [option.flag, *filter(None, [option.also])]
+        details = typer.Option(*flags, metavar=metavar, help=option.help, rich_help_panel=option.panel, **shown)
     kind = kind | None if is_optional and default is not Parameter.empty else kind
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, details])
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.config import LogsConfig
-from advisor.logs.join import JoinedLogs
+from advisor.logs.join import JoinedLogs, plain, question_key
 from advisor.records import fits
 from advisor.statistics import Floats, scores
-from advisor.tasks.task import Example
 from ensemble.common.files import exists
 from ensemble.errors import InputError
 
@@ -33,6 +32,7 @@ class ScoreTable:
             mean of its scores.
         groups: The part of the task that each question belongs to.
         clusters: The cluster of each question; None if questions count as independent.
+        lost: For each model how many scores are ``unread``, and how many responses ``missing`` or ``failed``.
         notes: What was left out, and why, one sentence each.
     """
 
@@ -42,6 +42,7 @@ class ScoreTable:
     scores: Floats
     groups: tuple[str | None, ...]
     clusters: tuple[str, ...] | None
+    lost: tuple[Mapping[str, int], ...]
     notes: tuple[str, ...]
 
 
@@ -122,15 +123,22 @@ def _scores(joined: JoinedLogs, model: str) -> Floats:
     return sum((scores(profile) for profile in draws), np.zeros(len(joined.examples))) / len(draws)
 
 
-def _key(example: Example) -> tuple[object, ...]:
-    return example.id, example.question, example.accepted
+def _places(log: JoinedLogs, *, by_id: bool) -> dict[tuple[str, ...], int]:
+    """The row of each question of a log by what it is; without the ids only of what is asked once."""
+    keys = [(plain(each.id) if by_id else "", *question_key(each)) for each in log.examples]
+    counts = Counter(keys)
+    return {key: row for row, key in enumerate(keys) if by_id or (counts[key] == 1 and key[1])}
 
 
 def _common_rows(logs: Mapping[str, JoinedLogs]) -> dict[str, list[int]]:
     """The rows of the common questions in each log, in the order of the first log."""
-    places = {path: {_key(example): row for row, example in enumerate(log.examples)} for path, log in logs.items()}
-    first, *others = places.values()
-    common = [key for key in first if all(key in other for other in others)]
+    places, common = {}, list[tuple[str, ...]]()
+    for by_id in (True, False):
+        rows_of = {path: _places(log, by_id=by_id) for path, log in logs.items()}
+        first, *others = rows_of.values()
+        keys = [key for key in first if all(key in other for other in others)]
+        if len(keys) > len(common):
+            places, common = rows_of, keys
     if not common:
         counts = ", ".join(f"{path} ({len(log.examples):,})" for path, log in list(logs.items())[:5])
         ids = [{example.id for example in log.examples} for log in logs.values()]
@@ -175,5 +183,6 @@ def _table(
         scores=np.column_stack([values for _, _, values in answered]),
         groups=tuple(first.examples[row].group for row in rows),
         clusters=None if first.clusters is None else tuple(first.clusters[row] for row in rows),
+        lost=tuple(logs[path].lost[name] for name, path, _ in answered),
         notes=tuple(dict.fromkeys(notes)),
     )

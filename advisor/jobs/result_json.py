@@ -83,6 +83,7 @@ class Outcome:
         traces: The steps of some of its responses, by the question's number; see :mod:`advisor.jobs.traces`.
         looks: The looks at held-out questions, of this run and of earlier ones in the same folder.
         judge: ``judge`` of ``result.json``; None for a task without a judge.
+        lost: For each model of logs how many scores are ``unread``, and how many responses ``missing`` or ``failed``.
         provenance: What is needed to repeat the run.
     """
 
@@ -107,6 +108,7 @@ class Outcome:
     traces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     looks: tuple[Look, ...] = ()
     judge: Mapping[str, Any] | None = None
+    lost: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -212,6 +214,7 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         enough_tokens=enough_tokens(profile) if profile and profile.truncated else None,
         mean_length=standing.mean_length,
         **_measured(profile),
+        **outcome.lost.get(model, {}),
         **_details(profile, outcome.task),
         status=decision.status,
         reason_code=decision.reason_code,

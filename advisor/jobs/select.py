@@ -410,6 +410,7 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         held_out=held_out.task,
         alone=tuple(held_out.profiles[profile.model] for profile in profiles),
         strategies=compared.results,
+        lost=logs.lost,
         provenance=provenance.of_logs(config, logs),
     )
 

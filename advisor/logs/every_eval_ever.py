@@ -4,12 +4,13 @@
 the scores are. Most files of the collection are aggregates alone: they have no responses.
 
 **Score.** The name or the id of the metric in the aggregate, or ``evaluation_result_id``; by default the first of the
-file for each evaluation. A score counts as it is if it is between 0 and 1, more is better, and the aggregate names no
-other scale; otherwise ``is_correct`` counts.
+file for each evaluation. A score counts on the scale of the aggregate (0 to 1 if it names none) if more is better;
+otherwise ``is_correct`` counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usab
 from advisor.logs.values import amount_of, check_name, count_of, no_score, note_others, note_unscored, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines, json_object
-from advisor.tables.values import line_of, score_of, text_of, texts_of
+from advisor.tables.values import UnknownFormError, line_of, response_text, score_of, text_of, texts_of
 from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought
 
@@ -85,8 +86,8 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             continue
         responses = _responses(line)
         several += len(responses) > 1
-        score = _score(evaluation, metric)
-        error = line_of(line.get("error"))
+        value, error = _score(evaluation, metric), line_of(line.get("error"))
+        score = None if value is None and error else options.scores.read(value, model)
         unscored += score is None and not error
         metadata = object_at(line, "metadata")
         performance = object_at(line, "performance")
@@ -140,12 +141,23 @@ def _metrics(source: LogSource, notes: Notes) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _score(evaluation: Mapping[str, Any], metric: Mapping[str, Any]) -> float | None:
-    # An aggregate may leave the scale out; score_of checks the range then.
-    is_proportion = metric.get("max_score") in (None, 1) and metric.get("min_score") in (None, 0)
-    score = score_of(evaluation.get("score")) if is_proportion and metric.get("lower_is_better") is not True else None
-    correct = evaluation.get("is_correct")
-    return float(correct) if score is None and isinstance(correct, bool) else score
+def _score(evaluation: Mapping[str, Any], metric: Mapping[str, Any]) -> object:
+    """The score on a scale from 0 to 1, or what is in its place."""
+    score, correct, worst, best = (
+        *(evaluation.get("score"), evaluation.get("is_correct")),
+        *(metric.get("min_score"), metric.get("max_score")),
+    )
+    more_is_better = metric.get("lower_is_better") is not True
+    # An aggregate may leave the scale out.
+    is_proportion = more_is_better and worst in (None, 0) and best in (None, 1)
+    if isinstance(correct, bool) and not (is_proportion and score_of(score) is not None):
+        return correct
+    if is_proportion:
+        return score
+    scale = [value for value in (score, worst, best) if isinstance(value, (int, float))]
+    if not more_is_better or len(scale) < 3 or scale[1] == scale[2]:
+        return None
+    return (scale[0] - scale[1]) / (scale[2] - scale[1])
 
 
 def _responses(line: Mapping[str, Any]) -> tuple[str, ...]:
@@ -155,15 +167,10 @@ def _responses(line: Mapping[str, Any]) -> tuple[str, ...]:
         return (str(text_of(raw)),)
     if responses := texts_of(raw):
         return responses
-    messages = line.get("messages", line.get("interactions"))
-    turns = [
-        text
-        for message in (messages if isinstance(messages, list) else ())
-        if isinstance(message, dict)
-        and message.get("role") == "assistant"
-        and (text := text_of(message.get("content")))
-    ]
-    return tuple(turns[-1:])
+    with contextlib.suppress(UnknownFormError):
+        text = response_text(line.get("messages", line.get("interactions")))
+        return () if text is None else (text,)
+    return ()
 
 
 def _trace(trace: Any) -> str | None:

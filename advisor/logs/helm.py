@@ -24,7 +24,7 @@ from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usab
 from advisor.logs.values import amount_of, check_name, choose_score, count_of, note_others, note_unscored, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_items, json_object
-from advisor.tables.values import line_of, score_of, text_of
+from advisor.tables.values import line_of, text_of
 from ensemble.errors import InputError
 
 SUMMARY = "HELM: a run's folder with scenario_state.json, per_instance_stats.json and run_spec.json"
@@ -113,7 +113,9 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         completion = _completion(result) if index is None else {}
         response = text_of(completion.get("text"))
         mapping, texts, correct = object_at(state, "output_mapping"), *_references(instance)
-        score = scores.get((number, trial))
+        has_failed = result.get("success") is False
+        value = scores.get((number, trial))
+        score = None if value is None and has_failed else options.scores.read(value, model)
         unscored += score is None
         tokens = completion.get("tokens")
         yield LogRecord(
@@ -135,7 +137,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             draw=trial,
             thinking=text_of(object_at(completion, "thinking").get("text")),
             cut=object_at(completion, "finish_reason").get("reason") == "length",
-            error=(line_of(result.get("error")) or "the request failed") if result.get("success") is False else None,
+            error=(line_of(result.get("error")) or "the request failed") if has_failed else None,
         )
     if metric is not None or not scores:
         note_unscored(metric, unscored, path, notes)
@@ -167,10 +169,10 @@ def _task(name: str) -> tuple[str, str | None]:
     return f"{match['scenario']}:{rest}" if rest else match["scenario"], ",".join(groups) or None
 
 
-def _scores(path: Path, wanted: str | None, notes: Notes) -> tuple[str | None, dict[tuple[str, int], float]]:
+def _scores(path: Path, wanted: str | None, notes: Notes) -> tuple[str | None, dict[tuple[str, int], object]]:
     """The name of the score that counts, and its value for each instance and trial that has one."""
     chosen, names = None, dict[str, None]()
-    scores: dict[tuple[str, int], float] = {}
+    scores: dict[tuple[str, int], object] = {}
     for item, _ in json_items(path):
         listed = item.get("stats") if isinstance(item, dict) and item.get("perturbation") is None else None
         stats = {
@@ -184,7 +186,7 @@ def _scores(path: Path, wanted: str | None, notes: Notes) -> tuple[str | None, d
         if chosen is None and stats and (known or wanted is not None):
             # The user may name any statistic. By default only known ones count: most are counts of tokens, or times.
             chosen = wanted if wanted in stats else choose_score(known, wanted, path)
-        number, score = text_of(item.get("instance_id")) if stats else None, score_of(stats.get(chosen or ""))
+        number, score = text_of(item.get("instance_id")) if stats else None, stats.get(chosen or "")
         if number is not None and score is not None:
             scores[number, count_of(item.get("train_trial_index")) or 0] = score
     if chosen is not None:

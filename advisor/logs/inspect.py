@@ -34,7 +34,7 @@ from advisor.logs.values import (
 )
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
-from advisor.tables.values import line_of, score_of, text_of, texts_of
+from advisor.tables.values import line_of, text_of, texts_of
 from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought
 
@@ -60,7 +60,6 @@ _USED = (
     "error",
 )
 _VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-_WORDS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 _MOST_EPOCHS = 100_000
 
 
@@ -144,7 +143,9 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
             # The name of a scorer with several values stands for its first value.
             first = next((name for name in scores if name.partition("/")[0] == options.score), options.score)
             chosen = choose_score(list(scores), first, path)
-        score, extracted = scores.get(chosen or "", (None, None))
+        grade, extracted = scores.get(chosen or "", (None, None))
+        # An error is no score that cannot be read.
+        score = options.scores.read(grade, model) if grade is not None or sample.error is None else None
         unscored += score is None and sample.error is None
         output = sample.output
         # The first is the sum over all turns; output has the last turn only.
@@ -193,27 +194,15 @@ def _validated(kind: type[EvalSample], value: object) -> EvalSample | None:
         return None
 
 
-def _scores(sample: EvalSample) -> dict[str, tuple[float | None, str | None]]:
+def _scores(sample: EvalSample) -> dict[str, tuple[object, str | None]]:
     """The value and the extracted answer of each score."""
-    found: dict[str, tuple[float | None, str | None]] = {}
+    found: dict[str, tuple[object, str | None]] = {}
     for name, score in (sample.scores or {}).items():
         values = score.value if isinstance(score.value, Mapping) else {None: score.value}
         for key, value in values.items():
             label = str(text_of(name if key is None else f"{name}/{key}"))
-            found[label] = (_number(value), score.answer)
+            found[label] = (_VALUES.get(str(value), value), score.answer)
     return found
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, str):
-        known = _VALUES.get(value, _WORDS.get(value.lower()))
-        if known is not None:
-            return known
-        try:
-            value = float(value)
-        except ValueError:
-            return None
-    return score_of(value)
 
 
 def _thoughts(message: ChatMessageAssistant) -> list[str] | None:

@@ -1,7 +1,8 @@
 """Joins the records of all logs: the answers of several models to the same questions.
 
-Two records are about the same question if they have the same id and the same hash of question, options and reference.
-Nothing else is joined: what does not match is left out, and a note says how much it is.
+Two records are about the same question if they have the same id, question, options and reference, whatever the spelling
+of numbers and white space; or, where ids differ between logs, the same question, options and reference. Nothing else is
+joined: what does not match is left out, and a note says how much it is.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources, get_format, plugins
 from advisor.records import Answer, Cost, Profile, fits, fits_patterns, join
 from advisor.tables.streams import Notes
+from advisor.tasks.metrics import READERS, Metric, get_metric
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.common.text import counted
 from ensemble.errors import InputError
@@ -29,6 +31,9 @@ DEV_SIZE = 300
 """Questions of the dev split by default; at most half of all."""
 _FEWEST_SHARED = 0.75
 """A model that would reduce the common questions below this share is left out, if others remain."""
+_LONGEST_NUMBER = 30  # characters
+_MOST_UNUSABLE = 0.05
+"""The share of references that a metric may be unable to use."""
 _LISTED = 5
 """How many models or evaluations a message names."""
 _NAMELESS = "no name"
@@ -55,6 +60,7 @@ class JoinedLogs:
         notes: What was left out, and why, one sentence each.
         sources: The logs.
         scoring: The metric and the pattern that scored the responses again; None if the scores are the logs' own.
+        lost: For each model how many scores are ``unread``, and how many responses are ``missing`` or ``failed``.
     """
 
     name: str
@@ -66,6 +72,7 @@ class JoinedLogs:
     notes: tuple[str, ...]
     sources: tuple[LogSource, ...]
     scoring: Scoring | None = None
+    lost: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def no_vote_note(self) -> str | None:
@@ -191,25 +198,30 @@ def join_logs(
             question; or a log has neither scores nor responses.
     """
     notes = Notes() if notes is None else notes
-    options = replace(options or LogOptions(), is_rescored=scoring is not None)
+    options = replace(
+        options or LogOptions(),
+        is_rescored=scoring is not None,
+        reads_json=scoring is not None and {scoring.metric, scoring.extract} & {*READERS, *READERS.values()} != set(),
+    )
     sources = find_sources(paths, notes)
     named = {Path(path).absolute() for path in paths}
     try:
         reading = _read(_records(sources, options, notes, named), models, options.evaluation, notes)
-    except InputError:
-        # What cannot be read is often the reason.
-        if options.needs_score:
+    finally:
+        # Also before an error: what cannot be read is often its reason.
+        if options.needs_score and not options.is_rescored:
             options.scores.check(notes)
-        raise
-    if options.needs_score:
-        options.scores.check(notes)
     _part(reading)
+    _join_by_question(reading, notes)
     kept = _kept(reading, models, notes)
     common = _common(reading, kept, notes)
     if scoring is not None:
+        common = _with_references(reading, common, scoring, notes)
         _score_again(reading, kept, common, scoring, notes)
     if options.needs_score:
         common = _scored(reading, kept, common, notes)
+    _separate(reading, common, notes)
+    lost = _lost(reading, kept, common, options, notes)
     examples = tuple(reading.examples[number] for number in common)
     metrics = [metric for metric, _ in reading.metrics.most_common()]
     if len(metrics) > 1 and scoring is None:
@@ -218,12 +230,13 @@ def join_logs(
         name=next(iter(reading.tasks), _name(sources)),
         metric=scoring.metric if scoring else (metrics or ["score"])[0],
         examples=examples,
-        profiles={model: _profile(model, reading.models[model], common, 0) for model in kept},
+        profiles={model: _profile(reading, model, common, 0) for model in kept},
         draws=_draws(reading, kept, common),
         clusters=_clusters(reading, common, options),
         notes=tuple(notes),
         sources=tuple(sources),
         scoring=scoring,
+        lost=lost,
     )
 
 
@@ -248,14 +261,15 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
         if task is not None and not fits(record.task or _NAMELESS, task):
             other_tasks[record.task or _NAMELESS] += 1
             continue
-        if not fits_patterns(record.model, models):
-            other_models[record.model] += 1
+        name = record.model.strip()
+        if not fits_patterns(name, models):
+            other_models[name] += 1
             continue
         if record.task is not None:
             reading.tasks[record.task] += 1
         if record.metric is not None:
             reading.metrics[record.metric] += 1
-        model = reading.models.setdefault(record.model, _Model())
+        model = reading.models.setdefault(name, _Model())
         draws = model.answers.setdefault(_number(reading, record), {})
         # A record without a score is replaced by one that has it: some tools write a log before they score it.
         if record.draw in draws and not math.isnan(draws[record.draw].score):
@@ -298,23 +312,85 @@ def _check(reading: _Reading, models: Sequence[str], others: Counter[str], notes
             )
 
 
+def question_key(example: Example) -> tuple[str, ...]:
+    """The question, the options and the reference, whatever the spelling of numbers and white space."""
+    return tuple(map(plain, (example.question, *example.choices, "\0", *example.accepted)))
+
+
+def plain(text: str) -> str:
+    """A text with one spelling of white space; a whole number without zeros around it: 7 for 0007 and 7.0."""
+    text = " ".join(text.split())
+    head, _, tail = text[:_LONGEST_NUMBER].partition(".")
+    is_whole = text[:_LONGEST_NUMBER] == text and head.isdecimal() and not tail.strip("0")
+    return (head.lstrip("0") or "0") if is_whole else text
+
+
 def _number(reading: _Reading, record: LogRecord) -> int:
     """The number of a record's question."""
-    accepted = [record.reference] if isinstance(record.reference, str) else list(record.reference or ())
-    digest = hashlib.blake2b(digest_size=8)
-    for text in (record.question or "", *record.choices, "\0", *accepted):
-        # Surrogates occur in JSON, and UTF-8 has no form for them.
-        digest.update(text.encode(errors="surrogatepass") + b"\0")
-    key = (record.id, digest.digest())
+    question, reference = record.question or "", record.reference or ""
+    if len(reference) == 1:
+        reference = reference[0]
+    example = Example(record.id, question, question, reference, choices=record.choices, group=record.group)
+    key = (plain(record.id), _digest(example))
     number = reading.numbers.setdefault(key, len(reading.examples))
     if number == len(reading.examples):
-        reference: str | tuple[str, ...] = accepted[0] if len(accepted) == 1 else tuple(accepted)
-        question = record.question or ""
-        reading.examples.append(
-            Example(record.id, question, question, reference or "", choices=record.choices, group=record.group)
-        )
+        reading.examples.append(example)
         reading.clusters.append(record.cluster)
     return number
+
+
+def _digest(example: Example) -> bytes:
+    digest = hashlib.blake2b(digest_size=8)
+    for text in question_key(example):
+        # Surrogates occur in JSON, and UTF-8 has no form for them.
+        digest.update(text.encode(errors="surrogatepass") + b"\0")
+    return digest.digest()
+
+
+def _join_by_question(reading: _Reading, notes: Notes) -> None:
+    """Join questions with different ids, such as the rows of shuffled tables, by what they ask and their reference."""
+    digests = [_digest(example) for example in reading.examples]
+    # What a model answered twice is not known by its text alone.
+    repeated = {
+        digest
+        for model in reading.models.values()
+        for digest, count in Counter(digests[number] for number in model.answers).items()
+        if count > 1
+    }
+    first: dict[bytes, int] = {}
+    target = [
+        number
+        if digests[number] in repeated or not example.question.strip()
+        else first.setdefault(digests[number], number)
+        for number, example in enumerate(reading.examples)
+    ]
+    joined = len(target) - len(set(target))
+    if joined:
+        for model in reading.models.values():
+            model.answers = {target[number]: draws for number, draws in model.answers.items()}
+        what = "1 question has" if joined == 1 else f"{joined:,} questions have"
+        notes.append(f"{what} another id in one log than in another, and were joined by their text and reference")
+
+
+def _separate(reading: _Reading, common: Sequence[int], notes: Notes) -> None:
+    """Give different questions with one id different ids."""
+    taken = Counter(reading.examples[number].id for number in common)
+    repeated = [name for name, count in taken.items() if count > 1]
+    seen = set[str]()
+    for number in common:
+        example = reading.examples[number]
+        name, copy = example.id, 1
+        while name in seen or (copy > 1 and name in taken):
+            copy += 1
+            name = f"{example.id} ({copy})"
+        seen.add(name)
+        reading.examples[number] = replace(example, id=name)
+    if repeated:
+        what = "1 id has" if len(repeated) == 1 else f"{len(repeated):,} ids have"
+        notes.append(
+            f"{what} several questions or references in the same logs, and these are kept apart; the first is "
+            f"{_shown(repeated[0])}"
+        )
 
 
 def _answer(record: LogRecord) -> Answer:
@@ -351,6 +427,17 @@ def _part(reading: _Reading) -> None:
             draws[draw] = replace(
                 answer, text=text[:MAX_RESPONSE], thinking=known or None, thought=answer.thought or bool(known)
             )
+        _mark_cut_off(places)
+
+
+def _mark_cut_off(places: Sequence[tuple[dict[int, Answer], int]]) -> None:
+    """Take a thinking without an answer as cut off, if the log does not say how it ended and the model can answer."""
+    answers = [draws[draw] for draws, draw in places]
+    if any(answer.thought and answer.text and answer.text.strip() for answer in answers):
+        for draws, draw in places:
+            answer = draws[draw]
+            if answer.finish_reason == "unknown" and answer.thinking and not (answer.text or "").strip():
+                draws[draw] = replace(answer, finish_reason="length")
 
 
 def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]:
@@ -396,7 +483,7 @@ def _common(reading: _Reading, kept: Sequence[str], notes: Notes) -> list[int]:
         ]
         raise InputError(
             f"no question is in the logs of all models, by id and by question and reference: {_some(counts)}; for "
-            f"example {join(ids[:2])}; choose models that answered the same questions"
+            f"example {join(ids[:2])}; {_why_apart(reading, kept) or 'choose models that answered the same questions'}"
         )
     # Of a question that not all have, another question or reference may have the same id in another log.
     apart = set().union(*answered) - common
@@ -456,11 +543,79 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
     return rest
 
 
-def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], scoring: Scoring, notes: Notes) -> None:
-    """Replace the scores and the extracted answers by those of a metric."""
+def _why_apart(reading: _Reading, kept: Sequence[str]) -> str | None:
+    """What differs between two models in a question with one id; None if they share no id."""
+    one, other = ({plain((e := reading.examples[n]).id): e for n in reading.models[name].answers} for name in kept[:2])
+    shared = next((name for name in one if name in other), None)
+    if shared is None:
+        return None
+    pairs = {
+        "question": (one[shared].question, other[shared].question),
+        "options": ("; ".join(one[shared].choices), "; ".join(other[shared].choices)),
+        "reference": ("; ".join(one[shared].accepted), "; ".join(other[shared].accepted)),
+    }
+    part, (first, second) = next((part, pair) for part, pair in pairs.items() if plain(pair[0]) != plain(pair[1]))
+    return (
+        f"{_shown(shared)} has another {part} in {kept[1]} ({_shown(second)}) than in {kept[0]} ({_shown(first)}): "
+        "make them equal, or choose models that answered the same questions"
+    )
+
+
+def _with_references(reading: _Reading, common: Sequence[int], scoring: Scoring, notes: Notes) -> list[int]:
+    """The questions whose references a metric can use, which are made ready for it."""
     # It compares letters of options; without options every answer would be wrong.
     if scoring.metric == "choice" and not any(reading.examples[number].choices for number in common):
         raise InputError("--metric choice: the questions of the logs have no options; give --metric exact_match")
+    metric, kept = get_metric(scoring.metric), list[int]()
+    absent, problems = 0, dict[str, str]()
+    has_bars = _have_bars([reading.examples[number] for number in common])
+    if has_bars:
+        notes.append("the references are read as accepted answers with | between them")
+    for number in common:
+        example = reading.examples[number]
+        accepted = [text for text in example.accepted if text.strip()]
+        if has_bars:
+            accepted = [part.strip() for text in accepted for part in text.split("|")]
+        # Of "5" and "five" a metric for numbers can use one.
+        found = {text: _problem(metric, text, example.choices) for text in accepted}
+        usable = tuple(text for text, problem in found.items() if problem is None)
+        if usable:
+            reading.examples[number] = replace(example, reference=usable[0] if len(usable) == 1 else usable)
+            kept.append(number)
+        elif accepted:
+            problems[example.id] = str(found[accepted[0]])
+        else:
+            absent += 1
+    if problems:
+        first, problem = next(iter(problems.items()))
+        what = f"{scoring.metric} cannot use {counted(len(problems), 'reference')}; for the question {_shown(first)} "
+        if len(problems) > _MOST_UNUSABLE * len(common):
+            raise InputError(f"--metric {what}{problem}; correct the references, or give another metric")
+        notes.append(f"{what}{problem}; these questions are left out")
+    if absent:
+        notes.append(f"left out, because they have no reference: {counted(absent, 'question')} of {len(common):,}")
+    if not kept:
+        raise InputError(
+            "no question of the logs has a reference, so --metric cannot score the responses; name its column with "
+            "--column reference=NAME"
+        )
+    return kept
+
+
+def _problem(metric: Metric, reference: str, choices: tuple[str, ...]) -> str | None:
+    """Why a metric cannot use a reference; None if it can, or if it would at least take the same text as right."""
+    problem = metric.problem((reference,), choices)
+    return None if problem is None or metric.score(reference, (reference,), choices)[0] == 1 else problem
+
+
+def _have_bars(examples: Sequence[Example]) -> bool:
+    """Whether most references are several texts with | between them."""
+    parts = [example.reference.split("|") for example in examples if isinstance(example.reference, str)]
+    return 2 * sum(len(each) > 1 and all(map(str.strip, each)) for each in parts) > len(examples)
+
+
+def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], scoring: Scoring, notes: Notes) -> None:
+    """Replace the scores and the extracted answers by those of a metric."""
     task = JoinedLogs("", scoring.metric, (), {}, {}, None, (), (), scoring).task("dev", (), 0)
     changed = graded = 0
     for name in kept:
@@ -485,10 +640,14 @@ def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], 
         )
 
 
-def _profile(name: str, model: _Model, numbers: Sequence[int], draw: int) -> Profile:
+def _profile(reading: _Reading, name: str, numbers: Sequence[int], draw: int) -> Profile:
+    model, examples = reading.models[name], [reading.examples[number] for number in numbers]
     # By their order: some logs count draws from 1.
     answers = [model.answers[number] for number in numbers]
-    taken = tuple(draws[sorted(draws)[draw]] for draws in answers)
+    # In different logs a question may have different ids.
+    taken = tuple(
+        replace(draws[sorted(draws)[draw]], id=example.id) for draws, example in zip(answers, examples, strict=True)
+    )
     # Tokens and seconds are sums over all records of the model; these questions get their share.
     total = sum(map(len, model.answers.values()))
     share = len(taken) / total
@@ -502,8 +661,57 @@ def _draws(reading: _Reading, kept: Sequence[str], common: Sequence[int]) -> dic
         model = reading.models[name]
         fewest = min((len(model.answers[number]) for number in common), default=0)
         if fewest > 1:
-            draws[name] = tuple(_profile(name, model, common, draw) for draw in range(fewest))
+            draws[name] = tuple(_profile(reading, name, common, draw) for draw in range(fewest))
     return draws
+
+
+def _lost(
+    reading: _Reading, kept: Sequence[str], common: Sequence[int], options: LogOptions, notes: Notes
+) -> dict[str, dict[str, int]]:
+    """For each model how many scores were unread, how many responses are missing, and how many failed."""
+    answers = {
+        name: [each for number in common for each in reading.models[name].answers[number].values()] for name in kept
+    }
+    failed = {name: sum(answer.error is not None for answer in own) for name, own in answers.items()}
+    missing = {name: sum(map(_is_missing, own)) for name, own in answers.items()}
+    for what, counts in (("have no response", missing), ("failed", failed)):
+        if sum(counts.values()):
+            some = _some({name: count for name, count in counts.items() if count})
+            notes.append(f"some questions {what} and count as wrong: {some}")
+    if not options.needs_score:
+        return {name: {"unread": 0, "missing": missing[name], "failed": failed[name]} for name in kept}
+    if sum(missing.values()) + sum(failed.values()) and _order(answers) != _order(
+        {name: [each for each in own if each.error is None and not _is_missing(each)] for name, own in answers.items()}
+    ):
+        notes.append(
+            "the order of the models depends on these: on the questions that each model answered it is another; run "
+            "them again, or leave out the models"
+        )
+    if common and all(answer.score == 0 for own in answers.values() for answer in own):
+        notes.append(f"not one response of any model is right{_first_pair(reading.examples[common[0]], answers)}")
+    unread = options.scores.unread
+    return {name: {"unread": unread[name], "missing": missing[name], "failed": failed[name]} for name in kept}
+
+
+def _first_pair(example: Example, answers: Mapping[str, Sequence[Answer]]) -> str:
+    """What to compare where no response is right: the first reference and the first response to it."""
+    said = next((own[0].text for own in answers.values() if own[0].text), None)
+    if said is None or not example.reference:
+        return "; see whether the scores are those of the right column"
+    return f": for {_shown(example.accepted[0])} the response is {_shown(said)}; see whether the metric reads it"
+
+
+def _is_missing(answer: Answer) -> bool:
+    """Whether a model gave no response, and nothing else says why."""
+    is_blank = answer.text is not None and not answer.text.strip() and not answer.thought
+    return is_blank and answer.error is None and answer.finish_reason != "length" and answer.score == 0
+
+
+def _order(answers: Mapping[str, Sequence[Answer]]) -> list[str]:
+    """The models, the most accurate first."""
+    # Rounded, so that a rounding error does not break a tie.
+    means = {name: round(math.fsum(each.score for each in own) / max(len(own), 1), 9) for name, own in answers.items()}
+    return sorted(means, key=lambda name: -means[name])
 
 
 def _clusters(reading: _Reading, common: Sequence[int], options: LogOptions) -> tuple[str, ...] | None:

@@ -21,10 +21,9 @@ becomes its text.
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import json
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usab
 from advisor.logs.values import check_name, count_of, no_score, note_others, note_unscored, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines, json_object
-from advisor.tables.values import text_of, texts_of
+from advisor.tables.values import UnknownFormError, option_texts, text_of, texts_of, unspelled
 from ensemble.errors import InputError
 
 SUMMARY = "lm-eval: samples_TASK_TIME.jsonl, and the model in results_TIME.json beside it"
@@ -44,7 +43,6 @@ _FIELDS = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "f
 _NO_FILTER = "none"
 _NOT_FOUND = "[invalid]"
 """What the filters of lm-eval give where they find no answer."""
-_LONGEST_LITERAL = 10_000
 
 
 def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
@@ -117,7 +115,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         several += len(draws) > 1 and not apart
         for draw, response in enumerate(draws if apart else draws[:1]):
             value = scores[draw] if apart and isinstance(scores, list) else scores
-            score = None if metric in lower or value is None else options.scores.read(value, model)
+            score = None if metric in lower else options.scores.read(value, model)
             unscored += score is None
             found = extracted[draw] if apart and isinstance(extracted, list) and len(extracted) > draw else extracted
             yield LogRecord(
@@ -239,23 +237,18 @@ def _reference(target: object, options: tuple[str, ...]) -> str | tuple[str, ...
     # A target of digits is always the number of an option, also if options are digits.
     if text.isdecimal() and len(text) < 4 and int(text) < len(options):
         return options[int(text)]
-    if text.startswith("[") and len(text) < _LONGEST_LITERAL:  # a list of accepted answers, in Python's form
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of backslashes in the answers
-                value = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            return text
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return texts_of(value) or text
-    return text
+    # A list of accepted answers, in Python's form; one of numbers is an answer itself.
+    found = unspelled(text)
+    are_texts = isinstance(found, list) and all(isinstance(item, str) for item in found)
+    return (texts_of(found) or text) if are_texts else text
 
 
 def _choices(doc: object) -> tuple[str, ...]:
-    for name in ("options", "choices"):
-        value = doc.get(name) if isinstance(doc, dict) else None
-        if found := texts_of(value.get("text") if isinstance(value, dict) else value):
-            return found
+    held = doc if isinstance(doc, dict) else {}
+    for value in (held.get("options"), held.get("choices")):
+        with contextlib.suppress(UnknownFormError):
+            if found := option_texts(value):
+                return found
     return ()
 
 

@@ -15,7 +15,7 @@ from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usab
 from advisor.logs.values import check_name, count_of
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines
-from advisor.tables.values import score_of, text_of, texts_of
+from advisor.tables.values import id_text, text_of, texts_of
 
 SUMMARY = "JSON Lines with all models' extracted answers to a question in each line"
 
@@ -38,7 +38,7 @@ def _is_pool(file: LogFile) -> bool:
 def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     known: set[str] = set()
     for line, place in json_lines(path, notes):
-        number, models = text_of(line.get("id")), line.get("models")
+        number, models = id_text(line.get("id")), line.get("models")
         if number is None or not isinstance(models, dict):
             yield LeftOut("it has no id, or no models", place)
             continue
@@ -47,12 +47,10 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
         for model, cell in models.items():
             if model not in known:
                 known.add(check_name(model, place))
-            is_cell = isinstance(cell, list) and len(cell) == 3
-            extracted, score, length = cell if is_cell else (None, None, None)
-            right = options.scores.read(score, model) if options.needs_score and is_cell else score_of(score)
-            if right is None and not options.is_rescored and (options.needs_score or not is_cell):
-                yield LeftOut("a model's answer is not a list of text, score between 0 and 1, and length", place)
+            if not isinstance(cell, list) or len(cell) != 3:
+                yield LeftOut("a model's answer is not a list of text, score and length", place)
                 continue
+            extracted, score, length = cell
             yield LogRecord(
                 model=model,
                 id=number,
@@ -60,7 +58,7 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
                 question=question,
                 reference=reference,
                 extracted=text_of(extracted),
-                score=right,
+                score=options.scores.read(score, model),
                 length=count_of(length),
                 group=group,
             )

@@ -273,6 +273,7 @@ class LogOptions:
         model_columns: For tables with one column per model, globs of these columns.
         needs_score: Whether a response must have a score, or a reference for it: not where labels will give it.
         is_rescored: Whether a metric scores the responses again, so that a response without a score is kept.
+        reads_json: Whether this metric reads JSON, so that an object may be a response.
         scores: Reads the scores, and counts those that it cannot read.
     """
 
@@ -283,6 +284,7 @@ class LogOptions:
     model_columns: tuple[str, ...] = ()
     needs_score: bool = True
     is_rescored: bool = False
+    reads_json: bool = False
     scores: ScoreReader = field(default_factory=ScoreReader, compare=False)
 
 

@@ -5,12 +5,13 @@ guessed by usual names of columns, and a note tells the guess:
 
     id,question,answer,model,response,score       --column reference=answer
 
-A response may also be the JSON object in which a provider gave it; its thinking, tokens and end are read from there.
+A response may also be the object in which a provider gave it; its thinking, tokens and end are read from there. All
+forms of responses and references are those of :mod:`advisor.tables.values`.
 
 Without a column for the model, the file's name is the model. Without an ``id``, the question's text identifies it.
 
 Wide form: a row for each question and a column for each model, which globs choose. If all values of these columns are
-numbers between 0 and 1 or truth values, they are scores; otherwise they are responses:
+scores, or no reference is known and they are few, they are read as scores; otherwise they are responses:
 
     id,question,answer,llama-8b,qwen-7b           --column "models=llama-*,qwen-*"
 """
@@ -23,20 +24,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import CUT, amount_of, check_name, count_of
+from advisor.logs.values import CUT, amount_of, check_name, count_of, object_at
 from advisor.records import fits
-from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
+from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, rows_of_object, stem_of
 from advisor.tables.streams import Notes
-from advisor.tables.values import text_of, texts_of
+from advisor.tables.values import (
+    SavedResponse,
+    UnknownFormError,
+    accepted_texts,
+    id_text,
+    is_answer,
+    is_spelled,
+    line_of,
+    read_response,
+    text_of,
+    texts_of,
+    unspelled,
+)
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought
-
-if TYPE_CHECKING:
-    from ensemble.servers.schema import ChatCompletion
 
 SUMMARY = "tables in CSV, TSV, JSON, JSON Lines, Parquet and Excel files"
 # Usual names, the most certain first.
@@ -65,6 +75,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 OF_ALL_LOGS = ("models", "cluster", "evaluation")
 """What else ``--column`` names: the columns of the models of a wide table, and what logs of any format have."""
 _THOUGHTS = ("thinking", "thinking_length", "thinking_tokens")
+_MOST_KINDS = 12
+"""Different values of the models' columns that may be scores, such as A and B, or the grades of a scale."""
 _COSTS = ("prompt_tokens", "seconds", "dollars")
 _PER_MODEL = ("model", "response", "extracted", "score", "length", "tokens", *_COSTS, *_THOUGHTS, "finish")
 
@@ -82,19 +94,23 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
     _check_enough(source.path, names, columns, models, options)
     if options.cluster in names:
         columns = {**columns, "cluster": options.cluster}
+    texts = [columns[role] for role in ("reference", "response") if role in columns]
+    reader = _ValueReader(options, _spelled_columns(source.path, [*texts, *models], options))
     rows = _wide if models else _long
-    return usable(source.path, rows(source.path, columns, models, options, notes), notes)
+    return usable(source.path, rows(source.path, columns, models, reader, notes), notes)
 
 
 def _is_table(file: LogFile) -> bool:
     kind = kind_of(file.head, file.path)
-    if kind is None or (kind == "lines" and not file.first_object):
+    if kind is None or (not file.given and file.path.suffix.lower() not in EXTENSIONS):
+        return False
+    if kind == "lines" and not file.first_object and rows_of_object(file.path) is None:
         return False
     if file.given:
         return True
     try:
         # Only files that may be tables: a folder may have thousands of others.
-        found = _guessed(columns_of(file.path)) if file.path.suffix.lower() in EXTENSIONS else {}
+        found = _guessed(columns_of(file.path))
     except InputError:
         return False
     answers = (
@@ -174,14 +190,72 @@ def _listed(names: Sequence[str], most: int = 20) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "no columns"
 
 
+class _ValueReader(NamedTuple):
+    """Reads the responses and references of a table.
+
+    Attributes:
+        options: What the user says about the logs.
+        spelled: The columns whose texts all spell lists or objects.
+    """
+
+    options: LogOptions
+    spelled: frozenset[str]
+
+    def response(self, row: Row, column: str) -> SavedResponse:
+        """The response in a column of a row."""
+        value = self._value(row, column)
+        if self.options.reads_json and isinstance(value, (list, dict)) and not is_answer(value):
+            return SavedResponse(json.dumps(value))
+        try:
+            return read_response(value)
+        except UnknownFormError as error:
+            raise InputError(
+                f"{row[1]}: the response in the column {visible(column)} is {error}; write its text there, or name "
+                "another column with --column response=NAME"
+            ) from None
+
+    def reference(self, row: Row, column: str) -> str | tuple[str, ...] | None:
+        """The reference in a column of a row."""
+        value = self._value(row, column)
+        if self.options.reads_json and isinstance(value, (list, dict)) and texts_of(value) is None:
+            return json.dumps(value)
+        if not isinstance(value, (list, dict)):
+            return _text(value)
+        try:
+            return accepted_texts(value)
+        except UnknownFormError as error:
+            raise InputError(
+                f"{row[1]}: the reference in the column {visible(column)} is {error}; write the accepted texts there "
+                "as a list, or name another column with --column reference=NAME"
+            ) from None
+
+    def _value(self, row: Row, column: str) -> Any:
+        value = row[0][column]
+        return unspelled(value) if column in self.spelled and isinstance(value, str) else value
+
+
+def _spelled_columns(path: Path, names: Sequence[str], options: LogOptions) -> frozenset[str]:
+    """The columns whose texts all spell lists or objects: if only some do, they are what a model wrote."""
+    # The responses that a metric for JSON reads, and its references, are JSON.
+    names = [] if options.reads_json else list(dict.fromkeys(names))
+    left, filled = set(names), set[str]()
+    for row in rows_of(path, names, []) if names else ():
+        values = {} if isinstance(row, LeftOut) else {name: row[0][name] for name in left}
+        filled |= {name for name, value in values.items() if value is not None}
+        left -= {name for name, value in values.items() if value is not None and not is_spelled(value)}
+        if not left:
+            break
+    return frozenset(left & filled)
+
+
 def _long(
-    path: Path, columns: Mapping[str, str], _models: Sequence[str], options: LogOptions, notes: Notes
+    path: Path, columns: Mapping[str, str], _models: Sequence[str], reader: _ValueReader, notes: Notes
 ) -> Iterator[LogRecord | LeftOut]:
     stem, known, ids = stem_of(path), set[str](), set[str]()
     # Without these columns all rows are one model's, and each question occurs once.
     is_one_model = not columns.keys() & {"model", "draw"}
     for row in rows_of(path, list(dict.fromkeys(columns.values())), notes):
-        record = row if isinstance(row, LeftOut) else _record(row, columns, stem, options)
+        record = row if isinstance(row, LeftOut) else _record(row, columns, stem, reader)
         if is_one_model and isinstance(record, LogRecord):
             if record.id in ids and "id" in columns:
                 raise InputError(
@@ -194,55 +268,55 @@ def _long(
         yield record
 
 
-def _record(row: Row, columns: Mapping[str, str], stem: str, options: LogOptions) -> LogRecord | LeftOut:
+def _record(row: Row, columns: Mapping[str, str], stem: str, reader: _ValueReader) -> LogRecord | LeftOut:
     """The record of a row in the long form."""
     value = partial(_value, row[0], columns)
-    question = _question(row, columns, None)
+    question = _question(row, columns, None, reader)
     model = stem if "model" not in columns else _text(value("model"))
-    said = _completion(value("response"))
-    response = _text(value("response")) if said is None else said.choices[0].text
-    dollars = amount_of(_number(value("dollars")))
-    thinking = _text(value("thinking")) or (said.choices[0].thinking if said else None)
-    thinking_tokens = said.usage.completion_tokens_details.reasoning_tokens if said else 0
     if isinstance(question, LeftOut):
         return question
     if model is None:
         return LeftOut("the model's name is missing", row[1])
-    score = None
-    if "score" in columns and not options.is_rescored:
-        given = value("score")
-        number = None if options.scores.is_score(given) else _number(given)
-        if number is not None and 1 < number <= 100:
-            # To leave out only the scores above 1 would leave the wrong answers.
-            raise InputError(f"{row[1]}: the score {number:g} is above 1; divide the scores of the table by 100")
-        score = options.scores.read(given, model)
-        if score is None:
-            return LeftOut("its score is not between 0 and 1, true or false", row[1])
+    said = reader.response(row, columns["response"]) if "response" in columns else SavedResponse()
+    thinking = _text(value("thinking")) or "\n\n".join(said.thinking) or None
+    details = object_at(said.usage, "completion_tokens_details")
+    thinking_tokens = _count(value("thinking_tokens")) or count_of(details.get("reasoning_tokens")) or 0
+    dollars = amount_of(_number(value("dollars")))
+    is_scored = "score" in columns and not reader.options.is_rescored
+    score = reader.options.scores.read(value("score"), model) if is_scored else None
     return replace(
         question,
         model=model,
         # Tables have an empty cell where a model wrote nothing.
-        response="" if response is None and "response" in columns else response,
+        response=(said.text or "") if "response" in columns else None,
         extracted=_text(value("extracted")),
         score=score,
         metric=visible(columns["score"]) if "score" in columns else None,
         length=_count(value("length")),
-        tokens=_count(value("tokens")) or (said.usage.completion_tokens if said else None) or None,
-        prompt_tokens=_count(value("prompt_tokens")) or (said.usage.prompt_tokens if said else None) or None,
+        tokens=_count(value("tokens")) or _tokens(said, "completion_tokens", "output_tokens", "candidatesTokenCount"),
+        prompt_tokens=_count(value("prompt_tokens"))
+        or _tokens(said, "prompt_tokens", "input_tokens", "promptTokenCount"),
         seconds=amount_of(_number(value("seconds"))),
-        dollars=dollars if dollars is not None else said.usage.cost if said else None,
+        dollars=dollars if dollars is not None else amount_of(said.usage.get("cost")),
         thinking=thinking,
         # Of a thinking that is shown, the text says whether it is more than white space.
-        thought=has_thought(thinking, _count(value("thinking_tokens")) or thinking_tokens)
+        thought=has_thought(thinking, thinking_tokens)
         or (not thinking and bool(amount_of(_number(value("thinking_length"))))),
-        cut=str(value("finish") if said is None else said.choices[0].finish_reason).lower() in CUT,
+        cut=str(said.finish or value("finish")).lower() in CUT,
         draw=_count(value("draw")) or 0,
+        error=line_of(said.error) if score is None else None,
     )
 
 
+def _tokens(said: SavedResponse, *names: str) -> int | None:
+    """The count of tokens that a provider gave by one of these names."""
+    return next((count for name in names if (count := count_of(said.usage.get(name)))), None)
+
+
 def _wide(
-    path: Path, columns: Mapping[str, str], models: Sequence[str], options: LogOptions, notes: Notes
+    path: Path, columns: Mapping[str, str], models: Sequence[str], reader: _ValueReader, notes: Notes
 ) -> Iterator[LogRecord | LeftOut]:
+    options = reader.options
     # Read twice: only all values together tell whether they are scores.
     values = [
         value
@@ -252,9 +326,11 @@ def _wide(
         if value is not None
     ]
     read = sum(options.scores.is_score(value) for value in values)
-    # Without a reference, responses could not be scored: if many values are scores, the others cannot be read.
-    is_many = "reference" not in columns and not options.is_rescored and 5 * read > len(values)
-    are_scores = options.needs_score and (read == len(values) or is_many)
+    # Without a reference, responses could not be scored: if the values are few, or many are scores, the others cannot
+    # be read.
+    is_few = "reference" not in columns and len({str(value)[:100] for value in values}) <= _MOST_KINDS
+    is_many = "reference" not in columns and 5 * read > len(values)
+    are_scores = options.needs_score and not options.is_rescored and (read == len(values) or is_few or is_many)
     if options.needs_score and not are_scores and "reference" not in columns:
         raise InputError(f"{path}: no column is known for the reference of the responses; give --column reference=NAME")
     what = "scores" if are_scores else "responses"
@@ -263,30 +339,34 @@ def _wide(
         if isinstance(row, LeftOut):
             yield row
             continue
-        question = _question(row, columns, str(number))
+        question = _question(row, columns, str(number), reader)
         if isinstance(question, LeftOut):
             yield question
             continue
         for model in models:
-            value = row[0][model]
-            if not are_scores:
-                yield replace(question, model=model, response=_text(value) or "")
-            elif (score := options.scores.read(value, model)) is None:
-                yield LeftOut("a model has no score", row[1])
+            if are_scores:
+                yield replace(question, model=model, score=options.scores.read(row[0][model], model))
             else:
-                yield replace(question, model=model, score=score)
+                said = reader.response(row, model)
+                thinking = "\n\n".join(said.thinking) or None
+                is_cut = str(said.finish).lower() in CUT
+                yield replace(
+                    question,
+                    model=model,
+                    response=said.text or "",
+                    thinking=thinking,
+                    cut=is_cut,
+                    error=line_of(said.error),
+                )
 
 
-def _question(row: Row, columns: Mapping[str, str], fallback: str | None) -> LogRecord | LeftOut:
+def _question(row: Row, columns: Mapping[str, str], fallback: str | None, reader: _ValueReader) -> LogRecord | LeftOut:
     """What the records of one question have in common, without the model's name; the last id is `fallback`."""
     value = partial(_value, row[0], columns)
-    question, reference, number = _text(value("question")), value("reference"), value("id")
+    question, number = _text(value("question")), id_text(value("id"))
     if "id" not in columns:
         # A short hash, because ids are shown; that two questions are equal is checked with their texts.
         number = fallback if question is None else hashlib.sha256(question.encode()).hexdigest()[:12]
-    elif isinstance(number, float) and number.is_integer():
-        number = int(number)  # pandas and spreadsheets have 7.0 for 7
-    number = _text(number)
     if number is None:
         return LeftOut("the question's id or text is missing", row[1])
     return LogRecord(
@@ -295,29 +375,10 @@ def _question(row: Row, columns: Mapping[str, str], fallback: str | None) -> Log
         id=number,
         place=row[1],
         question=question,
-        reference=texts_of(reference) if isinstance(reference, list) else _text(reference),
+        reference=reader.reference(row, columns["reference"]) if "reference" in columns else None,
         group=_text(value("group")),
         cluster=_text(value("cluster")),
     )
-
-
-def _completion(value: Any) -> ChatCompletion | None:
-    """What a provider answered, where a table has that as it came (OpenRouter, OpenAI); None for other values."""
-    if isinstance(value, str) and value.startswith("{") and '"choices"' in value:
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(value, dict) or "choices" not in value:
-        return None
-    from pydantic import ValidationError
-
-    from ensemble.servers.schema import ChatCompletion
-
-    try:
-        return ChatCompletion.model_validate(value)
-    except ValidationError:
-        return None
 
 
 def _value(row: Mapping[str, Any], columns: Mapping[str, str], role: str) -> Any:

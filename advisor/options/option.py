@@ -86,6 +86,7 @@ class Option:
     Attributes:
         help: Its line in ``--help``.
         flag: How the command line calls it, with a slash before the form that turns it off.
+        also: A second flag with the same meaning.
         is_argument: Whether it has a place on the command line instead of a flag.
         panel: Its heading in ``--help``; None for that of its class.
         metavar: The name of its value in ``--help``; None for the type.
@@ -103,6 +104,7 @@ class Option:
 
     help: str
     flag: str
+    also: str | None = None
     is_argument: bool = False
     panel: Panel | None = None
     metavar: str | None = None

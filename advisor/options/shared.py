@@ -165,8 +165,9 @@ class LogsOptions(Options, panel="Logs"):
 
     score_map: str | None = option(
         None,
-        "What the scores of logs mean that are no numbers from 0 to 1, for example correct=1,incorrect=0,=0; an empty "
-        "value is an empty cell.",
+        "What the scores of logs mean that are no numbers from 0 to 1: correct=1,incorrect=0,=0 (an empty value is an "
+        "empty cell), or the worst and the best of a scale, such as 1-5.",
+        also="--score-range",
         metavar="VALUE=SCORE,...",
         **LOGS,
     )

@@ -95,10 +95,10 @@ def close_rows(number: int) -> None:
     _open.pop(number, None)
 
 
-def sheets(path: str) -> tuple[str, int]:
-    """The name of the sheet that is read of an Excel file, and how many sheets it has."""
+def sheets(path: str) -> tuple[str, list[str]]:
+    """The name of the sheet that is read of an Excel file, and those of the others."""
     book = _book(path, _version(path))
-    return book.sheet, book.sheets
+    return book.sheet, book.others
 
 
 def check_title(place: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -220,14 +220,14 @@ class _Book(NamedTuple):
         names: The header.
         formulas: The cells with a formula whose value the file lacks, as row and column from 0.
         sheet: The sheet's name.
-        sheets: How many sheets there are.
+        others: The names of the other sheets.
     """
 
     rows: list[list[Any]]
     names: list[str]
     formulas: set[tuple[int, int]]
     sheet: str
-    sheets: int
+    others: list[str]
 
 
 def _version(path: str) -> tuple[int, int]:
@@ -237,15 +237,23 @@ def _version(path: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=1)
 def _book(path: str, version: tuple[int, int]) -> _Book:  # noqa: ARG001  # read again if the file has changed
-    """The first sheet of a file; it is parsed once for its columns and its rows."""
-    from python_calamine import SheetTypeEnum, load_workbook
+    """The first sheet of a file that is not hidden; it is parsed once for its columns and its rows."""
+    from python_calamine import SheetTypeEnum, SheetVisibleEnum, load_workbook
 
     _check_parts(path)
     with load_workbook(path) as book:
-        kinds = [sheet.typ for sheet in book.sheets_metadata]
-        if SheetTypeEnum.WorkSheet not in kinds:
+        # The property makes new objects each time.
+        all_sheets = book.sheets_metadata
+        tables = [sheet for sheet in all_sheets if sheet.typ == SheetTypeEnum.WorkSheet]
+        if not tables:
             raise InputError(f"{path}: it has no sheet with cells; give another file")
-        sheet = book.get_sheet_by_index(kinds.index(SheetTypeEnum.WorkSheet))
+        chosen = next((sheet for sheet in tables if sheet.visible == SheetVisibleEnum.Visible), tables[0])
+        others = [
+            sheet.name if sheet.visible == SheetVisibleEnum.Visible else f"{sheet.name} (hidden)"
+            for sheet in all_sheets
+            if sheet is not chosen
+        ]
+        sheet = book.get_sheet_by_name(chosen.name)
         rows = sheet.to_python(skip_empty_area=False)
         merged = sheet.merged_cell_ranges or ()
     if len(rows) > MOST_SHEET_ROWS:
@@ -259,7 +267,7 @@ def _book(path: str, version: tuple[int, int]) -> _Book:  # noqa: ARG001  # read
     for (top, column), (bottom, _) in merged:
         for row in rows[top + 1 : bottom + 1] if top else ():
             row[column] = rows[top][column]
-    return _Book(rows, header, _formulas_without_value(path, sheet.name), sheet.name, len(kinds))
+    return _Book(rows, header, _formulas_without_value(path, sheet.name), sheet.name, others)
 
 
 def _check_parts(path: str) -> None:

@@ -1,8 +1,9 @@
 """Rows of tables in CSV, TSV, JSON, JSON Lines, Parquet and Excel files, as a stream.
 
-The kind of a file follows from its content. The first sheet of an Excel file is read; formulas have the values that the
-file keeps for them. CSV files are text in UTF-8, in UTF-16 with a byte order mark, or else in cp1252; commas,
-semicolons, tabs or bars separate their columns.
+The kind of a file follows from its content. The first sheet of an Excel file that is not hidden is read; formulas have
+the values that the file keeps for them. A file that is one JSON object has its rows by column or by row, as pandas
+writes them, or in its only list. CSV files are text in UTF-8, in UTF-16 with a byte order mark, or else in cp1252;
+commas, semicolons, tabs or bars separate their columns.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +32,7 @@ from advisor.tables.streams import (
     zip_members,
 )
 from ensemble.common.limits import LimitExceededError, limited_process
-from ensemble.common.text import visible
+from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
 Row = tuple[dict[str, Any], str]
@@ -44,6 +46,7 @@ _QUOTED = re.compile(r'"[^"]*"')
 _HINT = re.compile(r"sep=(.)\s*")
 """A first line by which Excel knows the delimiter."""
 _WINDOWS = "cp1252"
+_LONGEST_LIST = 200  # characters
 _SHEET = "xl/workbook.xml"
 EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet", ".xlsx", ".xlsm", ".gz", ".xz", ".bz2")
 """How names of tables and of other data files end; the last three are of compressed files."""
@@ -206,7 +209,8 @@ def _expanded(column: Any) -> list[Any]:
 
 def _objects(path: Path, kind: str, notes: Notes) -> Iterator[Row]:
     if kind == "lines":
-        yield from json_lines(path, notes)
+        whole = rows_of_object(path)
+        yield from json_lines(path, notes) if whole is None else whole
         return
     broken: list[str] = []
     for item, place in json_items(path):
@@ -218,6 +222,41 @@ def _objects(path: Path, kind: str, notes: Notes) -> Iterator[Row]:
         notes.append(
             f"{path}: {len(broken):,} elements are left out, which are not JSON objects; the first: {broken[0]}"
         )
+
+
+def rows_of_object(path: Path) -> list[Row] | None:
+    """The rows in a file that is one JSON object; None for JSON Lines, and for an object without rows."""
+    with open_stream(path) as stream:
+        head = stream.read(HEAD)
+    try:
+        # Of JSON Lines the first line is an object. A row alone is one, too.
+        json.loads(head.partition(b"\n")[0])
+        is_one_line = not head.partition(b"\n")[2].strip()
+    except (ValueError, RecursionError):
+        is_one_line = True
+    try:
+        value = json_object(path) if is_one_line else {}
+    except InputError:
+        return None
+    rows = _rows_in(value)
+    return None if rows is None else [(row, f"{path} (row {number})") for number, row in enumerate(rows, start=1)]
+
+
+def _rows_in(value: dict[str, Any]) -> list[dict[str, Any]] | None:
+    columns, data = value.get("columns"), value.get("data")
+    if isinstance(columns, list) and isinstance(data, list) and all(isinstance(row, list) for row in data):
+        return [dict(zip(map(str, columns), row, strict=False)) for row in data]
+    inner = list(value.values())
+    if inner and all(isinstance(each, dict) and each for each in inner):
+        if all(key.isdecimal() for key in inner[0]):
+            return [{name: cells.get(key) for name, cells in value.items()} for key in inner[0]]
+        return [{"id": key, **row} for key, row in value.items()]
+    lists = [each for each in inner if isinstance(each, list)]
+    if len(inner) > 1 and len(lists) == len(inner) and len(set(map(len, lists))) == 1:
+        return [dict(zip(value, cells, strict=True)) for cells in zip(*lists, strict=True)]
+    if len(lists) == 1 and lists[0] and all(isinstance(row, dict) for row in lists[0]):
+        return lists[0]
+    return None
 
 
 def _cells(path: Path) -> Iterator[tuple[list[str], int]]:
@@ -285,9 +324,10 @@ def _is_excel(path: Path) -> bool:
 
 
 def _other_sheets(path: Path) -> Iterator[str]:
-    name, sheets = _call_library(path, "sheets", str(path))
-    if sheets > 1:
-        yield f"{path}: of its {sheets} sheets only {visible(name)} was read"
+    name, others = _call_library(path, "sheets", str(path))
+    if others:
+        listed = shortened(", ".join(map(visible, others)), _LONGEST_LIST)
+        yield f"{path}: of its {len(others) + 1} sheets only {visible(name)} was read, and not {listed}"
 
 
 _SPLITS, _STATE = "dataset_dict.json", "state.json"

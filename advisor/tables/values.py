@@ -15,9 +15,8 @@ import re
 import string
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from advisor.tables.streams import Notes
@@ -135,10 +134,9 @@ def _with_commas(text: str) -> str:
     return "".join(pieces)
 
 
-def are_spelled(values: Iterable[object]) -> bool:
-    """Whether the values of a column spell lists of texts or objects: all that are there, or it is chance."""
-    found = [_spelled(value) for value in values if value is not None and value != ""]
-    return bool(found) and None not in found
+def is_spelled(value: object) -> bool:
+    """Whether a value is a text that spells a list of texts or an object."""
+    return _spelled(value) is not None
 
 
 def _spelled(value: object) -> object:
@@ -431,12 +429,16 @@ def _options_in(text: str) -> object:
 _MOST = 12
 """Names in a message."""
 _MOST_UNREAD = 0.05
-"""The share of scores that may be unreadable; with more, what is left says little of the models."""
+"""The share of a model's scores that may be unreadable; with more, what is left says little of the model."""
 _LONGEST_VALUE = 30  # characters of a value in a message
 _TRUTH = {
-    **dict.fromkeys(("true", "yes", "correct", "right"), 1.0),
-    **dict.fromkeys(("false", "no", "incorrect", "wrong"), 0.0),
+    **dict.fromkeys(("true", "yes", "y", "correct", "right", "pass", "passed"), 1.0),
+    **dict.fromkeys(("false", "no", "n", "incorrect", "wrong", "fail", "failed"), 0.0),
 }
+_NUMBER = r"(-?\d+(?:\.\d+)?)"
+_RANGE = re.compile(rf"\s*{_NUMBER}\s*(?:-|\u2013|\.\.|:|to)\s*{_NUMBER}\s*")
+_LARGEST_SCORE = 2**53
+_ENDS_OF_SCALES = (1, 2, 3, 4, 5, 6, 7, 10, 20, 100, 1000)
 
 
 def score_of(value: object) -> float | None:
@@ -449,14 +451,31 @@ class ScoreReader:
     """Reads the scores of all logs of a command, and counts those that it cannot read.
 
     Args:
-        meanings: The score of a value, by its text in lower case: what the user says, before all else.
+        text: What the user says of them: ``VALUE=SCORE,...`` (an empty value is an empty cell), or the worst and the
+            best number of a scale, such as ``1-5``; None for numbers from 0 to 1 and words such as "correct".
+
+    Raises:
+        InputError: The text has another form, a score is not between 0 and 1, or a value occurs twice.
     """
 
-    def __init__(self, meanings: Mapping[str, float] = MappingProxyType({})) -> None:
-        self._meanings = meanings
-        self._values = Counter[str]()
+    def __init__(self, text: str | None = None) -> None:
+        self._meanings: dict[str, float] = {}
+        self._range: tuple[float, float] | None = None
+        self._values: dict[str, Counter[str]] = {}
         self._known: dict[str, float] = {}
-        self._lost = Counter[str]()
+        for part in () if text is None else text.split(","):
+            self._learn(part, str(text))
+
+    @property
+    def unread(self) -> Counter[str]:
+        """The number of scores of each model that could not be read."""
+        lost = {
+            model: sum(count for value, count in values.items() if value not in self._known)
+            for model, values in self._values.items()
+            # A model without any score has none that could be read.
+            if values.keys() != {""}
+        }
+        return +Counter(lost)
 
     def is_score(self, value: object) -> bool:
         """Whether a value can be read; it is not counted."""
@@ -466,10 +485,8 @@ class ScoreReader:
         """The score of a model's response, between 0 and 1; None for a value that is no score, which is counted."""
         score = self._score(value)
         text = _score_text(value)
-        self._values[text] += 1
-        if score is None:
-            self._lost[model] += 1
-        else:
+        self._values.setdefault(model, Counter())[text] += 1
+        if score is not None:
             self._known[text] = score
         return score
 
@@ -477,75 +494,92 @@ class ScoreReader:
         """Say how many scores of each model cannot be read.
 
         Raises:
-            InputError: More than one in 20 cannot, or all others are equal: then one outcome may be what is not read.
+            InputError: Of a model more than one in 20 cannot; all others are equal, so that one outcome may be what is
+                not read; or numbers are outside of the scale.
         """
-        lost = self._lost.total()
-        if not lost:
+        unread = self.unread
+        if not unread:
             return
-        each = ", ".join(f"{name} ({count:,})" for name, count in self._lost.most_common(_MOST))
-        more = f" and {len(self._lost) - _MOST} other models" if len(self._lost) > _MOST else ""
-        what = "1 score" if lost == 1 else f"{lost:,} scores"
-        if lost <= _MOST_UNREAD * self._values.total() and len(set(self._known.values())) > 1:
+        each = ", ".join(f"{name} ({count:,})" for name, count in unread.most_common(_MOST))
+        more = f" and {len(unread) - _MOST} other models" if len(unread) > _MOST else ""
+        what = "1 score" if unread.total() == 1 else f"{unread.total():,} scores"
+        values = sum((self._values[model] for model in self._values), Counter[str]())
+        numbers = [number for text in values if (number := _as_number(text)) is not None]
+        outside = [text for text in values if text not in self._known and _as_number(text) is not None]
+        is_little = all(count <= _MOST_UNREAD * self._values[name].total() for name, count in unread.items())
+        if is_little and not outside and len(set(self._known.values())) > 1:
             notes.append(f"{what} cannot be read, and the responses are left out: {each}{more}")
             return
-        met = [text for text, _ in self._values.most_common()]
-        shown = ", ".join(f"{_named(text)} ({self._values[text]:,})" for text in met[:_MOST])
+        met = [text for text, _ in values.most_common()]
+        shown = ", ".join(f"{_named(text)} ({values[text]:,})" for text in met[:_MOST])
         other = f" and {counted(len(met) - _MOST, 'other value')}" if len(met) > _MOST else ""
         pairs = [f"{text}={self._known[text]:g}" for text in self._known][:2]
-        pairs += [f"{text}=0" for text in met if text not in self._known][:2]
-        means = ",".join(pairs)
+        others = [text for text in met if text not in self._known]
+        pairs += [f"{text}={0 if pairs or place else 1}" for place, text in enumerate(others[:2])]
+        scale = f"the numbers are from {min(numbers):g} to {max(numbers):g}; " if outside else ""
+        way_out = f"give the worst and the best, such as --score-range {_usual_scale(numbers)}, or " if outside else ""
         raise InputError(
-            f"{what} of {self._values.total():,} cannot be read: {each}{more}; the values are {shown}{other}; say what "
-            f'they mean, for example --score-map "{means}", or correct the log'
+            f"{what} of {values.total():,} cannot be read: {each}{more}; {scale}the values are {shown}{other}; "
+            f'{way_out}say what they mean, for example --score-map "{",".join(pairs)}", or correct the log'
         )
+
+    def _learn(self, part: str, text: str) -> None:
+        if ends := _RANGE.fullmatch(part):
+            self._range = float(ends[1]), float(ends[2])
+            if self._range[0] == self._range[1]:
+                raise InputError(f"--score-range {text}: the worst and the best score are the same; correct one")
+            return
+        value, equals, number = part.rpartition("=")
+        score = score_of(_as_number(number))
+        if not equals or score is None:
+            raise InputError(
+                f"--score-map {text}: give VALUE=SCORE,... with scores from 0 to 1, such as correct=1,=0, or the worst "
+                "and the best number of a scale, such as 1-5"
+            )
+        if (key := _score_text(value)) in self._meanings:
+            raise InputError(f"--score-map {text}: the value {_named(key)} is given twice")
+        self._meanings[key] = score
 
     def _score(self, value: object) -> float | None:
         text = _score_text(value)
         if text in self._meanings:
             return self._meanings[text]
-        if not isinstance(value, str):
-            return score_of(value)
         if text in _TRUTH:
             return _TRUTH[text]
-        try:
-            return score_of(float(text))
-        except ValueError:
+        is_share = text.endswith("%")
+        number = _as_number(str(value).strip().removesuffix("%")) if isinstance(value, str) else value
+        if not isinstance(number, (int, float)):
             return None
-
-
-def read_meanings(text: str) -> dict[str, float]:
-    """The score of each value, from ``VALUE=SCORE,...``; an empty value is an empty cell.
-
-    Raises:
-        InputError: A part is not of this form, a score is not between 0 and 1, or a value occurs twice.
-    """
-    meanings: dict[str, float] = {}
-    for part in text.split(","):
-        value, equals, number = part.rpartition("=")
-        try:
-            score = score_of(float(number))
-        except ValueError:
-            score = None
-        if not equals or score is None:
-            raise InputError(f"--score-map {text}: give VALUE=SCORE,... with scores from 0 to 1, such as correct=1,=0")
-        if (key := _score_text(value)) in meanings:
-            raise InputError(f"--score-map {text}: the value {_named(key)} is given twice")
-        meanings[key] = score
-    return meanings
+        worst, best = (0.0, 100.0) if is_share else self._range or (0.0, 1.0)
+        # Whole numbers of JSON have any size.
+        return score_of((number - worst) / (best - worst)) if abs(number) < _LARGEST_SCORE else None
 
 
 def _score_text(value: object) -> str:
     """A value as the user writes it in --score-map: 1.0 is 1, and what is absent is empty."""
     if value is None or value != value:  # noqa: PLR0124  # NaN, which pandas writes for an empty cell
         return ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    text = shortened(" ".join(str(value)[:1000].split()), _LONGEST_VALUE).lower()
-    try:
-        # "1.0" of a CSV file is the 1 of another.
-        return f"{float(text):g}" if text and not text.isalpha() else text
-    except ValueError:
-        return text
+    text = str(value) if isinstance(value, bool) else text_of(value)
+    text = " ".join((form_of(value) if text is None else text)[:1000].split()).lower()
+    # "1.0" of a CSV file is the 1 of another.
+    number = _as_number(text)
+    return shortened(text, _LONGEST_VALUE) if number is None else f"{number:g}"
+
+
+def _as_number(text: str) -> float | None:
+    """The finite number that a text is, also with a decimal comma."""
+    text = text.strip()
+    if len(text) > _LONGEST_VALUE or not re.fullmatch(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?", text, re.ASCII):
+        return None
+    number = float(text.replace(",", "."))
+    return number if math.isfinite(number) else None
+
+
+def _usual_scale(numbers: Sequence[float]) -> str:
+    """The scale that some numbers are most likely of, from the worst to the best."""
+    best = next((end for end in _ENDS_OF_SCALES if end >= max(numbers)), max(numbers))
+    worst = min(numbers) if min(numbers) < 0 else 0 if min(numbers) < 1 or best >= 100 else 1
+    return f"{worst:g}-{best:g}"
 
 
 def _named(text: str) -> str:

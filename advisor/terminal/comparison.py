@@ -52,6 +52,7 @@ def comparison_of(
             "accuracy": 100 * float(table.scores[:, number].mean()),
             "accuracy_ci": list(paired.accuracy_interval(number, alpha)),
             "accuracy_macro": _macro(table, number),
+            **table.lost[number],
         }
         for number, model in enumerate(table.models)
     ]

@@ -100,6 +100,12 @@ class CandidateFigures(Measured, OfModel):
 
     n: Count | None = None
     """number of its questions"""
+    unread: Count | None = None
+    """of a log: scores that could not be read, and whose questions are left out"""
+    missing: Count | None = None
+    """of a log: questions without a response, which count as wrong"""
+    failed: Count | None = None
+    """of a log: questions at which the model failed, which count as wrong"""
     thinks: Flag = False
     """whether it thinks before at least half of its answers"""
     mean_tokens: Figure = None
