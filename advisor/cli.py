@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -108,6 +109,10 @@ def main() -> None:
             _fail(stopped(), 130)
         if debug:
             raise
+        if (lack := _lack_of_machine(error)) is not None:
+            # As for a closed pipe: what is left of the output could not be written at exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            _fail(f"{lack} ({type(error).__name__}: {error})", 1)
         _fail(f"{type(error).__name__}: {error} (a bug in advisor; run it again with --debug to see where)", 1)
 
 
@@ -129,6 +134,9 @@ def _set_up(*, debug: bool) -> None:
         else:
             warnings.simplefilter("ignore")
             logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    # Closed ones; a file that is opened later must not take their place.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115  # until the end
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A character that the terminal's encoding lacks is shown as its number instead of raising an error.
@@ -140,6 +148,24 @@ def stopped() -> str:
     if _CACHING.isdisjoint(sys.argv[1:2]):
         return "stopped"
     return "stopped; complete responses are cached, and the same command continues from there"
+
+
+def _lack_of_machine(error: BaseException | None) -> str | None:
+    """What this machine lacks, where that is the reason of an error, and the way out."""
+    while error is not None:
+        number = error.errno if isinstance(error, OSError) else None
+        if isinstance(error, MemoryError) or number == errno.ENOMEM or "allocate memory" in str(error):
+            return "the memory is full; end other programs, or take smaller models or files"
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            return "the disk is full, or standard output cannot be written; free some space"
+        if number in (errno.EMFILE, errno.ENFILE):
+            return "too many files are open; allow more, for example with: ulimit -n 4096"
+        if number == errno.EAGAIN or "can't start new thread" in str(error):
+            return "no more processes or threads can be started; end other programs, or allow more (ulimit -u)"
+        if isinstance(error, ImportError) and (error.name or "").lstrip("_") in sys.stdlib_module_names:
+            return f"this Python was built without {error.name}; take another one"
+        error = error.__cause__
+    return None
 
 
 def _is_from_ctrl_c(error: BaseException | None) -> bool:

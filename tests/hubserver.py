@@ -5,8 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Callable
+from hashlib import sha1
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from servers import Answer, as_json
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 WRITER, READER = "hf_may_write", "hf_may_read"
@@ -82,3 +88,46 @@ def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
             pass
 
     return Hub
+
+
+def commit_of(revision: str) -> str:
+    """The commit of a revision of the data sets below."""
+    return sha1(revision.encode()).hexdigest()
+
+
+def data_sets(folder: Path) -> Callable[[str, dict[str, Any]], Answer]:
+    """A hub with the data sets of a folder: ``ORG/NAME/REVISION/FILE``, with ``~`` for each ``/`` in a revision."""
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        path, _, query = unquote(path).partition("?")
+        place = re.fullmatch(
+            r"(?:/api)?/datasets/([\w-]+/[\w.-]+)(?:/(\w[\w-]*)/(refs/convert/parquet|[^/]+)/?(.*))?", path
+        )
+        name, what, revision, file = place.groups() if place else ("gone", None, None, None)
+        known = {each.name.replace("~", "/"): each for each in (folder / name).iterdir()} if place else {}
+        found = [each for each in known if (revision or "main") in (each, commit_of(each))]
+        if not found:
+            return as_json({}, 404, **{"X-Error-Code": "RevisionNotFound" if known else "RepoNotFound"})
+        root, commit = known[found[0]], commit_of(found[0])
+        head = {"X-Repo-Commit": commit, "ETag": f'"{commit}-{file}"'}
+        if what == "resolve":
+            there = (root / file).is_file()
+            missing = as_json({}, 404, **{"X-Error-Code": "EntryNotFound"}, **head)
+            return (200, head, (root / file).read_bytes()) if there else missing
+        entries = [entry(each, root) for each in sorted(root.rglob("*"))]
+        below = [each for each in entries if each["path"].startswith(f"{file}/" if file else "")]
+        depth = None if "recursive=true" in query.lower() else len(Path(file or "").parts) + 1
+        siblings = [{"rfilename": each["path"]} for each in entries if each["type"] == "file"]
+        answers: dict[str | None, Any] = {
+            "tree": [each for each in below if depth in (None, len(Path(each["path"]).parts))],
+            "paths-info": [each for each in entries if each["path"] in body.get("paths", ())],
+        }
+        return as_json(answers.get(what, {"id": name, "sha": commit, "siblings": siblings, "private": False}))
+
+    return answer
+
+
+def entry(path: Path, root: Path) -> dict[str, Any]:
+    """A file or folder as the hub lists it."""
+    kind = "file" if path.is_file() else "directory"
+    return {"type": kind, "path": str(path.relative_to(root)), "oid": "0" * 40, "size": path.stat().st_size}

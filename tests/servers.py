@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 COMMIT = "0" * 40
 
@@ -115,7 +116,8 @@ def raw_server() -> Iterator[Raw]:
             if self.command == "POST" and not content:  # the client has given up between head and body
                 self.close_connection = True
                 return
-            body = json.loads(content or b"{}")
+            is_form = "form" in self.headers.get("Content-Type", "")
+            body = parse_qs(content.decode()) if is_form else json.loads(content or b"{}")
             raw.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}, body))
             answer = raw.answer(self.path, body)
             self.close_connection = answer is None or "Content-Length" in answer[1]
@@ -128,10 +130,11 @@ def raw_server() -> Iterator[Raw]:
                 self.send_header(name, value)
             self.end_headers()
             with contextlib.suppress(OSError):  # the client has closed the connection
-                for part in [content] if isinstance(content, bytes) else content:
+                parts = [content] if isinstance(content, bytes) else content
+                for part in () if self.command == "HEAD" else parts:
                     self.wfile.write(part)
 
-        do_GET = do_POST = handle_request  # noqa: N815  # http.server's names
+        do_GET = do_HEAD = do_POST = handle_request  # noqa: N815  # http.server's names
 
         def log_message(self, *arguments: object) -> None:
             pass

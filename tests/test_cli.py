@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -658,3 +659,32 @@ def test_what_keeps_nothing_does_not_say_so_when_it_is_stopped(monkeypatch: pyte
         said[command] = cli.stopped()
     assert said["serve"] == said["run"] == "stopped"
     assert said["select"].endswith("continues from there")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full, or standard output"),
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n 4096"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "no more processes or threads"),
+        (RuntimeError("can't start new thread"), "no more processes or threads"),
+        (MemoryError(), "the memory is full"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), "the memory is full"),
+        (ModuleNotFoundError("No module named '_sqlite3'", name="_sqlite3"), "was built without _sqlite3"),
+    ],
+    ids=str,
+)
+def test_what_the_machine_lacks_is_no_bug(error: Exception, says: str) -> None:
+    found = cli._lack_of_machine(error)
+    assert found is not None
+    assert says in found
+    assert cli._lack_of_machine(OSError(errno.ENOENT, "no such file")) is None
+
+
+@pytest.mark.parametrize(("redirection", "status"), [(">/dev/full", 1), (">&-", 0)])
+def test_a_standard_output_that_cannot_be_written_is_one_line(redirection: str, status: int) -> None:
+    command = ["sh", "-c", f'exec "$0" -c "from advisor.cli import main; main()" tasks {redirection}', sys.executable]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == status
+    assert ran.stderr.count("\n") == status
+    assert "a bug" not in ran.stderr

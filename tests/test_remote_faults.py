@@ -75,6 +75,18 @@ def refused(place: Place, raw: Raw, options: str = "") -> str:
         (f"openai:http://{'a' * 300}/v1#m", "not http:// or https://"),
         (f"openai:http://user:{KEY}@host/v1#m", "do not write a key into a pool file"),
         (f"openai:http://host/v1?key={KEY}#m", "do not write a key into a pool file"),
+        (
+            "openai:https://n.openai.azure.com/openai/deployments/d?api-version=2024-10-21#d",
+            "Azure needs no api-version=",
+        ),
+        (
+            "openai:https://n.openai.azure.com/openai/deployments/d?api-version=2024-10-21",
+            "/openai/v1#DEPLOYMENT key_env=",
+        ),
+        (f"http://user:{KEY}@127.0.0.1:8000/v1#m", "begin it with openai: for a model behind a server"),
+        ("localhost:8000/v1#m", "begin it with openai: for a model behind a server"),
+        ("api.example.org:443", "begin it with openai: for a model behind a server"),
+        ("https://huggingface.co/org/name/tree/main", "give the model's id alone: ORG/NAME"),
         (f"openai:http://host/v1#m key_env={KEY}", "key_env should be the name of the environment variable"),
         (f"openai:http://host/v1#m api_key={KEY}", "'api_key' is not an option of a model behind a server"),
         (f"openai:http://host/v1#m {KEY}", "an option has no ="),
@@ -228,13 +240,14 @@ def test_nobody_is_followed_to_another_host(place: Place, raw: Raw, monkeypatch:
         assert not other.asked
 
 
-def test_the_proxy_of_the_environment_is_asked_where_no_exception_names_the_host(
+def test_the_proxy_of_the_environment_is_asked_for_hosts_other_than_this_machine(
     raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw.answer = lambda _path, _body: (200, {}, b"{}")
     monkeypatch.setenv("http_proxy", raw.url.removesuffix("/v1").removeprefix("http://"))
-    for host in ("models.example", "127.0.0.1:9"):
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    for host in ("models.example", "127.0.0.1:9", "localhost:9", "127.9.9.9:9", "[::1]:9"):
         with ServerClient(ServerAddress(f"http://{host}/v1", "m"), retries=0) as client, suppress(ServerError):
             client.get("/models")
     assert [path for path, _, _ in raw.asked] == ["http://models.example/v1/models"]

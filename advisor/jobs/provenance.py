@@ -59,6 +59,7 @@ def of_run(
         "dtype": ", ".join(dict.fromkeys(model["dtype"] for model in here)) or None,
         "chat_template": inference.chat_template,
         "models": models,
+        **({"data": config.dev.origin} if config.dev.origin else {}),
         **(
             {"judges": {each.name: _model(each, judges[each.name], inference) for each in config.judges}}
             if judges

@@ -15,6 +15,7 @@ The last two models are on servers; see :mod:`ensemble.models.pool_line` for the
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
 _BUNDLED = {"demo": DEMO, "demo-thinking": DEMO.with_name("thinking.txt")}
+_ADDRESS = re.compile(
+    r"(?:https?:)?//|(?:localhost|[\w.-]+\.[\w-]+):\d+(?:/|$)|(?:www\.)?huggingface\.co/", re.IGNORECASE
+)
 _DATA = {".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"}
 _TASKS = {".yaml", ".yml"}
 
@@ -171,6 +175,14 @@ def _spec(checkpoint: Checkpoint | ServerAddress, line: AnyLine, place: str) -> 
 
 
 def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint:
+    if _ADDRESS.match(model):
+        # The address is not repeated: it may have a key.
+        way_out = (
+            "give the model's id alone: ORG/NAME"
+            if "huggingface.co/" in model
+            else f"begin it with {PREFIX} for a model behind a server: {PREFIX}http://HOST:PORT/v1#MODEL"
+        )
+        raise InputError(f"the line begins with an address; {way_out}", of=place)
     try:
         path = folder / Path(model).expanduser()
         exists, is_folder = path.exists(), path.is_dir()

@@ -6,6 +6,7 @@ Not covered: archives, splits that are joined from several data sets, data sets 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,8 +19,9 @@ from advisor.tables.streams import Notes
 from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records, read_text
 from advisor.tasks.templates import Template
 from advisor.tasks.yaml_text import parse_yaml
-from ensemble.common.files import exists
+from ensemble.common.files import default_cache_dir, exists, write_text
 from ensemble.errors import InputError
+from ensemble.models.spec import COMMIT
 
 # The file of a split, or several parallel text files, one for each field.
 Files: TypeAlias = str | Mapping[str, str]
@@ -67,6 +69,8 @@ class DataSource:
         self._spec, self._file, self._splits = spec, file, splits
         self.notes: Notes = []
         """Sentences on what of the data is not read."""
+        self.origin: str | None = None
+        """The data set of the hub that was read, with its commit."""
 
     def split_of(self, role: str) -> str:
         """Name of the split that serves as ``dev``, ``held_out`` or ``shots``; any other name is itself a split.
@@ -160,23 +164,35 @@ class HubSource(DataSource):
         self._hub = hub if self._folder is None else str(self._folder)
 
     def _read(self, split: str) -> list[Record]:
-        import datasets
-
         from ensemble.models.hub import reach_data
 
+        commit = None
         with self._offline():
             if self._folder is None:
                 self._check_id()
-                reach_data(self._hub, self._spec.revision)
+                commit = reach_data(self._hub, self._spec.revision)
             elif is_saved(self._folder):
                 return self._load_saved(self._folder, split)
             elif self._folder.is_dir():
                 _check_folder(self._folder, self._file)
             if self._spec.config != "*":
-                return self._load(self._spec.config, split, "")
-            with self._one_line_errors():
-                names = datasets.get_dataset_config_names(self._hub, revision=self._spec.revision)
-            return [record for name in names for record in self._load(name, split, name)]
+                return self._load(self._spec.config, split, "", commit)
+            return [record for name in self._configurations(commit) for record in self._load(name, split, name, commit)]
+
+    def _configurations(self, commit: str | None) -> list[str]:
+        """The names of all configurations; those of a commit are kept, because `datasets` asks the hub for them."""
+        import datasets
+
+        kept = default_cache_dir() / "configurations" / f"{self._hub.replace('/', '--')}@{commit}.json"
+        if commit is not None and kept.is_file():
+            with suppress(OSError, ValueError):
+                return [str(name) for name in json.loads(kept.read_text(encoding="utf-8"))]
+        with self._one_line_errors():
+            names: list[str] = datasets.get_dataset_config_names(self._hub, revision=commit)
+        if commit is not None:
+            with suppress(OSError):
+                write_text(kept, json.dumps(names))
+        return names
 
     def _check_id(self) -> None:
         """Check that `datasets` takes the id for a data set of the hub: it prefers folders and its own loaders."""
@@ -209,12 +225,22 @@ class HubSource(DataSource):
             if self._folder is not None:  # else `reach_data` may have found that the hub does not answer
                 datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
-    def _load(self, config: str | None, split: str, part: str) -> list[Record]:
+    def _load(self, config: str | None, split: str, part: str, commit: str | None) -> list[Record]:
         import datasets
 
+        revision = commit or self._spec.revision
         with self._one_line_errors():
-            rows = datasets.load_dataset(self._hub, config, split=split, revision=self._spec.revision)
+            rows = datasets.load_dataset(self._hub, config, split=split, revision=revision)
             values = [cast(Mapping[str, object], row) for row in rows]
+        # `datasets` takes the newest download where the hub does not answer, whatever its commit is.
+        found = Path(rows.cache_files[0]["filename"]).parent.name if rows.cache_files else ""
+        if self._folder is None and COMMIT.fullmatch(found):
+            if revision not in (None, found):
+                raise InputError(
+                    f"{self._file}: the hub does not give {self._hub} at {self._spec.revision or commit} now, and "
+                    f"only its commit {found} is downloaded; try again later, or give this commit as data.revision"
+                )
+            self.origin = f"{self._hub}@{found}"
         return [
             self._with_fields(
                 make_record(row, f"{self._hub} {split} (record {index + 1})", stem=config or "", part=part, index=index)

@@ -108,6 +108,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         seed=seed,
         extract=definition.extract,
         notes=(*source.notes, *bank.notes),
+        origin=source.origin,
         fingerprint=fingerprint(definition.digest, split, examples),
         signature=Signature(
             task=definition.name,

@@ -216,6 +216,7 @@ class Task:
         allow_code_execution: Whether the user allows programs that models wrote to run.
         rubric: How a judge grades the responses; None for other metrics.
         template: How the prompts are made, for production; None for tasks of lm-eval.
+        origin: The data set of the hub and its commit, ``ORG/NAME@COMMIT``; None for other data.
     """
 
     name: str
@@ -236,6 +237,7 @@ class Task:
     allow_code_execution: bool = False
     rubric: Rubric | None = None
     template: PromptTemplate | None = None
+    origin: str | None = None
 
     def continuations(self, example: Example) -> list[str]:
         """The texts after a question of a choice task whose log-probabilities decide, one for each option."""

@@ -1,25 +1,22 @@
 """Requests to the Hugging Face hub before anything is loaded from it.
 
-Without network, the libraries retry the request for every file for half a minute. So one request with a short timeout
-checks whether the hub has a model or a data set. If the hub does not answer, earlier downloads are used.
+Without network, the libraries retry the request for every file for half a minute. So one request checks whether the hub
+has a model or a data set. If the hub does not answer, earlier downloads are used.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ensemble.common.files import write_text
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models import gguf
+from ensemble.models.hub_request import TIMEOUT, TOKEN_REFUSED, ask_hub
 from ensemble.models.model_files import weight_names
-from ensemble.models.spec import Checkpoint
-
-_TIMEOUT = 10.0
-"""Seconds to wait for the hub's answer."""
-_reasons: list[str] = []
-"""Why the hub did not answer this process; empty if it did, or was never asked."""
+from ensemble.models.spec import COMMIT, Checkpoint
 
 
 def check_on_hub(checkpoint: Checkpoint) -> None:
@@ -68,7 +65,7 @@ def info_on_hub(checkpoint: Checkpoint, file: str) -> Any:
 
     name, revision = checkpoint.path_or_id, checkpoint.revision
     try:
-        return _request_model(name, revision, lambda: HfApi().model_info(name, revision=revision, timeout=_TIMEOUT))
+        return _request_model(name, revision, lambda: HfApi().model_info(name, revision=revision, timeout=TIMEOUT))
     except ConnectionError as error:
         if cached_file(checkpoint, file) is None:
             raise _unreachable(name, error) from error
@@ -102,8 +99,8 @@ def weights_on_hub(checkpoint: Checkpoint) -> tuple[int | None, int] | None:
 
     name, revision = checkpoint.path_or_id, checkpoint.revision
     try:
-        info = _request(
-            lambda: HfApi().model_info(name, revision=revision, timeout=_TIMEOUT, files_metadata=True),
+        info = ask_hub(
+            lambda: HfApi().model_info(name, revision=revision, timeout=TIMEOUT, files_metadata=True),
         )
     except (ValueError, ConnectionError):
         return None
@@ -137,7 +134,7 @@ def file_on_hub(name: str, revision: str | None, file: str) -> Path:
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
     def fetch() -> Path | None:
-        info = HfApi().model_info(name, revision=revision, timeout=_TIMEOUT)
+        info = HfApi().model_info(name, revision=revision, timeout=TIMEOUT)
         if file not in {sibling.rfilename for sibling in info.siblings or ()}:
             return None
         # Requested by the given revision (not by its commit), so that the cache finds it when the hub is unreachable.
@@ -203,20 +200,30 @@ def push_files(folder: Path, files: Sequence[str], name: str, *, private: bool) 
 
 def _refusal(status: int, error: Exception) -> str:
     if status == 401:
-        return "the hub does not accept this token; log in (hf auth login), or set HF_TOKEN"
+        return TOKEN_REFUSED
     if status == 403:
         return "the hub does not allow this token to write; use a token with write access, or another id"
     return f"the hub refuses the upload ({first_line(error)})"
 
 
-def reach_data(name: str, revision: str | None) -> None:
-    """Check whether the hub answers; if it does not, its libraries use only earlier downloads from now on."""
-    from huggingface_hub import HfApi
+def reach_data(name: str, revision: str | None) -> str | None:
+    """The commit of a data set on the hub; if the hub does not answer, that of the last download, or None.
 
+    If the hub cannot be reached, its libraries use only earlier downloads from now on.
+    """
+    from huggingface_hub import HfApi, constants
+
+    reference = Path(constants.HF_HUB_CACHE, f"datasets--{name.replace('/', '--')}", "refs", revision or "main")
     try:
-        _request(lambda: HfApi().dataset_info(name, revision=revision, timeout=_TIMEOUT))
+        commit = str(ask_hub(lambda: HfApi().dataset_info(name, revision=revision, timeout=TIMEOUT)).sha)
     except (ValueError, ConnectionError):
-        return  # the library that loads the data set reports the problem
+        # The library that loads the data set reports the problem.
+        known = reference.read_text(encoding="utf-8") if reference.is_file() else revision or ""
+        return known if COMMIT.fullmatch(known) else None
+    # As the hub's library does for models, so that the commit is known when the hub is unreachable.
+    with suppress(OSError):
+        write_text(reference, commit)
+    return commit
 
 
 def _request_model(name: str, revision: str | None, request: Callable[[], Any]) -> Any:
@@ -224,7 +231,7 @@ def _request_model(name: str, revision: str | None, request: Callable[[], Any]) 
     from huggingface_hub.errors import RevisionNotFoundError
 
     try:
-        return _request(request)
+        return ask_hub(request)
     except RevisionNotFoundError as error:
         raise InputError(
             f"the hub has no revision {revision} of this model; give a commit, a branch or a tag", of=name
@@ -243,31 +250,3 @@ def _unreachable(name: str, error: ConnectionError) -> InputError:
         "check the network, or give a local folder as ./FOLDER",
         of=name,
     )
-
-
-def _request(request: Callable[[], Any]) -> Any:
-    """The hub's answer to a request.
-
-    Raises:
-        RevisionNotFoundError: The hub does not have the revision.
-        ValueError: The hub does not have the model or data set.
-        ConnectionError: The hub does not answer. From then on, this process makes no more requests.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
-
-    try:
-        return request()
-    except RevisionNotFoundError:
-        raise
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise ValueError(first_line(error)) from error
-    except Exception as error:  # many libraries raise: no network, no answer, a malformed answer
-        if not constants.HF_HUB_OFFLINE:
-            _reasons[:] = [first_line(error)]
-        # Without this, each library would retry the request for each file.
-        constants.HF_HUB_OFFLINE = True
-        if data := sys.modules.get("datasets"):
-            data.config.HF_HUB_OFFLINE = True
-        # Later requests would only say that the hub is switched off.
-        raise ConnectionError(_reasons[0] if _reasons else first_line(error)) from error

@@ -20,6 +20,7 @@ from ensemble.common.files import sha256
 from ensemble.common.limits import limited_process
 from ensemble.errors import InputError, first_line
 from ensemble.models import gguf
+from ensemble.models.hub_request import ask_hub
 from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
@@ -93,16 +94,26 @@ def _try_tokenizer(path: Path, size: int, _changed: int) -> None:
 
 
 def file_of(checkpoint: Checkpoint, name: str) -> Path | None:
-    """A file of a model, downloaded if it is on the hub; None if the model does not have it."""
+    """A file of a model, downloaded if it is on the hub; None if the model does not have it.
+
+    Raises:
+        InputError: The hub fails, so that it is not known.
+    """
     if checkpoint.is_local:
         path = Path(checkpoint.location, name)
         return path if path.is_file() else None
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(hf_hub_download(checkpoint.path_or_id, name, revision=checkpoint.revision))
-    except (OSError, ValueError):  # the library that loads the model reports a hub that does not answer
+        return Path(ask_hub(lambda: hf_hub_download(checkpoint.path_or_id, name, revision=checkpoint.revision), 0))
+    except (HfHubHTTPError, ValueError):  # it has no such file
         return None
+    except ConnectionError as error:
+        # Without the hub, the library that loads the model reports what is missing.
+        if constants.HF_HUB_OFFLINE:
+            return None
+        raise InputError(f"its {name} cannot be read from the hub: {error}", of=checkpoint.path_or_id) from error
 
 
 def json_of(checkpoint: Checkpoint, name: str) -> dict[str, Any]:

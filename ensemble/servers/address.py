@@ -196,6 +196,11 @@ def split_address(word: str, place: str) -> tuple[str, str]:
     Raises:
         InputError: It is no address, or may hold a key. No message repeats it.
     """
+    if "api-version=" in word:
+        raise InputError(
+            f"{place}: Azure needs no api-version= in the address; write "
+            f"{PREFIX}https://NAME.openai.azure.com/openai/v1#DEPLOYMENT key_env=AZURE_API_KEY"
+        )
     # At the first #: the names of models may contain one, addresses cannot.
     url, _, model = word.removeprefix(PREFIX).partition("#")
     if not model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import threading
 import time
@@ -141,6 +142,9 @@ class RestrictedClient:
 def _proxy_of(url: str) -> str | None:
     """The proxy that the environment names for an address."""
     parts, proxies = urlsplit(url), getproxies()
+    # A proxy would look for the server on its own machine.
+    if re.fullmatch(r"localhost|127(\.\d+){3}|::1", parts.hostname or ""):
+        return None
     proxy = None if proxy_bypass(parts.netloc) else proxies.get(parts.scheme, proxies.get("all"))
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 

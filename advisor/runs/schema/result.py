@@ -558,6 +558,8 @@ class Provenance(SparseSchema):
     """the numeric types of their weights"""
     chat_template: Line | None = None
     """the option of the run"""
+    data: Line | None = None
+    """the data set of the hub and its commit; null for other data"""
     models: dict[Line, ModelSource] = Field(default_factory=dict)
     """of each model, where it comes from, with the hashes of its files"""
     judges: dict[Line, ModelSource] | None = None
