@@ -103,6 +103,15 @@ def test_decimal_commas_hold_for_references_extraction_and_responses(folder: Pat
     assert (score.value, score.extracted) == (1, "1362,5")
 
 
+def test_the_last_number_counts_and_punctuation_does_not_where_the_task_says_so(folder: Path) -> None:
+    write_records(folder / "dev.jsonl", [{"question": "q", "answer": "2"}])
+    task = load(folder, extract="last_number")
+    assert [task.score(task.examples[0], text).value for text in ("#### 18 in 2 steps", "none")] == [1, 0]
+    squad = load(folder, metric="exact_match", normalise="squad", reference="spider-man")
+    assert squad.metric == "exact_match_squad"
+    assert squad.score(squad.examples[0], "the Spiderman!").value == 1
+
+
 @pytest.mark.parametrize("name", ["id", "ID", "Id"])
 def test_the_field_id_is_known_in_any_case(folder: Path, name: str) -> None:
     write_records(folder / "dev.jsonl", [{name: "x7", "question": "q", "answer": "1"}])
@@ -312,6 +321,8 @@ def test_a_missing_key_is_named(folder: Path, key: str) -> None:
         ({"metric": "accuracy"}, "metric 'accuracy' is not known; choose among bleu, choice, chrf"),
         ({"metric": "choice"}, "choices and `metric: choice` go together"),
         ({"metric": "contains", "decimal": ","}, "refunds.yaml: decimal goes with `metric: number`; leave it out"),
+        ({"metric": "contains", "extract": "last_number"}, "extract: last_number goes with `metric: number`; leave it"),
+        ({"metric": "contains", "normalise": "squad"}, "normalise goes with `metric: exact_match`; leave it out"),
         ({"decimal": ";"}, "refunds.yaml: decimal should be . or ,"),
         ({"extract": "answer is ("}, "refunds.yaml: extract is not a regular expression that can be used: "),
         ({"stop": [""]}, "stop should be a text or a list of texts"),

@@ -35,6 +35,8 @@ ACCEPTED = {
     "json_fields": ("3",),
     "tool_call": ("[]",),
 }
+ANSWERS = Path(__file__).parent / "data" / "answers.tsv"
+"""A line is a metric, the right answer or whether the response is right, the reference, and a response."""
 # Those that run code, and the judge, have tests of their own.
 READING = [name for name in metric_names() if not runs_code(name) and name != "judge"]
 
@@ -56,8 +58,6 @@ def score(metric: str, text: str, *accepted: str, choices: tuple[str, ...] = ())
         ("−3", "-3"),  # U+2212
         ("-$5", "-5"),
         ("$-5", "-5"),
-        ("from 10-12", "12"),
-        ("8 - 5", "5"),
         (".5", "0.5"),
         ("-0.0", "0"),
         ("007", "7"),
@@ -71,7 +71,7 @@ def score(metric: str, text: str, *accepted: str, choices: tuple[str, ...] = ())
         ("", None),
     ],
 )
-def test_the_last_number_is_read_in_one_spelling(text: str, number: str | None) -> None:
+def test_a_number_is_read_in_one_spelling(text: str, number: str | None) -> None:
     assert read("number", text) == number
 
 
@@ -85,9 +85,11 @@ def test_the_last_number_is_read_in_one_spelling(text: str, number: str | None) 
         ("1'362,5", "1362,5"),
         ("1, 2, 3", "3"),
         ("3.75", "75"),
+        ("Die Antwort ist 1.362,5 €, in 2 Schritten", "1362,5"),
+        ("1/2", "0,5"),
     ],
 )
-def test_the_last_number_with_a_decimal_comma_is_read_in_one_spelling(text: str, number: str | None) -> None:
+def test_a_number_with_a_decimal_comma_is_read_in_one_spelling(text: str, number: str | None) -> None:
     assert read("number_comma", text) == number
 
 
@@ -107,6 +109,41 @@ def test_every_spelling_of_a_number_is_the_same_number(value: int, zeros: int) -
     assert read("number", spelled) == str(value)
 
 
+@pytest.mark.parametrize("kind", ["number", "choice", "exact_match", "contains"])
+def test_responses_whose_answers_were_decided_by_hand_are_read_so(kind: str) -> None:
+    wrong = []
+    for line in ANSWERS.read_text(encoding="utf-8").splitlines():
+        metric, right, reference, response = line.replace("⏎", "\n").split("\t")
+        if metric == kind:
+            options = OPTIONS if kind == "choice" else ()
+            value, answer = get_metric(kind).score(response, (reference or ACCEPTED.get(kind, ("",))[0],), options)
+            found = (answer or "-") if kind in ("number", "choice") else f"{value:.0f}"
+            wrong += [(response, reference, found)] if found != right else []
+    assert not wrong
+
+
+def test_every_example_of_the_table_of_rules_is_read_as_it_says() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "tasks.md").read_text(encoding="utf-8")
+    section = page.partition("## What is read from a response\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| `")]
+    assert len(rows) > 25
+    for metric, _, response, reference, right in rows:
+        texts = tuple(re.findall("`([^`]+)`", reference))
+        options = texts if metric == "`choice`" else ()
+        accepted = texts if not options and texts else ACCEPTED[metric.strip("`")]
+        value, answer = get_metric(metric.strip("`")).score(response.strip("`"), accepted, options)
+        read_as = {"right": value == 1, "wrong": value == 0, "none": answer is None}
+        assert read_as.get(right, f"`{answer}`" == right), response
+
+
+@pytest.mark.parametrize(
+    ("number", "other"),
+    [("1/3", "0.333"), ("1e400", "1"), ("5/0", "5"), ("9" * 5000 + "/7", "7"), ("1e99999999", "1"), ("9^99999", "9")],
+)
+def test_a_number_that_cannot_be_computed_equals_no_other(number: str, other: str) -> None:
+    assert score("number", number, other) == 0
+
+
 @given(ANY_TEXT)
 @settings(max_examples=150)
 def test_no_metric_raises_on_any_text_and_scores_stay_between_0_and_1(text: str) -> None:
@@ -120,7 +157,7 @@ def test_no_metric_raises_on_any_text_and_scores_stay_between_0_and_1(text: str)
 @given(ANY_TEXT)
 @settings(max_examples=150)
 def test_what_was_read_is_read_again_as_itself(text: str) -> None:
-    for name in ("number", "number_comma", "choice", "exact_match", "json", "bleu", "chrf"):
+    for name in ("number", "number_comma", "choice", "exact_match", "exact_match_squad", "json", "bleu", "chrf"):
         choices = OPTIONS if name == "choice" else ()
         answer = read(name, text, choices=choices)
         assert answer is None or read(name, answer, choices=choices) == answer
@@ -133,6 +170,18 @@ def test_long_responses_take_no_long_time(piece: str) -> None:
         start = time.process_time()
         read(name, text, choices=OPTIONS)
         assert time.process_time() - start < 2, name
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["\\boxed{", "#### ", "the answer is ", "**1**", "1 (", "\\frac{1}{", "1/", "8 or ", "A, ", "(", "*a", "a.", "\n"],
+)
+def test_the_time_of_reading_an_answer_is_linear_in_the_text(piece: str) -> None:
+    text = piece * (100_000 // len(piece))
+    start = time.process_time()
+    for name in ("number", "choice", "exact_match", "contains"):
+        read(name, text, choices=OPTIONS)
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(
@@ -155,7 +204,7 @@ def test_answers_that_normalisation_would_empty_stay_apart(right: str, wrong: st
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("-5", "5"), ("\u22125", "5"), ("1.5", "15"), ("-$1,000.50.", "1000.50"), ("vitamin A", "vitamin")],
+    [("-5", "5"), ("\u22125", "5"), ("1.5", "15"), ("vitamin A", "vitamin")],
 )
 def test_a_minus_a_decimal_point_and_a_last_letter_are_part_of_an_answer(right: str, wrong: str) -> None:
     assert score("exact_match", right, right) == 1
@@ -163,16 +212,9 @@ def test_a_minus_a_decimal_point_and_a_last_letter_are_part_of_an_answer(right: 
     assert score("contains", f"It is {right}, then.", wrong) == float(wrong == "vitamin")
 
 
-@pytest.mark.parametrize("same", ["-1000.5", "\u22121,000.5", "-$1,000.5.", "(-1000.5)"])
+@pytest.mark.parametrize("same", ["-1000.5", "\u22121,000.5", "-1,000.5.", "(-1000.5)"])
 def test_exact_match_reads_spellings_of_one_number_alike(same: str) -> None:
     assert score("exact_match", same, "-1000.5") == 1
-
-
-@pytest.mark.parametrize(
-    ("one", "other"), [("4.10.1957", "4/10/1957"), ("1914-18", "1914/18"), ("COVID-19", "covid19")]
-)
-def test_what_only_looks_like_a_number_loses_its_punctuation(one: str, other: str) -> None:
-    assert score("exact_match", one, other) == 1
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ PAIRS = {
 NUMBERS = (
     "{a}", " {a}", "The answer is {a}.", "#### {a}", "#### {a}.\n", "#### {a}\nSo.", "so ${a}", "(${a})",
     "= {a} dollars", "{a} apples.", "€{a}", "It costs ${a:,}.", "**{a}**", "\\boxed{{{a}}}", "{a}%",
-    "12 - {a}", "-{a}", "-${a}", "#### -{a}", "3, 4, {a}", "5 + 2? No, {a}!", "答案是{a}。", "x={a}", "{a},",
-    "{a}\u202f", "{a}/7", "half of it is {a}.5", "{a} or 4", "The answer is {a}.\n\nQuestion: Another 3?", "",
+    "-{a}", "-${a}", "#### -{a}", "3, 4, {a}", "5 + 2? No, {a}!", "答案是{a}。", "x={a}", "{a},",
+    "{a}\u202f", "{a}/7", "half of it is {a}.5", "{a} or 4", "",
     "none", "\u3000",
 )  # fmt: skip
 WORDS = (
@@ -91,12 +91,12 @@ class Quirk(NamedTuple):
 
 EQUAL = "numbers are compared as numbers"
 PUNCTUATION = "punctuation after or between numbers does not belong to them"
-MINUS = "a minus sign belongs to a number, and a hyphen does not"
-DECIMALS = "a decimal point is not punctuation"
+MINUS = "a minus of any kind belongs to a number"
+RESULT = "an expression without a result has no answer"
+ANNOUNCED = "[the rules](#what-is-read-from-a-response) find the answer"
 ARTICLES = "articles do not count, also in capital letters"
 SPACES = "white space does not count"
 NOTHING = "an answer that is only punctuation is a valid answer"
-CURRENCY = "currency signs do not count"
 SPELLING = "case, full stops and brackets do not count"
 LENGTHENING = "letters whose lower case is longer are kept whole"
 SCRIPTS = "digits of any script are digits"
@@ -107,15 +107,13 @@ QUIRKS = (
     Quirk("gsm8k", "7", "007", 0, 1, EQUAL),
     Quirk("gsm8k", "18", "The answer is 18...", 0, 1, PUNCTUATION),
     Quirk("gsm8k", "125", "1, or 12,5", 1, 0, PUNCTUATION),
-    Quirk("gsm8k", "8", "10-8", 0, 1, MINUS),
+    Quirk("gsm8k", "18", "12 - 18", 1, 0, RESULT),
+    Quirk("gsm8k", "18", "The answer is 18. Another 3?", 0, 1, ANNOUNCED),
     Quirk("gsm8k", "18", "\u221218", 1, 0, MINUS),
     Quirk("gsm8k", "18", "１８", 0, 1, SCRIPTS),
     Quirk("triviaqa", "Beatles", "The Beatles", 0, 1, ARTICLES),
     Quirk("triviaqa", "Sunset Boulevard", "Sunset  Boulevard", 0, 1, SPACES),
     Quirk("triviaqa", "+-*/", "", 1, 0, NOTHING),
-    Quirk("triviaqa", "61", "-61", 1, 0, MINUS),
-    Quirk("triviaqa", "1.5", "15", 1, 0, DECIMALS),
-    Quirk("triviaqa", "50", "£50", 0, 1, CURRENCY),
     Quirk("triviaqa", "İstanbul", "İstanbul", 0, 1, LENGTHENING),
     Quirk("triviaqa", "Beatles", "Beatles\0", 1, 0, ZERO),
     Quirk("nq_open", "The Impalas", "THE IMPALAS", 0, 1, ARTICLES),
@@ -192,7 +190,9 @@ def test_where_lm_eval_scores_otherwise_both_scores_are_known_and_the_reason_is_
         "nq_open": {"question": "?", "answer": [quirk.reference]},
     }
     record = form.get(quirk.task, {"input": "?", "target": quirk.reference})
-    metric = "number" if quirk.task == "gsm8k" else "exact_match"
+    metric = {"gsm8k": "number", "triviaqa": "exact_match_squad", "nq_open": "exact_match_squad"}.get(
+        quirk.task, "exact_match"
+    )
     ours = get_metric(metric).score(quirk.response, (quirk.reference,), ())[0]
     assert (their_score(quirk.task, record, quirk.response), ours) == (quirk.theirs, quirk.ours)
     assert quirk.why in PAGE.read_text(encoding="utf-8")

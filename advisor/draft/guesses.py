@@ -49,7 +49,7 @@ _SOLUTIONS = ("code", "canonical_solution")
 _NUMBERED = re.compile(
     r"(?i)(option|opt|choice|opt_|op|ans|answer|antwort|réponse|sol|solution|ending|alternative)?[ _]?([a-j]|\d)"
 )
-_NUMBERS = "all references are numbers: the last number of a response counts"
+_NUMBERS = "all references are numbers"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

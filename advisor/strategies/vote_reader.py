@@ -11,7 +11,10 @@ from advisor.tasks.task import MAX_RESPONSE, Task, read_answer
 from advisor.tasks.templates import check_pattern
 from ensemble.errors import InputError
 
-VOTE_METRICS = ("exact_match", "number", "number_comma", "choice", "json", "json_fields", "tool_call")
+VOTE_METRICS = (
+    *("exact_match", "exact_match_squad", "number", "number_comma", "choice"),
+    *("json", "json_fields", "tool_call"),
+)
 """Metrics that read an answer in one spelling, and without the reference. `contains` searches for the reference, so its
 answers would tell the vote which one is right."""
 _LONGEST_PATTERN = 10_000

@@ -148,7 +148,7 @@ class Form(Schema):
     stop: StopTexts = ()
     """Texts that end a response."""
     extract: Text | None = None
-    """What picks the answer out of a response: `json`, `tool_call`, or a regular expression."""
+    """What picks the answer out of a response: `json`, `tool_call`, `last_number`, or a regular expression."""
     judge: JudgeSettings | None = None
     """How a judge grades, with ``metric: judge``."""
 
@@ -168,6 +168,8 @@ class TaskFile(Form):
     """How a response is scored."""
     decimal: Literal[".", ","] | None = None
     """The decimal mark of references and responses, with ``metric: number``."""
+    normalise: Literal["squad"] | None = None
+    """The normal form of ``metric: exact_match`` without punctuation, as in SQuAD's script."""
     summary: Text | None = None
     """One line for lists."""
     id: Text | None = None

@@ -36,6 +36,8 @@ Scoring = Literal["texts", "letters", "normalised"]
 way for MMLU), or of their texts for each character (lm-eval's ``acc_norm``)."""
 
 
+LAST_NUMBER = "last_number"
+"""The ``extract`` that takes the last number of a response, whatever stands around it."""
 JUDGE = "judge"
 """The metric of tasks whose responses another model grades or compares."""
 Mode = Literal["single", "pairwise"]
@@ -205,8 +207,8 @@ class Task:
         max_new_tokens: A response ends after this number of tokens.
         shots: Demonstrations before each question.
         seed: Seed of every draw.
-        extract: What picks the answer out of a response: ``json``, ``tool_call`` or a regular expression; None gives
-            the metric the whole response.
+        extract: What picks the answer out of a response: ``json``, ``tool_call``, ``last_number`` or a regular
+            expression; None gives the metric the whole response.
         notes: What was left out of the data and why, one sentence each.
         fingerprint: SHA-256 of the definition, the split and every id, prompt, choice and reference.
         signature: How numbers on this task are made.
@@ -345,6 +347,8 @@ def read_answer(metric: str, extract: str | None, text: str) -> tuple[str | None
         match there is no answer: the whole response does not take its place.
     """
     known = metrics.READERS.values()
+    if extract == LAST_NUMBER and metric in ("number", "number_comma"):
+        return metrics.last_number(metric, text), None
     answer = text if extract is None or extract in known else find_answer(extract, text)
     reader = extract if extract in known else metrics.READERS.get(metric)
     if answer is None or reader is None:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, cast
 from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
-from advisor.tasks.task import JUDGE, Rubric, Scoring
+from advisor.tasks.task import JUDGE, LAST_NUMBER, Rubric, Scoring
 from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
@@ -240,7 +240,7 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
         reference=texts.templates("reference", file.reference),
         choices=texts.templates("choices", file.choices),
         # Another metric, so that votes and run folders need only its name.
-        metric="number_comma" if file.decimal == "," else file.metric,
+        metric="number_comma" if file.decimal == "," else "exact_match_squad" if file.normalise else file.metric,
         scoring=file.scoring or "texts",
         instructions=texts.optional("instructions", file.instructions),
         group=texts.optional("group", file.group),
@@ -270,10 +270,14 @@ def _check_together(file: TaskFile, texts: Texts, *, needs_reference: bool) -> N
         raise texts.error("reference", "is missing; add it, or label some answers (advisor label)")
     if (file.choices is not None) != (file.metric == "choice"):
         raise texts.error("choices", "and `metric: choice` go together; give both or neither")
-    if file.decimal is not None and file.metric != "number":
-        raise texts.error("decimal", "goes with `metric: number`; leave it out")
-    if file.scoring is not None and file.metric != "choice":
-        raise texts.error("scoring", "goes with `metric: choice`; leave it out")
+    for key, metric, value in (
+        ("decimal", "number", file.decimal),
+        ("normalise", "exact_match", file.normalise),
+        ("scoring", "choice", file.scoring),
+        ("extract: last_number", "number", file.extract if file.extract == LAST_NUMBER else None),
+    ):
+        if value is not None and file.metric != metric:
+            raise texts.error(key, f"goes with `metric: {metric}`; leave it out")
     # An encoder reads one source, and options are no response that a second turn could be about.
     for key, value in (("source", file.source), ("choices", file.choices)):
         if file.follow_ups is not None and value is not None:

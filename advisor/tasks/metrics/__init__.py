@@ -91,6 +91,17 @@ def read_with(reader: str, text: str) -> str:
     return canonical
 
 
+def last_number(metric: str, text: str) -> str | None:
+    """The last number of a text, as it has it; None if it has none.
+
+    Args:
+        metric: ``number`` or ``number_comma``.
+        text: Any text.
+    """
+    found: str | None = _module(metric).METRIC.last(text)
+    return found
+
+
 @cache
 def runs_code(name: str) -> bool:
     """Whether the metric of a name runs code that a model wrote."""

@@ -5,8 +5,8 @@
     >>> METRIC.score(" dry palms", ("B",), ("wet palms", "dry palms"))
     (1.0, 'B')
 
-Not covered: likelihood (the profiler gives the text of the likeliest option as the response), several options at once,
-options beyond Z.
+docs/tasks.md has the rules, in order, with an example of each. Not covered: likelihood (the profiler gives the text of
+the likeliest option as the response), several options at once, options beyond Z.
 """
 
 from __future__ import annotations
@@ -14,11 +14,22 @@ from __future__ import annotations
 import re
 import string
 
+from advisor.tasks.metrics._reading import FOLDED, LETTER_END, Place, pieces
 from advisor.tasks.metrics.exact_match import normal
 
-_LABEL = re.compile(r"\s*\(?([A-Za-z])\s*[).:](?=\s|\*|$)")
-_STATED = re.compile(r"(?i:answer\s*(?:is)?\s*[:=]?\s*(?:option\s+)?)[*\s]*(?:\(([A-Za-z])\)|([A-Z])\b)")
-_BRACKETED = re.compile(r"\(([A-Z])\)")
+_AROUND = string.whitespace + "().:,-'[]"
+_MARKUP = re.compile(r"\\(?:text(?:bf|it)?|math(?:bf|rm)|mbox|f?boxed|fbox|left|right)(?![a-z])|\\[()]|[$*_`{}<>\"]")
+_FILLER = """(?i:(?:therefore|thus|so|clearly|definitely|likely|most|probably|simply|option|choice|letter|answer|daher
+    |also|die|der|la|le|el|il|a|o|donc|lettre|letra|lettera|opción|opzione|opção|alternativa|réponse|respuesta|risposta
+    |resposta|antwort|buchstabe)[ ]+){0,3}"""
+_LETTER = rf"[\s:]*{_FILLER}(?:\([ ]?([A-Za-z])[ ]?\)|\[([A-Za-z])\]|([A-Za-z])(?={LETTER_END})"
+_LED = re.compile(rf"{_LETTER})", re.VERBOSE)
+_ANNOUNCED = re.compile(rf"{_LETTER}|([B-HJ-Z])(?![A-Za-z\d_'-]))", re.VERBOSE)
+_SEVERAL = re.compile(
+    r"[\s)\]*]*(?:[,/&]|(?:or|and|oder|und|ou|et|[oye])\b|[或和])\s*\(?[A-HJ-Z](?![\w'])", re.IGNORECASE
+)
+_LISTED = re.compile(r"\s*\(?A\s*[).:][^\n]*\n\s*\(?B\s*[).:]")
+_ANYWHERE = re.compile(r"\(([A-Z])\)|\b(?i:option|choice)[ ]([A-Z])\b")
 
 
 class ChoiceMetric:
@@ -39,9 +50,48 @@ class ChoiceMetric:
 
     def score(self, text: str, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Compare letters; the answer is the letter."""
-        letter = _read(text, choices)
+        letter, _ = self.read(text, choices)
         right = {_named(reference, choices) for reference in accepted}
         return float(letter is not None and letter in right), letter
+
+    def read(self, text: str, choices: tuple[str, ...], /) -> tuple[str | None, Place | None]:
+        """The letter that a text names, and the place where it does so."""
+        # The exact text of an option goes first, since the profiler gives it: an option that is not the third may be
+        # "C", and others differ only in case ("Rr" and "RR").
+        whole = _letters(choices)[choices.index(text)] if text in choices else _named(text, choices)
+        if whole is not None:
+            return whole, (0, len(text))
+        folded = text.translate(FOLDED)
+        plain = _MARKUP.sub(lambda found: " " * len(found[0]), folded)
+        for piece in pieces(folded):
+            if (named := _named(plain[piece.start : piece.end], choices)) is not None:
+                return named, (piece.start, piece.end)
+            stated = (_LED if piece.rule == "bold" else _ANNOUNCED).match(plain, piece.start, piece.end + 1)
+            if stated and _SEVERAL.match(plain, stated.end()):
+                return None, None
+            if stated and _letter(stated) in _letters(choices):
+                return _letter(stated), stated.span(stated.lastindex or 0)
+        return _unmarked(plain, choices)
+
+
+def _unmarked(plain: str, choices: tuple[str, ...]) -> tuple[str | None, Place | None]:
+    """The letter of a text without a mark of its answer: first, alone on the last line, or the only one."""
+    last = plain.rstrip().rfind("\n") + 1
+    led = None if _LISTED.match(plain) else _LED.match(plain)
+    anywhere = list(_ANYWHERE.finditer(plain))
+    if led and _SEVERAL.match(plain, led.end()):
+        return None, None
+    if led and _letter(led) in _letters(choices):
+        return _letter(led), led.span(led.lastindex or 0)
+    if last and (named := _named(plain[last:], choices)) is not None:
+        return named, (last, len(plain.rstrip()))
+    if len({_letter(found) for found in anywhere}) == 1 and _letter(anywhere[0]) in _letters(choices):
+        return _letter(anywhere[0]), anywhere[0].span()
+    return _mentioned(plain, choices)
+
+
+def _letter(found: re.Match[str]) -> str:
+    return str(found[found.lastindex or 0]).upper()
 
 
 def _letters(choices: tuple[str, ...]) -> str:
@@ -50,7 +100,7 @@ def _letters(choices: tuple[str, ...]) -> str:
 
 def _named(text: str, choices: tuple[str, ...]) -> str | None:
     """The option that the whole text names: a letter such as "B", "(b)." or "**B**", or an option's text."""
-    bare = text.strip(string.whitespace + "().:*`'\"").upper()
+    bare = _MARKUP.sub(" ", text.translate(FOLDED)).strip(_AROUND).upper()
     if len(bare) == 1 and bare in _letters(choices):
         return bare
     if text in choices:
@@ -60,28 +110,7 @@ def _named(text: str, choices: tuple[str, ...]) -> str | None:
     return same[0] if wanted and len(same) == 1 else None
 
 
-def _read(text: str, choices: tuple[str, ...]) -> str | None:
-    # The exact text of an option goes first, since the profiler gives it: an option that is not the third may be "C",
-    # and others differ only in punctuation or case ("+1" and "-1", "Rr" and "RR").
-    named = _letters(choices)[choices.index(text)] if text in choices else _named(text, choices)
-    if named is not None:
-        return named
-    stated = [parenthesised or bare for parenthesised, bare in _STATED.findall(text)]
-    label = _LABEL.match(text)
-    bracketed = set(_BRACKETED.findall(text))
-    # From the strictest reading to the loosest; the first that names an option counts.
-    candidates = (
-        stated[-1] if stated else None,
-        label[1] if label else None,
-        bracketed.pop() if len(bracketed) == 1 else None,
-    )
-    for letter in candidates:
-        if letter is not None and letter.upper() in _letters(choices):
-            return letter.upper()
-    return _mentioned(text, choices)
-
-
-def _mentioned(text: str, choices: tuple[str, ...]) -> str | None:
+def _mentioned(text: str, choices: tuple[str, ...]) -> tuple[str | None, Place | None]:
     """The only option whose text occurs in the response; an option inside a longer one that occurs does not count."""
     response = f" {normal(text)} "
     letters = {
@@ -94,7 +123,10 @@ def _mentioned(text: str, choices: tuple[str, ...]) -> str | None:
         for choice in letters
         if not any(choice != other and normal(choice) in normal(other) for other in letters)
     ]
-    return letters[longest[0]] if len(longest) == 1 else None
+    if len(longest) != 1:
+        return None, None
+    start = text.lower().find(longest[0].lower())
+    return letters[longest[0]], (start, start + len(longest[0])) if start >= 0 else None
 
 
 METRIC = ChoiceMetric()

@@ -1,17 +1,22 @@
-"""Contains: one of the accepted texts occurs in the response, both in normal form.
+"""Contains: one of the accepted texts occurs in the response, both in the normal form of `exact_match`.
 
     >>> METRIC.score("It was Sunset Boulevard, in 1993.", ("Sunset Blvd", "Sunset Boulevard"), ())
     (1.0, 'Sunset Boulevard')
 
-An accepted text in ASCII must be whole words ("12" is not in "112"). Not covered: a response that names the accepted
-text to deny it, or that lists every candidate.
+An accepted text must be whole words, with their signs: "12" is not in "112", and "C" is not in "C++". Not covered: a
+response that names the accepted text to deny it, or that lists every candidate.
 """
 
 from __future__ import annotations
 
 import re
 
+from advisor.tasks.metrics._reading import FOLDED, LETTER_END
 from advisor.tasks.metrics.exact_match import normal
+
+_LETTERS = r"0-9A-Za-z_\u00c0-\u0dff\u1e00-\u1fff"  # of scripts with spaces between words
+_BEFORE = rf"(?<![{_LETTERS}+#@&*/^~.-])(?<!\d:)"
+_AFTER = rf"(?![{_LETTERS}+#@&*/^~-]|[.:][{_LETTERS}]|'(?!s\b)[{_LETTERS}])"
 
 
 class Contains:
@@ -27,17 +32,21 @@ class Contains:
         """Search for the accepted texts; the answer is the first of them that occurs."""
         response = normal(text)
         for reference in accepted:
-            if _occurs(normal(reference), response):
+            answer = normal(reference)
+            if answer in ("a", "i"):  # an option, and not the article or the pronoun
+                letter = rf"(?<!\w){answer}(?={LETTER_END})"
+                is_there = re.search(letter, text.translate(FOLDED), re.IGNORECASE | re.VERBOSE) is not None
+            else:
+                is_there = _occurs(answer, response)
+            if is_there:
                 return 1.0, reference
         return 0.0, None
 
 
 def _occurs(answer: str, response: str) -> bool:
-    # Other scripts may have no spaces between words.
-    if not answer.isascii():
-        return answer in response
-    # The normal form keeps a minus and a point only in numbers: "5" is neither in "-5" nor in "1.5".
-    return re.search(rf"(?<![\w.-]){re.escape(answer)}(?!\w|\.\d)", response) is not None
+    before = _BEFORE if re.match(rf"[{_LETTERS}]", answer) else ""
+    after = _AFTER if re.search(rf"[{_LETTERS}+#]$", answer) else ""
+    return bool(answer) and re.search(f"{before}{re.escape(answer)}{after}", response) is not None
 
 
 METRIC = Contains()

@@ -6,36 +6,43 @@ r"""Exact match: the response is one of the accepted texts, both in normal form.
 The whole response is compared, so the task needs stop strings or `extract` that leave only the answer. Not covered: an
 answer inside a sentence (see `contains`), spellings that are not among the accepted texts.
 
-The normal form is that of the evaluation script of SQuAD, in lower case with single spaces:
+In the normal form, signs that carry meaning stay; docs/tasks.md has the rules, with an example of each:
 
-    >>> normal("The  Eiffel Tower.")
-    'eiffel tower'
-    >>> normal("(A)"), normal("] )")       # SQuAD's script gives two empty texts, which are equal
-    ('a', '] )')
-    >>> normal("-$1,000.50."), normal("vitamin A")  # SQuAD's script: '100050', 'vitamin'
-    ('-1000.50', 'vitamin a')
+    >>> [normal(text) for text in ("\u201cThe  Eiffel Tower.\u201d", "C++", "U.S.", "$1,000.50.", "(A)", "(1,2)")]
+    ['eiffel tower', 'c++', 'us', '$1000.50', 'a', '(1,2)']
 
-ASCII punctuation, € and £ are removed, but a number keeps its minus and its decimal point. Articles before a word are
-removed. Not covered: accents, numerals, other punctuation beyond ASCII, other spellings of a number (see `number`).
+Not covered: accents, numerals, other spellings of a number (see `number`).
 """
 
 from __future__ import annotations
 
 import re
-import string
+import unicodedata
+from collections.abc import Callable
 
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation + "\u2212€£")
-_AROUND = re.escape(string.punctuation)
-_BEFORE = re.escape(string.punctuation.replace("-", ""))
-# It must match a whole word, since dates (4.10.1957), versions and ranges (1914-18) are not numbers.
-_NUMBER = re.compile(rf"[{_BEFORE}]*([-\u2212]?)[$€£]?(\d+|\d{{1,3}}(?:,\d{{3}})+)(\.\d+)?[{_AROUND}]*")
-_ARTICLES = re.compile(r"\b(a|an|the)\b(?=\s+\S)")
+from advisor.tasks.metrics._reading import FOLDED
+
+_INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
+_QUOTES = dict.fromkeys(map(ord, "\u00ab\u00bb\u2039\u203a\u201e\u300a\u300b\u300c\u300d\u300e\u300f"), '"')
+_OTHERS: dict[int, int | str | None] = {**FOLDED, **_INVISIBLE, **_QUOTES, 0x2014: " "}
+_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_ABBREVIATION = re.compile(r"(?<!\w)(?:[^\W\d_]\.){2,}(?:[^\W\d_](?!\w))?")
+_EMPHASIS = re.compile(r"(?<!\w)(?:\*{1,3}|_{1,3})(?=[^\s*_])([^*_]*)[*_]{1,3}(?!\w)")
+_OPERATOR = re.compile(r"(?<=\w) ([+*/=<>^]|-(?= \d)) (?=\w)")
+_ARTICLE = re.compile(r"(?<!\S)(?:the(?= \S)|an?(?= (?:\d|[^\W\d_]{2})))")
 
 
 class ExactMatch:
-    """1 if the response equals an accepted text in normal form, else 0."""
+    """1 if the response equals an accepted text in normal form, else 0.
+
+    Args:
+        normal: Gives the normal form of a text.
+    """
 
     packages: tuple[str, ...] = ()
+
+    def __init__(self, normal: Callable[[str], str]) -> None:
+        self._normal = normal
 
     def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
         """None: every text that is not blank can be used."""
@@ -43,25 +50,32 @@ class ExactMatch:
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Compare the whole text; the answer is its normal form."""
-        answer = normal(text)
-        # An empty answer is wrong even if a reference has an empty normal form.
-        return float(bool(answer) and answer in {normal(reference) for reference in accepted}), answer or None
-
-
-METRIC = ExactMatch()
+        answer = self._normal(text)
+        return float(bool(answer) and answer in map(self._normal, accepted)), answer or None
 
 
 def normal(text: str) -> str:
     """The normal form of a text; empty only if the text is white space."""
-    lower = text.lower().split()
-    bare = [stripped for word in lower if (stripped := _bare(word))]
-    # A text of punctuation alone keeps it: brackets can be an answer.
-    return " ".join(_ARTICLES.sub(" ", " ".join(bare)).split()) or " ".join(lower)
+    text = unicodedata.normalize("NFC", text.translate(_OTHERS).lower())
+    if not any(map(str.isalnum, text)):
+        return " ".join(text.split())  # brackets and operators can be an answer
+    text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
+    text = _ABBREVIATION.sub(lambda found: found[0].replace(".", ""), text)
+    text = _EMPHASIS.sub(r" \1 ", text)
+    # The brackets of lists, pairs and intervals stay, and so do their commas.
+    is_list = "," in text and re.search(r"[(\[{]", text) is not None
+    text = re.sub(r"\s*[,;]\s*", ",", text) if is_list else re.sub(r"[,;]", " ", text)
+    words = [_bare(word, "" if is_list else "()[]{}") for word in text.split()]
+    text = _ARTICLE.sub(" ", " ".join(word for word in words if word))
+    return _OPERATOR.sub(r"\1", " ".join(text.split()))
 
 
-def _bare(word: str) -> str:
-    number = _NUMBER.fullmatch(word)
-    if number is None:
-        return word.translate(_NO_PUNCTUATION)
-    minus, whole, decimals = number.groups()
-    return f"{'-' if minus else ''}{whole.replace(',', '')}{decimals or ''}"
+def _bare(word: str, brackets: str) -> str:
+    word = word.lstrip("\"'`\u00bf\u00a1" + brackets)
+    is_call = any(bracket in word for bracket in "([{")  # f(x)
+    word = word.rstrip("\"'`.:?\u2026" + ("" if is_call else brackets))
+    # 5! is another number than 5.
+    return word if word[-2:-1].isdigit() else word.rstrip("!")
+
+
+METRIC = ExactMatch(normal)

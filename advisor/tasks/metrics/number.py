@@ -1,70 +1,224 @@
-r"""Number: the last number in the response equals the reference.
+r"""Number: the number that the response gives as its answer equals the reference.
 
-    >>> METRIC.score("She pays $3 for 5, so $1,234.50 in total.", ("1234.5",), ())
-    (1.0, '1234.5')
+    >>> METRIC.score("#### 18\nI checked it in 2 ways.", ("18",), ())
+    (1.0, '18')
+    >>> METRIC.score(r"It is \frac{3}{6}.", ("0.5",), ())
+    (1.0, '0.5')
 
-Numbers are compared exactly, as decimals: "1.0" is "1", and "3." is "3". Commas, apostrophes and no-break spaces group
-three digits. A minus (also the Unicode one) counts if it is not a subtraction: "-3", "-$3" and "$-3" are negative,
-"10-12" ends in 12. Digits of any script are read. Not covered: fractions, exponents, decimal commas (see
-`number_comma`), other spaces that group, numbers in words.
+docs/tasks.md has the rules, in order, with an example of each. Numbers are compared exactly: "1.0" is "1", and "1/3" is
+not "0.333". Not covered: decimal commas (see `number_comma`), numbers in words, roots, multiples of pi.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from decimal import Decimal
+import unicodedata
+from collections.abc import Callable, Sequence
+from decimal import Context, Decimal, Inexact
+from fractions import Fraction
+from typing import NamedTuple
 
-# No character can match two parts of the pattern, so its time is linear in the text.
+from advisor.tasks.metrics._reading import FOLDED, Piece, Place, pieces
+
+_MOST_DIGITS = 300
+"""Digits of the parts of a fraction or a power, and its largest exponent: larger values are not computed."""
+_EXACT = Context(prec=10_000, traps=[Inexact])
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+# Every repeated part is followed by a character that it cannot match, or has a bounded length: linear in the text.
 _NUMBER = re.compile(
-    r"""(?P<minus>(?<![\w)\]%])[-\u2212][$€£¥]?)?
-        (?: (?P<whole>\d{1,3}(?:[,'\u2019\u00a0\u202f]\d{3})+(?!\d)|\d+) (?P<part>\.\d+)?
-          | (?<!\d)(?P<only>\.\d+) )""",
+    r"""(?: (?<![A-Za-zµ\d_^]) | (?<=\b[A-Z]{3})(?<!\d) )           # not in H2O, m2 or x_1; USD18 is a price
+        (?<![A-Za-z]-) (?<![\^_][-{(]) (?<![\^_][{(]-) (?<![A-Za-z]\*\*) (?<![A-Za-z]\*\*-)   # m^-2, m**2, COVID-19
+        (?<!\\sqrt\{) (?<!√) (?<!\}\{)
+        (?P<minus>(?<![\w)\]}%])-)? (?:(?:\\\$|[$€£¥₹₩])[ ]?(?P<after>-)?)?
+        (?: (?P<mixed>\d{1,9}) (?: [ ](?=\d{1,9}[ ]?/[ ]?\d) | [ ]?(?=\\[dt]?frac) ) )?
+        (?: \\[dt]?frac[ ]?(?: \{[ ]?(?P<top>-?\d+(?:\.\d+)?)[ ]?\} | (?P<top_digit>\d) )
+            [ ]?(?: \{[ ]?(?P<bottom>-?\d+(?:\.\d+)?)[ ]?\} | (?P<bottom_digit>\d) )
+          | (?: (?P<whole>\d{1,3}(?:(?:[,' ]|\{,\}|\\[,;:!\ ]|,\\!)\d{3})+(?!\d)|\d+)(?P<part>\.\d+)?
+              | (?<!\d)(?P<only>\.\d+) )
+            (?: [ ]?/[ ]?(?P<over>\d+(?:\.\d+)?)(?!\d|/\d)
+              | (?P<half>[¼-¾⅐-⅞])
+              | [eE](?P<e>[-+]?\d+)(?!\w)
+              | (?: [ ]?(?:\\times|\\cdot|[*×·x])[ ]?(?P<ten>10)(?=[ ]?\^|\*\*|[⁻⁺⁰¹²³⁴-⁹]) )?
+                (?: (?:[ ]?\^[ ]?|\*\*(?=[-\d]))[{(]?(?P<to>[-+]?\d{1,9})[)}]? | (?P<high>[⁻⁺]?[⁰¹²³⁴-⁹]{1,9}) )
+              | (?P<symbol>\^[{(]?-?[A-Za-z](?![A-Za-z]) | [ ]?(?:\\pi|π|\\sqrt|√)) )?
+          | (?P<half_alone>[¼-¾⅐-⅞]) )""",
     re.VERBOSE,
 )
-_MARKS = re.compile(r"\D")
+_NO_DIGITS = re.compile(r"\D")
+_SPACED_MINUS = re.compile(
+    r"(?:^|[=:(\[{≈]|\b(?:is|be|equals|ist|lautet|est|es|è|é)(?= )|[是为は])[\s$*]*(?:-[ ]|(?:minus|negative)[ ])$"
+)
+# "73 (rounded to 2 decimals)", "73 [1]": what stands in brackets behind a number is not the answer.
+_ASIDE = re.compile(r"(?<=[\d%°²³])(?:[^\d()\[\]=.!?\n\\]{0,30}[ ])?[(\[](?![ ]*=)[^()\[\]\n]{0,200}[)\]]")
+_PRECISION = re.compile(
+    r"[ -]?(?:decimal|significant|d\.?p\b|s\.?f\b|nachkomma|dezimal|d[ée]cimal|位小数|位有效)", re.IGNORECASE
+)
+_UNIT = r"(?:[ ]*[^\W\d_]+\.?){0,2}[ ,)}$%°*]*"
+_OPERATION = re.compile(
+    rf"{_UNIT}(?:[-+×÷/~·]|(?<!\*)\*(?!\*)|\\times|\\cdot|\\div|\bx\b)[ ($€£{{\\]*|:", re.IGNORECASE
+)
+_OR = re.compile(rf"{_UNIT}(?:\b(?:or|oder|ou|to|bis|à)\b|或者?|または|还是|至|到)[ ($€£{{*\\]*| [oa] ", re.IGNORECASE)
+_BETWEEN = re.compile(r"(?:\b(?:between|zwischen|entre|tra|fra)|介于|在)[ ]*[$€£]?$", re.IGNORECASE)
+_AND = re.compile(r"[^\d.\n]{0,30}(?:\b(?:and|und|et|[ye])\b|[和与])[^\d.\n]{0,5}", re.IGNORECASE)
+_OPENING = r"[\s*_`\"'(\[{$\\:=≈~]*(?:[A-Za-z][ ]?=[ ]?[$(\\]*)?$"
+_BEFORE = {
+    "####": re.compile(_OPENING),
+    ":": re.compile(_OPENING),
+    "is": re.compile(rf"\s*(?:[^\W\d_]+[ ,]+){{0,2}}{_OPENING}"),
+    "bold": re.compile(rf"(?:.*[:=≈])?{_OPENING}"),
+}
+"""What may stand between the mark of an answer and its number."""
+_LONGEST_GAP = 60
+_LONGEST_SIGN = 24
+_HEADING = re.compile(r"[.):]+[ ]*(?:\w|$)")
+
+
+class Token(NamedTuple):
+    """A number in a text, and what stands before it."""
+
+    start: int
+    end: int
+    found: re.Match[str]
+    before: str
+
+    @property
+    def value(self) -> str | None:
+        """The number in one spelling; None if it cannot be computed."""
+        found = self.found
+        digits = _NO_DIGITS.sub("", found["whole"] or "") + (found["part"] or found["only"] or "")
+        if found["symbol"]:
+            return None
+        if any(found[part] for part in ("mixed", "over", "half", "half_alone", "e", "to", "high")) or not digits:
+            value = _computed(found, digits)
+        else:
+            # Decimal turns digits of any script into ASCII; "f" never rounds and writes no exponents.
+            value = _plain(Decimal(digits))
+        is_negative = found["minus"] or found["after"] or _SPACED_MINUS.search(self.before)
+        return f"-{value}".replace("--", "") if is_negative and value not in (None, "0") else value
 
 
 class Number:
-    """1 if the last number of the response equals an accepted number, else 0.
+    """1 if the number that the response gives equals an accepted number, else 0.
 
     Args:
-        read: Gives the numbers of a text in one spelling.
+        fold: Replaces each character that stands for another, such as full-width digits, so that a point is decimal.
+        mark: The decimal mark of the answer.
     """
 
     packages: tuple[str, ...] = ()
 
-    def __init__(self, read: Callable[[str], list[str]]) -> None:
-        self._read = read
+    def __init__(self, fold: Callable[[str], str], mark: str) -> None:
+        self._fold, self._mark = fold, mark
 
     def problem(self, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """Each accepted text must hold exactly one number."""
+        """Each accepted text must hold exactly one number, or mark one as its answer."""
         for text in accepted:
-            if len(self._read(text)) != 1:
+            folded = self._fold(text)
+            is_marked = any(piece.rule in ("boxed", "####") for piece in pieces(folded))
+            if self.read(text)[0] is None or (len(_tokens(folded)) != 1 and not is_marked):
                 return f"the reference {text!r} is not a number"
         return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
-        """Compare the last number; the answer is that number without grouping and trailing zeros."""
-        numbers = self._read(text)
-        if not numbers:
-            return 0.0, None
-        return float(numbers[-1] in {number for reference in accepted for number in self._read(reference)}), numbers[-1]
+        """Compare the number; the answer is that number without grouping and trailing zeros."""
+        answer, _ = self.read(text)
+        return float(answer is not None and answer in {self.read(each)[0] for each in accepted}), answer
+
+    def read(self, text: str, _choices: tuple[str, ...] = ()) -> tuple[str | None, Place | None]:
+        """The number that a text gives as its answer, in one spelling, and its place."""
+        folded = self._fold(text)
+        token = _answer(folded, _tokens(folded))
+        value = None if token is None else token.value
+        if token is None or value is None:
+            return None, None
+        return value.replace(".", self._mark), (token.start, token.end)
+
+    def last(self, text: str) -> str | None:
+        """The last number of a text, whatever stands around it, as the text has it."""
+        tokens = _tokens(self._fold(text))
+        return text[tokens[-1].start : tokens[-1].end] if tokens else None
 
 
-def numbers_in(text: str) -> list[str]:
-    """The numbers of a text, in one spelling: without grouping and trailing zeros."""
-    return [_canonical(match) for match in _NUMBER.finditer(text)]
+def _answer(text: str, tokens: Sequence[Token]) -> Token | None:
+    """The number that a folded text gives as its answer."""
+    for piece in pieces(text):
+        own = [token for token in tokens if piece.start <= token.start < piece.end]
+        if piece.rule == "boxed" and text[piece.start : piece.end].strip():
+            own = _behind_equals(text, own, piece.end) or own
+            return own[0] if len({token.value for token in own[:9]}) == 1 else None
+        # "The answer is unknown": a number from the way to it is not the answer.
+        if not own and piece.rule in ("is", ":") and not any(token.start >= piece.start for token in tokens):
+            return None
+        if own and _is_given(text, piece, own):
+            if _is_joined(text, own[:2]):
+                own = _behind_equals(text, own, piece.end)
+            return None if not own or _is_joined(text, own[:2]) else own[0]
+    return None if not tokens or _is_joined(text, tokens[-2:]) else tokens[-1]
 
 
-def _canonical(match: re.Match[str]) -> str:
-    digits = _MARKS.sub("", match["whole"] or "") + (match["part"] or match["only"] or "")
-    # Decimal turns digits of any script into ASCII; "f" never rounds and writes no exponents.
-    plain = format(Decimal(digits), "f")
+def _is_given(text: str, piece: Piece, own: Sequence[Token]) -> bool:
+    """Whether the first number of a piece is its answer, and not a part of a sentence or of a heading."""
+    first = own[0]
+    if not _BEFORE[piece.rule].match(text[max(piece.start, first.start - 200) : first.start]):
+        return False
+    if piece.rule in ("is", ":"):
+        return True
+    is_heading = _HEADING.match(text, first.end, piece.end if piece.rule == "bold" else len(text))
+    return not is_heading and (piece.rule == "####" or len(own) == 1)
+
+
+def _behind_equals(text: str, own: Sequence[Token], end: int) -> list[Token]:
+    """The numbers behind the last equals sign of a piece."""
+    equals = text.rfind("=", own[0].start, end) if own else -1
+    return [token for token in own if 0 <= equals < token.start]
+
+
+def _is_joined(text: str, two: Sequence[Token]) -> bool:
+    """Whether two numbers are parts of "3 + 5", or of "3 or 5", which gives no answer; False for one number."""
+    gap = text[two[0].end : two[-1].start]
+    if len(two) < 2 or len(gap) > _LONGEST_GAP or "\n" in gap or "=" in gap:
+        return False
+    is_range = _BETWEEN.search(text[max(0, two[0].start - 12) : two[0].start]) and _AND.fullmatch(gap)
+    is_either = two[0].value != two[1].value and (is_range or _OR.fullmatch(gap))
+    return bool(is_either or _OPERATION.fullmatch(gap))
+
+
+def _tokens(text: str) -> list[Token]:
+    """The numbers of a folded text, without those in brackets behind a number and those of a precision."""
+    text = _ASIDE.sub(lambda found: " " * len(found[0]), text)
+    return [
+        Token(*found.span(), found, text[max(0, found.start() - _LONGEST_SIGN) : found.start()])
+        for found in _NUMBER.finditer(text)
+        if not _PRECISION.match(text, found.end())
+    ]
+
+
+def _computed(found: re.Match[str], digits: str) -> str | None:
+    """The value of a fraction or a power in one spelling; None if it is too large, or divided by 0."""
+    top = found["top"] or found["top_digit"] or digits or "0"
+    bottom = found["bottom"] or found["bottom_digit"] or found["over"] or "1"
+    power = int(found["e"] or found["to"] or (found["high"] or "").translate(_SUPERSCRIPTS) or "1")
+    is_of_ten = found["e"] or found["ten"]
+    size = len(top) + len(bottom) + (abs(power) if is_of_ten else len(top) * abs(power))
+    if size > _MOST_DIGITS or not Decimal(bottom):
+        return None
+    half = unicodedata.normalize("NFKC", found["half"] or found["half_alone"] or "0").replace("\u2044", "/")
+    value = Fraction(Decimal(top)) / Fraction(Decimal(bottom)) + Fraction(half) + int(found["mixed"] or 0)
+    if is_of_ten:
+        value *= Fraction(10) ** power
+    elif power != 1:
+        if not value:
+            return None
+        value **= power
+    if pow(10, value.denominator.bit_length(), value.denominator):
+        return f"{value.numerator}/{value.denominator}"
+    return _plain(_EXACT.divide(Decimal(value.numerator), Decimal(value.denominator)))
+
+
+def _plain(value: Decimal) -> str:
+    text = format(value, "f")
     # Only after a point: 100 must not become 1.
-    if "." in plain:
-        plain = plain.rstrip("0").rstrip(".")
-    return f"-{plain}" if match["minus"] and plain != "0" else plain
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-METRIC = Number(numbers_in)
+METRIC = Number(lambda text: text.translate(FOLDED), ".")
