@@ -270,14 +270,14 @@ def _check_together(file: TaskFile, texts: Texts, *, needs_reference: bool) -> N
         raise texts.error("reference", "is missing; add it, or label some answers (advisor label)")
     if (file.choices is not None) != (file.metric == "choice"):
         raise texts.error("choices", "and `metric: choice` go together; give both or neither")
-    for key, metric, value in (
+    for name, metric, given in (
         ("decimal", "number", file.decimal),
         ("normalise", "exact_match", file.normalise),
         ("scoring", "choice", file.scoring),
         ("extract: last_number", "number", file.extract if file.extract == LAST_NUMBER else None),
     ):
-        if value is not None and file.metric != metric:
-            raise texts.error(key, f"goes with `metric: {metric}`; leave it out")
+        if given is not None and file.metric != metric:
+            raise texts.error(name, f"goes with `metric: {metric}`; leave it out")
     # An encoder reads one source, and options are no response that a second turn could be about.
     for key, value in (("source", file.source), ("choices", file.choices)):
         if file.follow_ups is not None and value is not None:
