@@ -12,8 +12,8 @@ from advisor.tasks.templates import check_pattern
 from ensemble.errors import InputError
 
 VOTE_METRICS = (
-    *("exact_match", "exact_match_squad", "number", "number_comma", "choice"),
-    *("json", "json_fields", "tool_call"),
+    *("exact_match", "number", "number_comma", "choice"),
+    *("json", "json_fields", "tool_call", "exact_match_squad"),
 )
 """Metrics that read an answer in one spelling, and without the reference. `contains` searches for the reference, so its
 answers would tell the vote which one is right."""

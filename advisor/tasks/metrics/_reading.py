@@ -44,7 +44,7 @@ Place = tuple[int, int]
 """The first character of an answer in a response, and the end of it."""
 
 
-class Piece(NamedTuple):
+class AnswerMark(NamedTuple):
     """A piece of a response that gives the answer.
 
     Attributes:
@@ -58,7 +58,7 @@ class Piece(NamedTuple):
     end: int
 
 
-def pieces(text: str) -> Iterator[Piece]:
+def pieces(text: str) -> Iterator[AnswerMark]:
     """The pieces of a folded text that give the answer, from the strictest rule to the loosest, the last of each first.
 
     Args:
@@ -68,25 +68,25 @@ def pieces(text: str) -> Iterator[Piece]:
     if boxes:
         yield _boxed(text, boxes[-1].end())
     if (place := text.rfind("####")) >= 0:
-        yield Piece("####", place + 4, _line(text, place + 4))
+        yield AnswerMark("####", place + 4, _line(text, place + 4))
     announced = [found for found in _ANNOUNCED.finditer(text) if text[found.end() : found.end() + 200].strip()]
     if announced:
         start = announced[-1].end()
-        yield Piece("is" if announced[-1]["verb"] else ":", start, _line(text, start))
+        yield AnswerMark("is" if announced[-1]["verb"] else ":", start, _line(text, start))
     for bold in reversed(list(_BOLD.finditer(text))[-_MOST_BOLD:]):
-        yield Piece("bold", *bold.span(1))
+        yield AnswerMark("bold", *bold.span(1))
 
 
-def _boxed(text: str, start: int) -> Piece:
+def _boxed(text: str, start: int) -> AnswerMark:
     opening = re.compile(r"\s*\{").match(text, start)
     if opening is None:
-        return Piece("boxed", start, _line(text, start))
+        return AnswerMark("boxed", start, _line(text, start))
     depth = 1
     for brace in _BRACE.finditer(text, opening.end()):
         depth += 1 if brace[0] == "{" else -1
         if depth == 0:
-            return Piece("boxed", opening.end(), brace.start())
-    return Piece("boxed", opening.end(), _line(text, opening.end()))
+            return AnswerMark("boxed", opening.end(), brace.start())
+    return AnswerMark("boxed", opening.end(), _line(text, opening.end()))
 
 
 def _line(text: str, start: int) -> int:

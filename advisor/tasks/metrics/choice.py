@@ -29,7 +29,7 @@ _SEVERAL = re.compile(
     r"[\s)\]*]*(?:[,/&]|(?:or|and|oder|und|ou|et|[oye])\b|[或和])\s*\(?[A-HJ-Z](?![\w'])", re.IGNORECASE
 )
 _LISTED = re.compile(r"\s*\(?A\s*[).:][^\n]*\n\s*\(?B\s*[).:]")
-_ANYWHERE = re.compile(r"\(([A-Z])\)|\b(?i:option|choice)[ ]([A-Z])\b")
+_ANYWHERE = re.compile(r"\(([A-Z])\)(?![ ]is[ ](?:not|wrong|in))|\b(?i:option|choice)[ ]([A-Z])\b")
 
 
 class ChoiceMetric:

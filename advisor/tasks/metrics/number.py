@@ -18,7 +18,7 @@ from decimal import Context, Decimal, Inexact
 from fractions import Fraction
 from typing import NamedTuple
 
-from advisor.tasks.metrics._reading import FOLDED, Piece, Place, pieces
+from advisor.tasks.metrics._reading import FOLDED, AnswerMark, Place, pieces
 
 _MOST_DIGITS = 300
 """Digits of the parts of a fraction or a power, and its largest exponent: larger values are not computed."""
@@ -156,7 +156,7 @@ def _answer(text: str, tokens: Sequence[Token]) -> Token | None:
     return None if not tokens or _is_joined(text, tokens[-2:]) else tokens[-1]
 
 
-def _is_given(text: str, piece: Piece, own: Sequence[Token]) -> bool:
+def _is_given(text: str, piece: AnswerMark, own: Sequence[Token]) -> bool:
     """Whether the first number of a piece is its answer, and not a part of a sentence or of a heading."""
     first = own[0]
     if not _BEFORE[piece.rule].match(text[max(piece.start, first.start - 200) : first.start]):
