@@ -39,7 +39,7 @@ _LINE = re.compile(r"\s*[^\n]*")
 LETTER_END = r"""(?![A-Za-z\d_']) (?: \s*(?:$|[^\w\s'(-]|-(?!\w)|\([^)]{2}|[\u3040-\u9fff]) | [ ]*\n
     | [ ](?i:because|since|as|weil|denn|da|car|parce|puisque|porque|pues|ya|perch[ée]|poich[ée]|pois)\b
     | [ ](?:is|ist|est|es|è|é)[ ](?:(?:the|my|clearly|die|la|a)[ ])?(?:best|correct|right|answer|richtig|bonne) )"""
-"""What follows the letter of an option. The article and the pronoun are none: a mark or a reason follows a letter."""
+"""What follows the letter of an option: a mark or a reason. A word follows the article and the pronoun."""
 Place = tuple[int, int]
 """The first character of an answer in a response, and the end of it."""
 

@@ -28,7 +28,7 @@ _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+
 _NUMBER = re.compile(
     r"""(?: (?<![A-Za-zµ\d_^]) | (?<=\b[A-Z]{3})(?<!\d) )           # not in H2O, m2 or x_1; USD18 is a price
         (?<![A-Za-z]-) (?<![\^_][-{(]) (?<![\^_][{(]-) (?<![A-Za-z]\*\*) (?<![A-Za-z]\*\*-)   # m^-2, m**2, COVID-19
-        (?<!\\sqrt\{) (?<!√) (?<!\}\{)
+        (?<!\\sqrt\{) (?<!sqrt\() (?<!√) (?<!\}\{)
         (?P<minus>(?<![\w)\]}%])-)? (?:(?:\\\$|[$€£¥₹₩])[ ]?(?P<after>-)?)?
         (?: (?P<mixed>\d{1,9}) (?: [ ](?=\d{1,9}[ ]?/[ ]?\d) | [ ]?(?=\\[dt]?frac) ) )?
         (?: \\[dt]?frac[ ]?(?: \{[ ]?(?P<top>-?\d+(?:\.\d+)?)[ ]?\} | (?P<top_digit>\d) )
@@ -68,6 +68,7 @@ _BEFORE = {
     "bold": re.compile(rf"(?:.*[:=≈])?{_OPENING}"),
 }
 """What may stand between the mark of an answer and its number."""
+_LIST = re.compile(r"[ ]?(?:[,;][ ]?)?(?:(?:and|und|et|[ey])[ ])?")
 _LONGEST_GAP = 60
 _LONGEST_SIGN = 24
 _HEADING = re.compile(r"[.):]+[ ]*(?:\w|$)")
@@ -152,7 +153,8 @@ def _answer(text: str, tokens: Sequence[Token]) -> Token | None:
         if own and _is_given(text, piece, own):
             if _is_joined(text, own[:2]):
                 own = _behind_equals(text, own, piece.end)
-            return None if not own or _is_joined(text, own[:2]) else own[0]
+            is_list = len(own) > 1 and _LIST.fullmatch(text, own[0].end, own[1].start)
+            return None if not own or is_list or _is_joined(text, own[:2]) else own[0]
     return None if not tokens or _is_joined(text, tokens[-2:]) else tokens[-1]
 
 
