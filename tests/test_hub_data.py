@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hubserver import commit_of, data_sets
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 from servers import Answer, Raw, as_json
 
+from advisor.profile.loaded_models import silence_libraries
 from advisor.tasks import load_task
 from ensemble.errors import InputError
 from ensemble.models.model_files import file_of
@@ -142,3 +144,9 @@ def test_a_token_that_the_hub_refuses_is_named(shelf: Path, raw: Raw) -> None:
     raw.answer = lambda _path, _body: as_json({"error": "Invalid username or password."}, 401, **message)
     with pytest.raises(InputError, match="the hub does not accept this token"):
         sums(shelf, "main")
+
+
+def test_downloads_show_bars_unless_the_run_is_quiet() -> None:
+    for quiet in (True, False):
+        silence_libraries(quiet=quiet)
+        assert are_progress_bars_disabled() == quiet

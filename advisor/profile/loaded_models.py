@@ -219,11 +219,12 @@ def silence_libraries(*, quiet: bool = False) -> None:
         quiet: Whether to hide the progress bars of downloads, too.
     """
     from huggingface_hub.utils import logging as hub_logging
-    from huggingface_hub.utils.tqdm import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
-    # A bar for every file of weights would break into the run's own bars.
+    # A bar for every file of weights would break into the run's own bars. This hides the bars of downloads, too.
     logging.disable_progress_bar()
+    enable_progress_bars()
     logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # huggingface_hub types nearly all
     if quiet:

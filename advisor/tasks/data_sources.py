@@ -228,6 +228,7 @@ class HubSource(DataSource):
     def _load(self, config: str | None, split: str, part: str, commit: str | None) -> list[Record]:
         import datasets
 
+        datasets.disable_progress_bars()  # those of tables that are made; downloads keep theirs
         revision = commit or self._spec.revision
         with self._one_line_errors():
             rows = datasets.load_dataset(self._hub, config, split=split, revision=revision)

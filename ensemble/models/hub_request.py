@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from collections.abc import Callable
@@ -52,6 +53,8 @@ def ask_hub(request: Callable[[], Any], retries: int = _RETRIES) -> Any:
         status = getattr(_response(error), "status_code", None)
         if status == 401:
             raise InputError(TOKEN_REFUSED) from error
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise  # the fault is this machine's
         if status is not None:
             raise ConnectionError(f"it answers with {status}, also when asked again") from error
         if not constants.HF_HUB_OFFLINE:
