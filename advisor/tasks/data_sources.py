@@ -21,6 +21,7 @@ from advisor.tasks.templates import Template
 from advisor.tasks.yaml_text import parse_yaml
 from ensemble.common.files import default_cache_dir, exists, write_text
 from ensemble.errors import InputError
+from ensemble.models.hub_request import may_pass
 from ensemble.models.spec import COMMIT
 
 # The file of a split, or several parallel text files, one for each field.
@@ -276,9 +277,8 @@ class HubSource(DataSource):
         except Exception as error:
             message = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             way_out = "give --data DIR to read local files instead" if self._spec.local else "correct the task file"
-            raise InputError(
-                f"{self._file}: {self._hub} cannot be loaded: {message}; check the network and the name, or {way_out}"
-            ) from error
+            check = "try again later" if may_pass(error) else "check the network and the name"
+            raise InputError(f"{self._file}: {self._hub} cannot be loaded: {message}; {check}, or {way_out}") from error
         finally:
             logger.setLevel(level)
 

@@ -218,7 +218,7 @@ def reach_data(name: str, revision: str | None) -> str | None:
         commit = str(ask_hub(lambda: HfApi().dataset_info(name, revision=revision, timeout=TIMEOUT)).sha)
     except (ValueError, ConnectionError):
         # The library that loads the data set reports the problem.
-        known = reference.read_text(encoding="utf-8") if reference.is_file() else revision or ""
+        known = reference.read_text(encoding="utf-8", errors="replace") if reference.is_file() else revision or ""
         return known if COMMIT.fullmatch(known) else None
     # As the hub's library does for models, so that the commit is known when the hub is unreachable.
     with suppress(OSError):
@@ -245,8 +245,11 @@ def _request_model(name: str, revision: str | None, request: Callable[[], Any]) 
 
 
 def _unreachable(name: str, error: ConnectionError) -> InputError:
+    from huggingface_hub import constants
+
+    way_out = "check the network" if constants.HF_HUB_OFFLINE else "try again later"
     return InputError(
         f"not a local folder, not downloaded before, and the hub cannot be reached ({error}); "
-        "check the network, or give a local folder as ./FOLDER",
+        f"{way_out}, or give a local folder as ./FOLDER",
         of=name,
     )

@@ -44,7 +44,7 @@ def ask_hub(request: Callable[[], Any], retries: int = _RETRIES) -> Any:
     )
 
     try:
-        return retried(request, _may_pass, retries=retries, pause_of=_pause)
+        return retried(request, may_pass, retries=retries, pause_of=_pause)
     except (RevisionNotFoundError, RemoteEntryNotFoundError):
         raise
     except (RepositoryNotFoundError, HFValidationError) as error:
@@ -74,7 +74,8 @@ def _response(error: BaseException | None) -> Any:
     return getattr(error, "response", None)
 
 
-def _may_pass(error: BaseException) -> bool:
+def may_pass(error: BaseException) -> bool:
+    """Whether the hub may answer a little later."""
     status = getattr(_response(error), "status_code", 0)
     slow = type(error).__name__ == "ReadTimeout"  # the class of two libraries
     return (slow or status in (408, 429) or status >= 500) and (_pause(error) or 0) <= _LONGEST_WAIT_S
