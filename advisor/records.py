@@ -22,10 +22,13 @@ cannot be decoded token by token. ``other_set``: not the set of the rules."""
 Doubt = Literal["never_right", "unread", "same_text"]
 """Why the figures of a candidate mean little: no response is right, over a fifth of the questions have none, or nearly
 all responses are the same text."""
-RunDoubtCode = Literal["guessing", Doubt, "follows_length", "near_copies", "broken_references", "reference_never_given"]
+RunDoubtCode = Literal[
+    "guessing", Doubt, "fewer_answers", "follows_length", "near_copies", "broken_references", "reference_never_given"
+]
 """Why the figures of a run may mislead: that of all candidates that are no better than guessing, or some have a doubt;
-that longer responses score higher; that two candidates are nearly the same model; that on some questions the strong
-candidates give one wrong answer where weak ones are right; that no candidate is right where a text is the reference."""
+that fewer answers were read from some; that longer responses score higher; that two candidates are nearly the same
+model; that on some questions the strong candidates give one wrong answer where weak ones are right; that no candidate
+is right where a text is the reference."""
 Verdict = Literal["better", "worse", "equal", "unclear"]
 Shown = Literal["yes", "not_yet", "no"]
 LengthUnit = Literal["characters", "tokens"]

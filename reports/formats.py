@@ -115,6 +115,7 @@ def leaderboard_rows(result: Result) -> list[dict[str, Any]]:
             "status": each.status,
             **_with_ends("accuracy", each.accuracy, each.accuracy_ci),
             "mean_length": each.mean_length,
+            "answered": each.answered,
             "truncated": each.truncated,
             "errors": each.errors,
             "reason": each.reason,

@@ -262,6 +262,7 @@ def _response(response: ShownResponse) -> dict[str, Any]:
     data |= {"right": 1} if response.right else {}
     data |= {"score": response.score} if response.score not in (0, 1) else {}
     data |= {"extracted": response.extracted} if response.extracted is not None else {}
+    data |= {"place": response.place} if response.place else {}
     data |= {"differs": response.differs} if response.differs else {}
     data |= {"end": response.finish_reason} if response.finish_reason in ("length", "error") else {}
     return data | ({"error": response.error} if response.error else {})

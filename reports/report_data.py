@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from advisor.runs.schema.samples import (
     SampleResponse,
     TracedStep,
 )
+from advisor.tasks.task import place_of_answer
 from reports.question_rows import KINDS, QuestionRow, field_differences, fitted, question_row, written_bytes
 
 MOST_EXAMPLES = 200  # in the report: a reader looks at few, and the others stay in samples.jsonl
@@ -25,6 +27,7 @@ MOST_BYTES = 1_300_000  # of all examples and question rows: with the figures an
 MOST_BYTES_OF_A_CANDIDATE = 6_000  # of the above: its part of the tables and drawings
 LEAST_BYTES = 300_000  # of all examples, however many candidates there are
 MOST_TRACE_BYTES = 400_000  # of all traces, a part of the above: a single trace has hundreds of steps
+MOST_SECONDS_OF_PLACES = 5.0  # for finding the answers in the responses
 OVERHEAD = 70  # bytes of markup for each response
 PROFILED = "dev"  # only on this split did every candidate answer, so only its lengths can be compared
 DISAGREEMENTS = (0.02, 0.1, 0.25, 0.5)  # between five shades, closer at the low end, where most steps are
@@ -46,7 +49,7 @@ class ShownResponse:
 
     ``text`` and ``length`` are None if a log lacks them. ``thinking_tokens`` are those of thinking and answer together;
     None for a model that did not think, or if they are not known. ``differs`` has the fields in which a wrong JSON
-    object differs from the reference, or why no answer was found.
+    object differs from the reference, or why no answer was found. ``place`` is where the answer stands in the text.
     """
 
     candidate: int | None
@@ -58,6 +61,7 @@ class ShownResponse:
     error: str
     thinking_tokens: int | None
     differs: tuple[str, ...] = ()
+    place: tuple[int, int] | None = None
 
     @property
     def right(self) -> bool:
@@ -180,7 +184,7 @@ def shown_samples(run: Run) -> ShownSamples | None:
     questions = fitted([_question_row(example, len(names), best_index) for example in examples])
     room = MOST_BYTES - MOST_BYTES_OF_A_CANDIDATE * len(names) - sum(each.weight for each in questions)
     clipped = [_clipped_example(example, len(opening)) for example in _without_heavy_traces(examples)]
-    shown = tuple(_most_telling(clipped, max(room, LEAST_BYTES)))
+    shown = _with_places(_most_telling(clipped, max(room, LEAST_BYTES)), run.result)
     return ShownSamples(len(examples), shown, _clipped(opening), tuple(map(tuple, lengths)), questions, by_strategy)
 
 
@@ -350,6 +354,27 @@ def _most_telling(examples: list[ShownExample], room: int) -> list[ShownExample]
         chosen.append(position)
     chosen.sort(key=lambda position: (examples[position].split == PROFILED, position))
     return [examples[position] for position in chosen]
+
+
+def _with_places(examples: list[ShownExample], result: Result) -> tuple[ShownExample, ...]:
+    """Examples with the places of the answers in their responses."""
+    # A pattern may be a stranger's, and slow.
+    deadline = time.monotonic() + MOST_SECONDS_OF_PLACES
+
+    def placed(response: ShownResponse) -> ShownResponse:
+        if not response.text or not response.extracted or time.monotonic() > deadline:
+            return response
+        task = result.task
+        return replace(response, place=place_of_answer(task.metric, task.extract, response.text, response.extracted))
+
+    return tuple(
+        replace(
+            example,
+            responses=tuple(map(placed, example.responses)),
+            ensemble=None if example.ensemble is None else placed(example.ensemble),
+        )
+        for example in examples
+    )
 
 
 def _clipped_example(example: ShownExample, opening: int) -> ShownExample:

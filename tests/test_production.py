@@ -475,6 +475,8 @@ def test_an_odd_value_in_a_strategy_file_is_one_line(place: Place, run: Path, ke
         ("choice", "I think that a cat is best", None),
         ("choice", "", None),
         ("number", "so 1,234.0", "1234"),
+        ("number", "it is 1/2", "0.5"),
+        ("number", "it is 0.50", "0.5"),
         ("exact_match", " Sunset Boulevard.", "sunset boulevard"),
     ],
 )

@@ -394,6 +394,18 @@ def test_many_candidates_have_a_table_of_pairs_instead_of_matrices(tmp_path: Pat
     assert len(page.encode()) < 2_000_000
 
 
+def test_the_page_marks_the_answer_in_a_response_and_has_the_share_of_responses_with_one(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    result["candidates"][0]["answered"] = 91.5
+    page = write_report(write_json(folder, result)).read_text(encoding="utf-8")
+    assert re.search(r'<pre class="text" dir="auto">The answer is <u class="read">\d+</u>\.</pre>', page)
+    assert re.search(
+        r'"text":"The answer is \d+\.",[^}]*"place":\[14,1[5-7]\]', page.replace(": ", ":").replace(", ", ",")
+    )
+    assert re.search(r'data-label="Answered" data-value="91.5">91.5%', page)
+
+
 def test_five_candidates_and_many_long_examples_stay_below_two_megabytes(tmp_path: Path) -> None:
     samples = make_samples(dev=300, held_out=200)
     for number, sample in enumerate(samples):

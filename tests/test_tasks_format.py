@@ -106,7 +106,8 @@ def test_decimal_commas_hold_for_references_extraction_and_responses(folder: Pat
 def test_the_last_number_counts_and_punctuation_does_not_where_the_task_says_so(folder: Path) -> None:
     write_records(folder / "dev.jsonl", [{"question": "q", "answer": "2"}])
     task = load(folder, extract="last_number")
-    assert [task.score(task.examples[0], text).value for text in ("#### 18 in 2 steps", "none")] == [1, 0]
+    texts = ("#### 18 in 2 steps", "1, 2.0", "1-2", "none", "18 - -2", "$12")
+    assert [task.score(task.examples[0], text).extracted for text in texts] == ["2", "2", "2", None, "-2", "12"]
     squad = load(folder, metric="exact_match", normalise="squad", reference="spider-man")
     assert squad.metric == "exact_match_squad"
     assert squad.score(squad.examples[0], "the Spiderman!").value == 1

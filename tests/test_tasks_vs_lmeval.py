@@ -106,7 +106,6 @@ QUIRKS = (
     Quirk("gsm8k", "18", "so $18.00", 0, 1, EQUAL),
     Quirk("gsm8k", "7", "007", 0, 1, EQUAL),
     Quirk("gsm8k", "18", "The answer is 18...", 0, 1, PUNCTUATION),
-    Quirk("gsm8k", "125", "1, or 12,5", 1, 0, PUNCTUATION),
     Quirk("gsm8k", "18", "12 - 18", 1, 0, RESULT),
     Quirk("gsm8k", "18", "The answer is 18. Another 3?", 0, 1, ANNOUNCED),
     Quirk("gsm8k", "18", "\u221218", 1, 0, MINUS),

@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 from test_advice import members
 
-from advisor.advice.doubts import RunDoubt, broken_references, doubts_of, follows_length, near_copies, run_doubts
+from advisor.advice.doubts import (
+    RunDoubt,
+    answer_shares,
+    broken_references,
+    doubts_of,
+    follows_length,
+    near_copies,
+    run_doubts,
+)
 from advisor.logs.join import join_logs
 from advisor.records import Answer, Profile
 from advisor.tasks.task import Example, Signature, Task
@@ -81,6 +89,37 @@ def test_labels_may_be_equal() -> None:
 def test_each_doubt_about_the_models_is_a_warning_by_itself() -> None:
     never = members(0)[0]
     assert len(warnings_of([never], 0.0, 25.0)) == 2
+
+
+# --- Answers that were not read ---
+
+
+def reading(name: str, read: int, length: int = 100) -> Profile:
+    """A model with so many answers read from 40 responses of a length; half of them are right."""
+    extracted = ["1" if n < read else None for n in range(40)]
+    return Profile(
+        name,
+        tuple(
+            Answer(f"q{n}", None, text, float(bool(text) and n % 2 == 0), "eos", logged_length=length)
+            for n, text in enumerate(extracted)
+        ),
+    )
+
+
+@pytest.mark.parametrize(("read", "length", "warned"), [(36, 100, True), (38, 100, False), (10, 200, False)])
+def test_a_model_whose_answers_are_read_less_often_is_named_if_its_responses_are_as_long(
+    read: int, length: int, warned: bool
+) -> None:
+    profiles = [reading("good", 40), reading("unread", read, length)]
+    found = [each for each in run_doubts(profiles, task_of(profiles[0]), 75.0, None) if each.code == "fewer_answers"]
+    assert [each.models for each in found] == ([("unread",)] if warned else [])
+    assert answer_shares(profiles, task_of(profiles[0])) == {"good": 100.0, "unread": 2.5 * read}
+
+
+def test_a_metric_that_searches_for_the_reference_tells_no_share_of_answers() -> None:
+    profiles = [reading("good", 40)]
+    assert answer_shares(profiles, replace(task_of(profiles[0]), metric="contains")) == {}
+    assert answer_shares([reading("judged", 0)], task_of(profiles[0])) == {}
 
 
 # --- Scores that follow length ---

@@ -27,6 +27,10 @@ from ensemble.methods.voting import NONE, Codes, count_votes
 
 SAME_TEXT = 0.95
 """The share of equal responses from which a candidate is said to write the same text to all questions."""
+FEWER_ANSWERS = 5.0
+"""The points of difference in the share of responses with an answer from which models are named."""
+_SIMILAR_LENGTH = 1.5
+"""The largest ratio of the mean lengths of two models that are compared in this share."""
 FOLLOWS_LENGTH = 0.5
 """The rank correlation of scores and mean lengths from which scores are said to follow length. On random parts of 8
 models of real pools that is so in 3 to 7% where scores are counted, and in 40 to 100% where a judge gives them."""
@@ -74,7 +78,13 @@ def run_doubts(profiles: Sequence[Profile], task: Task, lowest: float, chance: f
         lowest: The lower end of the best one's interval, in points.
         chance: The expected accuracy of guessing, in points; None if guessing is impossible.
     """
-    return (*_of_candidates(profiles, lowest, chance), *near_copies(profiles), *broken_references(profiles, task))
+    fewer = fewer_answers(profiles, answer_shares(profiles, task))
+    return (
+        *_of_candidates(profiles, lowest, chance),
+        *fewer,
+        *near_copies(profiles),
+        *broken_references(profiles, task),
+    )
 
 
 def _of_candidates(profiles: Sequence[Profile], lowest: float, chance: float | None) -> Iterator[RunDoubt]:
@@ -133,6 +143,41 @@ def _share_of_one_text(profile: Profile) -> float:
         answer.text or (answer.length, answer.extracted) for answer in read if (answer.length or 0) >= _SHORTEST
     )
     return max(texts.values(), default=0) / len(read) if len(read) >= _FEWEST else 0.0
+
+
+def answer_shares(profiles: Sequence[Profile], task: Task) -> dict[str, float]:
+    """The percentage of each model's responses from which an answer was read; empty if the metric does not tell it."""
+    read = {each.model: [answer.extracted for answer in each.answers if answer.error is None] for each in profiles}
+    # `contains` searches for the reference, so that a wrong response has no answer.
+    if task.metric == "contains" or all(answer is None for answers in read.values() for answer in answers):
+        return {}
+    return {
+        model: 100 * sum(answer is not None for answer in answers) / len(answers)
+        for model, answers in read.items()
+        if answers
+    }
+
+
+def fewer_answers(profiles: Sequence[Profile], shares: Mapping[str, float]) -> tuple[RunDoubt, ...]:
+    """Models whose responses have an answer less often than those of another one that are about as long."""
+    lengths = {each.model: each.mean_length for each in profiles if each.mean_length and each.model in shares}
+    best: dict[str, str] = {}
+    for model, length in lengths.items():
+        alike = [name for name, other in lengths.items() if 1 / _SIMILAR_LENGTH <= other / length <= _SIMILAR_LENGTH]
+        most = max(alike, key=shares.__getitem__)
+        if shares[most] - shares[model] > FEWER_ANSWERS:
+            best[model] = most
+    if not best:
+        return ()
+    names = tuple(sorted(best, key=lambda model: (shares[model], model)))
+    least, most = names[0], best[names[0]]
+    others = f", and fewer of {join(names[1 : _NAMED + 1])}, too" if names[1:] else ""
+    text = (
+        f"An answer was read from {shares[least]:.1f}% of the responses of {least}, and from {shares[most]:.1f}% of "
+        f"those of {most}, which are about as long{others}. Read some responses without an answer: the metric may not "
+        "know their form."
+    )
+    return (RunDoubt("fewer_answers", text, names, value=shares[least]),)
 
 
 def follows_length(profiles: Sequence[Profile]) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from advisor.advice.comparison import StrategyResult, spent
-from advisor.advice.doubts import doubts_of, enough_tokens, finished_accuracy
+from advisor.advice.doubts import answer_shares, doubts_of, enough_tokens, finished_accuracy
 from advisor.advice.gain import Ceiling
 from advisor.advice.groups import GroupGain
 from advisor.advice.recommendation import Recommendation
@@ -142,8 +142,9 @@ def result_of(outcome: Outcome, settings: Mapping[str, Any] | None = None) -> Re
     standings = {standing.model: standing for standing in outcome.standings}
     profiles = {profile.model: profile for profile in (*outcome.profiles, *outcome.dropped)}
     standings |= {profile.model: profile.standing for profile in outcome.dropped}
+    shares = {} if outcome.task is None else answer_shares(list(profiles.values()), outcome.task)
     candidates = [
-        _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome)
+        _candidate(decision, standings[decision.model], profiles.get(decision.model), outcome, shares)
         for decision in outcome.selection.decisions
     ]
     failed = [
@@ -199,7 +200,9 @@ def samples_of(outcome: Outcome) -> Iterator[Sample]:
         )
 
 
-def _candidate(decision: Decision, standing: Standing, profile: Profile | None, outcome: Outcome) -> CandidateFigures:
+def _candidate(
+    decision: Decision, standing: Standing, profile: Profile | None, outcome: Outcome, shares: Mapping[str, float]
+) -> CandidateFigures:
     model = decision.model
     margin = outcome.margins.get(model)
     doubtful = margin is not None and (margin.order_flips or margin.gap_flips or margin.length_flips)
@@ -213,6 +216,7 @@ def _candidate(decision: Decision, standing: Standing, profile: Profile | None, 
         finished_accuracy=finished_accuracy(profile) if profile and profile.truncated else None,
         enough_tokens=enough_tokens(profile) if profile and profile.truncated else None,
         mean_length=standing.mean_length,
+        answered=shares.get(model),
         **_measured(profile),
         **outcome.lost.get(model, {}),
         **_details(profile, outcome.task),

@@ -7,6 +7,7 @@ this project, and the pattern is compiled in a child process first.
 from __future__ import annotations
 
 from advisor.tasks.metrics import get_metric
+from advisor.tasks.metrics.choice import LETTERS_ALONE
 from advisor.tasks.task import MAX_RESPONSE, Task, read_answer
 from advisor.tasks.templates import check_pattern
 from ensemble.errors import InputError
@@ -18,9 +19,6 @@ VOTE_METRICS = (
 """Metrics that read an answer in one spelling, and without the reference. `contains` searches for the reference, so its
 answers would tell the vote which one is right."""
 _LONGEST_PATTERN = 10_000
-# A prompt names its options only in its text. The metric reads letters up to the number of options, so it gets one
-# option for each letter, with a text that no response has (characters for private use).
-_OPTIONS = tuple(chr(0xE000 + number) for number in range(26))
 
 
 def can_vote(task: Task) -> bool:
@@ -69,5 +67,5 @@ class VoteReader:
         answer, _ = read_answer(self.metric, self.extract, text[:MAX_RESPONSE])
         if answer is None:
             return None
-        _, extracted = get_metric(self.metric).score(answer, (), _OPTIONS if self.metric == "choice" else ())
+        _, extracted = get_metric(self.metric).score(answer, (), LETTERS_ALONE if self.metric == "choice" else ())
         return extracted

@@ -36,8 +36,6 @@ Scoring = Literal["texts", "letters", "normalised"]
 way for MMLU), or of their texts for each character (lm-eval's ``acc_norm``)."""
 
 
-LAST_NUMBER = "last_number"
-"""The ``extract`` that takes the last number of a response, whatever stands around it."""
 JUDGE = "judge"
 """The metric of tasks whose responses another model grades or compares."""
 Mode = Literal["single", "pairwise"]
@@ -207,8 +205,8 @@ class Task:
         max_new_tokens: A response ends after this number of tokens.
         shots: Demonstrations before each question.
         seed: Seed of every draw.
-        extract: What picks the answer out of a response: ``json``, ``tool_call``, ``last_number`` or a regular
-            expression; None gives the metric the whole response.
+        extract: What picks the answer out of a response: ``json``, ``tool_call`` or a regular expression; None gives
+            the metric the whole response.
         notes: What was left out of the data and why, one sentence each.
         fingerprint: SHA-256 of the definition, the split and every id, prompt, choice and reference.
         signature: How numbers on this task are made.
@@ -347,8 +345,6 @@ def read_answer(metric: str, extract: str | None, text: str) -> tuple[str | None
         match there is no answer: the whole response does not take its place.
     """
     known = metrics.READERS.values()
-    if extract == LAST_NUMBER and metric in ("number", "number_comma"):
-        return metrics.last_number(metric, text), None
     answer = text if extract is None or extract in known else find_answer(extract, text)
     reader = extract if extract in known else metrics.READERS.get(metric)
     if answer is None or reader is None:
@@ -357,6 +353,26 @@ def read_answer(metric: str, extract: str | None, text: str) -> tuple[str | None
         return metrics.read_with(reader, answer), None
     except ValueError as error:
         return None, str(error)
+
+
+def place_of_answer(metric: str, extract: str | None, text: str, answer: str) -> tuple[int, int] | None:
+    """The beginning and the end of the answer that was read from a response; None if it is not found again.
+
+    Args:
+        metric: The name of the metric.
+        extract: See :class:`Task`.
+        text: The response.
+        answer: What was read from it.
+    """
+    part: str | None = text
+    if extract is not None and extract not in metrics.READERS.values():
+        part, _ = read_answer(metric, extract, text)
+    if not part:
+        return None
+    place = metrics.place_of(metric, part, answer)
+    # The last place: `last_number` is a pattern, too, and others find an answer at the end of a response.
+    start = text.rfind(part)
+    return None if place is None else (start + place[0], start + place[1])
 
 
 def clusters_of(*tasks: Task) -> tuple[str, ...] | None:

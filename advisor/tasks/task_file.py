@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, cast
 from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
-from advisor.tasks.task import JUDGE, LAST_NUMBER, Rubric, Scoring
+from advisor.tasks.task import JUDGE, Rubric, Scoring
 from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
@@ -66,6 +66,8 @@ _SHOWN = {"single": {"response"}, "pairwise": {"response_a", "response_b"}}
 """The fields of a judge's prompt that hold responses."""
 _FIELDS = {"question", "reference", "turns", "group"}
 """Its other fields; ``turns`` has responses, too."""
+_LAST_NUMBER = r"((?:(?<![\w)\]%])[-\u2212])?(?<!\d|\d[.,])\d(?:[\d.,]*\d)?)\D*\Z"
+"""The pattern of ``extract: last_number``: the last number of a response, whatever stands around it."""
 _LARGEST = 2**18  # bytes of a task file: a hundred times the largest built-in one, and YAML is read in seconds
 _LONGEST_PATH = 1000  # characters; a file system has names of 255 bytes, and errors that differ
 _WAY_OUT = "correct it as docs/how-to/own-task.md says"
@@ -246,7 +248,7 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
         group=texts.optional("group", file.group),
         cluster=_field("cluster", file.cluster, texts),
         source=texts.optional("source", file.source),
-        extract=texts.pattern("extract", file.extract),
+        extract=_LAST_NUMBER if file.extract == "last_number" else texts.pattern("extract", file.extract),
         stop=file.stop,
         max_new_tokens=file.max_new_tokens,
         shots=file.shots,
@@ -274,7 +276,7 @@ def _check_together(file: TaskFile, texts: Texts, *, needs_reference: bool) -> N
         ("decimal", "number", file.decimal),
         ("normalise", "exact_match", file.normalise),
         ("scoring", "choice", file.scoring),
-        ("extract: last_number", "number", file.extract if file.extract == LAST_NUMBER else None),
+        ("extract: last_number", "number", file.extract if file.extract == "last_number" else None),
     ):
         if given is not None and file.metric != metric:
             raise texts.error(name, f"goes with `metric: {metric}`; leave it out")

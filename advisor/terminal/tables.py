@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 # Only some tasks have these: a mean over groups needs groups.
 _DETAILS = {
     "mean_length": ("length", ".0f"),
+    "answered": ("answered", ".1f"),
     "mean_tokens": ("tokens", ".0f"),
     "accuracy_macro": ("macro", ".1f"),
     "corpus_score": ("corpus", ".1f"),

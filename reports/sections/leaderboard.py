@@ -17,6 +17,7 @@ def values(report: ReportData) -> dict[str, Any]:
         "corpus_score": any(candidate.corpus_score is not None for candidate in result.candidates),
         "mean_length": any(candidate.mean_length is not None for candidate in result.candidates),
         "mean_tokens": any(candidate.mean_tokens is not None for candidate in result.candidates),
+        "answered": any(candidate.answered is not None for candidate in result.candidates),
         "truncated": any(candidate.truncated for candidate in result.candidates),
         "errors": any(candidate.errors for candidate in result.candidates),
         "tokens_per_second": any(candidate.tokens_per_second is not None for candidate in result.candidates),

@@ -37,14 +37,23 @@
     return found;
   }
 
-  function marked(text, other) {
+  // A text with the words that another one lacks, and with the piece that was read as its answer.
+  function marked(text, other, place) {
     const box = prose("");
-    if (other === null) { box.textContent = text; return box; }
-    const found = differing(text, other);
-    let word = -1;
+    const found = other === null ? new Set() : differing(text, other);
+    // Places count characters, and strings of JavaScript count halves of some.
+    const [start, end] = (place ?? [0, 0]).map((at) => Array.from(text).slice(0, at).join("").length);
+    let word = -1, from = 0;
     for (const piece of text.split(/(\s+)/)) {
       if (piece.trim()) word += 1;
-      box.append(piece.trim() && found.has(word) ? make("mark", "", piece) : piece);
+      const cuts = [0, start - from, end - from, piece.length].map((cut) => Math.min(Math.max(cut, 0), piece.length));
+      for (const n of [0, 1, 2]) {
+        const part = piece.slice(cuts[n], cuts[n + 1]);
+        if (!part) continue;
+        const shown = piece.trim() && found.has(word) ? make("mark", "", part) : part;
+        box.append(n === 1 ? make("u", "read", shown) : shown);
+      }
+      from += piece.length;
     }
     return box;
   }
@@ -66,7 +75,7 @@
     }
     const joint = response.by === null || taken ? " joint" : "";
     const other = response === base || base.text === undefined ? null : base.text;
-    const text = response.text === undefined ? null : marked(response.text, other);
+    const text = response.text === undefined ? null : marked(response.text, other, response.place);
     return make("article", `answer ${right ? "right" : "false"}${joint}`, head, text, meta);
   }
 

@@ -114,6 +114,8 @@ class CandidateFigures(Measured, OfModel):
     """points on the responses that did not end at the token limit; null if none did, or all"""
     enough_tokens: Count | None = None
     """tokens that would be enough for 95% of its responses; null if none ended at the limit, or it is not known"""
+    answered: Points = None
+    """percent of its responses from which an answer was read; null if the metric searches for the reference"""
     status: Status = "rejected"
     """the decision of the rules; `failed` for a model without answers"""
     reason_code: ReasonCode | None = None
@@ -383,6 +385,7 @@ class RunDoubtFigures(Schema):
 
     code: RunDoubtCode
     """why: `guessing` (no candidate is shown to be better), `never_right`, `same_text` and `unread` of candidates,
+    `fewer_answers` (read from responses as long as those of others),
     `follows_length` (longer responses score higher), `near_copies`, `broken_references` (the strong candidates give one
     wrong answer where weak ones are right), `reference_never_given` (where a text is the reference, no one is right)"""
     text: Line
@@ -393,8 +396,8 @@ class RunDoubtFigures(Schema):
     """the ids of dev questions concerned, at most 20"""
     value: Figure = None
     """the figure behind it: for `guessing` its points, for `same_text` the least share of one text, for
-    `follows_length` the rank correlation, for `near_copies` the share of equal answers where one of the two is wrong,
-    for the others the number of questions"""
+    `fewer_answers` the least percentage, for `follows_length` the rank correlation, for `near_copies` the share of
+    equal answers where one of the two is wrong, for the others the number of questions"""
 
 
 class UncomparedStrategy(Schema):

@@ -91,15 +91,21 @@ def read_with(reader: str, text: str) -> str:
     return canonical
 
 
-def last_number(metric: str, text: str) -> str | None:
-    """The last number of a text, as it has it; None if it has none.
+def place_of(metric: str, text: str, answer: str) -> tuple[int, int] | None:
+    """The beginning and the end of an answer in a text; None if it does not stand there.
 
     Args:
-        metric: ``number`` or ``number_comma``.
-        text: Any text.
+        metric: The name of any metric.
+        text: What the metric read.
+        answer: The answer that it found.
     """
-    found: str | None = _module(metric).METRIC.last(text)
-    return found
+    if metric in ("number", "number_comma", "choice"):
+        from advisor.tasks.metrics.choice import LETTERS_ALONE
+
+        found, place = _module(metric).METRIC.read(text, LETTERS_ALONE)
+        return place if found == answer else None
+    start = text.lower().rfind(answer.lower())
+    return (start, start + len(answer)) if start >= 0 else None
 
 
 @cache

@@ -16,19 +16,26 @@ from typing import NamedTuple
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d\u2796"), "-")
 _SPACES = dict.fromkeys(map(ord, "\u00a0\u2007\u2009\u202f\u3000"), " ")
-_MARKS = str.maketrans("\u3002\u3001\u066b\u066c\u060c\u2019\u2018\u201c\u201d\u2044", "\n,.,,''\"\"/")
+_MARKS = str.maketrans(
+    "\u3002\u3001\u066b\u066c\u060c\u2019\u2018\u00b4\u201c\u201d\u2044\u3010\u3011", "\n,.,,'''\"\"/[]"
+)
 FOLDED: dict[int, int | str] = {**_FULL_WIDTH, **_DASHES, **_SPACES, **_MARKS}
 """Signs of other scripts and fonts, each with the one ASCII character that it stands for, so that places stay."""
 
-_NOUN = r"""(?: (?<![\w/])(?:answer|antwort|r(?:é|e\u0301?)ponse|respuesta|risposta|resposta|option|choice
-    |opci(?:ó|o\u0301?)n|opzione|op[çc]\u0327?[ãa]\u0303?o|alternativa)(?![^\W\d_]) | 答案|答え|正解|回答|解答 )"""
+_NOUN = r"""(?: (?<![\w/])(?:answer|ans|correct|letter|option|choice|antwort|l(?:ö|o\u0308)sung|richtig
+    |r(?:é|e\u0301?)ponse|respuesta|risposta|resposta|opci(?:ó|o\u0301?)n|opzione|op[çc]\u0327?[ãa]\u0303?o|alternativa)(?![^\W\d_])
+    | 答案|答え|正解|回答|解答 )"""
 _VERB = r"""(?: (?<![^\W_])(?:is|are|be|ist|lautet|est|es|(?:è|é|e[\u0300\u0301]))(?![\w'\u0301]) | [是为為は选] )"""
 _ANNOUNCED = re.compile(
-    rf"""{_NOUN} [^\n.:=>]{{0,40}}? (?:(?P<verb>{_VERB}) | [:=>] | [ ]-[ ])
+    rf"""{_NOUN} [^\n.:=>→]{{0,40}}? (?:(?P<verb>{_VERB}) | [:=>→] | [ ]-[ ])
        | ^[#*\s]{{0,8}}(?:(?:the|final|correct)[ ]){{0,2}}answer[*_ ]{{0,4}}$
-       | \b(?:final|correct)[ ]answer[ ](?=\(?[A-Z]\)|-?\d)
-       | \b(?:I|we)[ ](?:would[ ])?(?:choose|pick|select)\b | (?<!\w)[应應故]?[选選][择擇]?:?""",
+       | \b(?:final|correct)[ ]answer[ ](?=\(?[A-Z]\)|-?\d)""",
     re.VERBOSE | re.IGNORECASE | re.MULTILINE,
+)
+_CHOSEN = re.compile(
+    r"""\b(?:I|we)(?:'d|[ ]would|[ ]will)?[ ](?:choose|pick|select|go[ ]with)\b
+      | \bit(?:'s|[ ]is)\b | \bc'est\b | [选選](?:[择擇択]肢?|项|項)?[是为為:]*""",
+    re.VERBOSE | re.IGNORECASE,
 )
 _BOLD = re.compile(r"\*\*([^*\n]{1,200})\*\*")
 _MOST_BOLD = 20
@@ -48,7 +55,8 @@ class AnswerMark(NamedTuple):
     """A piece of a response that gives the answer.
 
     Attributes:
-        rule: What marks it: ``boxed``, ``####``, ``is`` or ``:`` (an announcement with or without a verb), ``bold``.
+        rule: What marks it: ``boxed``, ``####``, ``is`` or ``:`` (an announcement with or without a verb), ``chosen``
+            ("I choose"; only before letters), ``bold``.
         start: Its first character.
         end: The end of it.
     """
@@ -73,6 +81,8 @@ def pieces(text: str) -> Iterator[AnswerMark]:
     if announced:
         start = announced[-1].end()
         yield AnswerMark("is" if announced[-1]["verb"] else ":", start, _line(text, start))
+    if chosen := list(_CHOSEN.finditer(text)):
+        yield AnswerMark("chosen", chosen[-1].end(), _line(text, chosen[-1].end()))
     for bold in reversed(list(_BOLD.finditer(text))[-_MOST_BOLD:]):
         yield AnswerMark("bold", *bold.span(1))
 

@@ -17,11 +17,13 @@ import string
 from advisor.tasks.metrics._reading import FOLDED, LETTER_END, Place, pieces
 from advisor.tasks.metrics.exact_match import normal
 
-_AROUND = string.whitespace + "().:,-'[]"
-_MARKUP = re.compile(r"\\(?:text(?:bf|it)?|math(?:bf|rm)|mbox|f?boxed|fbox|left|right)(?![a-z])|\\[()]|[$*_`{}<>\"]")
-_FILLER = """(?i:(?:therefore|thus|so|clearly|definitely|likely|most|probably|simply|option|choice|letter|answer|daher
-    |also|die|der|la|le|el|il|a|o|donc|lettre|letra|lettera|opción|opzione|opção|alternativa|réponse|respuesta|risposta
-    |resposta|antwort|buchstabe)[ ]+){0,3}"""
+_AROUND = string.whitespace + "().:,-'[]*$_`{}\""
+_MARKUP = re.compile(
+    r"\\(?:text(?:bf|it)?|math(?:bf|rm)|mbox|f?boxed|fbox|left|right)(?![a-z])|\\[()]|</?[a-z]{1,9}>|[$*_`{}<>\"]"
+)
+_FILLER = """(?i:(?:(?:therefore|thus|hence|so),?|clearly|definitely|likely|most|probably|simply|option|choice|letter
+    |answer|daher|also|die|der|la|le|el|il|a|o|donc|lettre|letra|lettera|opción|opzione|opção|alternativa|réponse
+    |respuesta|risposta|resposta|antwort|buchstabe)[ ]+){0,3}"""
 _LETTER = rf"[\s:]*{_FILLER}(?:\([ ]?([A-Za-z])[ ]?\)|\[([A-Za-z])\]|([A-Za-z])(?={LETTER_END})"
 _LED = re.compile(rf"{_LETTER})", re.VERBOSE)
 _ANNOUNCED = re.compile(rf"{_LETTER}|([B-HJ-Z])(?![A-Za-z\d_'-]))", re.VERBOSE)
@@ -29,7 +31,12 @@ _SEVERAL = re.compile(
     r"[\s)\]*]*(?:[,/&]|(?:or|and|oder|und|ou|et|[oye])\b|[或和])\s*\(?[A-HJ-Z](?![\w'])", re.IGNORECASE
 )
 _LISTED = re.compile(r"\s*\(?A\s*[).:][^\n]*\n\s*\(?B\s*[).:]")
-_ANYWHERE = re.compile(r"\(([A-Z])\)(?![ ]is[ ](?:not|wrong|in))|\b(?i:option|choice)[ ]([A-Z])\b")
+_ANYWHERE = re.compile(r"(?<!not )\(([A-Z])\)(?![ ]is[ ](?:not|wrong|in))|\b(?i:option|choice)[ ]([A-Z])\b")
+
+# A prompt names its options only in its text. These are one for each letter, with a text that no response has
+# (characters for private use).
+LETTERS_ALONE = tuple(chr(0xE000 + number) for number in range(26))
+"""The options of a question whose options are not known, so that only letters are read."""
 
 
 class ChoiceMetric:
@@ -60,12 +67,12 @@ class ChoiceMetric:
         # "C", and others differ only in case ("Rr" and "RR").
         whole = _letters(choices)[choices.index(text)] if text in choices else _named(text, choices)
         if whole is not None:
-            return whole, (0, len(text))
+            return whole, _inner(text, 0, len(text))
         folded = text.translate(FOLDED)
         plain = _MARKUP.sub(lambda found: " " * len(found[0]), folded)
         for piece in pieces(folded):
             if (named := _named(plain[piece.start : piece.end], choices)) is not None:
-                return named, (piece.start, piece.end)
+                return named, _inner(plain, piece.start, piece.end)
             stated = (_LED if piece.rule == "bold" else _ANNOUNCED).match(plain, piece.start, piece.end + 1)
             if stated and _SEVERAL.match(plain, stated.end()):
                 return None, None
@@ -84,10 +91,17 @@ def _unmarked(plain: str, choices: tuple[str, ...]) -> tuple[str | None, Place |
     if led and _letter(led) in _letters(choices):
         return _letter(led), led.span(led.lastindex or 0)
     if last and (named := _named(plain[last:], choices)) is not None:
-        return named, (last, len(plain.rstrip()))
+        return named, _inner(plain, last, len(plain))
     if len({_letter(found) for found in anywhere}) == 1 and _letter(anywhere[0]) in _letters(choices):
         return _letter(anywhere[0]), anywhere[0].span()
     return _mentioned(plain, choices)
+
+
+def _inner(text: str, start: int, end: int) -> Place:
+    """The place of a part of a text without what stands around its words."""
+    inner = text[start:end].strip(_AROUND)
+    start = text.find(inner, start)
+    return start, start + len(inner)
 
 
 def _letter(found: re.Match[str]) -> str:

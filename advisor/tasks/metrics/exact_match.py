@@ -56,7 +56,7 @@ class ExactMatch:
 
 def normal(text: str) -> str:
     """The normal form of a text; empty only if the text is white space."""
-    text = unicodedata.normalize("NFC", text.translate(_OTHERS).lower())
+    text = unicodedata.normalize("NFC", text.translate(_OTHERS).casefold())
     if not any(map(str.isalnum, text)):
         return " ".join(text.split())  # brackets and operators can be an answer
     text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
@@ -65,15 +65,18 @@ def normal(text: str) -> str:
     # The brackets of lists, pairs and intervals stay, and so do their commas.
     is_list = "," in text and re.search(r"[(\[{]", text) is not None
     text = re.sub(r"\s*[,;]\s*", ",", text) if is_list else re.sub(r"[,;]", " ", text)
-    words = [_bare(word, "" if is_list else "()[]{}") for word in text.split()]
+    brackets = "" if is_list else "()[]{}"
+    # The marks of feet and of derivatives are no quotation marks.
+    quotes = "\"'`" if re.search(r"(?<!\w)[\"'`]", text) else ""
+    words = [_bare(word, brackets, quotes) for word in text.split()]
     text = _ARTICLE.sub(" ", " ".join(word for word in words if word))
     return _OPERATOR.sub(r"\1", " ".join(text.split()))
 
 
-def _bare(word: str, brackets: str) -> str:
-    word = word.lstrip("\"'`\u00bf\u00a1" + brackets)
+def _bare(word: str, brackets: str, quotes: str) -> str:
+    word = word.lstrip(quotes + "\u00bf\u00a1" + brackets)
     is_call = any(bracket in word for bracket in "([{")  # f(x)
-    word = word.rstrip("\"'`.:?\u2026" + ("" if is_call else brackets))
+    word = word.rstrip(quotes + ".:?\u2026" + ("" if is_call else brackets))
     # 5! is another number than 5.
     return word if word[-2:-1].isdigit() else word.rstrip("!")
 

@@ -40,7 +40,7 @@ _NUMBER = re.compile(
               | [eE](?P<e>[-+]?\d+)(?!\w)
               | (?: [ ]?(?:\\times|\\cdot|[*×·x])[ ]?(?P<ten>10)(?=[ ]?\^|\*\*|[⁻⁺⁰¹²³⁴-⁹]) )?
                 (?: (?:[ ]?\^[ ]?|\*\*(?=[-\d]))[{(]?(?P<to>[-+]?\d{1,9})[)}]? | (?P<high>[⁻⁺]?[⁰¹²³⁴-⁹]{1,9}) )
-              | (?P<symbol>\^[{(]?-?[A-Za-z](?![A-Za-z]) | [ ]?(?:\\pi|π|\\sqrt|√)) )?
+              | (?P<symbol>(?:[.,]\d+)+ | \^[{(]?-?[A-Za-z](?![A-Za-z]) | [ ]?(?:\\pi|π|\\sqrt|√)) )?
           | (?P<half_alone>[¼-¾⅐-⅞]) )""",
     re.VERBOSE,
 )
@@ -50,12 +50,15 @@ _SPACED_MINUS = re.compile(
 )
 # "73 (rounded to 2 decimals)", "73 [1]": what stands in brackets behind a number is not the answer.
 _ASIDE = re.compile(r"(?<=[\d%°²³])(?:[^\d()\[\]=.!?\n\\]{0,30}[ ])?[(\[](?![ ]*=)[^()\[\]\n]{0,200}[)\]]")
+_LABEL = re.compile(
+    r"\b(?:steps?|line|page|equation|eq\.|question|part|schritt|[ée]tape|paso|pass[io]|第) ?$", re.IGNORECASE
+)
 _PRECISION = re.compile(
     r"[ -]?(?:decimal|significant|d\.?p\b|s\.?f\b|nachkomma|dezimal|d[ée]cimal|位小数|位有效)", re.IGNORECASE
 )
 _UNIT = r"(?:[ ]*[^\W\d_]+\.?){0,2}[ ,)}$%°*]*"
 _OPERATION = re.compile(
-    rf"{_UNIT}(?:[-+×÷/~·]|(?<!\*)\*(?!\*)|\\times|\\cdot|\\div|\bx\b)[ ($€£{{\\]*|:", re.IGNORECASE
+    rf"{_UNIT}(?:[-+±×÷/~·]|(?<!\*)\*(?!\*)|\\times|\\cdot|\\div|\bx\b)[ ($€£{{\\]*|:", re.IGNORECASE
 )
 _OR = re.compile(rf"{_UNIT}(?:\b(?:or|oder|ou|to|bis|à)\b|或者?|または|还是|至|到)[ ($€£{{*\\]*| [oa] ", re.IGNORECASE)
 _BETWEEN = re.compile(r"(?:\b(?:between|zwischen|entre|tra|fra)|介于|在)[ ]*[$€£]?$", re.IGNORECASE)
@@ -134,11 +137,6 @@ class Number:
             return None, None
         return value.replace(".", self._mark), (token.start, token.end)
 
-    def last(self, text: str) -> str | None:
-        """The last number of a text, whatever stands around it, as the text has it."""
-        tokens = _tokens(self._fold(text))
-        return text[tokens[-1].start : tokens[-1].end] if tokens else None
-
 
 def _answer(text: str, tokens: Sequence[Token]) -> Token | None:
     """The number that a folded text gives as its answer."""
@@ -150,7 +148,10 @@ def _answer(text: str, tokens: Sequence[Token]) -> Token | None:
         # "The answer is unknown": a number from the way to it is not the answer.
         if not own and piece.rule in ("is", ":") and not any(token.start >= piece.start for token in tokens):
             return None
-        if own and _is_given(text, piece, own):
+        if own and piece.rule != "chosen" and _is_given(text, piece, own):
+            earlier = [token for token in tokens if token.start < own[0].start][-1:]
+            if piece.rule == "bold" and _is_joined(text, [*earlier, own[0]]):
+                return None
             if _is_joined(text, own[:2]):
                 own = _behind_equals(text, own, piece.end)
             is_list = len(own) > 1 and _LIST.fullmatch(text, own[0].end, own[1].start)
@@ -186,12 +187,13 @@ def _is_joined(text: str, two: Sequence[Token]) -> bool:
 
 
 def _tokens(text: str) -> list[Token]:
-    """The numbers of a folded text, without those in brackets behind a number and those of a precision."""
+    """The numbers of a folded text, without those in brackets behind one, of steps and of precisions."""
     text = _ASIDE.sub(lambda found: " " * len(found[0]), text)
     return [
         Token(*found.span(), found, text[max(0, found.start() - _LONGEST_SIGN) : found.start()])
         for found in _NUMBER.finditer(text)
         if not _PRECISION.match(text, found.end())
+        and not _LABEL.search(text[max(0, found.start() - 12) : found.start()])
     ]
 
 
