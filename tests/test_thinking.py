@@ -481,7 +481,17 @@ def test_more_tokens_change_the_order_where_the_better_model_was_cut_off() -> No
     found = advised(graded("cut", "++++++----", "......cccc"), graded("whole", "+++++++---"))
     assert found is not None
     assert found.changes == ("order", "set")
-    assert found.text.startswith("4 of 10 responses of cut to the dev questions were cut off")
+    assert found.text.startswith(
+        "4 of 10 responses of cut to the dev questions were cut off at a token limit and count as"
+    )
+
+
+def test_cut_off_responses_that_have_points_are_not_said_to_be_wrong() -> None:
+    cut, whole = graded("cut", "++++++----", "......cccc"), graded("whole", "+++++++---")
+    partly = [replace(answer, score=answer.score or 0.2) for answer in cut.answers]
+    found = advised(replace(cut, answers=tuple(partly)), replace(whole, answers=(*whole.answers[:9], partly[0])))
+    assert found is not None
+    assert "were cut off at a token limit. If they" in found.text
 
 
 def test_more_tokens_change_no_recommendation_that_a_limit_decides() -> None:

@@ -430,8 +430,10 @@ def _text(cut: Sequence[Profile], changes: Sequence[Change], enough: int | None)
     if len(cut) > _NAMED:
         named.append(f"some of {len(cut) - _NAMED} others")
     who = f"{join(named)} to the dev questions" if named else "Some responses to the held-out questions"
+    # A metric such as chrF gives points to a part of a text.
+    are_wrong = all(each.score == 0 for own in cut for each in own.answers if each.finish_reason == "length")
     tokens = "" if enough is None else f" About {enough:,} tokens would be enough for {ENOUGH:.0%} of the responses."
     return (
-        f"{who} were cut off at a token limit and count as wrong. If they were right as often as the others, "
-        f"{join([_WORDS[change] for change in changes])} would change.{tokens}"
+        f"{who} were cut off at a token limit{' and count as wrong' if are_wrong else ''}. If they were right as often "
+        f"as the others, {join([_WORDS[change] for change in changes])} would change.{tokens}"
     )

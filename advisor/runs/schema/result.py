@@ -367,7 +367,7 @@ class GroupCeiling(CeilingFigures):
 
 
 class CutOffFigures(Schema):
-    """What would change if the models had more tokens: cut-off responses count as wrong."""
+    """What would change if the models had more tokens."""
 
     changes: tuple[Literal["order", "set", "recommendation"], ...] = ()
     """what would change if they were right as often as the others: the `order` of the candidates, the `set` of the
