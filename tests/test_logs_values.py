@@ -108,6 +108,14 @@ def test_json_is_a_response_and_a_reference_of_a_metric_for_json(tmp_path: Path)
     assert right(joined(table(tmp_path / "log.csv", items), metric="json")) == RIGHT
 
 
+def test_json_that_models_wrote_is_text_for_other_metrics_and_python_is_refused(tmp_path: Path) -> None:
+    said = rows(lambda n: json.dumps({"sum": n, "unit": "m"}), reference=json.dumps({"sum": 5, "unit": "m"}))
+    assert right(joined(table(tmp_path / "log.csv", said), metric="exact_match")) == RIGHT
+    for said in (lambda n: repr({"sum": n, "unit": "m"}), lambda n: json.dumps([n, "m", "s"])):
+        with pytest.raises(InputError, match=r"log\.csv:2: the response in the column response is an? (object|list)"):
+            joined(table(tmp_path / "log.csv", rows(said)))
+
+
 @pytest.mark.parametrize("reference", [["five", "5"], "5|five", "five || 5", {"value": "5", "aliases": ["five"]}])
 def test_of_several_accepted_texts_a_metric_uses_those_that_it_can(reference: object, tmp_path: Path) -> None:
     path = lines(tmp_path / "log.jsonl", rows(reference=lambda _: reference))

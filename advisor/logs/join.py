@@ -216,7 +216,8 @@ def join_logs(
     kept = _kept(reading, models, notes)
     common = _common(reading, kept, notes)
     if scoring is not None:
-        common = _with_references(reading, common, scoring, notes)
+        # Without scores the metric only reads the answers, for people to label.
+        common = _with_references(reading, common, scoring, notes) if options.needs_score else common
         _score_again(reading, kept, common, scoring, notes)
     if options.needs_score:
         common = _scored(reading, kept, common, notes)

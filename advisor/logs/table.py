@@ -75,8 +75,10 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 OF_ALL_LOGS = ("models", "cluster", "evaluation")
 """What else ``--column`` names: the columns of the models of a wide table, and what logs of any format have."""
 _THOUGHTS = ("thinking", "thinking_length", "thinking_tokens")
-_MOST_KINDS = 12
-"""Different values of the models' columns that may be scores, such as A and B, or the grades of a scale."""
+_MOST_WORDS = 3
+"""Different values of the models' columns that may be scores in words, such as "good" and "bad"."""
+_MOST_GRADES = 12
+"""The same for the grades of a scale."""
 _COSTS = ("prompt_tokens", "seconds", "dollars")
 _PER_MODEL = ("model", "response", "extracted", "score", "length", "tokens", *_COSTS, *_THOUGHTS, "finish")
 
@@ -209,6 +211,8 @@ class _ValueReader(NamedTuple):
         try:
             return read_response(value)
         except UnknownFormError as error:
+            if _is_json_object(row[0][column]):
+                return SavedResponse(text_of(row[0][column]))
             raise InputError(
                 f"{row[1]}: the response in the column {visible(column)} is {error}; write its text there, or name "
                 "another column with --column response=NAME"
@@ -224,6 +228,8 @@ class _ValueReader(NamedTuple):
         try:
             return accepted_texts(value)
         except UnknownFormError as error:
+            if _is_json_object(row[0][column]):
+                return text_of(row[0][column])
             raise InputError(
                 f"{row[1]}: the reference in the column {visible(column)} is {error}; write the accepted texts there "
                 "as a list, or name another column with --column reference=NAME"
@@ -232,6 +238,14 @@ class _ValueReader(NamedTuple):
     def _value(self, row: Row, column: str) -> Any:
         value = row[0][column]
         return unspelled(value) if column in self.spelled and isinstance(value, str) else value
+
+
+def _is_json_object(value: object) -> bool:
+    """Whether a value is an object in JSON as text: models write that, and pandas writes Python."""
+    try:
+        return isinstance(value, str) and isinstance(json.loads(value), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _spelled_columns(path: Path, names: Sequence[str], options: LogOptions) -> frozenset[str]:
@@ -328,7 +342,9 @@ def _wide(
     read = sum(options.scores.is_score(value) for value in values)
     # Without a reference, responses could not be scored: if the values are few, or many are scores, the others cannot
     # be read.
-    is_few = "reference" not in columns and len({str(value)[:100] for value in values}) <= _MOST_KINDS
+    kinds = {str(value)[:100] for value in values}
+    most = _MOST_GRADES if all(_number(kind) is not None for kind in kinds) else _MOST_WORDS
+    is_few = "reference" not in columns and len(kinds) <= most
     is_many = "reference" not in columns and 5 * read > len(values)
     are_scores = options.needs_score and not options.is_rescored and (read == len(values) or is_few or is_many)
     if options.needs_score and not are_scores and "reference" not in columns:

@@ -37,12 +37,14 @@ class UnknownFormError(InputError):
 
 
 def text_of(value: object) -> str | None:
-    """A text, or a finite number as text; None for other types and for absent values."""
+    """A text, or a finite number as text (7 for 7.0); None for other types and for absent values."""
     if isinstance(value, str):
         # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas and spreadsheets write 7.0 for 7
     if isinstance(value, int):
         # Python refuses to write integers with thousands of digits.
         return str(value) if abs(value) < 10**100 else None
@@ -57,9 +59,7 @@ def texts_of(value: object) -> tuple[str, ...] | None:
 
 
 def id_text(value: object) -> str | None:
-    """The id of a question as text; 7.0 is 7, as pandas and spreadsheets write it. None if it is absent or blank."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    """The id of a question as text; None if it is absent or blank."""
     return (text_of(value) or "").strip() or None
 
 
@@ -73,11 +73,8 @@ def form_of(value: object) -> str:
         kinds = {"object" if isinstance(each, dict) else "list" if isinstance(each, list) else "text" for each in value}
         first = f", the first {form_of(value[0])}" if kinds == {"object"} else ""
         return f"a list of {counted(len(value), kinds.pop() if len(kinds) == 1 else 'value')}{first}"
-    return (
-        "a number that is too large"
-        if isinstance(value, (int, float))
-        else f"a value of the type {type(value).__name__}"
-    )
+    is_number = isinstance(value, (int, float))
+    return "a number that is too large" if is_number else f"a value of the type {type(value).__name__}"
 
 
 def line_of(value: object) -> str | None:
