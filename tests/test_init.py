@@ -111,7 +111,7 @@ def test_data_that_is_no_task_is_refused(place: Place, data: str, message: str) 
         # The right option by its index from 0, its index from 1, its text, its letter in brackets.
         (
             [["q x", "option_a", "option_b", "label"], ["a b?", "x", "y", 0], ["c d?", "x", "y", 1]],
-            {"reference": "{{'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[label | int]}}", "scoring": "letters"},
+            {"reference": "{{'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[label | int(99)]}}", "scoring": "letters"},
         ),
         (
             [["question", "Choice 1", "Choice 2", "answer"], ["a?", "x", "y", 1], ["b?", "x", "y", 2]],
@@ -119,7 +119,7 @@ def test_data_that_is_no_task_is_refused(place: Place, data: str, message: str) 
         ),
         (
             [["question", "Options", "answer"], ["a?", "x; y", "x"], ["b?", "x; z", "z"]],
-            {"choices": "{{Options.split('; ')}}", "scoring": "normalised"},
+            {"choices": "{{Options}}", "scoring": "normalised"},
         ),
         (
             [["question", "A", "B", "answer"], ["a?", "x", "y", "(A)"], ["b?", "x", "y", "(B)"]],
@@ -142,7 +142,7 @@ def test_data_that_is_no_task_is_refused(place: Place, data: str, message: str) 
         ),
         (
             [["Frage hier", "Lösung"], ["Was ist das?", "ja"], ["Wer ist das?", "nein"]],
-            {"prompt": "Question: {{Frage_hier}}\nAnswer:", "reference": "{{Lösung}}"},
+            {"prompt": "Frage: {{Frage_hier}}\nAntwort:", "reference": "{{Lösung}}"},
         ),
         (
             [["question", "answer", "split"], *([f"{n}?", n, "train" if n < 4 else "test"] for n in range(8))],
@@ -169,7 +169,7 @@ def test_what_columns_mean_is_guessed(place: Place, rows: list[list[Any]], expec
         (
             {"question": "a?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": "2"},
             {
-                "choices": "{{choices.text}}",
+                "choices": "{{choices}}",
                 "reference": "{{'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[choices.label.index(answerKey)]}}",
             },
         ),
@@ -394,6 +394,28 @@ def test_bad_input_gets_one_line_and_no_file(place: Place, arguments: list[str],
     place.write("empty.csv", "question,answer\n")
     place.write("twins.csv", "id,question,answer\n1,a?,x\n1,b?,y\n")
     assert message in place.refused("init", *arguments, "--yes")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("models.txt", ["# mine", "", "openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_KEY", "org/large"]),
+        ("pool.txt", ["./models/alpha", "./models/beta  name=b  # a note"]),
+        ("pool.txt", ["org/small@c170c708  dtype=bfloat16"]),
+        ("pool.txt", ["models/llama.gguf dtype=auto", "llama.gguf"]),
+        ("demo", []),
+    ],
+)
+def test_a_pool_in_place_of_data_is_told_the_way(place: Place, name: str, lines: list[str]) -> None:
+    if lines:
+        place.pool(*lines, name=name)
+    line = place.refused("init", name, "--yes")
+    assert f"{name} is a pool, with a model on each line; give data with questions here" in line
+
+
+def test_a_text_file_of_questions_is_no_pool(place: Place) -> None:
+    place.write("questions.txt", "What is a/b?\nWhat is c?\n")
+    assert written(place, "questions.txt")["metric"] == "judge"
 
 
 def test_data_in_place_of_a_task_file_is_told_the_way(place: Place) -> None:

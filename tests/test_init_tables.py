@@ -133,8 +133,8 @@ TABLES = [
         "letters with the options in the question",
         "q.csv",
         answers("question;answer", list("ABCD") * 3, question="Which {}? A) one B) two C) three D) four"),
-        {"metric": "exact_match"},
-        ["the references are 4 letters"],
+        {"metric": "choice", "prompt": "{{question}}\nAnswer:", "choices": "{{question | options}}"},
+        ["question has the options and their letters"],
     ),
     Table(
         "quotation marks",
@@ -161,13 +161,13 @@ TABLES = [
         "lists of accepted answers in JSON",
         "q.csv",
         answers("question;answers", [f'"[""{city}"", ""{city}, x""]"' for city in CITIES], question="Where is {}?"),
-        {"metric": "exact_match", "reference": """{{answers[2:-2].split('", "')}}"""},
+        {"metric": "exact_match", "reference": "{{answers}}"},
     ),
     Table(
         "lists of accepted answers in Python",
         "q.csv",
         answers("question;answers", [f"['{city}', 'the {city}']" for city in CITIES], question="Where is {}?"),
-        {"reference": """{{answers[2:-2].split("', '")}}"""},
+        {"metric": "exact_match", "reference": "{{answers}}"},
     ),
     Table(
         "several answers in a cell",
@@ -200,7 +200,7 @@ TABLES = [
         "a byte order mark, the line sep=, quotes and line breaks",
         "q.csv",
         "\ufeffsep=;\r\n" + answers('"Frage";"Antwort"', ['"A\nB"', '"C ""D"""', "E, F"]).replace("r?", "r, bitte?"),
-        {"prompt": "Question: {{Frage}}\nAnswer:", "reference": "{{Antwort}}"},
+        {"prompt": "Frage: {{Frage}}\nAntwort:", "reference": "{{Antwort}}"},
     ),
     Table("bars", "q.csv", answers("question|answer", CITIES, "|"), {"reference": "{{answer}}"}),
     Table(

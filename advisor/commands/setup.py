@@ -14,6 +14,7 @@ import typer
 
 from advisor.commands.command_line import print_json
 from advisor.options.setup import DoctorOptions, InitOptions
+from ensemble.common.text import counted
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ def init(options: InitOptions) -> None:
     from advisor.draft.data import look_at
     from advisor.draft.guesses import Given, guess
     from advisor.draft.task_text import check_free, text_of_task, try_out, write_task
+    from advisor.pool.pool_file import check_no_pool
     from advisor.tables.rows import stem_of
 
+    check_no_pool(options.data[0])
     stem = stem_of(Path(options.data[0].rstrip("/")))
     chosen = options.name or re.sub(r"[^\w-]+", "-", stem).strip("-") or "questions"
     if not re.fullmatch(r"[\w.-]+", chosen):
@@ -156,6 +159,26 @@ def _show(text: str, trial: Trial) -> None:
             f"not count. The first is {_plain(example.id)}: {_plain(_shortened(response.strip(), 200))!r} scores "
             f"{score.value:.2f}. Change metric, reference or extract."
         )
+    if trial.alike:
+        print(f"Warning: {_plain(_alike_line(trial))}")
+
+
+def _alike_line(trial: Trial) -> str:
+    """Which different references, or options, count as one answer, and what tells them apart."""
+    from advisor.tasks.metrics import get_metric
+
+    stricter = get_metric("exact_match")
+    if trial.dev.metric == "choice":
+        way = "change these options"
+    elif any(stricter.score(other, (one,), ())[0] for one, other in trial.alike):
+        way = f"{trial.dev.metric} does not tell such references apart; change these, or take --metric judge"
+    else:
+        way = "--metric exact_match tells them apart"
+    pairs = ", ".join(f"{_shortened(one, 80)!r} and {_shortened(other, 80)!r}" for one, other in trial.alike[:3])
+    count = len(trial.alike)
+    return (
+        f"{counted(count, 'pair')} of different answers count as one, so a wrong response can be right: {pairs}; {way}."
+    )
 
 
 def _shown_reference(example: Example) -> str:

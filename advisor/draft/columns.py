@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
+from advisor.tables.values import accepted_texts
 from advisor.tasks.data_files import Record, field_name, is_field
+from advisor.tasks.questions import choices_of
+from advisor.tasks.templates import Template, boxed
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
@@ -31,6 +35,8 @@ class Columns:
             for values in self.values.values():
                 values.extend([None] * (number + 1 - len(values)))
         self.count = len(records)
+        self.objects = {name for record in records for name, value in record.values.items() if isinstance(value, dict)}
+        self._records = records
 
     def named(self, given: str) -> str:
         """The column that a user named, by its name in the data or in templates.
@@ -43,10 +49,42 @@ class Columns:
                 return name
         raise InputError(f"there is no column '{given}'; choose among {self.listed()}")
 
-    def add(self, expression: str, values: Sequence[object]) -> str:
-        """Add what an expression of a template gives for each record; the expression."""
-        self.values[expression] = list(values)
+    def add(self, expression: str, read: Callable[[Template, Record], object] = Template.value) -> str | None:
+        """Add what an expression of a template gives for each record, and None where it fails, as a column.
+
+        Args:
+            expression: The expression.
+            read: What is read of its template.
+
+        Returns:
+            The expression; None if it is of no use for most records.
+        """
+        values = self._each(expression, read)
+        if sum(bool(texts_of(value)) for value in values) <= self.count / 2:
+            return None
+        self.values[expression] = values
         return expression
+
+    def add_options(self, expression: str) -> str | None:
+        """As for ``add``, with the options that the expression gives in a task file."""
+        return self.add(expression, lambda template, record: choices_of((template,), record))
+
+    def accepted(self, expression: str) -> list[list[str]]:
+        """For each record the accepted texts that an expression gives in a task file; none where it fails."""
+        return [
+            texts_of(value)
+            for value in self._each(expression, lambda template, record: template.texts(record, accepted_texts))
+        ]
+
+    def _each(self, expression: str, read: Callable[[Template, Record], object]) -> list[object]:
+        template = Template(f"{{{{{expression}}}}}", file="", key="")
+        values: list[object] = []
+        for record in self._records:
+            try:
+                values.append(read(template, record))
+            except InputError:
+                values.append(None)
+        return values
 
     def listed(self) -> str:
         """All names, for messages."""
@@ -56,6 +94,11 @@ class Columns:
         """The first column that has one of some usual names; case, spaces and hyphens do not count."""
         known = {_usual(name): name for name in reversed(self.values) if name not in set(taken)}
         return next((known[name] for name in names if name in known and self.filled(known[name])), None)
+
+    def named_like(self, names: Iterable[str]) -> list[str]:
+        """The columns that have some usual names, also those of objects, in the order of the names."""
+        known = {_usual(name): name for name in (*reversed(self.values), *self.objects)}
+        return [known[name] for name in names if name in known]
 
     def texts(self, name: str) -> list[list[str]]:
         """For each record the texts of a column: one, several of a list, or none of an empty cell."""
@@ -176,12 +219,6 @@ _DATE = re.compile(
 )
 _QUOTES = '„“”«»‚‘’"'
 _QUOTED = re.compile(rf"[{_QUOTES}][^{_QUOTES}]+[{_QUOTES}]")
-# Lists that a program wrote into a cell, and what separates their texts.
-_LISTS = (
-    (re.compile(r'\["[^"\\]*"(?:, "[^"\\]*")*\]'), '", "'),
-    (re.compile(r'\["[^"\\]*"(?:,"[^"\\]*")*\]'), '","'),
-    (re.compile(r"\['[^'\\]*'(?:, '[^'\\]*')*\]"), "', '"),
-)
 _SEPARATORS = (" | ", "|", "; ", ";", " / ")
 
 Texts = Sequence[Sequence[str]]
@@ -191,22 +228,19 @@ Texts = Sequence[Sequence[str]]
 def answer_template(reference: str, texts: Texts) -> tuple[str, Texts, str]:
     """The template of the accepted texts, these texts, and why.
 
-    It is the whole reference, the end of a worked solution, the items of a list that is written as text, or a text
-    without its quotation marks.
+    It is the whole reference, the end of a worked solution, or a text without its quotation marks.
     """
     single = [items[0] for items in texts if len(items) == 1]
     if not texts or len(single) < len(texts):
         return f"{{{{{reference}}}}}", texts, ""
+    with suppress(ValueError):
+        ends = [[boxed(text)] for text in single]
+        return f"{{{{{reference} | boxed}}}}", ends, "; the answer is in the last \\boxed{}"
     for mark in _MARKS:
         ends = [[text.split(mark)[-1].strip().rstrip(".")] for text in single]
         if all(mark in text for text in single) and all(end[0] and len(end[0].split()) <= _SHORT_END for end in ends):
             template = f"{{{{{reference}.split('{mark}')[-1].strip().rstrip('.')}}}}"
             return template, ends, f"; the answer is what comes after the last '{mark}'"
-    for pattern, separator in _LISTS:
-        if all(pattern.fullmatch(text) for text in single):
-            lists = [text[2:-2].split(separator) for text in single]
-            why = "; its texts are lists of accepted answers"
-            return f"{{{{{reference}[2:-2].split({separator!r})}}}}", lists, why
     if all(_QUOTED.fullmatch(text) for text in single):
         bare = [[text.strip(_QUOTES)] for text in single]
         return f"{{{{{reference}.strip('{_QUOTES}')}}}}", bare, "; without the quotation marks"

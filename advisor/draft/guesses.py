@@ -6,12 +6,14 @@ before both.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from advisor.draft.columns import (
     Columns,
+    Texts,
     answer_template,
     decimal_mark,
     id_of,
@@ -21,8 +23,10 @@ from advisor.draft.columns import (
     texts_of,
     usual_mark,
 )
-from advisor.tasks.metrics import metric_names
+from advisor.draft.wording import prompt_words
+from advisor.tasks.metrics import get_metric, metric_names
 from advisor.tasks.task import JUDGE
+from advisor.tasks.templates import BOX
 from ensemble.errors import InputError
 
 _QUESTIONS = (
@@ -33,12 +37,16 @@ _REFERENCES = (
     *("reference", "target", "gold", "expected", "expected_answer", "ground_truth", "correct_answer", "correct_option"),
     *("correct", "answers", "answer", "answer_key", "label", "labels", "output", "response", "solution", "completion"),
     *("final_answer", "gold_answer", "ideal_answer", "model_answer", "reference_answer", "right_answer"),
+    *("best_answer", "answer_idx", "answer_index", "correct_idx", "correct_index", "correct_answer_id", "cop"),
     *("expected_output", "expected_result", "right_result", "correct_result", "result", "ideal", "truth"),
     *("antwort", "musterantwort", "lösung", "loesung", "musterlösung", "ergebnis", "richtige_antwort"),
     *("respuesta", "réponse", "reponse", "bonne_réponse", "réponse_attendue", "référence"),
 )
-_OPTIONS = ("options", "choices", "candidates", "endings", "alternatives", "mc_options")
-_SEPARATORS = (" | ", "|", "; ", ";", ", ", ",")
+_OPTIONS = (
+    *("options", "choices", "candidates", "endings", "alternatives", "mc_options", "question.choices", "mc1_targets"),
+    *("answer_options", "answer_choices", "antworten", "optionen", "opciones"),
+)
+_SEPARATORS = (", ", ",", " / ")
 _CONTEXTS = ("context", "passage", "article", "story", "document", "paragraph")
 _GROUPS = (
     *("group", "category", "subject", "topic", "domain", "subset", "level", "difficulty", "language"),
@@ -46,11 +54,22 @@ _GROUPS = (
 )
 _CLUSTERS = ("passage_id", "context_id", "document_id", "story_id", "article_id", "conversation_id", "cluster")
 _SOLUTIONS = ("code", "canonical_solution")
+_WRONG = re.compile(
+    r"(?i)(distractors?|distraktor(en)?|incorrect|wrong|false|falsche?)"
+    r"([ _-]?(answers?|options?|choices?|antwort(en)?))?[ _-]?\w?"
+)
 _NUMBERED = re.compile(
     r"(?i)(option|opt|choice|opt_|op|ans|answer|antwort|réponse|sol|solution|ending|alternative)?[ _]?([a-j]|\d)"
 )
 _NUMBERS = "all references are numbers"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_IN_BOX = r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})*)\}"
+_LATEX_NUMBER = re.compile(
+    r"[-+]? ?(\\?[$£€])?(\d[\d,.!{}\\]*(/\d+)?|\.\d+|\\[dt]?frac ?(\{-?\d+\}\{\d+\}|\d\d))"
+    r"( ?\\?%|\^\{?\\circ\}?|\\text\{[^{}]*\})?"
+)
+_FEW = 8
+"""Questions whose right options are in one place by chance."""
 
 
 @dataclass(slots=True)
@@ -112,6 +131,7 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
         raise InputError(f"--metric {given.metric}: choose among {', '.join(metric_names())}")
     if given.decimal not in (None, ".", ","):
         raise InputError(f"--decimal {given.decimal}: give . or ,")
+    given = _with_messages(columns, given)
     for option, column in (("question", given.question), ("reference", given.reference)):
         if column is not None and not columns.filled(columns.named(column)):
             raise InputError(f"{column} is empty in all records; give --{option} with another column")
@@ -129,7 +149,8 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
         _judged(found, columns, given, reason)
     else:
         found.reference, why = _reference(columns, given, taken={found.question, *options})
-        right = _choice_reference(columns, found.reference, options)
+        found.options = options
+        right = _choice_reference(columns, found.reference, found)
         is_choice = right is not None and given.metric in (None, "choice")
         if options and not is_choice and (given.choices or given.metric == "choice"):
             raise InputError(
@@ -137,9 +158,9 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
                 "give --reference with the right column, or --choices none"
             )
         if is_choice and right is not None:
-            found.options = options
             _choice(found, columns, right, why, why_options)
         else:
+            found.options = ()
             if options:
                 found.why["prompt"] += f"; {', '.join(options)} are no options of {found.reference}"
             _text(found, columns, given, why)
@@ -147,9 +168,22 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
     return found
 
 
+def _with_messages(columns: Columns, given: Given) -> Given:
+    """What is given, where a column has messages: what they ask is the question, and their response the reference."""
+    question = given.question or columns.usual(_QUESTIONS)
+    reference = given.reference or columns.usual(_REFERENCES, (question or "",))
+    names = [name for name, values in columns.values.items() if str(values[0]).startswith("[{")]
+    if given.question is not None or (question and reference):
+        names = [name for name in names if name == given.question]
+    if (request := next(filter(None, (columns.add(f"{name} | request") for name in names)), None)) is None:
+        return given
+    response = None if reference or given.metric == JUDGE else columns.add(request.replace("request", "response"))
+    return replace(given, question=request, reference=response or given.reference)
+
+
 def _question(columns: Columns, given: Given, taken: set[str]) -> tuple[str, str]:
     if given.question is not None:
-        return columns.named(given.question), "the question is the column that was given"
+        return columns.named(given.question), "the question is the column that was given, or that has messages"
     taken = taken | ({columns.named(given.reference)} if given.reference else set())
     name = columns.usual(_QUESTIONS, taken)
     if name is not None:
@@ -171,8 +205,10 @@ def _can_be_question(columns: Columns, name: str) -> bool:
 
 def _reference(columns: Columns, given: Given, taken: set[str]) -> tuple[str, str]:
     if given.reference is not None:
-        return columns.named(given.reference), "the column that was given"
-    name = columns.usual(_REFERENCES, taken)
+        return columns.named(given.reference), "the column that was given, or that has messages"
+    # mc1_targets of TruthfulQA: {"choices": [...], "labels": [1, 0, ...]}
+    labels = next((f"{name}.labels" for name in taken if f"{name}.labels" in columns.values), None)
+    name = labels or columns.usual(_REFERENCES, taken)
     if name is not None:
         return name, "by its name"
     # A key of an object: answers.text of SQuAD, answer.aliases of TriviaQA.
@@ -230,20 +266,26 @@ def _judged(found: Guess, columns: Columns, given: Given, why: str) -> None:
 
 
 def _options(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
-    """The columns of the options, or one column with lists of them, and why."""
+    """The columns of the options, or one expression that gives all of them, and why."""
     if given.choices is not None:
-        chosen = tuple(columns.named(name) for name in given.choices)
+        chosen = tuple(name if name in columns.objects else columns.named(name) for name in given.choices)
         if len(chosen) == 1:
             chosen = (_as_list(columns, chosen[0]) or chosen[0],)
         return chosen, "the columns that were given"
     if given.metric not in (None, "choice"):
         return (), ""
-    for name in (*_OPTIONS, *(f"{root}.text" for root in _OPTIONS)):
-        found = columns.usual((name,))
-        parts = None if found is None else _as_list(columns, found)
+    structs = [name for name in columns.objects if f"{name}.labels" in columns.values]
+    for found in (*columns.named_like((*_OPTIONS, *(f"{root}.text" for root in _OPTIONS))), *structs):
+        parts = _as_list(columns, found)
         if parts is not None:
-            return (parts,), f"{found} has the lists of options, by its name"
-    # Columns such as A, B, C or option1, option2: their common beginning makes them a series.
+            return (parts,), f"{found} has the options, by its name"
+    if names := _series(columns):
+        return names, f"{', '.join(names)} are the options, by their names"
+    return _mixed(columns, given)
+
+
+def _series(columns: Columns) -> tuple[str, ...]:
+    """Columns such as A, B, C or option1, option2: their common beginning makes them a series."""
     series: dict[str, dict[str, str]] = {}
     for name in columns.values:
         match = _NUMBERED.fullmatch(name)
@@ -251,70 +293,130 @@ def _options(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
             series.setdefault((match[1] or "").lower(), {})[match[2].upper()] = name
     for members in series.values():
         for alphabet in (_LETTERS, "123456789", "0123456789"):
-            names = []
-            for mark in alphabet:
-                if mark not in members:
-                    break
-                names.append(members[mark])
+            marks = alphabet[: len(members)]
             # All of them: a gap means that the letters are something else.
-            if len(names) >= 2 and len(names) == len(members):
-                return tuple(names), f"{', '.join(names)} are the options, by their names"
+            if len(members) >= 2 and set(marks) == members.keys():
+                return tuple(members[mark] for mark in marks)
+    return ()
+
+
+def _mixed(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
+    """The options in columns of right and wrong answers, or in the text of the question."""
+    wrong = [name for name in columns.values if _WRONG.fullmatch(name)]
+    right = columns.named(given.reference) if given.reference else columns.usual(_REFERENCES, wrong)
+    if wrong and right is not None:
+        # Of several columns each has one answer, even if it looks like a list.
+        others = f"{wrong[0]} | options" if len(wrong) == 1 and columns.add_options(wrong[0]) else ", ".join(wrong)
+        if mixed := columns.add_options(f"{right} | shuffled({others})"):
+            return (
+                mixed,
+            ), f"{right} and {', '.join(wrong)} are the options, by their names, in an order without a rule"
+    question, _ = _question(columns, given, set())
+    if _shows(columns, question, right) and (listed := columns.add_options(f"{question} | options")):
+        return (listed,), f"{question} has the options and their letters"
     return (), ""
 
 
+def _labels(columns: Columns, reference: str) -> list[str]:
+    """The letters, or the few small numbers, that all references are; empty if they are something else."""
+    words = [texts[0].split() for texts in columns.accepted(reference) if texts]
+    # "(B)" and "Option B" name what "B" names.
+    labels = sorted({found[-1].strip("().:[]").upper() for found in words if len(found) <= 2})
+    is_number = set(labels) <= set("012345") and not {"0", "5"} <= set(labels) and len(words) >= 3 * len(labels)
+    is_label = is_number or set(labels) <= set(_LETTERS[:10])
+    return labels if is_label and all(len(found) <= 2 for found in words) else []
+
+
+def _shows(columns: Columns, question: str, reference: str | None) -> bool:
+    """Whether the questions have the letters or numbers of the reference as a list has them: "A)", "(B)", "1."."""
+    labels = [] if reference is None else _labels(columns, reference)
+    marks = [re.compile(rf"(?<!\w)[(\[]?{label}\s?[).:\]=-]", re.IGNORECASE) for label in labels[:2]]
+    texts = [" ".join(texts) for texts in columns.texts(question)]
+    return bool(marks) and sum(all(mark.search(text) for mark in marks) for text in texts) > 0.9 * len(texts)
+
+
+def _check_shown(columns: Columns, found: Guess, reference: str) -> None:
+    """Refuse references that are letters or small numbers where no prompt says what these mean."""
+    labels = _labels(columns, reference)
+    shown = [name for name in (found.question, _context(found, columns)) if name is not None]
+    # "What is 7 - 5?": a number that is calculated from others is an answer.
+    numbers = [len(re.findall(r"\d+", " ".join(texts))) for texts in columns.texts(found.question)]
+    is_sum = labels[:1] < ["A"] and sum(count > 1 for count in numbers) > columns.count / 2
+    if labels and not is_sum and not any(_shows(columns, name, reference) for name in shown):
+        raise InputError(
+            f"{reference} has only {', '.join(labels)}, and no column with the options was found, so no prompt would "
+            f"say what they mean; give --choices with the options (the columns are {columns.listed()}), or --choices "
+            "none if each question says it, or asks for a number"
+        )
+
+
 def _as_list(columns: Columns, name: str) -> str | None:
-    """The expression of a column's lists: the column, or its texts split at a separator; None if it has no lists."""
-    if columns.is_list(name):
-        return name
+    """The expression of a column's options: the column, or its texts split at a separator; None if it has none."""
+    if columns.add_options(name) or name not in columns.values:
+        return name if name in columns.values else None
     # A cell of a table has its list as one text, which templates can split.
     texts = [items[0] if items else "" for items in columns.texts(name)]
     for mark in _SEPARATORS:
-        lists = [text.split(mark) for text in texts]
-        if all(len(parts) > 1 and all(parts) for parts in lists):
-            return columns.add(f"{name}.split({mark!r})", lists)
+        if all(len(parts) > 1 and all(parts) for parts in (text.split(mark) for text in texts)):
+            return columns.add_options(f"{name}.split({mark!r})")
     return None
 
 
-def _choice_reference(columns: Columns, reference: str, options: Sequence[str]) -> tuple[str, str] | None:
-    """The template of the right option, and what to score; None if the values of the reference are no options."""
+def _choice_reference(columns: Columns, reference: str, found: Guess) -> tuple[str, str] | None:
+    """The template of the right option, and what to score; None if the values of the reference are no options.
+
+    Where the right option is always in one place, the options are shuffled.
+    """
+    options = found.options
     if not options:
         return None
-    records = range(columns.count)
-    lists = [_trimmed([columns.values[name][number] for name in options]) for number in records]
-    texts = columns.texts(reference)
+    cells = zip(*(columns.values[name] for name in options), strict=True)
     # A common conversion of ARC has records whose options are empty; tasks leave them out.
-    pairs = [(texts[n][0].strip(), lists[n]) for n in records if texts[n] and len(lists[n]) > 1 and all(lists[n])]
-    if not pairs:
+    lists = [texts_of(row[0] if len(row) == 1 else row) for row in cells]
+    used = [n for n, texts in enumerate(columns.texts(reference)) if texts and len(lists[n]) > 1]
+    if not used:
         return None
-    # ARC on the hub: {"text": [...], "label": ["A", ...] or ["1", ...]}
     labels = f"{options[0].removesuffix('.text')}.label"
-    if labels in columns.values:
-        return f"{{{{'{_LETTERS}'[{labels}.index({reference})]}}}}", "letters"
-    plain = f"{{{{{reference}}}}}"
-    forms: list[tuple[str, str, Callable[[str, list[str]], bool]]] = [
-        (plain, "normalised", lambda text, choices: text in [choice.strip() for choice in choices]),
-        (plain, "letters", lambda text, choices: text.strip("().").upper() in list(_LETTERS[: len(choices)])),
-        (f"{{{{'{_LETTERS}'[{reference} | int]}}}}", "letters", lambda text, choices: _is_index(text, 0, choices)),
+    forms = [
+        # ARC on the hub: {"text": [...], "label": ["A", ...] or ["1", ...]}
+        *([f"'{_LETTERS}'[{labels}.index({reference})]"] if labels in columns.values else []),
+        reference,
+        f"'{_LETTERS}'[{reference} | int(99)]",
         # Numbers from 1: a blank in front of A shifts the letters.
-        (f"{{{{' {_LETTERS}'[{reference} | int]}}}}", "letters", lambda text, choices: _is_index(text, 1, choices)),
+        f"' {_LETTERS}'[{reference} | int(99)]",
+        # A 1 among zeros.
+        f"'{_LETTERS}'[({reference} | options).index('1')]",
     ]
-    shares = [sum(fits(text, choices) for text, choices in pairs) / len(pairs) for _, _, fits in forms]
-    expression, scoring, _ = forms[shares.index(max(shares))]  # the first of equal ones
-    # Not all: a wrong record gets an error with its row, and one of a thousand must not change the metric.
-    return (expression, scoring) if max(shares) >= 0.9 else None
+    for form in forms:
+        named = columns.accepted(form)
+        places = [_place(named[n], lists[n]) for n in used]
+        # Not all: a wrong record gets an error with its row, and one of a thousand must not change the metric.
+        if sum(place is not None for place in places) >= 0.9 * len(used):
+            break
+    else:
+        return None
+    is_text = sum(named[n][0] in lists[n] for n in used if named[n]) > len(used) / 2
+    if len(used) >= _FEW and len(set(places)) == 1:
+        form = (
+            form
+            if is_text
+            else options[places[0] or 0]
+            if len(options) > 1
+            else f"({options[0]} | options)[{places[0]}]"
+        )
+        others = f"({', '.join(options[1:])})" if len(options) > 1 else ""
+        found.options = (columns.add_options(f"{options[0]} | shuffled{others}") or "",)
+        found.why["choices"] = "; in an order without a rule, because the right one is always in one place"
+    return f"{{{{{form}}}}}", "normalised" if is_text or found.options != options else "letters"
 
 
-def _is_index(text: str, first: int, choices: Sequence[str]) -> bool:
-    return text.isdecimal() and 0 <= int(text[:9]) - first < len(choices)
-
-
-def _trimmed(cells: Sequence[object]) -> list[str]:
-    items = cells[0] if len(cells) == 1 and isinstance(cells[0], (list, tuple)) else cells
-    texts = ["" if item is None else str(item) for item in items]
-    # A question with three options can be in a file of four columns.
-    while texts and not texts[-1].strip():
-        texts.pop()
-    return texts
+def _place(named: Sequence[str], choices: Sequence[str]) -> int | None:
+    """The place of the only option that the metric takes for the reference; None if it takes none or several."""
+    metric, accepted, options = get_metric("choice"), tuple(named), tuple(choices)
+    if not named or metric.problem(accepted, options) is not None:
+        return None
+    places = [place for place, choice in enumerate(choices) if metric.score(choice, accepted, options)[0]]
+    return places[0] if len(places) == 1 else None
 
 
 def _choice(found: Guess, columns: Columns, right: tuple[str, str], why: str, why_options: str) -> None:
@@ -323,7 +425,9 @@ def _choice(found: Guess, columns: Columns, right: tuple[str, str], why: str, wh
     options = found.options
     is_list = len(options) == 1
     question = _with_context(found, columns)
-    found.add("prompt", f"{question}\n{{{{_options | join('\\n')}}}}\nAnswer:")
+    # The question may have its options already.
+    shown = "" if options[0] == f"{found.question} | options" else "\n{{_options | join('\\n')}}"
+    found.add("prompt", f"{question}{shown}\n{_words(columns, found)[1]}")
     found.add("choices", f"{{{{{options[0]}}}}}" if is_list else [f"{{{{{name}}}}}" for name in options], why_options)
     found.add("reference", expression, f"{found.reference} is the reference, {why}")
     found.add("metric", "choice", "the likelihood of the options decides; nothing is generated")
@@ -367,20 +471,50 @@ def _program(found: Guess, columns: Columns, tests: Sequence[str]) -> None:
 
 def _text(found: Guess, columns: Columns, given: Given, why: str) -> None:
     """The keys of a task whose models write a text."""
-    metric = given.metric
-    reference = found.reference or ""
-    name = found.question
+    name, reference = found.question, found.reference or ""
     asked = sum(text[0].rstrip().endswith("?") for text in columns.texts(name) if text)
+    before, then = _words(columns, found)
     if name == "prompt" and asked < columns.count / 2:
         found.add("prompt", _with_context(found, columns))
         found.why["prompt"] += "; it is the whole prompt"
     else:
-        found.add("prompt", f"{_with_context(found, columns, 'Question: ')}\nAnswer:")
-    texts = [texts for texts in columns.texts(reference) if texts]
+        found.add("prompt", f"{_with_context(found, columns, before)}\n{then}")
+    texts = [texts for texts in columns.accepted(reference) if texts]
     expression, last, after = answer_template(reference, texts)
+    if given.metric is None and given.choices is None:
+        _check_shown(columns, found, reference)
+    is_solution = after.startswith("; the answer is")
+    if expression.endswith("| boxed}}"):
+        _boxed(found, given, last, then, f"{reference} is the reference, {why}{after}")
+    else:
+        _plain(found, columns, given, (expression, last), (why, after))
+    if is_solution:
+        # A demonstration shows the whole solution.
+        found.add("shot_response", f"{{{{{reference}}}}}")
+    lengths = sorted(len(text[0]) for text in texts)
+    # Not the longest: one long reference would slow down every response that does not end.
+    long = lengths[int(0.95 * len(lengths))] if lengths else 0
+    next_question = [f"\n{before.strip()}"]
+    if is_solution or found.keys["metric"] in ("number", "contains"):
+        # Chat models put blank lines between the steps of a solution.
+        found.add("stop", next_question, "a model that goes on after its answer writes the next question")
+        found.add("max_new_tokens", max(256, min(1024, long // 2)))
+    elif found.keys["metric"] == "exact_match":
+        found.add("stop", ["\n"], "the answer is one line")
+        found.add("max_new_tokens", max(32, min(256, long // 2)))
+    else:
+        found.add("stop", next_question)
+        why = f"nineteen of twenty references have at most {long:,} characters"
+        found.add("max_new_tokens", max(64, min(1024, long // 2)), why)
+
+
+def _plain(found: Guess, columns: Columns, given: Given, answers: tuple[str, Texts], reasons: tuple[str, str]) -> None:
+    """The reference and the metric where the references are the answers themselves, or their ends."""
+    (expression, last), (why, after), name, reference = answers, reasons, found.question, found.reference or ""
     if columns.is_list(name) and columns.is_list(reference):
         expression, after = f"{{{{{reference}[0]}}}}", "; the one of the first turn"
-    decimal = decimal_mark(columns, name, reference, last, given.decimal) if metric in (None, "number") else None
+    is_number = given.metric in (None, "number")
+    decimal = decimal_mark(columns, name, reference, last, given.decimal) if is_number else None
     if given.decimal is not None and decimal is None:
         raise InputError(
             f"--decimal {given.decimal} goes with numbers, and not all of {reference} are numbers; leave it out"
@@ -392,26 +526,27 @@ def _text(found: Guess, columns: Columns, given: Given, why: str) -> None:
     guessed, reason = metric_of(reference, last) if decimal is None else ("number", _NUMBERS)
     if guessed == "chrf" and _is_of_question(columns, name, reference):
         guessed, reason = "exact_match", "the references have only words of the question, in the right order"
-    found.add("metric", metric or guessed, "the metric that was given" if metric else reason)
+    found.add("metric", given.metric or guessed, "the metric that was given" if given.metric else reason)
     if decimal == ",":
         found.add("decimal", ",", "the references have decimal commas, and so should the responses")
-    if ")[-1]" in expression:
-        # A demonstration shows the whole solution.
-        found.add("shot_response", f"{{{{{reference}}}}}")
-    lengths = sorted(len(text[0]) for text in texts)
-    # Not the longest: one long reference would slow down every response that does not end.
-    long = lengths[int(0.95 * len(lengths))] if lengths else 0
-    if found.keys["metric"] in ("number", "number_comma", "pass_at_1", "contains"):
-        # Chat models put blank lines between the steps of a solution.
-        found.add("stop", ["\nQuestion:"], "a model that goes on after its answer writes the next question")
-        found.add("max_new_tokens", max(256, min(1024, long // 2)))
-    elif found.keys["metric"] == "exact_match":
-        found.add("stop", ["\n"], "the answer is one line")
-        found.add("max_new_tokens", max(32, min(256, long // 2)))
-    else:
-        found.add("stop", ["\nQuestion:"])
-        why = f"nineteen of twenty references have at most {long:,} characters"
-        found.add("max_new_tokens", max(64, min(1024, long // 2)), why)
+
+
+def _boxed(found: Guess, given: Given, answers: Texts, then: str, why: str) -> None:
+    """The reference and the metric where the answers are in LaTeX boxes, and the prompt asks for one."""
+    found.keys["prompt"] = f"{str(found.keys['prompt']).removesuffix(then)}Put the answer into {BOX}{{}}.\n{then}"
+    found.add("reference", f"{{{{{found.reference} | boxed}}}}", why)
+    read = get_metric("number")
+    is_number = all(_LATEX_NUMBER.fullmatch(text) and read.problem((text,), ()) is None for (text,) in answers)
+    guessed = ("number", _NUMBERS) if is_number else ("exact_match", "not all of the boxed references are numbers")
+    found.add("metric", given.metric or guessed[0], "the metric that was given" if given.metric else guessed[1])
+    if found.keys["metric"] != "number":
+        found.add("extract", _IN_BOX, f"what a response has in {BOX}{{}}")
+
+
+def _words(columns: Columns, found: Guess) -> tuple[str, str]:
+    """What is before the question and before the answer, in the language of the questions."""
+    names = (name.replace("_", " ") for name in (found.question, found.reference or ""))
+    return prompt_words(itertools.chain(names, *columns.texts(found.question)))
 
 
 def _with_context(found: Guess, columns: Columns, before: str = "") -> str:

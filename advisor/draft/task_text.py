@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import re
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor.draft.columns import Columns
@@ -16,8 +18,9 @@ from advisor.draft.data import DraftData
 from advisor.draft.guesses import Guess
 from advisor.tasks.data_sources import open_source
 from advisor.tasks.load import load_task
+from advisor.tasks.metrics import OF_CORPORA, READERS
 from advisor.tasks.questions import QuestionBank
-from advisor.tasks.task import JUDGE, Example, Task
+from advisor.tasks.task import JUDGE, Example, Score, Task
 from advisor.tasks.task_file import read_definition
 from ensemble.common.files import write_text
 from ensemble.common.text import shortened, visible
@@ -25,6 +28,8 @@ from ensemble.errors import InputError
 
 _MOST_SCORED = 2_500
 """References of a split that are scored: enough to find a wrong metric, in seconds."""
+_MOST_COMPARED, _LONGEST_COMPARED = 100, 500
+"""References that are each compared with all others, and their most characters: together less than a second."""
 _WIDTH = 118
 _MOST_PLACES = 5
 """Places of records that are listed."""
@@ -39,12 +44,14 @@ class Trial:
         held_out: The held-out questions.
         scored: How many references were scored; 0 for a judge, or without the permission to run programs.
         wrong: The questions whose reference does not score 1, and the responses that were scored.
+        alike: Pairs of different references that count as one answer; of a choice task, pairs of such options.
     """
 
     dev: Task
     held_out: Task
     scored: int
     wrong: Sequence[tuple[Example, str]]
+    alike: Sequence[tuple[str, str]]
 
 
 def text_of_task(name: str, found: Guess, data: DraftData, columns: Columns, command: str) -> str:
@@ -123,7 +130,49 @@ def try_out(text: str, out: Path, data_dir: Path | None, *, allow_code_execution
     scores = dev.score_all(pairs) if pairs else ()
     # BLEU of a text with itself is 0.99...
     wrong = [pair for pair, score in zip(pairs, scores, strict=True) if score.value < 1 - 1e-6]
-    return Trial(dev, held_out, len(pairs), wrong)
+    alike = _alike_options(dev, pairs) if dev.metric == "choice" else _alike(dev, pairs, scores)
+    return Trial(dev, held_out, len(pairs), wrong, alike)
+
+
+def _alike(task: Task, pairs: Sequence[tuple[Example, str]], scores: Sequence[Score]) -> list[tuple[str, str]]:
+    """Different references that count as one answer: the response of one question is right for another."""
+    if task.runs_code or task.metric in READERS or task.metric in OF_CORPORA:
+        return []
+    first: dict[str | None, tuple[Example, str]] = {}
+    compared = [(first.setdefault(score.extracted, pair), pair) for pair, score in zip(pairs, scores, strict=True)]
+    # A metric such as `contains` has no common form of an answer, so each is compared with all others of a sample.
+    short = [pair for pair in pairs if len(pair[1]) <= _LONGEST_COMPARED]
+    compared += itertools.permutations(random.Random(0).sample(short, min(len(short), _MOST_COMPARED)), 2)
+    found = {}
+    for (one, _), (other, response) in compared:
+        texts = {_bare(text, task.metric) for text in one.accepted}
+        if (
+            texts.isdisjoint(_bare(text, task.metric) for text in other.accepted)
+            and task.score(one, response).value == 1
+        ):
+            names = one.accepted[0], other.accepted[0]
+            found[frozenset(names)] = names
+    return list(found.values())
+
+
+def _bare(text: str, metric: str) -> str:
+    """What makes two references different: for numbers their unit, for texts more than an article and a full stop."""
+    if metric.startswith("number"):
+        return re.sub(r"\\\w+|[\W\d_]", "", text)
+    return re.sub(r"^(?:an?|the) ", "", " ".join(text.split()).strip(" ."), flags=re.IGNORECASE)
+
+
+def _alike_options(task: Task, pairs: Sequence[tuple[Example, str]]) -> list[tuple[str, str]]:
+    """Options that are read as one, in the order of the task or in the other direction."""
+    found = []
+    for example, _ in random.Random(0).sample(pairs, min(len(pairs), _MOST_SCORED // 10)):
+        for choices in (example.choices, example.choices[::-1]):
+            first: dict[str | None, int] = {}
+            for place, choice in enumerate(choices):
+                letter = task.score(replace(example, choices=choices), choice).extracted
+                if (other := first.setdefault(letter, place)) != place:
+                    found.append((choices[other], choice))
+    return list(dict.fromkeys(found))
 
 
 def write_task(text: str, out: Path, *, force: bool) -> None:

@@ -40,6 +40,7 @@ _ADDRESS = re.compile(
 )
 _DATA = {".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"}
 _TASKS = {".yaml", ".yml"}
+_MODEL = re.compile(rf"\s*({PREFIX}\S+|\S+/\S*|\S+{SUFFIX})(\s+\w+=\S+)*\s*(#.*)?")
 
 
 def read_pool(pool: str) -> tuple[ModelSpec, ...]:
@@ -76,6 +77,26 @@ def read_pool(pool: str) -> tuple[ModelSpec, ...]:
     if not entries:
         raise InputError(f"{path}: the pool is empty; write a hub id or a local folder on each line")
     return entries
+
+
+def check_no_pool(data: str) -> None:
+    """Check that data is no pool.
+
+    Raises:
+        InputError: It is the name of a bundled pool, or a text file of which every line names a model.
+    """
+    path = Path(data)
+    is_text = path.suffix.lower() == ".txt" and path.is_file()
+    try:
+        text = path.read_text(encoding="utf-8-sig") if is_text else ""
+    except (OSError, UnicodeDecodeError):
+        return
+    lines = [line for line in text.splitlines() if line.partition("#")[0].strip()]
+    if (data in _BUNDLED and not path.exists()) or (lines and all(map(_MODEL.fullmatch, lines))):
+        raise InputError(
+            f"{data} is a pool, with a model on each line; give data with questions here, and the pool to "
+            f"`advisor select --pool {data}`"
+        )
 
 
 def entries_named(entries: tuple[ModelSpec, ...], globs: Sequence[str], pool: str) -> tuple[ModelSpec, ...]:

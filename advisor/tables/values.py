@@ -363,7 +363,9 @@ def option_texts(value: object) -> tuple[str, ...] | None:
     """
     found = unspelled(value) if isinstance(value, str) else value
     if found is None and isinstance(value, str):
-        found = _options_in(value)
+        # "('red', 'green')" is a tuple in Python, and "(A) red" is none.
+        is_tuple = value[:2] in ("('", '("') and value[-1] == ")"
+        found = (unspelled(f"[{value[1:-1]}]") if is_tuple else None) or _options_in(value)
     if isinstance(found, dict):
         found = _options_of(found)
     items = found if isinstance(found, (list, tuple)) else [found]
@@ -581,3 +583,23 @@ def _usual_scale(numbers: Sequence[float]) -> str:
 
 def _named(text: str) -> str:
     return (line_of(text) or "''") if text else "an empty cell"
+
+
+def request_text(value: object) -> str | None:
+    """What a list of messages says before its last response, with the roles if it has several turns.
+
+    Args:
+        value: Messages with a role and a content each, also spelled in one text.
+
+    Returns:
+        None if it is something else, or says nothing.
+    """
+    found = unspelled(value) if isinstance(value, str) else value
+    if not isinstance(found, list) or not _are_messages(found):
+        return None
+    said = [(str(_role(message)).lower(), response_text(message) or "") for message in found]
+    last = max((number for number, (role, _) in enumerate(said) if role in _MODELS), default=len(said))
+    names = {"system": "System", **dict.fromkeys(_MODELS, "Assistant")}
+    has_turns = any(role in _MODELS for role, _ in said[:last])
+    texts = [f"{names.get(role, 'User')}: {text}" if has_turns else text for role, text in said[:last] if text.strip()]
+    return "\n\n".join(texts) or None

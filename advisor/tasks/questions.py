@@ -19,9 +19,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from advisor.tables.values import UnknownFormError, accepted_texts, option_texts
 from advisor.tasks.data_files import Record
 from advisor.tasks.data_sources import DataSource
-from advisor.tasks.metrics import get_metric
+from advisor.tasks.metrics import READERS, get_metric
 from advisor.tasks.task import Example
 from advisor.tasks.task_file import TaskDefinition
 from advisor.tasks.templates import Template
@@ -215,7 +216,9 @@ class QuestionBank:
         return label
 
     def _reference(self, question: Question) -> str | tuple[str, ...]:
-        rendered = [template.texts(question.record) for template in self._definition.reference]
+        # A reference that is JSON itself is no list of accepted texts.
+        read = None if self._definition.metric in READERS else accepted_texts
+        rendered = [template.texts(question.record, read) for template in self._definition.reference]
         if len(rendered) == 1 and isinstance(rendered[0], str) and rendered[0].strip():
             return rendered[0]
         accepted: list[str] = []
@@ -238,12 +241,26 @@ def choices_of(templates: Sequence[Template], record: Record) -> tuple[str, ...]
         return ()
     options: list[str] = []
     for template in templates:
-        texts = template.texts(record)
+        is_all = len(templates) == 1
+        texts = template.texts(record, option_texts if is_all else None)
+        if is_all:
+            texts = _all_options(texts, record)
         options.extend([texts] if isinstance(texts, str) else texts)
     # Empty options at the end are no options: a question with three can be in a file of four columns.
     while options and not options[-1].strip():
         options.pop()
     return tuple(options) if len(options) > 1 and all(option.strip() for option in options) else None
+
+
+def _all_options(texts: str | tuple[str, ...], record: Record) -> tuple[str, ...]:
+    """The options in one value, without their letters."""
+    # A list with a blank in it cannot be used, and the letters after the blank would be others.
+    if not isinstance(texts, str) and not all(text.strip() for text in texts):
+        return texts
+    try:
+        return option_texts(texts) or ()
+    except UnknownFormError as error:
+        raise InputError(f"{record.place}: its options are {error}; correct it, or `choices`") from error
 
 
 def with_options(record: Record, choices: Sequence[str]) -> Record:

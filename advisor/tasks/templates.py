@@ -7,25 +7,28 @@ r"""The templates and the regular expression of a task file.
     >>> find_answer(r"answer is (-?[0-9]+)", "2 + 3 = 5. The answer is 5.")
     '5'
 
-Templates are Jinja2 over one record. Task files are shared, so a template runs in a sandbox: it can neither reach
-Python's internals nor change a record. What could waste time or memory runs in a child process that has limits.
+Templates are Jinja2 over one record, with more filters: ``_READERS``. Task files are shared, so a template runs in a
+sandbox: it can neither reach Python's internals nor change a record. What could waste time or memory runs in a child
+process that has limits.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import jinja2
 import regex  # type: ignore[import-untyped]
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from advisor.tables.values import option_texts, request_text, response_text, unspelled
 from advisor.tasks.data_files import Record, field_name
 from ensemble.common.limits import SECONDS, LimitExceededError, limited_process
 from ensemble.errors import InputError
@@ -67,15 +70,61 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
 )
 
 
+BOX = "\\boxed"
+"""What marks the answer of a solution in LaTeX."""
+
+
+def boxed(solution: str) -> str:
+    """The answer in the last LaTeX box of a solution.
+
+    Raises:
+        ValueError: The solution has no box, or the last one is not closed.
+    """
+    start = solution.rindex(BOX + "{") + len(BOX) + 1
+    depth = 1
+    for end, character in enumerate(solution[start:], start=start):
+        depth += (character == "{") - (character == "}")
+        if not depth:
+            return solution[start:end].strip()
+    raise ValueError("the last \\boxed{ is not closed")
+
+
+def shuffled(right: object, *others: object) -> list[str]:
+    """The options of a question in an order that is the same in every run, and does not tell which is right.
+
+    Args:
+        right: All options, or the right one.
+        others: The wrong ones, each a text or a list.
+    """
+    values = [right, *others] if others else [option_texts(right)]
+    items = [value if isinstance(value, (list, tuple)) else [value] for value in values]
+    texts = [str(item) for each in items for item in each if item is not None and str(item).strip()]
+    seed = "\n".join(sorted(texts))
+    return sorted(texts, key=lambda text: hashlib.sha256(f"{seed}\n\n{text}".encode()).digest())
+
+
+_READERS: dict[str, Callable[..., Any]] = {
+    "options": option_texts,
+    "shuffled": shuffled,
+    "boxed": boxed,
+    "request": request_text,
+    "response": response_text,
+}
+"""The filters that `advisor init` writes."""
+_ENVIRONMENT.filters.update(_READERS)
+
 # Nodes that read fields and no more: no loop, no call, no variable, no operator but comparisons.
 _PATH = (nodes.Name, nodes.Getattr, nodes.Getitem)
 _READING = (nodes.Template, nodes.Output, nodes.TemplateData, *_PATH, nodes.Const, nodes.Compare, nodes.Operand)
 # Filters whose text is at most so many times longer than the field as their arguments have characters.
-_FILTERS = ("default", "int", "join", "length", "lower", "replace", "trim", "upper")
+_FILTERS = ("default", "int", "join", "length", "lower", "replace", "trim", "upper", *_READERS)
 _LONGEST_ARGUMENT = 16
 _LONGEST_SHOWN = 1000
 _MOST_NODES = 1000
 """Nodes of a template that is compiled in this process; 50,000 take seconds, and more memory than the texts."""
+
+
+Reader: TypeAlias = Callable[[object], "tuple[str, ...] | None"]
 
 
 class Template:
@@ -160,16 +209,24 @@ class Template:
             raise self._failure(record, error) from error
         return value
 
-    def texts(self, record: Record) -> str | tuple[str, ...]:
+    def texts(self, record: Record, read: Reader | None = None) -> str | tuple[str, ...]:
         """Evaluate to one text, or to several if the value is a list. A null is an empty text.
 
+        Args:
+            record: The record.
+            read: Reads the texts of an object, of a list of objects, and of a text that spells one of these or a list.
+
         Raises:
-            InputError: As for ``text``, or if the value is not text, a number or a list of these.
+            InputError: As for ``text``, or if the value has another form.
         """
         value = self.value(record)
         try:
-            return tuple(_plain(item) for item in value) if isinstance(value, (list, tuple)) else _plain(value)
-        except _FAILURES as error:
+            items = value if isinstance(value, (list, tuple)) else [value]
+            is_spelled = isinstance(value, str) and unspelled(value) is not None
+            if read is not None and (is_spelled or any(isinstance(item, (dict, list)) for item in items)):
+                return read(value) or ()
+            return tuple(map(_plain, items)) if items is value else _plain(value)
+        except (*_FAILURES, InputError) as error:
             raise self._failure(record, error) from error
 
     def _failure(self, record: Record, error: Exception) -> InputError:
