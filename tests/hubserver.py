@@ -28,9 +28,13 @@ def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
                 r"/(?:api/models/)?org/([\w.-]+)(?:/(?:revision|resolve)/([^/]+))?/?(.*)", self.path.partition("?")[0]
             )
             name, revision, file = place.groups() if place else ("gone", None, "")
-            path = models / name / file
+            path = models / ("alpha" if name.startswith("gated") else name) / file
             found = path.exists() and revision in (None, "main", COMMIT)
             content = b""
+            # Of a gated model the hub tells the files to all.
+            if (gate := re.match(r"gated-(\d+)", name)) is not None and (file or "files" not in name):
+                self.answer(int(gate[1]), b"", "GatedRepo")
+                return
             if found and path.is_dir():
                 files = [{"rfilename": each.name, "size": each.stat().st_size} for each in path.iterdir()]
                 content = json.dumps({"id": f"org/{name}", "sha": COMMIT, "siblings": files}).encode()

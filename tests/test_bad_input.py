@@ -154,6 +154,9 @@ def test_what_was_downloaded_does_while_the_hub_is_away(
         ("org/gone", "org/gone: not a local folder, and the hub has no model with this name"),
         ("org/pickled", "org/pickled: it has weights only as pickle (pytorch_model.bin)"),
         ("org/pickled@v9", "org/pickled: the hub has no revision v9"),
+        ("org/gated-401", "org/gated-401: gated; accept its terms on its page on the hub, and log in"),
+        ("org/gated-403", "org/gated-403: gated, and your account has no access"),
+        ("org/gated-401-files", "org/gated-401-files: gated; accept its terms on its page on the hub, and log in"),
     ],
 )
 def test_the_hub_is_asked_before_anything_is_run(

@@ -274,10 +274,12 @@ def test_a_data_set_of_the_hub_is_read_by_its_splits(place: Place, monkeypatch: 
     datasets = pytest.importorskip("datasets")
     rows = {split: [{"question": f"{split} {n}?", "answer": n} for n in range(1_100)] for split in ("train", "test")}
     monkeypatch.setattr("ensemble.models.hub.reach_data", lambda *_: None)
-    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda _: ["main", "other"])
-    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *_: ["train", "test"])
+    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda *_, **__: ["main", "other"])
+    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *_, **__: ["train", "test"])
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, split, **__: rows[split])
     assert "give --config with one of main, other" in place.refused("init", "some/sums", "--yes")
+    line = place.refused("init", "some/sums", "--yes", "--config", "maine")
+    assert "some/sums has no configuration maine; give --config with one of main, other" in line
     keys = written(place, "some/sums", "--config", "main")
     assert keys["data"] == {"hub": "some/sums", "config": "main", "dev": "train", "held_out": "test"}
     assert (keys["dev_size"], keys["metric"]) == (300, "number")

@@ -130,6 +130,7 @@ OPTIONS: dict[str, str] = {
         rows_of(lambda n: {"Best Answer": COLOURS[n % 4], "Incorrect Answers": "; ".join(wrong(n))})
     ),
     "the right one first": lines(rows_of(lambda n: {"options": [COLOURS[n % 4], *wrong(n)], "answer": "A"})),
+    "answers and a place": lines(rows_of(lambda n: {"answers": list(COLOURS), "correct_answer_id": n % 4})),
     # Labels of one 1.
     "one-hot": lines(rows_of(lambda n: {"choices": list(COLOURS), "labels": ONE_HOT[n % 4]})),
     "one-hot in a cell": table(rows_of(lambda n: {"choices": str(list(COLOURS)), "label": str(ONE_HOT[n % 4])})),

@@ -167,12 +167,8 @@ def _alike_line(trial: Trial) -> str:
     """Which different references, or options, count as one answer, and what tells them apart."""
     from advisor.tasks.metrics import get_metric
 
-    stricter = get_metric("exact_match")
-    if trial.dev.metric == "choice":
-        way = "change these options"
-    elif any(stricter.score(other, (one,), ())[0] for one, other in trial.alike):
-        way = f"{trial.dev.metric} does not tell such references apart; change these, or take --metric judge"
-    else:
+    way = "change these"
+    if not any(get_metric("exact_match").score(other, (one,), ())[0] for one, other in trial.alike):
         way = "--metric exact_match tells them apart"
     pairs = ", ".join(f"{_shortened(one, 80)!r} and {_shortened(other, 80)!r}" for one, other in trial.alike[:3])
     count = len(trial.alike)

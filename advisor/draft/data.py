@@ -156,26 +156,35 @@ def _dev_size(count: int, *, is_shared: bool) -> tuple[int | None, str]:
 def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
     import datasets
 
-    from ensemble.models.hub import reach_data
+    from ensemble.models.hub import gate_of, reach_data
 
     reach_data(name, None)
+    revision = None
     try:
-        configs = datasets.get_dataset_config_names(name)
-        if config is None and len(configs) > 1:
-            raise InputError(f"{name} has several configurations; give --config with one of {', '.join(configs[:30])}")
+        try:
+            configs = datasets.get_dataset_config_names(name)
+        except RuntimeError as error:
+            if "scripts" not in str(error):
+                raise
+            # `datasets` runs no scripts, and the hub has the records of most in another branch.
+            revision = "refs/convert/parquet"
+            configs = datasets.get_dataset_config_names(name, revision=revision)
+        if config not in configs if config else len(configs) > 1:
+            what = f"no configuration {config}" if config else "several configurations"
+            raise InputError(f"{name} has {what}; give --config with one of {', '.join(configs[:30])}")
         chosen_config = config or (configs[0] if configs else None)
-        names = datasets.get_dataset_split_names(name, chosen_config)
+        names = datasets.get_dataset_split_names(name, chosen_config, revision=revision)
     except InputError:
         raise
     # Network, hub, cache, formats: datasets and the libraries below it have no common base of exceptions.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InputError(
-            f"{name} is neither a file nor a data set of the hub that can be loaded: {reason}; correct the name"
-        ) from error
+        reason = gate_of(error) or " ".join(str(error).split())[:200] or type(error).__name__
+        way = "check the network" if isinstance(error, ConnectionError) else "correct the name, or give files"
+        raise InputError(f"{name} is no file, and cannot be loaded from the hub: {reason}; {way}") from error
     chosen, why = _choose({split: split for split in names})
-    keys: dict[str, object] = {"hub": name, **({"config": chosen_config} if chosen_config else {}), **chosen}
-    spec = DataSpec(name, chosen_config, None, {}, chosen, {}, {}, {})
+    given = {"hub": name, "config": chosen_config, "revision": revision, **chosen}
+    keys: dict[str, object] = {key: value for key, value in given.items() if value}
+    spec = DataSpec(name, chosen_config, revision, {}, chosen, {}, {}, {})
     source = HubSource(spec, out, name)
     records = source.records(chosen["dev"])
     is_shared = chosen["dev"] == chosen["held_out"]

@@ -33,11 +33,12 @@ _QUESTIONS = (
     *("question", "question_text", "query", "problem", "goal", "instruction", "input", "prompt"),
     *("text", "sentence", "turns", "frage", "fragestellung", "aufgabe", "pregunta", "énoncé"),
 )
+_PLACES = ("answer_idx", "answer_index", "correct_idx", "correct_index", "correct_answer_id", "cop")
 _REFERENCES = (
     *("reference", "target", "gold", "expected", "expected_answer", "ground_truth", "correct_answer", "correct_option"),
     *("correct", "answers", "answer", "answer_key", "label", "labels", "output", "response", "solution", "completion"),
     *("final_answer", "gold_answer", "ideal_answer", "model_answer", "reference_answer", "right_answer"),
-    *("best_answer", "answer_idx", "answer_index", "correct_idx", "correct_index", "correct_answer_id", "cop"),
+    *("best_answer", *_PLACES),
     *("expected_output", "expected_result", "right_result", "correct_result", "result", "ideal", "truth"),
     *("antwort", "musterantwort", "lösung", "loesung", "musterlösung", "ergebnis", "richtige_antwort"),
     *("respuesta", "réponse", "reponse", "bonne_réponse", "réponse_attendue", "référence"),
@@ -268,13 +269,16 @@ def _judged(found: Guess, columns: Columns, given: Given, why: str) -> None:
 def _options(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
     """The columns of the options, or one expression that gives all of them, and why."""
     if given.choices is not None:
-        chosen = tuple(name if name in columns.objects else columns.named(name) for name in given.choices)
-        if len(chosen) == 1:
-            chosen = (_as_list(columns, chosen[0]) or chosen[0],)
-        return chosen, "the columns that were given"
+        why = "the columns that were given"
+        if len(given.choices) != 1:
+            return tuple(map(columns.named, given.choices)), why
+        name = given.choices[0] if given.choices[0] in columns.objects else columns.named(given.choices[0])
+        return (_as_list(columns, name) or columns.named(name),), why
     if given.metric not in (None, "choice"):
         return (), ""
     structs = [name for name in columns.objects if f"{name}.labels" in columns.values]
+    # Beside the place of the right one, answers are no list of accepted ones.
+    structs += columns.named_like(["answers"] if columns.usual(_PLACES) else [])
     for found in (*columns.named_like((*_OPTIONS, *(f"{root}.text" for root in _OPTIONS))), *structs):
         parts = _as_list(columns, found)
         if parts is not None:
@@ -308,9 +312,7 @@ def _mixed(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
         # Of several columns each has one answer, even if it looks like a list.
         others = f"{wrong[0]} | options" if len(wrong) == 1 and columns.add_options(wrong[0]) else ", ".join(wrong)
         if mixed := columns.add_options(f"{right} | shuffled({others})"):
-            return (
-                mixed,
-            ), f"{right} and {', '.join(wrong)} are the options, by their names, in an order without a rule"
+            return (mixed,), f"{right} and {', '.join(wrong)} are the options, in an order without a rule"
     question, _ = _question(columns, given, set())
     if _shows(columns, question, right) and (listed := columns.add_options(f"{question} | options")):
         return (listed,), f"{question} has the options and their letters"
@@ -397,13 +399,7 @@ def _choice_reference(columns: Columns, reference: str, found: Guess) -> tuple[s
         return None
     is_text = sum(named[n][0] in lists[n] for n in used if named[n]) > len(used) / 2
     if len(used) >= _FEW and len(set(places)) == 1:
-        form = (
-            form
-            if is_text
-            else options[places[0] or 0]
-            if len(options) > 1
-            else f"({options[0]} | options)[{places[0]}]"
-        )
+        form = f"({options[0]} | options)[{places[0]}]" if len(options) == 1 else options[places[0] or 0]
         others = f"({', '.join(options[1:])})" if len(options) > 1 else ""
         found.options = (columns.add_options(f"{options[0]} | shuffled{others}") or "",)
         found.why["choices"] = "; in an order without a rule, because the right one is always in one place"

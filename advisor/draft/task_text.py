@@ -145,11 +145,8 @@ def _alike(task: Task, pairs: Sequence[tuple[Example, str]], scores: Sequence[Sc
     compared += itertools.permutations(random.Random(0).sample(short, min(len(short), _MOST_COMPARED)), 2)
     found = {}
     for (one, _), (other, response) in compared:
-        texts = {_bare(text, task.metric) for text in one.accepted}
-        if (
-            texts.isdisjoint(_bare(text, task.metric) for text in other.accepted)
-            and task.score(one, response).value == 1
-        ):
+        bare = [{_bare(text, task.metric) for text in example.accepted} for example in (one, other)]
+        if bare[0].isdisjoint(bare[1]) and task.score(one, response).value == 1:
             names = one.accepted[0], other.accepted[0]
             found[frozenset(names)] = names
     return list(found.values())

@@ -363,7 +363,7 @@ def option_texts(value: object) -> tuple[str, ...] | None:
     """
     found = unspelled(value) if isinstance(value, str) else value
     if found is None and isinstance(value, str):
-        # "('red', 'green')" is a tuple in Python, and "(A) red" is none.
+        # "('red', 'green')" is a tuple in Python, other than "(A) red (B) green".
         is_tuple = value[:2] in ("('", '("') and value[-1] == ")"
         found = (unspelled(f"[{value[1:-1]}]") if is_tuple else None) or _options_in(value)
     if isinstance(found, dict):

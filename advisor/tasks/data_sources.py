@@ -216,12 +216,16 @@ class HubSource(DataSource):
         """Let the libraries of the hub make no request for a local folder, whatever its files name."""
         import datasets
         from huggingface_hub import constants
+        from huggingface_hub.errors import RevisionNotFoundError
 
         before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
         if self._folder is not None:
             datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
         try:
             yield
+        except RevisionNotFoundError as error:
+            message = f"the hub has no revision {self._spec.revision} of it; correct data.revision in {self._file}"
+            raise InputError(message, of=self._hub) from error
         finally:
             if self._folder is not None:  # else `reach_data` may have found that the hub does not answer
                 datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
@@ -277,8 +281,14 @@ class HubSource(DataSource):
         except Exception as error:
             message = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             way_out = "give --data DIR to read local files instead" if self._spec.local else "correct the task file"
-            check = "try again later" if may_pass(error) else "check the network and the name"
-            raise InputError(f"{self._file}: {self._hub} cannot be loaded: {message}; {check}, or {way_out}") from error
+            # An unknown data set, configuration or split is no fault of the network.
+            if "is a gated dataset" in message:
+                way_out = "accept its terms on its page, and log in (hf auth login)"
+            elif may_pass(error):
+                way_out = f"try again later, or {way_out}"
+            elif type(error).__name__ not in ("DatasetNotFoundError", "ValueError", "RuntimeError"):
+                way_out = f"check the network and the name, or {way_out}"
+            raise InputError(f"{self._file}: {self._hub} cannot be loaded: {message}; {way_out}") from error
         finally:
             logger.setLevel(level)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ensemble.errors import InputError, first_line
 from ensemble.models import gguf, gguf_cache
-from ensemble.models.hub import info_on_hub
+from ensemble.models.hub import gate_of, info_on_hub
 from ensemble.models.model_files import check_files, check_weights, file_of
 from ensemble.models.spec import Checkpoint
 
@@ -152,6 +152,8 @@ def _way_out(checkpoint: Checkpoint, error: Exception) -> str:
         )
     if checkpoint.is_local:
         return f"its config.json cannot be used ({first_line(error)}); is the folder a complete model?"
+    if (gate := gate_of(error)) is not None:
+        return gate
     # The hub's file was read, so its content is wrong; only an OSError is about the way there.
     if isinstance(error, ValueError):
         return first_line(error)

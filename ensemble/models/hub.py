@@ -152,6 +152,19 @@ def file_on_hub(name: str, revision: str | None, file: str) -> Path:
     return path
 
 
+def gate_of(error: BaseException | None) -> str | None:
+    """What a gated model or data set needs, if an error or a cause of it says that it is one; else None."""
+    from huggingface_hub.errors import GatedRepoError
+
+    while error is not None and not isinstance(error, GatedRepoError):
+        error = error.__cause__
+    if error is None:
+        return None
+    if error.response.status_code == 403:
+        return "gated, and your account has no access; ask for it on its page on the hub"
+    return "gated; accept its terms on its page on the hub, and log in (hf auth login)"
+
+
 def push_files(folder: Path, files: Sequence[str], name: str, *, private: bool) -> str:
     """Upload files of a folder to the hub as a model.
 
@@ -238,7 +251,8 @@ def _request_model(name: str, revision: str | None, request: Callable[[], Any]) 
         ) from error
     except ValueError as error:
         raise InputError(
-            "not a local folder, and the hub has no model with this name, or it is private; check the name, "
+            gate_of(error)
+            or "not a local folder, and the hub has no model with this name, or it is private; check the name, "
             "log in (hf auth login), or give a local folder as ./FOLDER",
             of=name,
         ) from error
