@@ -150,3 +150,27 @@ def test_downloads_show_bars_unless_the_run_is_quiet() -> None:
     for quiet in (True, False):
         silence_libraries(quiet=quiet)
         assert are_progress_bars_disabled() == quiet
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(401, "You must be authenticated to access it"), (403, "Visit the dataset page")],
+)
+def test_a_gated_data_set_is_told_the_way(shelf: Path, raw: Raw, status: int, message: str) -> None:
+    versions(shelf)
+    raw.answer = lambda _path, _body: as_json({"error": "gated"}, status, **{"X-Error-Code": "GatedRepo"})
+    with pytest.raises(InputError, match=f"{message}.*; accept its terms on its page, and log in"):
+        sums(shelf, "main")
+
+
+def test_an_unknown_revision_of_a_data_set_is_told_the_way(shelf: Path) -> None:
+    versions(shelf)
+    with pytest.raises(InputError, match="org/sums: the hub has no revision never of it"):
+        sums(shelf, "never")
+
+
+def test_labels_that_are_kept_back_are_refused(shelf: Path) -> None:
+    where, configs, record = BUILTIN["piqa"]
+    put(shelf / where / "refs~convert~parquet", configs, {**record, "label": -1})
+    with pytest.raises(InputError, match="the reference is empty"):
+        load_task("piqa", split="test")

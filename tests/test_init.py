@@ -272,7 +272,10 @@ def test_what_the_user_gives_is_not_guessed(place: Place) -> None:
 
 def test_a_data_set_of_the_hub_is_read_by_its_splits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    rows = {split: [{"question": f"{split} {n}?", "answer": n} for n in range(1_100)] for split in ("train", "test")}
+    rows = {
+        split: datasets.Dataset.from_list([{"question": f"{split} {n}?", "answer": n} for n in range(1_100)])
+        for split in ("train", "test")
+    }
     monkeypatch.setattr("ensemble.models.hub.reach_data", lambda *_: None)
     monkeypatch.setattr(datasets, "get_dataset_config_names", lambda *_, **__: ["main", "other"])
     monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *_, **__: ["train", "test"])

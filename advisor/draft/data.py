@@ -156,7 +156,7 @@ def _dev_size(count: int, *, is_shared: bool) -> tuple[int | None, str]:
 def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
     import datasets
 
-    from ensemble.models.hub import gate_of, reach_data
+    from ensemble.models.hub import reach_data
 
     reach_data(name, None)
     revision = None
@@ -178,8 +178,9 @@ def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
         raise
     # Network, hub, cache, formats: datasets and the libraries below it have no common base of exceptions.
     except Exception as error:
-        reason = gate_of(error) or " ".join(str(error).split())[:200] or type(error).__name__
-        way = "check the network" if isinstance(error, ConnectionError) else "correct the name, or give files"
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        way = "accept its terms, and log in (hf auth login)" if "is a gated dataset" in reason else "correct the name"
+        way = "check the network" if isinstance(error, ConnectionError) else way
         raise InputError(f"{name} is no file, and cannot be loaded from the hub: {reason}; {way}") from error
     chosen, why = _choose({split: split for split in names})
     given = {"hub": name, "config": chosen_config, "revision": revision, **chosen}

@@ -153,7 +153,7 @@ def file_on_hub(name: str, revision: str | None, file: str) -> Path:
 
 
 def gate_of(error: BaseException | None) -> str | None:
-    """What a gated model or data set needs, if an error or a cause of it says that it is one; else None."""
+    """What a gated model needs, if an error or a cause of it says that it is one; else None."""
     from huggingface_hub.errors import GatedRepoError
 
     while error is not None and not isinstance(error, GatedRepoError):
