@@ -109,6 +109,10 @@ OPTIONS: dict[str, str] = {
     "letters in the list": lines(
         rows_of(lambda n: {"options": [f"{k}){v}" for k, v in OBJECT.items()], "correct": letter(n)})
     ),
+    "the answer with its letter": lines(
+        rows_of(lambda n: {"options": list(COLOURS), "answer": f"{letter(n)}. {COLOURS[n % 4]}"})
+    ),
+    "the word option": table(rows_of(lambda n: {**OBJECT, "answer": f"Option {letter(n)}"})),
     "floats of pandas": table(rows_of(lambda n: {"choices": str(list(COLOURS)), "answer": float(n % 4)})),
     # Right and wrong answers (P14).
     "distractors": table(
@@ -211,9 +215,10 @@ def test_small_numbers_that_are_answers_are_no_labels(place: Place, record: Call
             "'art' and 'art history'; --metric exact_match tells",
         ),
         (["5 km", "5 kg", "7 m"], ["--metric", "number"], "'5 km' and '5 kg'; --metric exact_match tells them apart"),
-        (["C", "c", "Rome", "rome"], ["--choices", "none"], "2 pairs of different answers"),
-        (["The Beatles", "Beatles", "Rome.", "Rome"], [], ""),
+        (["US", "us", "ROME", "rome"], [], "2 pairs of different answers"),
+        (["The Beatles", "Beatles", "Rome.", "Rome", "Yes", "yes"], [], ""),
         (["1,000", "1000", "7.50"], [], ""),
+        (["C", "C++", "C#", "x+1", "x-1", "10:30", "1030", "(1,2)", "1/2", "12"], [], ""),
         ([f"code {n} b" for n in range(400)], [], ""),
     ],
 )
@@ -296,7 +301,7 @@ BOXED = {
 def test_the_boxed_answer_of_a_solution_is_compared(place: Place, form: str) -> None:
     rows = [{"problem": f"Find it, {n}.", "solution": BOXED[form](n)[0]} for n in range(24)]
     task, _ = drafted(place, lines(rows))
-    assert form == "fractions" or task.metric == ("number" if form == "numbers" else "exact_match")
+    assert task.metric == ("number" if form in ("numbers", "fractions") else "exact_match")
     for example in task.examples:
         n = number_of(example.question)
         assert example.reference == BOXED[form](n)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -28,8 +29,8 @@ from ensemble.errors import InputError
 
 _MOST_SCORED = 2_500
 """References of a split that are scored: enough to find a wrong metric, in seconds."""
-_MOST_COMPARED, _LONGEST_COMPARED = 100, 500
-"""References that are each compared with all others, and their most characters: together less than a second."""
+_MOST_COMPARED, _LONGEST_COMPARED = 10_000, 500
+"""Pairs of an accepted text and another reference, and characters of the latter: together less than a second."""
 _WIDTH = 118
 _MOST_PLACES = 5
 """Places of records that are listed."""
@@ -142,21 +143,23 @@ def _alike(task: Task, pairs: Sequence[tuple[Example, str]], scores: Sequence[Sc
     compared = [(first.setdefault(score.extracted, pair), pair) for pair, score in zip(pairs, scores, strict=True)]
     # A metric such as `contains` has no common form of an answer, so each is compared with all others of a sample.
     short = [pair for pair in pairs if len(pair[1]) <= _LONGEST_COMPARED]
-    compared += itertools.permutations(random.Random(0).sample(short, min(len(short), _MOST_COMPARED)), 2)
+    size = math.isqrt(_MOST_COMPARED * len(short) // max(1, sum(len(example.accepted) for example, _ in short)))
+    compared += itertools.permutations(random.Random(0).sample(short, min(len(short), size)), 2)
+    bare = {id(one): {_bare(text, task.metric) for text in one.accepted} for one, _ in pairs}
     found = {}
     for (one, _), (other, response) in compared:
-        bare = [{_bare(text, task.metric) for text in example.accepted} for example in (one, other)]
-        if bare[0].isdisjoint(bare[1]) and task.score(one, response).value == 1:
+        if bare[id(one)].isdisjoint(bare[id(other)]) and task.score(one, response).value == 1:
             names = one.accepted[0], other.accepted[0]
             found[frozenset(names)] = names
     return list(found.values())
 
 
 def _bare(text: str, metric: str) -> str:
-    """What makes two references different: for numbers their unit, for texts more than an article and a full stop."""
+    """What makes two references different: of numbers the unit, of texts more than articles, full stops and titles."""
     if metric.startswith("number"):
         return re.sub(r"\\\w+|[\W\d_]", "", text)
-    return re.sub(r"^(?:an?|the) ", "", " ".join(text.split()).strip(" ."), flags=re.IGNORECASE)
+    words = [word.lower() if word.istitle() else word for word in text.strip(" .").split()]
+    return re.sub(r"^(?:an?|the) ", "", " ".join(words), flags=re.IGNORECASE)
 
 
 def _alike_options(task: Task, pairs: Sequence[tuple[Example, str]]) -> list[tuple[str, str]]:

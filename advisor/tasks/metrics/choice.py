@@ -31,6 +31,7 @@ _SEVERAL = re.compile(
     r"[\s)\]*]*(?:[,/&]|(?:or|and|oder|und|ou|et|[oye])\b|[或和])\s*\(?[A-HJ-Z](?![\w'])", re.IGNORECASE
 )
 _LISTED = re.compile(r"\s*\(?A\s*[).:][^\n]*\n\s*\(?B\s*[).:]")
+_WITH_TEXT = re.compile(r"(?:option |choice )?[(\[]?([A-Za-z])(?:[).:\]]\s?|$)(.*)", re.IGNORECASE | re.DOTALL)
 _ANYWHERE = re.compile(r"(?<!not )\(([A-Z])\)(?![ ]is[ ](?:not|wrong|in))|\b(?i:option|choice)[ ]([A-Z])\b")
 
 # A prompt names its options only in its text. These are one for each letter, with a text that no response has
@@ -49,7 +50,7 @@ class ChoiceMetric:
         if not 2 <= len(choices) <= len(string.ascii_uppercase):
             return f"a choice task has 2 to 26 choices, not {len(choices)}"
         for text in accepted:
-            if _named(text, choices) is None:
+            if _right(text, choices) is None:
                 return (
                     f"the reference {text!r} is neither a letter up to {_letters(choices)[-1]} nor one of the choices"
                 )
@@ -58,7 +59,7 @@ class ChoiceMetric:
     def score(self, text: str, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Compare letters; the answer is the letter."""
         letter, _ = self.read(text, choices)
-        right = {_named(reference, choices) for reference in accepted}
+        right = {_right(reference, choices) for reference in accepted}
         return float(letter is not None and letter in right), letter
 
     def read(self, text: str, choices: tuple[str, ...], /) -> tuple[str | None, Place | None]:
@@ -122,6 +123,15 @@ def _named(text: str, choices: tuple[str, ...]) -> str | None:
     wanted = normal(text)
     same = [letter for letter, choice in zip(_letters(choices), choices, strict=True) if normal(choice) == wanted]
     return same[0] if wanted and len(same) == 1 else None
+
+
+def _right(reference: str, choices: tuple[str, ...]) -> str | None:
+    """The option that a reference names, also as "Option B", or as "B. green" where green is B."""
+    named, found = _named(reference, choices), _WITH_TEXT.fullmatch(reference.strip())
+    if named is not None or found is None or found[1].upper() not in _letters(choices):
+        return named
+    letter = found[1].upper()
+    return letter if normal(found[2]) in ("", normal(choices[_letters(choices).index(letter)])) else None
 
 
 def _mentioned(text: str, choices: tuple[str, ...]) -> tuple[str | None, Place | None]:
