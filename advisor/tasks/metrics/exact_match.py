@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from advisor.tasks.metrics._reading import FOLDED
 
+_MOST_PASSES = 20
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
 _QUOTES = dict.fromkeys(map(ord, "\u00ab\u00bb\u2039\u203a\u201e\u300a\u300b\u300c\u300d\u300e\u300f"), '"')
 _OTHERS: dict[int, int | str | None] = {**FOLDED, **_INVISIBLE, **_QUOTES, 0x2014: " "}
@@ -56,6 +57,15 @@ class ExactMatch:
 
 def normal(text: str) -> str:
     """The normal form of a text; empty only if the text is white space."""
+    # What one pass removes can leave marks at the edges of words for the next one.
+    for _ in range(_MOST_PASSES):
+        before, text = text, _simpler(text)
+        if text == before:
+            break
+    return text
+
+
+def _simpler(text: str) -> str:
     text = unicodedata.normalize("NFC", text.translate(_OTHERS).casefold())
     if not any(map(str.isalnum, text)):
         return " ".join(text.split())  # brackets and operators can be an answer
