@@ -213,13 +213,22 @@ def test_a_wrong_charge_costs_no_response(tmp_path: Path, cost: object) -> None:
 
 @pytest.mark.parametrize(
     ("value", "score"),
-    [(True, 1.0), (0, 0.0), (0.25, 0.25), ("0.5", 0.5), ("TRUE", 1.0), ("incorrect", 0.0), (Decimal("0.5"), 0.5)],
+    [
+        (True, 1.0),
+        (0, 0.0),
+        (0.25, 0.25),
+        ("0.5", 0.5),
+        ("TRUE", 1.0),
+        ("incorrect", 0.0),
+        (Decimal("0.5"), 0.5),
+        ([1], 1.0),
+    ],
 )
 def test_scores_are_numbers_or_truth_values(tmp_path: Path, value: object, score: float) -> None:
     assert records(write(tmp_path / "a.parquet", [{"id": 1, "score": value}]))[0][0].score == score
 
 
-@pytest.mark.parametrize("value", [None, "", "B", 850, -1, "nan", "inf", float("nan"), [1], "1e999"])
+@pytest.mark.parametrize("value", [None, "", "B", 850, -1, "nan", "inf", float("nan"), [1, 0], "1e999"])
 def test_a_score_of_another_form_is_not_read(tmp_path: Path, value: object) -> None:
     path = write(tmp_path / "a.jsonl", [{"id": 1, "score": 1}, {"id": 2, "score": value}])
     assert [record.score for record in records(path)[0]] == [1.0, None]

@@ -540,6 +540,8 @@ class ScoreReader:
         self._meanings[key] = score
 
     def _score(self, value: object) -> float | None:
+        if isinstance(value, (list, tuple)) and len(value) == 1:
+            (value,) = value
         text = _score_text(value)
         if text in self._meanings:
             return self._meanings[text]
