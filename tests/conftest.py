@@ -112,6 +112,7 @@ SECOND_LANE: dict[str, str] = {
     "test_report_browser.py": "drives a browser",
     "test_report_decision_browser.py": "drives a browser",
     "test_report_hostile.py::test_no_payload_changes_the_markup": "writes many reports",
+    "test_reproduce.py::test_the_commands_name_tasks_methods_settings_and_models_that_exist": "reads fifty commands",
     "test_reward_models.py::test_pairrm_cuts_the_question_and_the_responses_apart": "reads long texts",
     "test_serving.py::test_memory_that_is_free_goes_back_to_the_system": "measures",
     "test_serving_crowds.py::test_a_second_signal_ends_it_at_once": "starts a server",
