@@ -214,7 +214,7 @@ def test_on_a_cluster_auto_is_a_gpu_only_where_one_is_requested(monkeypatch: pyt
 
 
 def config_of(inference: InferenceConfig, entries: list[Any]) -> Any:
-    dev = SimpleNamespace(scorer=None, metric="exact_match")
+    dev = SimpleNamespace(scorer=None, metric="exact_match", origin=None)
     return SimpleNamespace(command="", seed=0, inference=inference, candidates=entries, method="unite", dev=dev)
 
 

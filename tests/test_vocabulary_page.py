@@ -73,6 +73,7 @@ FOR_PEOPLE = {"reason", "sentence", "certainty", "verdict_headline"}
 OF_LIBRARIES = {
     *(("advisor/tasks/data_files.py", "str(error)"), ("advisor/tasks/templates.py", "str(error)")),
     *(("advisor/response_cache.py", "str(error)"), ("ensemble/models/check.py", "str(error)")),
+    *(("advisor/cli.py", "str(error)"), ("advisor/draft/data.py", "str(error)")),
     ("advisor/draft/task_text.py", "str(error)"),  # puts the name of the file in place of that of its draft
     ("advisor/runs/schema/figures.py", "str(error)"),  # removes the place and the way out, which another error adds
 }

@@ -179,8 +179,9 @@ def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
     # Network, hub, cache, formats: datasets and the libraries below it have no common base of exceptions.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        way = "accept its terms, and log in (hf auth login)" if "is a gated dataset" in reason else "correct the name"
-        way = "check the network" if isinstance(error, ConnectionError) else way
+        way = "check the network" if isinstance(error, ConnectionError) else "correct the name"
+        if "is a gated dataset" in str(error):
+            way = "accept its terms, and log in (hf auth login)"
         raise InputError(f"{name} is no file, and cannot be loaded from the hub: {reason}; {way}") from error
     chosen, why = _choose({split: split for split in names})
     given = {"hub": name, "config": chosen_config, "revision": revision, **chosen}

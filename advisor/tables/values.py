@@ -286,7 +286,7 @@ def _thoughts(value: object, depth: int) -> list[str]:
         value = [value[key] for key in (*_THOUGHTS, "text", "content") if key in value]
     if isinstance(value, list):
         return [text for item in value if depth for text in _thoughts(item, depth - 1)]
-    return [str(text_of(value))] if isinstance(value, str) and value.strip() else []
+    return [str(text_of(value))] if isinstance(value, str) and value else []
 
 
 # References
