@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 import torch
@@ -145,7 +145,8 @@ def test_a_delayed_server_sends_the_same_bytes():
         server.answer = lambda _path, body: as_json(body)
         sent = {"prompt": [*range(100_000)]}
         for _ in range(2):
-            with urlopen(f"http://127.0.0.1:{port}/v1", json.dumps(sent).encode()) as answer:
+            request = Request(f"http://127.0.0.1:{port}/v1", json.dumps(sent).encode(), {"Content-Type": "text/json"})
+            with urlopen(request) as answer:
                 assert json.load(answer) == sent
 
 
