@@ -478,12 +478,14 @@ class ScoreReader:
 
     def is_score(self, value: object) -> bool:
         """Whether a value can be read; it is not counted."""
-        return self._score(value) is not None
+        value = _alone(value)
+        return self._score(value, _score_text(value)) is not None
 
     def read(self, value: object, model: str) -> float | None:
         """The score of a model's response, between 0 and 1; None for a value that is no score, which is counted."""
-        score = self._score(value)
+        value = _alone(value)
         text = _score_text(value)
+        score = self._score(value, text)
         self._values.setdefault(model, Counter())[text] += 1
         if score is not None:
             self._known[text] = score
@@ -539,10 +541,7 @@ class ScoreReader:
             raise InputError(f"--score-map {text}: the value {_named(key)} is given twice")
         self._meanings[key] = score
 
-    def _score(self, value: object) -> float | None:
-        if isinstance(value, (list, tuple)) and len(value) == 1:
-            (value,) = value
-        text = _score_text(value)
+    def _score(self, value: object, text: str) -> float | None:
         if text in self._meanings:
             return self._meanings[text]
         if text in _TRUTH:
@@ -554,6 +553,11 @@ class ScoreReader:
         worst, best = (0.0, 100.0) if is_share else self._range or (0.0, 1.0)
         # Whole numbers of JSON have any size.
         return score_of((number - worst) / (best - worst)) if abs(number) < _LARGEST_SCORE else None
+
+
+def _alone(value: object) -> object:
+    """A value, or the only one of a list."""
+    return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
 def _score_text(value: object) -> str:
