@@ -98,7 +98,7 @@ check: venv  ## lint, formatting, types, and whether all imported packages are d
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/deptry --no-ansi advisor ensemble reports
-	$(BIN)/mypy $(TYPED)
+	$(BIN)/mypy --num-workers 2 $(TYPED)
 
 format: venv  ## put the code into the form that `make check` wants
 	$(BIN)/ruff check --fix .
