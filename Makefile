@@ -23,6 +23,9 @@ GEMMA ?=
 
 REAL_TASKS := $(basename $(notdir $(wildcard benchmarks/studies/real_tasks/*.yaml)))
 
+# Where this is set, each process compiles all libraries again, which takes longer than most tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 # $(call install,PYTHON,PACKAGES) installs with uv, which takes a fifth of pip's time; where uv cannot, with pip.
