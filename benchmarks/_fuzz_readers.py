@@ -221,15 +221,14 @@ def read_numbers(folder: Path, data: bytes) -> None:
 
 def read_logs(folder: Path, data: bytes) -> None:
     """A log of another tool, by each format that claims it."""
-    from advisor.logs.sources import FORMATS, LogFile, LogOptions, get_format
+    from advisor.logs.sources import FORMATS, LogFile, LogOptions, get_format, records_of
 
     path = folder / "samples_t_2025-01-02T03-04-05.jsonl"
     path.write_bytes(data)
     notes: list[str] = []
     for name in FORMATS:
-        log_format = get_format(name)
-        for source in log_format.recognise([LogFile(path, given=False)], notes):
-            for record in log_format.read(source, LogOptions(cluster="group"), notes):
+        for source in get_format(name).recognise([LogFile(path, given=False)], notes):
+            for record in records_of(source, LogOptions(cluster="group"), notes):
                 texts = (record.model, record.task, record.id, record.question, record.response)
                 "\n".join(text or "" for text in texts).encode()
                 f"{record.score or 0:.1f} {record.seconds or 0:.1f} {record.tokens or 0}".encode()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from advisor.tables.values import UnknownFormError, accepted_texts, option_texts, response_text, unspelled
+from advisor.tables.values import UnknownFormError, accepted_texts, option_texts, parsed_text, response_text
 from tests import forms
 
 Kind = tuple[str, Mapping[str, Any], Callable[[Any], object], object]
@@ -29,8 +29,8 @@ def spellings(value: Any) -> Iterator[Any]:
     """A value as it is, and as the texts that a table may have for it."""
     yield value
     if not isinstance(value, str):
-        yield unspelled(json.dumps(value))
-        yield unspelled(repr(value))
+        yield parsed_text(json.dumps(value))
+        yield parsed_text(repr(value))
 
 
 def measure() -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, get_format
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, get_format, records_of
 
 REAL = Path(__file__).resolve().parents[1].parent / "shared" / "pools" / "logs"
 needs_logs = pytest.mark.skipif(not REAL.is_dir(), reason="../shared/pools/logs is not beside the project")
@@ -28,16 +28,14 @@ def recognise(name: str, *paths: Path) -> tuple[list[LogSource], list[str]]:
 def read(name: str, *paths: Path, options: LogOptions | None = None) -> tuple[list[LogRecord], list[str]]:
     """The records of the sources that a format finds, and its notes."""
     sources, notes = recognise(name, *paths)
-    log_format = get_format(name)
-    return [record for each in sources for record in log_format.read(each, options or LogOptions(), notes)], notes
+    return [record for each in sources for record in records_of(each, options or LogOptions(), notes)], notes
 
 
 def read_one(name: str, path: Path) -> tuple[list[LogRecord], list[str]]:
     """The records of a file that the user named and in which a format finds exactly one source, and the notes."""
     notes: list[str] = []
-    log_format = get_format(name)
-    (source,) = log_format.recognise([LogFile(path, given=True)], notes)
-    return list(log_format.read(source, LogOptions(), notes)), notes
+    (source,) = get_format(name).recognise([LogFile(path, given=True)], notes)
+    return list(records_of(source, LogOptions(), notes)), notes
 
 
 def scores(records: Sequence[LogRecord]) -> dict[str, float | None]:

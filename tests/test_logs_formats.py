@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from advisor.logs.sources import LogOptions, find_sources, get_format
+from advisor.logs.sources import LogOptions, find_sources, records_of
 from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
 from tests import (
@@ -133,7 +133,7 @@ def read_all(name: str, folder: Path, options: LogOptions) -> None:
     try:
         sources, notes = recognise(name, folder)
         for source in sources:
-            for record in get_format(name).read(source, options, notes):
+            for record in records_of(source, options, notes):
                 assert record.score is None or 0 <= record.score <= 1
                 assert record.model.isprintable()
                 texts = (record.question, record.response, record.extracted, record.error, record.group, record.metric)

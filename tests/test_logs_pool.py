@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from advisor.logs import pool
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, find_sources
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, find_sources, records_of
 from ensemble.errors import InputError
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
@@ -24,7 +24,7 @@ LINE = {
 
 def records(path: Path) -> tuple[list[LogRecord], list[str]]:
     notes: list[str] = []
-    return list(pool.read(LogSource("pool", path), LogOptions(), notes)), notes
+    return list(records_of(LogSource("pool", path), LogOptions(), notes)), notes
 
 
 def write(folder: Path, *lines: object) -> Path:
@@ -102,7 +102,7 @@ def test_real_pools_have_all_models_on_all_questions(name: str, models: int, que
 
 def test_a_large_pool_is_read_as_a_stream() -> None:
     path = real("mmlu-pro.jsonl.xz")
-    first = next(pool.read(LogSource("pool", path), LogOptions(), []))
+    first = next(records_of(LogSource("pool", path), LogOptions(), []))
     assert (first.model, first.id) == ("Llama-2-13b-hf", "70")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from advisor.logs import run_folder
 from advisor.logs.join import join_logs
-from advisor.logs.sources import LogFile, LogOptions, LogRecord
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, records_of
 from ensemble.errors import InputError
 
 GOOD = {"text": "It is 2", "extracted": "2", "score": 1.0, "length": 7, "finish_reason": "eos", "error": None}
@@ -40,7 +40,7 @@ def records(folder: Path) -> tuple[list[LogRecord], list[str]]:
     notes: list[str] = []
     files = [LogFile(path, given=False) for path in sorted(folder.iterdir())]
     (source,) = run_folder.recognise(files, notes)
-    return list(run_folder.read(source, LogOptions(), notes)), notes
+    return list(records_of(source, LogOptions(), notes)), notes
 
 
 def changed(**fields: Any) -> dict[str, Any]:
@@ -106,13 +106,12 @@ def test_an_error_is_one_line_of_visible_characters(tmp_path: Path) -> None:
     assert records(tmp_path)[0][0].error == "no␊␛[31m answer"
 
 
-def test_responses_without_a_score_are_counted(tmp_path: Path) -> None:
+def test_scores_are_read_as_those_of_other_logs_and_lines_of_another_form_counted(tmp_path: Path) -> None:
     write_run(tmp_path, RESULT, [LINE, changed(score=None), changed(score=7), {**LINE, "responses": []}])
     found, notes = records(tmp_path)
     path = tmp_path / "samples.jsonl"
-    assert len(found) == 3
+    assert [record.score for record in found] == [0.0, 1.0, 1.0, None]
     assert notes == [
-        f"{path}: 1 record is left out: a model's response has no score; the first is {path}:2",
         f"{path}: 2 records are left out: it has another form than a line of samples.jsonl; the first is {path}:3",
     ]
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.logs import table
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, records_of
 from advisor.tables import libraries, rows
 from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
@@ -73,7 +73,7 @@ def write(path: Path, items: Sequence[dict[str, Any]]) -> Path:
 def records(path: Path, *models: str, cluster: str | None = None, **columns: str) -> tuple[list[LogRecord], list[str]]:
     notes: list[str] = []
     options = LogOptions(columns=columns, model_columns=models, cluster=cluster)
-    return list(table.read(LogSource("table", path), options, notes)), notes
+    return list(records_of(LogSource("table", path), options, notes)), notes
 
 
 @pytest.mark.parametrize("extension", [*KINDS, "tsv"])
@@ -390,7 +390,7 @@ def test_the_number_of_rows_is_limited(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_table_is_read_as_a_stream(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id,score\n" + "1,1\n" * 100_000 + '"', encoding="utf-8")
-    first = next(table.read(LogSource("table", path), LogOptions(), []))
+    first = next(records_of(LogSource("table", path), LogOptions(), []))
     assert first.id == "1"
 
 
@@ -491,7 +491,7 @@ def test_a_changed_file_gives_records_or_one_line(
     path.write_bytes(mutate(seeds[kind], chance))
     for source in table.recognise([LogFile(path, given=True)], []):
         try:
-            found = list(table.read(source, LogOptions(), []))
+            found = list(records_of(source, LogOptions(), []))
         except InputError as error:
             assert "\n" not in str(error)
         else:

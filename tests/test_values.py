@@ -17,8 +17,8 @@ from advisor.tables.values import (
     UnknownFormError,
     accepted_texts,
     id_text,
-    is_spelled,
     option_texts,
+    parsed_cell,
     read_response,
     response_text,
 )
@@ -101,14 +101,9 @@ def test_an_id_has_one_spelling_of_numbers() -> None:
     assert [id_text(value) for value in (7.0, 7, " 7 ", "0007", "", None)] == ["7", "7", "7", "0007", None, None]
 
 
-@pytest.mark.parametrize("text", ["['a']", '["b", "c"]', "{'text': 'x'}", "[1]"])
-def test_a_text_spells_a_list_of_texts_or_an_object(text: str) -> None:
-    assert is_spelled(text)
-
-
-@pytest.mark.parametrize("value", ["b", "[1, 2]", "", None, ["a"], "[a]"])
-def test_other_values_spell_nothing(value: object) -> None:
-    assert not is_spelled(value)
+def test_a_cell_spells_a_list_of_texts_or_an_object_or_nothing() -> None:
+    assert all(map(parsed_cell, ["['a']", '["b", "c"]', "{'text': 'x'}", "[1]"]))
+    assert not any(map(parsed_cell, ["b", "[1, 2]", "", None, ["a"], "[a]"]))
 
 
 HOSTILE = [

@@ -26,7 +26,6 @@ from advisor.draft.columns import (
 from advisor.draft.wording import prompt_words
 from advisor.tasks.metrics import get_metric, metric_names
 from advisor.tasks.task import JUDGE
-from advisor.tasks.templates import BOX
 from ensemble.errors import InputError
 
 _QUESTIONS = (
@@ -529,14 +528,14 @@ def _plain(found: Guess, columns: Columns, given: Given, answers: tuple[str, Tex
 
 def _boxed(found: Guess, given: Given, answers: Texts, then: str, why: str) -> None:
     """The reference and the metric where the answers are in LaTeX boxes, and the prompt asks for one."""
-    found.keys["prompt"] = f"{str(found.keys['prompt']).removesuffix(then)}Put the answer into {BOX}{{}}.\n{then}"
+    found.keys["prompt"] = f"{str(found.keys['prompt']).removesuffix(then)}Put the answer into \\boxed{{}}.\n{then}"
     found.add("reference", f"{{{{{found.reference} | boxed}}}}", why)
     read = get_metric("number")
     is_number = all(_LATEX_NUMBER.fullmatch(text) and read.problem((text,), ()) is None for (text,) in answers)
     guessed = ("number", _NUMBERS) if is_number else ("exact_match", "not all of the boxed references are numbers")
     found.add("metric", given.metric or guessed[0], "the metric that was given" if given.metric else guessed[1])
     if found.keys["metric"] != "number":
-        found.add("extract", _IN_BOX, f"what a response has in {BOX}{{}}")
+        found.add("extract", _IN_BOX, "what a response has in \\boxed{}")
 
 
 def _words(columns: Columns, found: Guess) -> tuple[str, str]:

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import amount_of, check_name, count_of, no_score, note_others, note_unscored, object_at
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
+from advisor.logs.values import amount_of, check_name, count_of, no_score, note_others, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines, json_object
 from advisor.tables.values import UnknownFormError, line_of, response_text, score_of, text_of, texts_of
@@ -41,11 +41,6 @@ def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
     return sources
 
 
-def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
-    """One record for each instance; see :class:`advisor.logs.sources.LogFormat`."""
-    return usable(source.path, _records(source, options, notes), notes)
-
-
 def _is_log(file: LogFile) -> bool:
     # The first line may be longer than the head.
     return b'"model_id"' in file.head and (file.outline >= _INSTANCE or file.first_object.keys() >= _INSTANCE)
@@ -57,12 +52,13 @@ def _aggregate_of(path: Path) -> tuple[Path, ...]:
     return (aggregate,) if aggregate != path and aggregate.is_file() else ()
 
 
-def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+    """One record for each instance; see :class:`advisor.logs.sources.LogFormat`."""
     path, metrics = source.path, _metrics(source, notes)
     models: set[str] = set()
     chosen: dict[str, tuple[str, str]] = {}
     names: dict[str, None] = {}
-    unscored = several = 0
+    several = 0
     for line, place in json_lines(path, notes):
         model, task, number = (text_of(line.get(key)) for key in ("model_id", "evaluation_name", "sample_id"))
         given, evaluation = object_at(line, "input"), object_at(line, "evaluation")
@@ -88,7 +84,6 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         several += len(responses) > 1
         value, error = _score(evaluation, metric), line_of(line.get("error"))
         score = None if value is None and error else options.scores.read(value, model)
-        unscored += score is None and not error
         metadata = object_at(line, "metadata")
         performance = object_at(line, "performance")
         milliseconds = amount_of(performance.get("latency_ms")) or amount_of(performance.get("generation_time_ms"))
@@ -120,7 +115,6 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         return
     taken = dict.fromkeys(name for _, name in chosen.values())
     note_others(", ".join(taken), (name for name in names if name not in taken), options.score, path, notes)
-    note_unscored(None, unscored, path, notes)
     if several:
         notes.append(f"{path}: one score for several responses counts for the first of them; instances: {several:,}")
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import amount_of, check_name, choose_score, count_of, note_others, note_unscored, object_at
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
+from advisor.logs.values import amount_of, check_name, choose_score, count_of, note_others, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_items, json_object
 from advisor.tables.values import line_of, text_of
@@ -70,17 +70,13 @@ def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
     return sources
 
 
-def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
-    """One record for each instance and trial; see :class:`advisor.logs.sources.LogFormat`."""
-    return usable(source.path, _records(source, options, notes), notes)
-
-
 def _form(file: LogFile) -> str | None:
     """Which file of a run it is."""
     return next((form for form, keys in _FORMS.items() if keys <= file.outline), None)
 
 
-def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+    """One record for each instance and trial; see :class:`advisor.logs.sources.LogFormat`."""
     path = source.path
     # By content again, because a source has only the paths.
     parts = {_form(LogFile(companion, given=False)): companion for companion in source.companions}
@@ -94,7 +90,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
     metric, scores = _scores(parts["scores"], options.score, notes) if "scores" in parts else (None, {})
     if "scores" not in parts:
         notes.append(f"{path}: no per_instance_stats.json beside it, so its responses have no scores")
-    unscored = separate = 0
+    separate = 0
     for state, place in json_items(path, "request_states.item"):
         instance, result = object_at(state, "instance"), object_at(state, "result")
         number, question = text_of(instance.get("id")), text_of(object_at(instance, "input").get("text"))
@@ -116,7 +112,6 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         has_failed = result.get("success") is False
         value = scores.get((number, trial))
         score = None if value is None and has_failed else options.scores.read(value, model)
-        unscored += score is None
         tokens = completion.get("tokens")
         yield LogRecord(
             model=model,
@@ -139,8 +134,6 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             cut=object_at(completion, "finish_reason").get("reason") == "length",
             error=(line_of(result.get("error")) or "the request failed") if has_failed else None,
         )
-    if metric is not None or not scores:
-        note_unscored(metric, unscored, path, notes)
     if separate:
         notes.append(f"{path}: it has a request for each option, and so no response and no extracted answer")
 

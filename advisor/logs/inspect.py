@@ -21,20 +21,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import (
-    CUT,
     amount_of,
     check_name,
     choose_score,
     count_of,
     note_others,
-    note_unscored,
     object_at,
 )
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
-from advisor.tables.values import line_of, text_of, texts_of
+from advisor.tables.values import CUT, line_of, text_of, texts_of
 from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought
 
@@ -77,15 +75,6 @@ def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
     return sources
 
 
-def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
-    """One record for each sample and epoch; see :class:`advisor.logs.sources.LogFormat`.
-
-    Raises:
-        InputError: Also if inspect_ai is not installed.
-    """
-    return usable(source.path, _records(source.path, options, notes), notes)
-
-
 def _names(path: Path) -> list[str]:
     """The members of a zip file that may be a log; none if it is another one."""
     try:
@@ -113,7 +102,13 @@ def _content(path: Path, notes: Notes) -> tuple[dict[str, Any], Iterator[tuple[A
     return found, json_items(path, "samples.item")
 
 
-def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+    """One record for each sample and epoch; see :class:`advisor.logs.sources.LogFormat`.
+
+    Raises:
+        InputError: Also if inspect_ai is not installed.
+    """
+    path = source.path
     # Also reads zip files that are compressed with zstd, from here on.
     try:
         from inspect_ai.log import EvalSample
@@ -128,7 +123,7 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
     status = header.get("status")
     if status != "success":
         notes.append(f"{path}: the run did not end with success (status: {line_of(status) or 'it was still running'})")
-    chosen, names, unscored = None, dict[str, None](), 0
+    chosen, names = None, dict[str, None]()
     for value, place in samples:
         sample = _validated(EvalSample, value)
         number = None if sample is None else text_of(sample.id)
@@ -146,7 +141,6 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
         grade, extracted = scores.get(chosen or "", (None, None))
         # An error is no score that cannot be read.
         score = options.scores.read(grade, model) if grade is not None or sample.error is None else None
-        unscored += score is None and sample.error is None
         output = sample.output
         # The first is the sum over all turns; output has the last turn only.
         usage = sample.model_usage.get(model) or output.usage
@@ -177,7 +171,6 @@ def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecor
         )
     if chosen is not None:
         note_others(chosen, names, options.score, path, notes)
-    note_unscored(chosen, unscored, path, notes)
 
 
 def _validated(kind: type[EvalSample], value: object) -> EvalSample | None:

@@ -7,7 +7,6 @@ joined: what does not match is left out, and a note says how much it is.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.logs.scoring import Scoring
-from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources, get_format, plugins
+from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources, plugins, records_of
 from advisor.records import Answer, Cost, Profile, fits, fits_patterns, join
 from advisor.tables.streams import Notes
 from advisor.tasks.metrics import READERS, Metric, get_metric
@@ -164,10 +163,16 @@ class _Model:
 
 
 class _Reading:
-    """All records, as far as they are read. A question's number is its place in ``examples``."""
+    """All records, as far as they are read. A question's number is its place in ``examples``.
+
+    Attributes:
+        spellings: The number of each spelling of a question, which most records share with others.
+        numbers: The number of each question in one spelling.
+    """
 
     def __init__(self) -> None:
-        self.numbers: dict[tuple[str, bytes], int] = {}
+        self.spellings: dict[tuple[object, ...], int] = {}
+        self.numbers: dict[tuple[str, ...], int] = {}
         self.examples: list[Example] = []
         self.clusters: list[str | None] = []
         self.models: dict[str, _Model] = {}
@@ -247,7 +252,7 @@ def _records(
     for source in sources:
         try:
             with plugins().running(source.format):
-                yield from get_format(source.format).read(source, options, notes)
+                yield from records_of(source, options, notes)
         except InputError as error:
             # A file in a folder may be anything, but one that the user named is meant.
             if source.path.absolute() in named or len(sources) == 1:
@@ -328,42 +333,35 @@ def plain(text: str) -> str:
 
 def _number(reading: _Reading, record: LogRecord) -> int:
     """The number of a record's question."""
+    spelling = (record.id, record.question, record.reference, record.choices)
+    if (known := reading.spellings.get(spelling)) is not None:
+        return known
     question, reference = record.question or "", record.reference or ""
     if len(reference) == 1:
         reference = reference[0]
     example = Example(record.id, question, question, reference, choices=record.choices, group=record.group)
-    key = (plain(record.id), _digest(example))
-    number = reading.numbers.setdefault(key, len(reading.examples))
+    number = reading.numbers.setdefault((plain(record.id), *question_key(example)), len(reading.examples))
     if number == len(reading.examples):
         reading.examples.append(example)
         reading.clusters.append(record.cluster)
+    reading.spellings[spelling] = number
     return number
-
-
-def _digest(example: Example) -> bytes:
-    digest = hashlib.blake2b(digest_size=8)
-    for text in question_key(example):
-        # Surrogates occur in JSON, and UTF-8 has no form for them.
-        digest.update(text.encode(errors="surrogatepass") + b"\0")
-    return digest.digest()
 
 
 def _join_by_question(reading: _Reading, notes: Notes) -> None:
     """Join questions with different ids, such as the rows of shuffled tables, by what they ask and their reference."""
-    digests = [_digest(example) for example in reading.examples]
+    keys = [question_key(example) for example in reading.examples]
     # What a model answered twice is not known by its text alone.
     repeated = {
-        digest
+        key
         for model in reading.models.values()
-        for digest, count in Counter(digests[number] for number in model.answers).items()
+        for key, count in Counter(keys[number] for number in model.answers).items()
         if count > 1
     }
-    first: dict[bytes, int] = {}
+    first: dict[tuple[str, ...], int] = {}
     target = [
-        number
-        if digests[number] in repeated or not example.question.strip()
-        else first.setdefault(digests[number], number)
-        for number, example in enumerate(reading.examples)
+        number if key in repeated or not example.question.strip() else first.setdefault(key, number)
+        for number, (key, example) in enumerate(zip(keys, reading.examples, strict=True))
     ]
     joined = len(target) - len(set(target))
     if joined:
@@ -417,13 +415,11 @@ def _answer(record: LogRecord) -> Answer:
 def _part(reading: _Reading) -> None:
     """Part the thinking of each response from its answer."""
     for model in reading.models.values():
-        places = [(draws, draw) for draws in model.answers.values() for draw in draws]
+        places = [(draws, draw) for draws in model.answers.values() for draw in draws if draws[draw].text is not None]
         answers = [draws[draw] for draws, draw in places]
         reader = ThinkingReader((answer.text or "", answer.finish_reason == "length") for answer in answers)
         for (draws, draw), answer in zip(places, answers, strict=True):
-            if answer.text is None:
-                continue
-            thinking, text = reader.read(answer.text, cut=answer.finish_reason == "length")
+            thinking, text = reader.read(answer.text or "", cut=answer.finish_reason == "length")
             known = "\n\n".join(part for part in (answer.thinking, thinking) if part)[:MAX_RESPONSE]
             draws[draw] = replace(
                 answer, text=text[:MAX_RESPONSE], thinking=known or None, thought=answer.thought or bool(known)
@@ -646,8 +642,10 @@ def _profile(reading: _Reading, name: str, numbers: Sequence[int], draw: int) ->
     # By their order: some logs count draws from 1.
     answers = [model.answers[number] for number in numbers]
     # In different logs a question may have different ids.
+    own = [draws[sorted(draws)[draw] if draw else min(draws)] for draws in answers]
     taken = tuple(
-        replace(draws[sorted(draws)[draw]], id=example.id) for draws, example in zip(answers, examples, strict=True)
+        answer if answer.id == example.id else replace(answer, id=example.id)
+        for answer, example in zip(own, examples, strict=True)
     )
     # Tokens and seconds are sums over all records of the model; these questions get their share.
     total = sum(map(len, model.answers.values()))

@@ -28,11 +28,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import check_name, count_of, no_score, note_others, note_unscored, object_at
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
+from advisor.logs.values import check_name, count_of, no_score, note_others, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines, json_object
-from advisor.tables.values import UnknownFormError, option_texts, text_of, texts_of, unspelled
+from advisor.tables.values import UnknownFormError, option_texts, parsed_text, text_of, texts_of
 from ensemble.errors import InputError
 
 SUMMARY = "lm-eval: samples_TASK_TIME.jsonl, and the model in results_TIME.json beside it"
@@ -57,11 +57,6 @@ def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
     return sources
 
 
-def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
-    """One record for each question; see :class:`advisor.logs.sources.LogFormat`."""
-    return usable(source.path, _records(source, options, notes), notes)
-
-
 def _has_samples(file: LogFile) -> bool:
     if b'"doc_id"' not in file.head:
         return False
@@ -76,7 +71,8 @@ def _results_of(path: Path) -> tuple[Path, ...]:
     return (results,) if results is not None and results.is_file() else ()
 
 
-def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+    """One record for each question; see :class:`advisor.logs.sources.LogFormat`."""
     path, results = source.path, _results(source, notes)
     model = _model(results, path, notes)
     part = _task(results, path)
@@ -88,7 +84,7 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
     chosen: tuple[str, str] | None = None
     names: dict[str, None] = {}
     seen: set[str] = set()
-    unscored = several = 0
+    several = 0
     for line, place in json_lines(path, notes):
         number = text_of(line.get("doc_id"))
         metrics, kind = _metrics(line), text_of(line.get("filter")) or _NO_FILTER
@@ -116,7 +112,6 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
         for draw, response in enumerate(draws if apart else draws[:1]):
             value = scores[draw] if apart and isinstance(scores, list) else scores
             score = None if metric in lower else options.scores.read(value, model)
-            unscored += score is None
             found = extracted[draw] if apart and isinstance(extracted, list) and len(extracted) > draw else extracted
             yield LogRecord(
                 model=model,
@@ -139,7 +134,6 @@ def _records(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[L
             raise no_score(options.score, names, path)
         return
     note_others(",".join(chosen), names, options.score, path, notes)
-    note_unscored(",".join(chosen), unscored, path, notes)
     if several:
         notes.append(f"{path}: one score for several responses counts for the first of them; questions: {several:,}")
     # A run that was interrupted while it wrote leaves fewer lines.
@@ -238,7 +232,7 @@ def _reference(target: object, options: tuple[str, ...]) -> str | tuple[str, ...
     if text.isdecimal() and len(text) < 4 and int(text) < len(options):
         return options[int(text)]
     # A list of accepted answers, in Python's form; one of numbers is an answer itself.
-    found = unspelled(text)
+    found = parsed_text(text)
     are_texts = isinstance(found, list) and all(isinstance(item, str) for item in found)
     return (texts_of(found) or text) if are_texts else text
 

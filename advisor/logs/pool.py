@@ -9,9 +9,8 @@ none was found), 1 if it is right or 0, and the number of characters of the resp
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import check_name, count_of
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines
@@ -25,19 +24,15 @@ def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
     return [LogSource("pool", file.path) for file in files if _is_pool(file)]
 
 
-def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
-    """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
-    return usable(source.path, _records(source.path, options, notes), notes)
-
-
 def _is_pool(file: LogFile) -> bool:
     models = file.first_object.get("models") if b'"models"' in file.head else None
     return isinstance(models, dict) and any(isinstance(cell, list) and len(cell) == 3 for cell in models.values())
 
 
-def _records(path: Path, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+    """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
     known: set[str] = set()
-    for line, place in json_lines(path, notes):
+    for line, place in json_lines(source.path, notes):
         number, models = id_text(line.get("id")), line.get("models")
         if number is None or not isinstance(models, dict):
             yield LeftOut("it has no id, or no models", place)

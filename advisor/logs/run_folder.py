@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import LONGEST_NAME, check_name
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result
@@ -35,13 +35,46 @@ def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
     return found
 
 
-def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
     result = _result(source.companions[0]) if source.companions else None
     task, metric = (result.task.name, result.task.metric or None) if result else (None, None)
     # A run knows its clusters, for example the turns of a conversation, so the user need not name them.
     field = "cluster" if options.cluster is None else options.cluster
-    return usable(source.path, _records(source.path, notes, task, metric, _ensemble(result), field), notes)
+    ensemble, known = _ensemble(result), set[str]()
+    for line, place in json_lines(source.path, notes):
+        try:
+            # Texts as they are: they are compared with those of other logs.
+            sample = validated(Sample, line, place, _WAY_OUT, clean=False)
+        except InputError:
+            yield LeftOut("it has another form than a line of samples.jsonl", place)
+            continue
+        together = [] if sample.ensemble is None else [(ensemble, sample.ensemble)]
+        for model, answer in (*sample.responses.items(), *together):
+            if model not in known:
+                known.add(check_name(model, place))
+            # In a choice task the text is an option. As a response, its length would count in the length rule.
+            text = None if metric == "choice" else text_of(answer.text)
+            failed = answer.finish_reason == "error"
+            yield LogRecord(
+                model=model,
+                task=task,
+                id=sample.id,
+                place=place,
+                question=text_of(sample.prompt),
+                reference=text_of(line.get("reference")) or texts_of(line.get("reference")),
+                response=text,
+                extracted=text_of(answer.extracted),
+                score=None if failed else options.scores.read(answer.score, model),
+                metric=metric,
+                cluster=text_of(line.get(field)),
+                length=answer.length if text is None and metric != "choice" else None,
+                tokens=answer.tokens,
+                thinking=text_of(answer.thinking),
+                thought=answer.thought,
+                cut=answer.finish_reason == "length",
+                error=visible(answer.error or "unknown reason")[:500] if failed else None,
+            )
 
 
 def _result(path: Path) -> Result:
@@ -55,45 +88,3 @@ def _ensemble(result: Result | None) -> str:
     ensemble = result.ensemble if result else None
     members = ", ".join(member.model for member in ensemble.members) if ensemble else ""
     return shortened(f"{ensemble.method}({members})" if ensemble and members else "ensemble", LONGEST_NAME)
-
-
-def _records(
-    path: Path, notes: Notes, task: str | None, metric: str | None, ensemble: str, cluster: str
-) -> Iterator[LogRecord | LeftOut]:
-    known: set[str] = set()
-    for line, place in json_lines(path, notes):
-        try:
-            # Texts as they are: they are compared with those of other logs.
-            sample = validated(Sample, line, place, _WAY_OUT, clean=False)
-        except InputError:
-            yield LeftOut("it has another form than a line of samples.jsonl", place)
-            continue
-        together = [] if sample.ensemble is None else [(ensemble, sample.ensemble)]
-        for model, answer in (*sample.responses.items(), *together):
-            if model not in known:
-                known.add(check_name(model, place))
-            if answer.score is None:
-                yield LeftOut("a model's response has no score", place)
-                continue
-            # In a choice task the text is an option. As a response, its length would count in the length rule.
-            text = None if metric == "choice" else text_of(answer.text)
-            failed = answer.finish_reason == "error"
-            yield LogRecord(
-                model=model,
-                task=task,
-                id=sample.id,
-                place=place,
-                question=text_of(sample.prompt),
-                reference=text_of(line.get("reference")) or texts_of(line.get("reference")),
-                response=text,
-                extracted=text_of(answer.extracted),
-                score=answer.score,
-                metric=metric,
-                cluster=text_of(line.get(cluster)),
-                length=answer.length if text is None and metric != "choice" else None,
-                tokens=answer.tokens,
-                thinking=text_of(answer.thinking),
-                thought=answer.thought,
-                cut=answer.finish_reason == "length",
-                error=visible(answer.error or "unknown reason")[:500] if failed else None,
-            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
@@ -88,8 +88,8 @@ class LogFormat(Protocol):
     def recognise(self, files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
         """The sources among some files, by their content. A file without responses gets a note and no source."""
 
-    def read(self, source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
-        """The records of a source.
+    def read(self, source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
+        """The records of a source, and what cannot be used of it.
 
         Raises:
             InputError: The file cannot be read, or lacks what every record needs.
@@ -288,15 +288,16 @@ class LogOptions:
     scores: ScoreReader = field(default_factory=ScoreReader, compare=False)
 
 
-def usable(path: Path, found: Iterable[LogRecord | LeftOut], notes: Notes) -> Iterator[LogRecord]:
-    """The records of a file without those that are left out, which are counted in one note for each reason.
+def records_of(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+    """The records of a source without those that are left out, which are counted in one note for each reason.
 
     Raises:
-        InputError: The file has no record that can be used.
+        InputError: The file cannot be read, or has no record that can be used.
     """
+    path = source.path
     left: dict[str, tuple[int, str]] = {}
     kept = 0
-    for record in found:
+    for record in get_format(source.format).read(source, options, notes):
         if isinstance(record, LogRecord):
             kept += 1
             yield record

@@ -18,6 +18,7 @@ scores, or no reference is known and they are few, they are read as scores; othe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, usable
-from advisor.logs.values import CUT, amount_of, check_name, count_of, object_at
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
+from advisor.logs.values import amount_of, check_name, count_of, object_at
 from advisor.records import fits
 from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, rows_of_object, stem_of
 from advisor.tables.streams import Notes
@@ -37,12 +38,13 @@ from advisor.tables.values import (
     accepted_texts,
     id_text,
     is_answer,
-    is_spelled,
     line_of,
+    option_texts,
+    parsed_cell,
+    parsed_text,
     read_response,
     text_of,
     texts_of,
-    unspelled,
 )
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
@@ -54,6 +56,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "question_id", "example_id", "sample_id", "doc_id", "item_id", "uid", "idx", "index"),
     "question": ("question", "prompt", "input", "problem", "query"),
     "reference": ("reference", "target", "gold", "expected", "ground_truth", "correct_answer", "label", "answer"),
+    "choices": ("choices", "options"),
     "model": ("model", "model_name", "model_id"),
     "response": ("response", "output", "completion", "prediction", "generated_text", "generation", "model_output"),
     "extracted": ("extracted", "extracted_answer", "parsed", "parsed_answer", "pred"),
@@ -88,7 +91,7 @@ def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
     return [LogSource("table", file.path) for file in files if _is_table(file)]
 
 
-def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
+def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     """One record for each row, or for each cell of a model; see :class:`advisor.logs.sources.LogFormat`."""
     names = columns_of(source.path)
     columns = _columns(source.path, names, options, notes)
@@ -99,7 +102,7 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
     texts = [columns[role] for role in ("reference", "response") if role in columns]
     reader = _ValueReader(options, _spelled_columns(source.path, [*texts, *models], options))
     rows = _wide if models else _long
-    return usable(source.path, rows(source.path, columns, models, reader, notes), notes)
+    return rows(source.path, columns, models, reader, notes)
 
 
 def _is_table(file: LogFile) -> bool:
@@ -211,12 +214,10 @@ class _ValueReader(NamedTuple):
         try:
             return read_response(value)
         except UnknownFormError as error:
-            if _is_json_object(row[0][column]):
-                return SavedResponse(text_of(row[0][column]))
-            raise InputError(
-                f"{row[1]}: the response in the column {visible(column)} is {error}; write its text there, or name "
-                "another column with --column response=NAME"
-            ) from None
+            way_out = "write its text there"
+            if isinstance(value, list):
+                way_out = "write a row for each, and number them in a column draw"
+            return SavedResponse(_json_text(row, column, "response", f"{error}; {way_out}"))
 
     def reference(self, row: Row, column: str) -> str | tuple[str, ...] | None:
         """The reference in a column of a row."""
@@ -224,28 +225,31 @@ class _ValueReader(NamedTuple):
         if self.options.reads_json and isinstance(value, (list, dict)) and texts_of(value) is None:
             return json.dumps(value)
         if not isinstance(value, (list, dict)):
-            return _text(value)
+            return text_of(value)
         try:
             return accepted_texts(value)
         except UnknownFormError as error:
-            if _is_json_object(row[0][column]):
-                return text_of(row[0][column])
-            raise InputError(
-                f"{row[1]}: the reference in the column {visible(column)} is {error}; write the accepted texts there "
-                "as a list, or name another column with --column reference=NAME"
-            ) from None
+            return _json_text(row, column, "reference", f"{error}; write the accepted texts there as a list")
 
     def _value(self, row: Row, column: str) -> Any:
         value = row[0][column]
-        return unspelled(value) if column in self.spelled and isinstance(value, str) else value
+        return parsed_text(value) if column in self.spelled and isinstance(value, str) else value
 
 
-def _is_json_object(value: object) -> bool:
-    """Whether a value is an object in JSON as text: models write that, and pandas writes Python."""
-    try:
-        return isinstance(value, str) and isinstance(json.loads(value), dict)
-    except (ValueError, RecursionError):
-        return False
+def _json_text(row: Row, column: str, role: str, problem: str) -> str:
+    """The text of a cell that is an object in JSON: models write that, and pandas writes Python.
+
+    Raises:
+        InputError: The cell is something else, and cannot be read.
+    """
+    text = row[0][column]
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(text, str) and isinstance(json.loads(text), dict):
+            return str(text_of(text))
+    raise InputError(
+        f"{row[1]}: the {role} in the column {visible(column)} is {problem}, or name another column with --column "
+        f"{role}=NAME"
+    )
 
 
 def _spelled_columns(path: Path, names: Sequence[str], options: LogOptions) -> frozenset[str]:
@@ -256,7 +260,7 @@ def _spelled_columns(path: Path, names: Sequence[str], options: LogOptions) -> f
     for row in rows_of(path, names, []) if names else ():
         values = {} if isinstance(row, LeftOut) else {name: row[0][name] for name in left}
         filled |= {name for name, value in values.items() if value is not None}
-        left -= {name for name, value in values.items() if value is not None and not is_spelled(value)}
+        left -= {name for name, value in values.items() if value is not None and parsed_cell(value) is None}
         if not left:
             break
     return frozenset(left & filled)
@@ -286,13 +290,13 @@ def _record(row: Row, columns: Mapping[str, str], stem: str, reader: _ValueReade
     """The record of a row in the long form."""
     value = partial(_value, row[0], columns)
     question = _question(row, columns, None, reader)
-    model = stem if "model" not in columns else _text(value("model"))
+    model = stem if "model" not in columns else text_of(value("model"))
     if isinstance(question, LeftOut):
         return question
     if model is None:
         return LeftOut("the model's name is missing", row[1])
     said = reader.response(row, columns["response"]) if "response" in columns else SavedResponse()
-    thinking = _text(value("thinking")) or "\n\n".join(said.thinking) or None
+    thinking = text_of(value("thinking")) or said.all_thinking
     details = object_at(said.usage, "completion_tokens_details")
     thinking_tokens = _count(value("thinking_tokens")) or count_of(details.get("reasoning_tokens")) or 0
     dollars = amount_of(_number(value("dollars")))
@@ -303,7 +307,7 @@ def _record(row: Row, columns: Mapping[str, str], stem: str, reader: _ValueReade
         model=model,
         # Tables have an empty cell where a model wrote nothing.
         response=(said.text or "") if "response" in columns else None,
-        extracted=_text(value("extracted")),
+        extracted=text_of(value("extracted")),
         score=score,
         metric=visible(columns["score"]) if "score" in columns else None,
         length=_count(value("length")),
@@ -316,7 +320,7 @@ def _record(row: Row, columns: Mapping[str, str], stem: str, reader: _ValueReade
         # Of a thinking that is shown, the text says whether it is more than white space.
         thought=has_thought(thinking, thinking_tokens)
         or (not thinking and bool(amount_of(_number(value("thinking_length"))))),
-        cut=str(said.finish or value("finish")).lower() in CUT,
+        cut=SavedResponse(finish=said.finish or value("finish")).is_cut,
         draw=_count(value("draw")) or 0,
         error=line_of(said.error) if score is None else None,
     )
@@ -364,14 +368,12 @@ def _wide(
                 yield replace(question, model=model, score=options.scores.read(row[0][model], model))
             else:
                 said = reader.response(row, model)
-                thinking = "\n\n".join(said.thinking) or None
-                is_cut = str(said.finish).lower() in CUT
                 yield replace(
                     question,
                     model=model,
                     response=said.text or "",
-                    thinking=thinking,
-                    cut=is_cut,
+                    thinking=said.all_thinking,
+                    cut=said.is_cut,
                     error=line_of(said.error),
                 )
 
@@ -379,7 +381,7 @@ def _wide(
 def _question(row: Row, columns: Mapping[str, str], fallback: str | None, reader: _ValueReader) -> LogRecord | LeftOut:
     """What the records of one question have in common, without the model's name; the last id is `fallback`."""
     value = partial(_value, row[0], columns)
-    question, number = _text(value("question")), id_text(value("id"))
+    question, number = text_of(value("question")), id_text(value("id"))
     if "id" not in columns:
         # A short hash, because ids are shown; that two questions are equal is checked with their texts.
         number = fallback if question is None else hashlib.sha256(question.encode()).hexdigest()[:12]
@@ -387,13 +389,14 @@ def _question(row: Row, columns: Mapping[str, str], fallback: str | None, reader
         return LeftOut("the question's id or text is missing", row[1])
     return LogRecord(
         model="",
-        task=_text(value("task")),
+        task=text_of(value("task")),
         id=number,
         place=row[1],
         question=question,
         reference=reader.reference(row, columns["reference"]) if "reference" in columns else None,
-        group=_text(value("group")),
-        cluster=_text(value("cluster")),
+        choices=_choices(value("choices")),
+        group=text_of(value("group")),
+        cluster=text_of(value("cluster")),
     )
 
 
@@ -401,8 +404,10 @@ def _value(row: Mapping[str, Any], columns: Mapping[str, str], role: str) -> Any
     return row[columns[role]] if role in columns else None
 
 
-def _text(value: Any) -> str | None:
-    return str(value).lower() if isinstance(value, bool) else text_of(value)
+def _choices(value: object) -> tuple[str, ...]:
+    with contextlib.suppress(UnknownFormError):
+        return option_texts(value) or ()
+    return ()
 
 
 def _number(value: Any) -> float | None:

@@ -12,8 +12,6 @@ from ensemble.errors import InputError
 
 LONGEST_NAME = 500
 """Characters of a model's name."""
-CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
-"""How tools write that a response was cut off at a token limit, in lower case."""
 # Floats hold every whole number up to here.
 _LARGEST = 2**53
 _MOST = 12
@@ -81,13 +79,6 @@ def note_others(chosen: str, names: Iterable[str], wanted: str | None, path: Pat
         notes.append(
             f"{path}: the score is {_listed([chosen])}; the log also has {others} (choose with --column score=NAME)"
         )
-
-
-def note_unscored(chosen: str | None, count: int, path: Path, notes: Notes) -> None:
-    """Say how many records have no score that can be used; `chosen` is None if no record has any."""
-    if count:
-        what = "1 record has" if count == 1 else f"{count:,} records have"
-        notes.append(f"{path}: {what} no score{f' {_listed([chosen])}' if chosen else ''} between 0 and 1")
 
 
 def _listed(names: Iterable[str]) -> str:

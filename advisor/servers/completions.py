@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from advisor.records import FinishReason
 from advisor.response_cache import Response
+from advisor.tables.values import CUT
 from advisor.tasks.metrics import get_metric
 from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
@@ -58,7 +59,7 @@ _MAX_STOPS = 4
 # The defaults of some servers come from the model's generation_config.json. A member decodes without penalties.
 _NO_PENALTIES = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
 _ENDS: Mapping[str, FinishReason] = {
-    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
+    **dict.fromkeys(CUT, "length"),
     **dict.fromkeys(("refusal", "refused"), "refused"),
     **dict.fromkeys(("content_filter", "content_filtered", "safety", "recitation", "blocklist"), "filtered"),
     **dict.fromkeys(("prohibited_content", "spii", "sensitive", "guardrail_intervened"), "filtered"),

@@ -14,9 +14,10 @@ import math
 import re
 import string
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from advisor.tables.streams import Notes
@@ -37,11 +38,13 @@ class UnknownFormError(InputError):
 
 
 def text_of(value: object) -> str | None:
-    """A text, or a finite number as text (7 for 7.0); None for other types and for absent values."""
+    """A text, a finite number as text (7 for 7.0), or true or false; None for other types and for absent values."""
     if isinstance(value, str):
         # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, (int, float)):
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # pandas and spreadsheets write 7.0 for 7
@@ -85,10 +88,11 @@ def line_of(value: object) -> str | None:
 # Lists and objects that a text spells
 
 _STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
-_PIECES = re.compile(rf"{_STRING}|(?P<array>array\()|(?P<type>, ?dtype=[\w.']+)|[\w.+-]+|\s+|\\.|.", re.DOTALL)
+_VALUE = rf"(?P<value>{_STRING}|\\.|[\w.+-]+|[\])}}])"
+_NUMPY = re.compile(rf"array(?=\()|, ?dtype=[\w.']+|{_VALUE}(?P<gap>\s+(?=['\"\[({{\w.+-]))?", re.DOTALL)
 
 
-def unspelled(text: str) -> object:
+def parsed_text(text: str) -> object:
     """The list or object that a text spells in JSON or in Python; None if it spells none.
 
     Also arrays as NumPy prints them, with ``array(...)`` and without commas.
@@ -104,7 +108,7 @@ def unspelled(text: str) -> object:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of backslashes in the texts
-            found = ast.literal_eval(_with_commas(text))
+            found = ast.literal_eval(_NUMPY.sub(_in_python, text))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return None
     if isinstance(found, set):
@@ -112,32 +116,14 @@ def unspelled(text: str) -> object:
     return found if isinstance(found, (list, dict)) else None
 
 
-def _with_commas(text: str) -> str:
-    """Python with commas between the values that NumPy separates by blanks; without them Python joins the texts."""
-    pieces: list[str] = []
-    is_value = False
-    for match in _PIECES.finditer(text):
-        piece = match.group()
-        if piece.isspace():
-            pieces.append(" ")
-            continue
-        if match["type"] or match["array"]:
-            piece = "(" if match["array"] else ""
-        begins = piece[:1] not in ("", ",", ":", ")", "]", "}")
-        if is_value and begins:
-            pieces.append(",")
-        is_value = piece[-1:] not in ("", ",", ":", "(", "[", "{") or (is_value and not piece)
-        pieces.append(piece)
-    return "".join(pieces)
+def _in_python(match: re.Match[str]) -> str:
+    """A piece of an array in Python: NumPy puts blanks between values, and Python would join texts without a comma."""
+    return (match["value"] or "") + ("," if match["gap"] else "")
 
 
-def is_spelled(value: object) -> bool:
-    """Whether a value is a text that spells a list of texts or an object."""
-    return _spelled(value) is not None
-
-
-def _spelled(value: object) -> object:
-    found = unspelled(value) if isinstance(value, str) else None
+def parsed_cell(value: object) -> object:
+    """The object or the list of texts that a cell spells; None for anything else."""
+    found = parsed_text(value) if isinstance(value, str) else None
     # A list of several numbers is an answer itself, such as that of a program.
     has_texts = isinstance(found, list) and (
         len(found) == 1 or any(not isinstance(each, (int, float)) for each in found)
@@ -158,6 +144,8 @@ _HOLDERS = (
 )
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoningContent", "reasoningText", "summary")
 _ENDS = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason", "completionReason")
+CUT = ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded")
+"""How tools and servers say that a response was cut off at a limit of tokens, in lower case."""
 _USAGE = ("usage", "usageMetadata", "usage_metadata")
 _PROVIDERS = frozenset({*_ENDS, *_USAGE, "object", "generated_text", "response_metadata", "kwargs"})
 """Keys that a provider's answer has, and hardly a JSON that a model wrote."""
@@ -183,6 +171,16 @@ class SavedResponse:
     error: str | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def all_thinking(self) -> str | None:
+        """The whole thinking; None if there is none."""
+        return "\n\n".join(self.thinking) or None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the response was cut off at a limit of tokens."""
+        return str(self.finish).lower() in CUT
+
 
 def is_answer(value: object) -> bool:
     """Whether a value is clearly what a provider answered, and no list or object that a model wrote itself."""
@@ -203,7 +201,7 @@ def read_response(value: object) -> SavedResponse:
     Raises:
         UnknownFormError: It is something else, or has several texts.
     """
-    spelled = unspelled(value) if isinstance(value, str) else None
+    spelled = parsed_text(value) if isinstance(value, str) else None
     if is_answer(spelled):
         with contextlib.suppress(UnknownFormError):
             return read_response(spelled)
@@ -221,8 +219,6 @@ def _said(value: object, found: SavedResponse, depth: int) -> str | None:
     """The text in a value; what else it tells goes into `found`."""
     if value is None or value != value or value == {}:  # noqa: PLR0124  # NaN, which pandas writes for nothing
         return None
-    if isinstance(value, bool):
-        return str(value).lower()
     if (text := text_of(value)) is not None:
         return text
     if depth and isinstance(value, dict):
@@ -308,7 +304,7 @@ def accepted_texts(value: object) -> tuple[str, ...] | None:
     Raises:
         UnknownFormError: It is something else.
     """
-    found = _spelled(value)
+    found = parsed_cell(value)
     try:
         texts = _accepted(value if found is None else found, _MOST_NESTED)
     except UnknownFormError:
@@ -322,7 +318,7 @@ def _accepted(value: object, depth: int) -> list[str]:
     if value is None:
         return []
     if isinstance(value, bool):
-        return [str(value).lower()]
+        return ["yes", "true"] if value else ["no", "false"]
     if (text := text_of(value)) is not None:
         return [text]
     if depth and isinstance(value, (list, tuple)) and not _are_messages(value):
@@ -361,11 +357,11 @@ def option_texts(value: object) -> tuple[str, ...] | None:
     Raises:
         UnknownFormError: It is something else.
     """
-    found = unspelled(value) if isinstance(value, str) else value
+    found = parsed_text(value) if isinstance(value, str) else value
     if found is None and isinstance(value, str):
         # "('red', 'green')" is a tuple in Python, other than "(A) red (B) green".
         is_tuple = value[:2] in ("('", '("') and value[-1] == ")"
-        found = (unspelled(f"[{value[1:-1]}]") if is_tuple else None) or _options_in(value)
+        found = (parsed_text(f"[{value[1:-1]}]") if is_tuple else None) or _options_in(value)
     if isinstance(found, dict):
         found = _options_of(found)
     items = found if isinstance(found, (list, tuple)) else [found]
@@ -384,8 +380,6 @@ def _is_letter(match: re.Match[str], number: int) -> bool:
 def _option(item: object) -> str:
     if isinstance(item, dict):
         item = next((item[key] for key in ("text", "value", "content", "option", "answer") if key in item), item)
-    if isinstance(item, bool):
-        return str(item).lower()
     if (text := text_of(item)) is None:
         raise UnknownFormError(form_of(item))
     return text
@@ -460,8 +454,10 @@ class ScoreReader:
     def __init__(self, text: str | None = None) -> None:
         self._meanings: dict[str, float] = {}
         self._range: tuple[float, float] | None = None
-        self._values: dict[str, Counter[str]] = {}
+        self._values: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._known: dict[str, float] = {}
+        # Most scores are one of two values.
+        self._read = lru_cache(maxsize=1000, typed=True)(self._text_and_score)
         for part in () if text is None else text.split(","):
             self._learn(part, str(text))
 
@@ -478,15 +474,12 @@ class ScoreReader:
 
     def is_score(self, value: object) -> bool:
         """Whether a value can be read; it is not counted."""
-        value = _alone(value)
-        return self._score(value, _score_text(value)) is not None
+        return self._read(_alone(value))[1] is not None
 
     def read(self, value: object, model: str) -> float | None:
         """The score of a model's response, between 0 and 1; None for a value that is no score, which is counted."""
-        value = _alone(value)
-        text = _score_text(value)
-        score = self._score(value, text)
-        self._values.setdefault(model, Counter())[text] += 1
+        text, score = self._read(_alone(value))
+        self._values[model][text] += 1
         if score is not None:
             self._known[text] = score
         return score
@@ -541,30 +534,31 @@ class ScoreReader:
             raise InputError(f"--score-map {text}: the value {_named(key)} is given twice")
         self._meanings[key] = score
 
-    def _score(self, value: object, text: str) -> float | None:
-        if text in self._meanings:
-            return self._meanings[text]
-        if text in _TRUTH:
-            return _TRUTH[text]
-        is_share = text.endswith("%")
-        number = _as_number(str(value).strip().removesuffix("%")) if isinstance(value, str) else value
-        if not isinstance(number, (int, float)):
-            return None
-        worst, best = (0.0, 100.0) if is_share else self._range or (0.0, 1.0)
+    def _text_and_score(self, value: object) -> tuple[str, float | None]:
+        text = _score_text(value)
+        for meanings in (self._meanings, _TRUTH):
+            if text in meanings:
+                return text, meanings[text]
+        number = _as_number(value.strip().removesuffix("%")) if isinstance(value, str) else value
         # Whole numbers of JSON have any size.
-        return score_of((number - worst) / (best - worst)) if abs(number) < _LARGEST_SCORE else None
+        if not isinstance(number, (int, float)) or abs(number) >= _LARGEST_SCORE:
+            return text, None
+        worst, best = (0.0, 100.0) if text.endswith("%") else self._range or (0.0, 1.0)
+        return text, score_of((number - worst) / (best - worst))
 
 
 def _alone(value: object) -> object:
-    """A value, or the only one of a list."""
-    return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    """A value, or the only one of a list; of other lists and objects their form in words."""
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    return form_of(value) if isinstance(value, (list, tuple, dict)) else value
 
 
 def _score_text(value: object) -> str:
     """A value as the user writes it in --score-map: 1.0 is 1, and what is absent is empty."""
     if value is None or value != value:  # noqa: PLR0124  # NaN, which pandas writes for an empty cell
         return ""
-    text = str(value) if isinstance(value, bool) else text_of(value)
+    text = text_of(value)
     text = " ".join((form_of(value) if text is None else text)[:1000].split()).lower()
     # "1.0" of a CSV file is the 1 of another.
     number = _as_number(text)
@@ -600,7 +594,7 @@ def request_text(value: object) -> str | None:
     Returns:
         None if it is something else, or says nothing.
     """
-    found = unspelled(value) if isinstance(value, str) else value
+    found = parsed_text(value) if isinstance(value, str) else value
     if not isinstance(found, list) or not _are_messages(found):
         return None
     said = [(str(_role(message)).lower(), response_text(message) or "") for message in found]

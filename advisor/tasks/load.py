@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from advisor.tasks.data_files import TABLES, data_suffix
 from advisor.tasks.data_sources import DataSource, open_source
 from advisor.tasks.lm_eval_tasks.load import PREFIX, load_lm_eval_task
-from advisor.tasks.metrics import get_metric, plugins, runs_code
+from advisor.tasks.metrics import RULES, get_metric, plugins, runs_code
 from advisor.tasks.questions import Question, QuestionBank, draw_shots, limited, outside_clusters, sample, without
 from advisor.tasks.task import Signature, Task, fingerprint, sha256
 from advisor.tasks.task_file import TaskDefinition, read_definition, read_mapping
@@ -118,16 +118,19 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
             shots=count,
             seed=seed,
             prompt=sha256(definition.prompt_digest, *sorted({example.prefix for example in examples}))[:12],
-            versions=tuple(
-                (package, _version(package))
-                for package in dict.fromkeys(
-                    (
-                        "unite-advisor",
-                        *plugins().version(definition.metric),
-                        *get_metric(definition.metric).packages,
-                        *source.packages,
+            versions=(
+                ("rules", str(RULES)),
+                *(
+                    (package, _version(package))
+                    for package in dict.fromkeys(
+                        (
+                            "unite-advisor",
+                            *plugins().version(definition.metric),
+                            *get_metric(definition.metric).packages,
+                            *source.packages,
+                        )
                     )
-                )
+                ),
             ),
         ),
         scoring=definition.scoring,

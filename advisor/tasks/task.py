@@ -356,17 +356,8 @@ def read_answer(metric: str, extract: str | None, text: str) -> tuple[str | None
 
 
 def place_of_answer(metric: str, extract: str | None, text: str, answer: str) -> tuple[int, int] | None:
-    """The beginning and the end of the answer that was read from a response; None if it is not found again.
-
-    Args:
-        metric: The name of the metric.
-        extract: See :class:`Task`.
-        text: The response.
-        answer: What was read from it.
-    """
-    part: str | None = text
-    if extract is not None and extract not in metrics.READERS.values():
-        part, _ = read_answer(metric, extract, text)
+    """The beginning and the end of the answer that a task's metric read from a response; None if it is not found."""
+    part = text if extract is None or extract in metrics.READERS.values() else find_answer(extract, text)
     if not part:
         return None
     place = metrics.place_of(metric, part, answer)

@@ -28,8 +28,9 @@ import regex  # type: ignore[import-untyped]
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from advisor.tables.values import option_texts, request_text, response_text, unspelled
+from advisor.tables.values import option_texts, parsed_text, request_text, response_text
 from advisor.tasks.data_files import Record, field_name
+from advisor.tasks.metrics._reading import last_box
 from ensemble.common.limits import SECONDS, LimitExceededError, limited_process
 from ensemble.errors import InputError
 
@@ -70,23 +71,16 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
 )
 
 
-BOX = "\\boxed"
-"""What marks the answer of a solution in LaTeX."""
-
-
 def boxed(solution: str) -> str:
     """The answer in the last LaTeX box of a solution.
 
     Raises:
         ValueError: The solution has no box, or the last one is not closed.
     """
-    start = solution.rindex(BOX + "{") + len(BOX) + 1
-    depth = 1
-    for end, character in enumerate(solution[start:], start=start):
-        depth += (character == "{") - (character == "}")
-        if not depth:
-            return solution[start:end].strip()
-    raise ValueError("the last \\boxed{ is not closed")
+    box = last_box(solution)
+    if box is None or not solution.startswith("}", box.end):
+        raise ValueError("it has no \\boxed{...}, or the last one is not closed")
+    return solution[box.start : box.end].strip()
 
 
 def shuffled(right: object, *others: object) -> list[str]:
@@ -107,6 +101,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     "options": option_texts,
     "shuffled": shuffled,
     "boxed": boxed,
+    "parsed": parsed_text,
     "request": request_text,
     "response": response_text,
 }
@@ -214,7 +209,8 @@ class Template:
 
         Args:
             record: The record.
-            read: Reads the texts of an object, of a list of objects, and of a text that spells one of these or a list.
+            read: Reads the texts of an object, of true and false, of a list of these, and of a text that spells an
+                object or a list.
 
         Raises:
             InputError: As for ``text``, or if the value has another form.
@@ -222,8 +218,8 @@ class Template:
         value = self.value(record)
         try:
             items = value if isinstance(value, (list, tuple)) else [value]
-            is_spelled = isinstance(value, str) and unspelled(value) is not None
-            if read is not None and (is_spelled or any(isinstance(item, (dict, list)) for item in items)):
+            is_spelled = isinstance(value, str) and parsed_text(value) is not None
+            if read is not None and (is_spelled or any(isinstance(item, (dict, list, bool)) for item in items)):
                 return read(value) or ()
             return tuple(map(_plain, items)) if items is value else _plain(value)
         except (*_FAILURES, InputError) as error:

@@ -31,6 +31,10 @@ from ensemble.plugins import Plugins
 OF_CORPORA = frozenset({"bleu", "chrf"})
 """The metrics that also score all responses together."""
 
+RULES = 2
+"""The version of the rules by which these metrics read and compare answers, for signatures: a changed rule is a new
+one."""
+
 READERS = {"json": "json", "json_fields": "json", "tool_call": "tool_call"}
 """The metrics that read JSON, and what reads it: a name for ``extract`` in a task file."""
 
@@ -91,18 +95,12 @@ def read_with(reader: str, text: str) -> str:
     return canonical
 
 
-def place_of(metric: str, text: str, answer: str) -> tuple[int, int] | None:
-    """The beginning and the end of an answer in a text; None if it does not stand there.
-
-    Args:
-        metric: The name of any metric.
-        text: What the metric read.
-        answer: The answer that it found.
-    """
-    if metric in ("number", "number_comma", "choice"):
+def place_of(name: str, text: str, answer: str) -> tuple[int, int] | None:
+    """The beginning and the end of an answer that a metric read from a text; None if it does not stand there."""
+    if name in ("number", "number_comma", "choice"):
         from advisor.tasks.metrics.choice import LETTERS_ALONE
 
-        found, place = _module(metric).METRIC.read(text, LETTERS_ALONE)
+        found, place = _module(name).METRIC.read(text, LETTERS_ALONE)
         return place if found == answer else None
     start = text.lower().rfind(answer.lower())
     return (start, start + len(answer)) if start >= 0 else None

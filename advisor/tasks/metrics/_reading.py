@@ -41,6 +41,7 @@ _BOLD = re.compile(r"\*\*([^*\n]{1,200})\*\*")
 _MOST_BOLD = 20
 _BOX = re.compile(r"\\f?boxed(?![A-Za-z])|\\fbox(?![A-Za-z])")
 _BRACE = re.compile(r"[{}]")
+_OR = re.compile(r"\}?[\s$)\\]*(?:or|oder|ou|o|oppure|[或]者?|または|还是)[\s$(\\]*f?box(?:ed)?\s*\{?")
 _LINE = re.compile(r"\s*[^\n]*")
 
 LETTER_END = r"""(?![A-Za-z\d_']) (?: \s*(?:$|[^\w\s'(-]|-(?!\w)|\([^)]{2}|[\u3040-\u9fff]) | [ ]*\n
@@ -72,9 +73,8 @@ def pieces(text: str) -> Iterator[AnswerMark]:
     Args:
         text: A text in which each character is replaced by FOLDED.
     """
-    boxes = list(_BOX.finditer(text))
-    if boxes:
-        yield _boxed(text, boxes[-1].end())
+    if box := last_box(text):
+        yield box
     if (place := text.rfind("####")) >= 0:
         yield AnswerMark("####", place + 4, _line(text, place + 4))
     announced = [found for found in _ANNOUNCED.finditer(text) if text[found.end() : found.end() + 200].strip()]
@@ -85,6 +85,14 @@ def pieces(text: str) -> Iterator[AnswerMark]:
         yield AnswerMark("chosen", chosen[-1].end(), _line(text, chosen[-1].end()))
     for bold in reversed(list(_BOLD.finditer(text))[-_MOST_BOLD:]):
         yield AnswerMark("bold", *bold.span(1))
+
+
+def last_box(text: str) -> AnswerMark | None:
+    """The last LaTeX box of a text, from the one before it where "or" is between them; None if it has no box."""
+    boxes = [_boxed(text, found.end()) for found in list(_BOX.finditer(text))[-2:]]
+    if len(boxes) == 2 and _OR.fullmatch(text, boxes[0].end, boxes[1].start):
+        return AnswerMark("boxed", boxes[0].start, boxes[1].end)
+    return boxes[-1] if boxes else None
 
 
 def _boxed(text: str, start: int) -> AnswerMark:

@@ -26,14 +26,15 @@ _EXACT = Context(prec=10_000, traps=[Inexact])
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 # Every repeated part is followed by a character that it cannot match, or has a bounded length: linear in the text.
 _NUMBER = re.compile(
-    r"""(?: (?<![A-Za-zµ\d_^]) | (?<=\b[A-Z]{3})(?<!\d) )           # not in H2O, m2 or x_1; USD18 is a price
+    r"""(?<!\d\.) (?: (?<![A-Za-zµ\d_^]) | (?<=\b[A-Z]{3})(?<!\d) )           # not in H2O, m2 or x_1; USD18 is a price
         (?<![A-Za-z]-) (?<![\^_][-{(]) (?<![\^_][{(]-) (?<![A-Za-z]\*\*) (?<![A-Za-z]\*\*-)   # m^-2, m**2, COVID-19
         (?<!\\sqrt\{) (?<!sqrt\() (?<!√) (?<!\}\{)
         (?P<minus>(?<![\w)\]}%])-)? (?:(?:\\\$|[$€£¥₹₩])[ ]?(?P<after>-)?)?
         (?: (?P<mixed>\d{1,9}) (?: [ ](?=\d{1,9}[ ]?/[ ]?\d) | [ ]?(?=\\[dt]?frac) ) )?
         (?: \\[dt]?frac[ ]?(?: \{[ ]?(?P<top>-?\d+(?:\.\d+)?)[ ]?\} | (?P<top_digit>\d) )
             [ ]?(?: \{[ ]?(?P<bottom>-?\d+(?:\.\d+)?)[ ]?\} | (?P<bottom_digit>\d) )
-          | (?: (?P<whole>\d{1,3}(?:(?:[,' ]|\{,\}|\\[,;:!\ ]|,\\!)\d{3})+(?!\d)|\d+)(?P<part>\.\d+)?
+          | (?: (?P<whole>\d{1,3}(?:\.\d{3}){2,}(?!\.?\d)
+              | \d{1,3}(?:(?:[,' ]|\{,\}|\\[,;:!\ ]|,\\!)\d{3})+(?!\d)|\d+)(?P<part>\.\d+)?
               | (?<!\d)(?P<only>\.\d+) )
             (?: [ ]?/[ ]?(?P<over>\d+(?:\.\d+)?)(?!\d|/\d)
               | (?P<half>[¼-¾⅐-⅞])
