@@ -141,6 +141,14 @@ OPTIONS: dict[str, str] = {
     "TruthfulQA": lines(
         rows_of(lambda n: {"mc1_targets": {"choices": [COLOURS[n % 4], *wrong(n)], "labels": [1, 0, 0, 0]}})
     ),
+    "TruthfulQA in cells": table(
+        rows_of(
+            lambda n: {
+                name: str({"choices": [COLOURS[n % 4], *wrong(n)], "labels": [1, 0, 0, 0]})
+                for name in ("mc1_targets", "mc2_targets")
+            }
+        )
+    ),
     "an object with labels": lines(
         rows_of(lambda n: {"targets": {"choices": list(COLOURS), "labels": ONE_HOT[n % 4]}})
     ),
@@ -310,18 +318,17 @@ def test_the_boxed_answer_of_a_solution_is_compared(place: Place, form: str) -> 
 
 @pytest.mark.parametrize(
     ("question", "before", "after"),
-    [
-        ("Wie heißt die Stadt Nummer {}?", "Frage: ", "\nAntwort:"),
-        ("Quel est le nom de la ville {} ?", "Question : ", "\nRéponse :"),
-        ("¿Cuál es el nombre de la ciudad {}?", "Pregunta: ", "\nRespuesta:"),
-        ("Qual è il nome della città {}?", "Domanda: ", "\nRisposta:"),
-        ("Qual é o nome da cidade {}?", "Pergunta: ", "\nResposta:"),
-        ("第{}个城市叫什么名字？", "问题：", "\n答案："),
-        ("{}番目の都市の名前は何ですか。", "問題：", "\n答え："),
-        ("As a start, write the name of town {}.", "Question: ", "\nAnswer:"),
-    ],
+    [("Frage", "Frage: ", "\nAntwort:"), ("pregunta", "Pregunta: ", "\nRespuesta:"), ("q", "Question: ", "\nAnswer:")],
 )
-def test_the_prompt_speaks_the_language_of_the_questions(place: Place, question: str, before: str, after: str) -> None:
-    rows = [{"question": question.format(n), "answer": f"Ort {n}"} for n in range(6)]
+def test_the_prompt_speaks_the_language_of_the_columns(place: Place, question: str, before: str, after: str) -> None:
+    rows = [{question: f"{n}, {n}, {n}?", "answer": f"Ort {n}"} for n in range(6)]
     prompt = drafted(place, table(rows))[0].examples[0].prompt
     assert prompt.startswith(before) and prompt.endswith(after)
+
+
+@pytest.mark.parametrize("write", [lines, table])
+def test_true_and_false_are_answers_of_yes_and_no(place: Place, write: Callable[[Rows], str]) -> None:
+    task, _ = drafted(place, write(rows_of(lambda n: {"answer": n % 2 == 0})))
+    for example in task.examples:
+        right = number_of(example.question) % 2 == 0
+        assert [task.score(example, said).value for said in ("Yes.", "true", "No")] == [right, right, not right]

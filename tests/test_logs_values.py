@@ -279,3 +279,23 @@ def test_a_hidden_sheet_is_not_read_and_the_other_sheets_are_named(tmp_path: Pat
     logs = joined(path)
     assert right(logs) == RIGHT
     assert f"{path}: of its 3 sheets only Now was read, and not Old (hidden), Notes" in logs.notes
+
+
+@pytest.mark.parametrize("write", [lines, table])
+def test_true_as_a_reference_accepts_yes(write: Callable[..., Path], tmp_path: Path) -> None:
+    said = rows(lambda n: "Yes." if n == 5 else "No.", reference=lambda _: True)
+    assert (
+        right(joined(write(tmp_path / f"log.{'jsonl' if write is lines else 'csv'}", said), metric="exact_match"))
+        == RIGHT
+    )
+
+
+def test_options_of_a_table_are_compared_by_their_letters(tmp_path: Path) -> None:
+    said = rows(lambda n: "The answer is B." if n == 5 else "It is (C).", reference=lambda _: "green")
+    said = [{**row, "options": ["red", "green", "blue"]} for row in said]
+    assert right(joined(lines(tmp_path / "log.jsonl", said), metric="choice")) == RIGHT
+
+
+def test_a_response_of_several_texts_is_refused_with_the_way_to_write_them(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is a list of 2 texts; write a row for each, and number them in a column"):
+        joined(lines(tmp_path / "log.jsonl", rows(lambda _: ["It is 5", "It is 6"])))

@@ -279,7 +279,7 @@ def test_the_fingerprint_follows_the_content_and_not_the_layout(folder: Path) ->
 def test_the_signature_says_how_a_number_came_about(folder: Path) -> None:
     signature = load(folder, options={"shots": 1, "seed": 3, "limit": 2}).signature
     assert str(signature).startswith("task:refunds|metric:number|split:dev|n:2|shots:1|seed:3|prompt:")
-    assert "|unite-advisor:" in str(signature)
+    assert "|rules:2|unite-advisor:" in str(signature)
     assert "|sacrebleu:" in str(load(folder, metric="bleu").signature)
 
 

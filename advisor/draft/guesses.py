@@ -6,7 +6,6 @@ before both.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,6 @@ from advisor.draft.columns import (
     texts_of,
     usual_mark,
 )
-from advisor.draft.wording import prompt_words
 from advisor.tasks.metrics import get_metric, metric_names
 from advisor.tasks.task import JUDGE
 from ensemble.errors import InputError
@@ -32,6 +30,11 @@ _QUESTIONS = (
     *("question", "question_text", "query", "problem", "goal", "instruction", "input", "prompt"),
     *("text", "sentence", "turns", "frage", "fragestellung", "aufgabe", "pregunta", "énoncé"),
 )
+_WORDS = {
+    **dict.fromkeys(("frage", "fragestellung", "aufgabe"), ("Frage: ", "Antwort:")),
+    "pregunta": ("Pregunta: ", "Respuesta:"),
+    "énoncé": ("Question : ", "Réponse :"),
+}
 _PLACES = ("answer_idx", "answer_index", "correct_idx", "correct_index", "correct_answer_id", "cop")
 _REFERENCES = (
     *("reference", "target", "gold", "expected", "expected_answer", "ground_truth", "correct_answer", "correct_option"),
@@ -208,6 +211,7 @@ def _reference(columns: Columns, given: Given, taken: set[str]) -> tuple[str, st
         return columns.named(given.reference), "the column that was given, or that has messages"
     # mc1_targets of TruthfulQA: {"choices": [...], "labels": [1, 0, ...]}
     labels = next((f"{name}.labels" for name in taken if f"{name}.labels" in columns.values), None)
+    labels = labels or next(filter(None, (columns.add(f"({name} | parsed).labels") for name in taken)), None)
     name = labels or columns.usual(_REFERENCES, taken)
     if name is not None:
         return name, "by its name"
@@ -422,7 +426,7 @@ def _choice(found: Guess, columns: Columns, right: tuple[str, str], why: str, wh
     question = _with_context(found, columns)
     # The question may have its options already.
     shown = "" if options[0] == f"{found.question} | options" else "\n{{_options | join('\\n')}}"
-    found.add("prompt", f"{question}{shown}\n{_words(columns, found)[1]}")
+    found.add("prompt", f"{question}{shown}\n{_words(found)[1]}")
     found.add("choices", f"{{{{{options[0]}}}}}" if is_list else [f"{{{{{name}}}}}" for name in options], why_options)
     found.add("reference", expression, f"{found.reference} is the reference, {why}")
     found.add("metric", "choice", "the likelihood of the options decides; nothing is generated")
@@ -468,7 +472,7 @@ def _text(found: Guess, columns: Columns, given: Given, why: str) -> None:
     """The keys of a task whose models write a text."""
     name, reference = found.question, found.reference or ""
     asked = sum(text[0].rstrip().endswith("?") for text in columns.texts(name) if text)
-    before, then = _words(columns, found)
+    before, then = _words(found)
     if name == "prompt" and asked < columns.count / 2:
         found.add("prompt", _with_context(found, columns))
         found.why["prompt"] += "; it is the whole prompt"
@@ -538,10 +542,9 @@ def _boxed(found: Guess, given: Given, answers: Texts, then: str, why: str) -> N
         found.add("extract", _IN_BOX, "what a response has in \\boxed{}")
 
 
-def _words(columns: Columns, found: Guess) -> tuple[str, str]:
-    """What is before the question and before the answer, in the language of the questions."""
-    names = (name.replace("_", " ") for name in (found.question, found.reference or ""))
-    return prompt_words(itertools.chain(names, *columns.texts(found.question)))
+def _words(found: Guess) -> tuple[str, str]:
+    """What is before the question and before the answer, in the language of the question's column."""
+    return _WORDS.get(found.question.lower(), ("Question: ", "Answer:"))
 
 
 def _with_context(found: Guess, columns: Columns, before: str = "") -> str:

@@ -38,6 +38,7 @@ from advisor.tables.values import (
     accepted_texts,
     id_text,
     is_answer,
+    is_truth,
     line_of,
     option_texts,
     parsed_cell,
@@ -224,7 +225,7 @@ class _ValueReader(NamedTuple):
         value = self._value(row, column)
         if self.options.reads_json and isinstance(value, (list, dict)) and texts_of(value) is None:
             return json.dumps(value)
-        if not isinstance(value, (list, dict)):
+        if not isinstance(value, (list, dict)) and not is_truth(value):
             return text_of(value)
         try:
             return accepted_texts(value)

@@ -173,7 +173,7 @@ class SavedResponse:
 
     @property
     def all_thinking(self) -> str | None:
-        """The whole thinking; None if there is none."""
+        """The whole thinking; None without any."""
         return "\n\n".join(self.thinking) or None
 
     @property
@@ -292,7 +292,12 @@ _ACCEPTED = (
     *("value", "text", "answer", "answers", "aliases", "normalized_value", "normalized_aliases", "short_answers"),
     *("accepted", "accepted_answers", "reference", "target", "content", "spans"),
 )
-_YES_OR_NO = {"YES": "yes", "NO": "no", "1": "yes", "0": "no"}
+_YES_OR_NO = {"YES": "yes", "NO": "no", "1": "yes", "0": "no", "true": "yes", "false": "no"}
+
+
+def is_truth(value: object) -> bool:
+    """Whether a value is true or false, also in words: models then answer with yes or no, too."""
+    return isinstance(value, (bool, str)) and str(value).strip().lower() in ("true", "false")
 
 
 def accepted_texts(value: object) -> tuple[str, ...] | None:
@@ -317,10 +322,8 @@ def accepted_texts(value: object) -> tuple[str, ...] | None:
 def _accepted(value: object, depth: int) -> list[str]:
     if value is None:
         return []
-    if isinstance(value, bool):
-        return ["yes", "true"] if value else ["no", "false"]
     if (text := text_of(value)) is not None:
-        return [text]
+        return [text, _YES_OR_NO[text.strip().lower()]] if is_truth(text) else [text]
     if depth and isinstance(value, (list, tuple)) and not _are_messages(value):
         return [text for item in value for text in _accepted(item, depth - 1)]
     if isinstance(value, (list, tuple)):

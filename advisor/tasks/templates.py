@@ -28,7 +28,7 @@ import regex  # type: ignore[import-untyped]
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from advisor.tables.values import option_texts, parsed_text, request_text, response_text
+from advisor.tables.values import is_truth, option_texts, parsed_text, request_text, response_text
 from advisor.tasks.data_files import Record, field_name
 from advisor.tasks.metrics._reading import last_box
 from ensemble.common.limits import SECONDS, LimitExceededError, limited_process
@@ -219,7 +219,9 @@ class Template:
         try:
             items = value if isinstance(value, (list, tuple)) else [value]
             is_spelled = isinstance(value, str) and parsed_text(value) is not None
-            if read is not None and (is_spelled or any(isinstance(item, (dict, list, bool)) for item in items)):
+            if read is not None and (
+                is_spelled or any(isinstance(item, (dict, list)) or is_truth(item) for item in items)
+            ):
                 return read(value) or ()
             return tuple(map(_plain, items)) if items is value else _plain(value)
         except (*_FAILURES, InputError) as error:

@@ -46,14 +46,12 @@ class ChoiceMetric:
     packages: tuple[str, ...] = ()
 
     def problem(self, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> str | None:
-        """Each accepted text must be a letter of an option or the full text of one."""
+        """An accepted text must be a letter of an option or the full text of one; of "true" and "yes" one is."""
         if not 2 <= len(choices) <= len(string.ascii_uppercase):
             return f"a choice task has 2 to 26 choices, not {len(choices)}"
-        for text in accepted:
-            if _right(text, choices) is None:
-                return (
-                    f"the reference {text!r} is neither a letter up to {_letters(choices)[-1]} nor one of the choices"
-                )
+        if accepted and not any(_right(text, choices) for text in accepted):
+            last = _letters(choices)[-1]
+            return f"the reference {accepted[0]!r} is neither a letter up to {last} nor one of the choices"
         return None
 
     def score(self, text: str, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> tuple[float, str | None]:
