@@ -19,27 +19,19 @@ from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.thinking import THINKING_DRAFT, Thinker, ThinkingDecoder
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT, check_members, get_method, get_module, make_options, plugins
+from ensemble.models.choices import ChatTemplate
 from ensemble.models.load import check_models, load_members
 from ensemble.models.member import Member, Prompt, step_device
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.server_member import ServerMember
-from ensemble.models.spec import (
-    THINK,
-    ChatTemplate,
-    Checkpoint,
-    Dialogue,
-    EnsembleSpec,
-    ModelSpec,
-    Sourced,
-    resolve_device,
-)
+from ensemble.models.spec import THINK, Checkpoint, Dialogue, EnsembleSpec, ModelSpec, Sourced, resolve_device
 from ensemble.runtime.draft import Drafter
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
 from ensemble.score.choices import ChoiceQuestion, choice_question
 from ensemble.score.long_text import Passage, PassageScorer
 from ensemble.score.scorer import ChoiceScore, Scorer, in_batches, perplexity_weights
-from ensemble.servers.address import PREFIX, ServerAddress
+from ensemble.servers.address import PREFIX, ServerAddress, read_address
 from ensemble.step.distribution import Weights, normalised
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import load_or_build
@@ -473,11 +465,10 @@ def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
             words = shlex.split(model)
         except ValueError as error:
             raise InputError(f"models: {str(error).lower()}; close the quotation mark") from None
-        from ensemble.models.pool_line import read_server_line
+        from ensemble.models.pool_line import read_options
 
-        address, line = read_server_line(words, "models")
-        name = address.name if line.name is None else line.name
-        return ModelSpec(address, name, chat_template=line.chat_template or "never", thinking=line.thinking)
+        given = {"chat_template": "never", **read_options(words, "models", remote=True)}
+        return ModelSpec.read(read_address(words[0], "models"), given, "models")
     checkpoint = model if isinstance(model, Checkpoint | ServerAddress) else Checkpoint(str(model))
     return ModelSpec(checkpoint, checkpoint.name, chat_template="never")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from test_pipeline import plan_of_pool, run, statuses
@@ -15,6 +15,7 @@ from advisor.jobs.result_json import result_of
 from advisor.pool.fingerprint import Fingerprint
 from advisor.records import Answer, Profile
 from ensemble.common.schema import written
+from ensemble.models.spec import Checkpoint, ModelSpec
 
 if TYPE_CHECKING:
     from pools import Place
@@ -73,11 +74,15 @@ def test_three_copies_name_the_same_original() -> None:
 
 
 def test_weights_are_equal_in_another_numeric_type_and_folder_but_not_with_another_template() -> None:
-    files = (("config.json", "1"), ("model.safetensors", "2"))
-    one = Fingerprint(None, None, files, "float32", "auto")
-    assert one.weights == dataclasses.replace(one, dtype="bfloat16", files=(("model.safetensors", "2"),)).weights
-    assert one.weights != dataclasses.replace(one, chat_template="never").weights
-    assert one.weights != dataclasses.replace(one, files=(("config.json", "1"), ("model.safetensors", "3"))).weights
+    def weights(path: str, **options: Any) -> str:
+        return Fingerprint(ModelSpec(Checkpoint(path), path, **{"chat_template": "auto", **options})).weights
+
+    files = {"config.json": "1", "model.safetensors": "2"}
+    one = weights("a", files=files, dtype="float32")
+    assert one == weights("b", files={"model.safetensors": "2"}, dtype="bfloat16", device="cuda")
+    assert one != weights("a", files=files, dtype="float32", chat_template="never")
+    assert one != weights("a", files=files, dtype="float32", thinking_budget=4)
+    assert one != weights("a", files={**files, "model.safetensors": "3"}, dtype="float32")
 
 
 def test_a_copied_folder_is_rejected_with_the_name_of_its_original(place: Place, models: Path) -> None:

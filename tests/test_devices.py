@@ -169,8 +169,9 @@ def test_the_plan_the_key_and_the_loaded_model_have_the_same_type(
     assert isinstance(known, Fingerprint)
     loaded = load_member(entry)
     assert loaded.spec is not None
-    assert [need.dtype, known.dtype, loaded.spec.dtype, str(loaded.model.dtype)] == [dtype] * 3 + [f"torch.{dtype}"]
-    assert model_of(entry, known, "cpu", "auto", "auto").dtype == dtype
+    assert [need.dtype, known.spec.dtype, loaded.spec.dtype] == [dtype] * 3
+    assert str(loaded.model.dtype) == f"torch.{dtype}"
+    assert model_of(entry, known, "auto").dtype == dtype
     notes = check_candidates([entry], "cpu", "auto", decode_together=False)
     assert ["half: computed in float32" in note for note in notes] == [True] * (dtype == "float32")
     assert ("stored in bfloat16" in need.kind) == (dtype == "float32")
@@ -224,11 +225,12 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     entries = [ModelSpec(Checkpoint(name), name, device=own) for name, own in (("a", None), ("b", "mps"))]
     config = config_of(InferenceConfig(), entries)
-    found = of_run(
-        config,
-        {"a": Fingerprint(None, None, (), "bfloat16", "auto"), "b": Fingerprint(None, None, (), "float32", "auto")},
-        {},
-    )
+    types = {"a": "bfloat16", "b": "float32"}
+    known = {
+        each.name: Fingerprint(replace(each, dtype=types[each.name], device=device_of(each, "auto", "local")))
+        for each in entries
+    }
+    found = of_run(config, known, {})
     assert (found["device"], found["dtype"]) == (device, "bfloat16, float32")
     assert [model["device"] for model in found["models"].values()] == device.split(", ")
 

@@ -20,12 +20,13 @@ from advisor.pool.fingerprint import identify, model_of
 from advisor.pool.fit import check_candidates, check_set, check_together, need_of_model, place_models, too_large
 from advisor.pool.fit import place as placed_of
 from advisor.pool.pool_file import read_pool
-from advisor.pool.resources import check_quantization, quantization_config
+from advisor.pool.resources import check_quantization
 from ensemble.errors import InputError
+from ensemble.models.choices import QUANTIZATIONS
 from ensemble.models.hub import weights_on_hub
 from ensemble.models.load import quantization_of
 from ensemble.models.memory import MemoryNeed, need_of
-from ensemble.models.spec import QUANTIZATIONS, Checkpoint, ModelSpec
+from ensemble.models.spec import Checkpoint, ModelSpec, quantization_config
 
 if TYPE_CHECKING:
     from pools import Place
@@ -307,5 +308,5 @@ def test_the_quantisation_is_part_of_the_cache_key_and_of_what_is_loaded(models:
     found = [identify(each, "auto", "auto") for each in (plain, rounded)]
     assert "quantization" not in found[0].key()
     assert found[1].key() == {**found[0].key(), "quantization": "4bit"}
-    assert model_of(rounded, found[1], "cuda", "auto", "auto").quantization == quantization_config("4bit")
-    assert model_of(plain, found[0], "cpu", "auto", "auto").quantization is None
+    assert model_of(rounded, found[1], "auto").quantization == quantization_config("4bit")
+    assert model_of(plain, found[0], "auto").quantization is None

@@ -9,8 +9,8 @@ import pytest
 
 from advisor.pool.pool_file import DEMO, entries_named, read_pool
 from ensemble.errors import InputError
-from ensemble.models.pool_line import saved_address
 from ensemble.models.spec import ModelSpec
+from ensemble.saved.ensemble_json import member_from_json, member_to_json
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -123,10 +123,10 @@ def test_no_file_takes_the_place_of_a_bundled_pool(folder: Path, name: str) -> N
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("alpha colour=red", "'colour=red' is not an option of a model; the options are name, chat_template"),
+        ("alpha colour=red", "'colour=red' is not an option of a model; the options are name, device"),
         ("alpha bfloat16", "'bfloat16' is not an option"),
         ("alpha dtype=float8", "dtype should be one of auto, float32, float64, bfloat16, float16, not 'float8'"),
-        ("alpha chat_template=maybe", "chat_template should be one of auto, always, never, not 'maybe'"),
+        ("alpha chat_template=maybe", "chat_template should be auto, always or never, not 'maybe'"),
         ("alpha trust_remote_code=yes", "trust_remote_code should be true or false, not 'yes'"),
         ("alpha dtype=float32 dtype=float16", "dtype is given twice"),
         ("alpha reasoning_effort=low", "is an option of a model behind a server; the options of this one are name,"),
@@ -232,8 +232,8 @@ def test_prices_are_dollars_per_million_tokens(tmp_path: Path) -> None:
     ("options", "says"),
     [
         ("price_in=1", "price_out= is missing"),
-        ("price_in=-1 price_out=1", "price_in should be dollars per million tokens, at least 0, not '-1'"),
-        ("price_in=1 price_out=nan", "price_out should be dollars per million tokens, at least 0, not 'nan'"),
+        ("price_in=-1 price_out=1", "price_in should be at least 0, not '-1'"),
+        ("price_in=1 price_out=nan", "price_out should be a finite number, not 'nan'"),
     ],
 )
 def test_a_wrong_price_is_refused(tmp_path: Path, options: str, says: str) -> None:
@@ -280,7 +280,7 @@ def test_a_tokenizer_that_is_nowhere_is_refused_with_its_line(folder: Path, writ
 def test_an_address_with_its_tokenizer_is_read_back_from_its_values(folder: Path) -> None:
     (candidate,) = read(folder, f"{SERVER} tokenizer='./with space' revision=r1")
     assert candidate.checkpoint.is_remote
-    assert saved_address(candidate.checkpoint.as_dict(), "result.json") == candidate.checkpoint
+    assert member_from_json(member_to_json(candidate, folder), "", folder).checkpoint == candidate.checkpoint
 
 
 def test_no_message_shows_what_may_be_a_key(folder: Path) -> None:

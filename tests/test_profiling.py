@@ -29,7 +29,7 @@ from advisor.tasks.task import Scoring
 from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import member_of
-from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, quantization_config
 
 if TYPE_CHECKING:
     from pools import Place
@@ -39,6 +39,7 @@ pytest_plugins = ["pools"]
 SHORT = InferenceConfig(max_new_tokens=6)
 NO_SPEC = EnsembleSpec(())
 KEY = {"members": [{"files": {"model.safetensors": "0"}}]}
+LOCAL = ModelSpec(Checkpoint("m"), "m", None, "float32", "auto", files={"model.safetensors": "0"})
 
 
 @pytest.fixture
@@ -166,17 +167,16 @@ def test_an_interrupt_within_the_model_is_no_failure_of_it(
 
 
 def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Task) -> None:
-    identity = Fingerprint(None, None, (("model.safetensors", "0"),), "float32", "auto")
-    others = [
-        dataclasses.replace(identity, **{name: value})
-        for name, value in {
-            "hub_id": "org/model",
-            "revision": "0" * 40,
-            "files": (("model.safetensors", "1"),),
-            "dtype": "bfloat16",
-            "chat_template": "never",
-        }.items()
+    identity = Fingerprint(LOCAL)
+    changes: list[dict[str, Any]] = [
+        {"checkpoint": Checkpoint("org/model", "0" * 40)},
+        {"files": {"model.safetensors": "1"}},
+        {"dtype": "bfloat16"},
+        {"device": "cuda"},
+        {"chat_template": "never"},
+        {"thinking_budget": 4},
     ]
+    others = [Fingerprint(dataclasses.replace(LOCAL, **each)) for each in changes]
     example = task.examples[0]
     key = {"members": [identity.key()]}
     of_question = question_key
@@ -195,28 +195,26 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
 
 
 def test_stored_responses_keep_their_keys() -> None:
-    every = Fingerprint(
-        "org/model", "0" * 40, (("a.json", "1"),), "bfloat16", "never", Sides("eng", "deu", "prompt"), "q4.gguf"
-    )
-    every = dataclasses.replace(every, device="cuda", quantization="4bit")
-    assert json.dumps(every.key()) == (
+    checkpoint = Checkpoint("org/model", "0" * 40, sides=Sides("eng", "deu", "prompt"), gguf_file="q4.gguf")
+    every = ModelSpec(checkpoint, "m", "cuda:1", "bfloat16", "never", quantization_config("4bit"), {"a.json": "1"})
+    assert json.dumps(Fingerprint(every, encodes=True).key()) == (
         '{"hub_id": "org/model", "revision": "0000000000000000000000000000000000000000", "files": {"a.json": "1"}, '
         '"dtype": "bfloat16", "chat_template": "never", "encoder": {"source": "eng", "target": "deu", "reads": '
         '"prompt"}, "gguf_file": "q4.gguf", "device": "cuda", "quantization": "4bit"}'
     )
-    assert json.dumps(Fingerprint(None, None, (("model.safetensors", "0"),), "float32", "auto").key()) == (
+    assert json.dumps(Fingerprint(LOCAL).key()) == (
         '{"hub_id": null, "revision": null, "files": {"model.safetensors": "0"}, "dtype": "float32", '
         '"chat_template": "auto"}'
     )
 
 
 def test_a_source_is_part_of_the_key_of_what_reads_it_alone(task: Task) -> None:
-    identity = Fingerprint(None, None, (("model.safetensors", "0"),), "float32", "auto")
     example = task.examples[0]
     sourced = dataclasses.replace(example, source="4")
     keys = []
     for sides in (None, Sides(), Sides(target="deu_Latn"), Sides(reads="prompt")):
-        key = {"members": [dataclasses.replace(identity, sides=sides).key()]}
+        spec = dataclasses.replace(LOCAL, checkpoint=Checkpoint("model", sides=sides or Sides()))
+        key = {"members": [Fingerprint(spec, encodes=sides is not None).key()]}
         keys += [question_key(key, one, task, SHORT) for one in (example, sourced)]
     # A causal model's key is the same with and without.
     assert keys[0] == keys[1] and len(set(keys)) == 7
@@ -233,8 +231,8 @@ def test_what_decides_no_response_is_not_in_its_key(task: Task) -> None:
 
 
 def test_a_folder_is_known_by_the_content_of_its_files(models: Path, tmp_path: Path) -> None:
-    def identity(folder: Path) -> Fingerprint:
-        return identify(ModelSpec(Checkpoint(str(folder)), "name", place="models.txt:1"), "auto", "auto")
+    def identity(folder: Path) -> dict[str, Any]:
+        return identify(ModelSpec(Checkpoint(str(folder)), "name", place="models.txt:1"), "auto", "auto").key()
 
     copy = shutil.copytree(models / "alpha", tmp_path / "copy")
     assert identity(copy) == identity(models / "alpha") != identity(models / "gamma")
@@ -251,7 +249,7 @@ def test_the_numeric_type_is_the_lines_then_the_runs_then_the_checkpoints(
     models: Path, own: str | None, of_run: str, found: str
 ) -> None:
     candidate = ModelSpec(Checkpoint(str(models / "alpha")), "alpha", dtype=own, place="models.txt:1")
-    assert identify(candidate, of_run, "auto").dtype == found
+    assert identify(candidate, of_run, "auto").key()["dtype"] == found
 
 
 # --- Memory ---

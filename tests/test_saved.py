@@ -205,7 +205,7 @@ def test_a_local_member_that_changed_is_refused_with_a_way_out(models: Path, tmp
         ("members.0.id", "org/a", "members[0] should be a member with one of id, path and server"),
         ("members.0.name", "a\nb", "members[0].name should be a printable name"),
         ("members.0.name", "beta", "two members have the name 'beta'"),
-        ("members.0.dtype", "int8", "members[0].dtype should be auto, float32"),
+        ("members.0.dtype", "int8", "members[0].dtype should be one of auto, float32"),
         ("members.0.files", {"model.safetensors": "1"}, "members[0].files.model.safetensors should be a SHA-256"),
         ("members.0.files", {}, "members[0] should be a local member with the SHA-256 of each file"),
         ("members.0.trust_remote_code", "yes", "members[0].trust_remote_code should be true or false"),

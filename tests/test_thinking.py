@@ -38,7 +38,6 @@ from advisor.tasks.task import Example, Signature, Task
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.methods import get_module
-from ensemble.models.pool_line import saved_address
 from ensemble.models.thinking import FAMILIES, ThinkingReader, ThinkingTags
 from ensemble.servers.address import ServerAddress, thinking_fields
 from ensemble.servers.client import ServerClient
@@ -602,8 +601,8 @@ def test_a_server_without_a_list_of_models_is_one_of_the_others(raw: Raw) -> Non
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("thinking_budget=-1", "a whole number from 0"),
-        ("thinking_budget=1e3", "a whole number from 0"),
+        ("thinking_budget=-1", "should be at least 0"),
+        ("thinking_budget=1e3", "should be a whole number"),
         ("reasoning_effort=High!", "a word such as low"),
         ("thinking_budget=5 reasoning_effort=low", "not both"),
         ("reasoning_effort=low tokenizer=org/name", "without tokenizer="),
@@ -634,7 +633,6 @@ def test_openai_takes_no_budget() -> None:
 
 def test_a_budget_is_kept_with_the_address_and_is_in_the_key_only_if_it_is_set() -> None:
     plain, limited = ServerAddress("http://host/v1", "m"), ServerAddress("http://host/v1", "m", thinking_budget=0)
-    assert saved_address(limited.as_dict(), "result.json") == limited
     keys = [ServerIdentity(each, "auto", {}, "2026-01-01").key() for each in (plain, limited)]
     assert keys[1] == {**keys[0], "thinking_budget": 0}
     assert "thinking_budget" not in keys[0]

@@ -18,7 +18,7 @@ from servers import Answer, as_json, raw_server
 from ensemble import Ensemble
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
-from ensemble.models.pool_line import read_server_line
+from ensemble.servers.address import read_address
 from ensemble.servers.client import ServerClient
 from ensemble.servers.token_server import ServerLimits
 from ensemble.servers.vllm import VllmServer
@@ -118,7 +118,7 @@ def test_a_version_without_chosen_ids_gives_them_as_the_last_tokens_of_prompts()
 
     with raw_server() as server:
         server.answer = answer
-        address, _ = read_server_line([f"openai:{server.url}#m"], "a test")
+        address = read_address(f"openai:{server.url}#m", "a test")
         with ServerClient(address) as client:
             old = VllmServer(client, ServerLimits(k=20, contexts=8, chosen=16), appends=True)
             assert old.chosen([[10, 11]], [3, 50]) == [{3: -8.178279876708984, 50: -6.317311763763428}]

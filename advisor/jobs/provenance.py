@@ -10,11 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from advisor.config import InferenceConfig, LogsConfig, RunConfig
+from advisor.config import LogsConfig, RunConfig
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
-from advisor.pool.resources import device_of, kind_of
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks import metrics
 from ensemble import methods as registry
@@ -43,7 +42,7 @@ def of_run(
         judges: What decides the verdicts of each judge, by name, the one that scores first.
     """
     inference = config.inference
-    models = {entry.name: _model(entry, fingerprints[entry.name], inference) for entry in config.candidates}
+    models = {entry.name: _model(entry, fingerprints[entry.name]) for entry in config.candidates}
     here = [model for model in models.values() if model.get("remote") is None]
     versions = [registry.plugins().version(name) for name in (config.method, *methods)]
     if config.dev.scorer is None:  # otherwise the metric is another tool's
@@ -60,11 +59,7 @@ def of_run(
         "chat_template": inference.chat_template,
         "models": models,
         **({"data": config.dev.origin} if config.dev.origin else {}),
-        **(
-            {"judges": {each.name: _model(each, judges[each.name], inference) for each in config.judges}}
-            if judges
-            else {}
-        ),
+        **({"judges": {each.name: _model(each, judges[each.name]) for each in config.judges}} if judges else {}),
         "loads": {
             name: {"count": len(seconds), "seconds_total": sum(seconds)}
             | ({"threads": threads[name]} if name in threads else {})
@@ -107,28 +102,10 @@ def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:
     return versions
 
 
-def _model(entry: ModelSpec, model_id: Fingerprint | ServerIdentity, inference: InferenceConfig) -> dict[str, Any]:
-    thinking: dict[str, Any] = {} if entry.thinking is None else {"thinking": entry.thinking.option}
-    if entry.thinking_budget is not None:
-        thinking["thinking_budget"] = entry.thinking_budget
+def _model(entry: ModelSpec, model_id: Fingerprint | ServerIdentity) -> dict[str, Any]:
     if isinstance(model_id, ServerIdentity):
         # A server has no files: its address and what it says of itself are all that is known.
-        return {**model_id.as_dict(), **thinking}
-    checkpoint, loading = entry.checkpoint, dict[str, str]()
-    if not checkpoint.is_remote:
-        loading = checkpoint.sides.key()
-        if checkpoint.gguf_file is not None:
-            loading["gguf_file"] = checkpoint.gguf_file
-        if (quantization := kind_of(entry.quantization)) is not None:
-            loading["quantization"] = quantization
-    # trust_remote_code is left out on purpose: a user who loads the set from a result decides that again.
-    return {
-        "path_or_id": checkpoint.path_or_id,
-        "revision": model_id.revision,
-        "files": dict(model_id.files),
-        "dtype": model_id.dtype,
-        "device": device_of(entry, inference.device, inference.engine),
-        "chat_template": model_id.chat_template,
-        **loading,
-        **thinking,
-    }
+        return {**entry.options("result"), **model_id.as_dict()}
+    revision, files = model_id.spec.weights.revision, dict(model_id.spec.files)
+    place = {"path_or_id": entry.checkpoint.path_or_id, "revision": revision, "files": files}
+    return {**place, **model_id.spec.options("result")}

@@ -44,7 +44,6 @@ from advisor.jobs.session import open_session, with_devices
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge, open_profiler
 from advisor.options.select import SelectOptions
-from advisor.pool.resources import kind_of
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.job import conversation_end
@@ -117,9 +116,7 @@ def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[st
         **options.stored_settings(),
         # The pool file, the task file and the data may have changed since.
         "models": [
-            " ".join(
-                each for each in (entry.name, entry.dtype, kind_of(entry.quantization), entry.chat_template) if each
-            )
+            " ".join(each for each in (entry.name, entry.dtype, entry.rounding, entry.chat_template) if each)
             for entry in config.candidates
         ],
         "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],

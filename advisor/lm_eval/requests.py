@@ -16,8 +16,9 @@ from advisor.running.models_to_run import chosen_by_folder, chosen_by_hand
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.methods import make_options, option_fields
+from ensemble.models.choices import ChatTemplate
 from ensemble.models.member import Member
-from ensemble.models.spec import THINK, ChatTemplate, EnsembleSpec, ModelSpec
+from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec
 from ensemble.score.long_text import Passage
 
 NEUTRAL: Mapping[str, float] = {

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from advisor.options.option import Options, Range, option
 from advisor.records import Limits, Think
 from ensemble.errors import InputError
-from ensemble.models.spec import CHAT_TEMPLATES, DTYPES, ChatTemplate
+from ensemble.models.choices import CHAT_TEMPLATES, DTYPES, ChatTemplate
 
 EngineName = Literal["local", "ray"]
 SetBy = Literal["rules", "predicted"]

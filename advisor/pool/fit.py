@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.pool.resources import check_quantization, device_of, kind_of
+from advisor.pool.resources import check_quantization, device_of
 from advisor.servers.identity import identify_server
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check, check_tokenizer
+from ensemble.models.choices import ChatTemplate
 from ensemble.models.hub import cached_file, check_on_hub, weights_on_hub
 from ensemble.models.model_files import files_of, stored_weights
-from ensemble.models.spec import ChatTemplate, Checkpoint, ModelSpec, resolve_device
+from ensemble.models.spec import Checkpoint, ModelSpec, resolve_device
 
 if TYPE_CHECKING:
     from ensemble.models.memory import MemoryNeed
@@ -56,7 +57,7 @@ def need_of_model(model: ModelSpec, dtype: str = "auto", device: str | None = No
         config = check(checkpoint)
         # Where the hub counts no weights, their type tells how many are in the bytes.
         count = count or stored // (2 if "16" in stored_dtype(config) else 4)
-        place, rounded = torch.device(resolve_device(device or model.device or "auto")), kind_of(model.quantization)
+        place, rounded = torch.device(resolve_device(device or model.device or "auto")), model.rounding
         used = usable_dtype(dtype, config, place, count if rounded is None else 0)
         need = need_of(count, stored, config, used, rounded)
         return need if used == dtype else need._replace(stored=stored_dtype(config))
@@ -274,7 +275,7 @@ def check_pool(
                 identify_server(entry.checkpoint, entry.name, entry.chat_template or chat_template)
             else:
                 if on_this_machine:
-                    check_quantization(entry.name, kind_of(entry.quantization), device_of(entry, device, "local"))
+                    check_quantization(entry.name, entry.rounding, device_of(entry, device, "local"))
                 _check_checkpoint(entry.checkpoint)
         except InputError as error:
             raise InputError(f"{entry.place}: {error}") from error
@@ -296,7 +297,7 @@ def check_set(models: Sequence[ModelSpec], *, of_run: bool = False) -> None:
             continue
         device = model.device or "auto"
         check_device(f"{model.name} ran on another device, which --device replaces" if of_run else "--device", device)
-        check_quantization(model.name, kind_of(model.quantization), resolve_device(device))
+        check_quantization(model.name, model.rounding, resolve_device(device))
         _check_checkpoint(model.checkpoint)
     check_together({model.name: (model.device or "auto", need_of_model(model)) for model in models})
 

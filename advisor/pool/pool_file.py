@@ -18,20 +18,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from advisor.pool.resources import quantization_config
 from advisor.records import fits, fits_patterns
 from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError
 from ensemble.models.gguf import SUFFIX
-from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, ModelSpec, Resources, Sides
-from ensemble.servers.address import PREFIX, ServerAddress
-
-if TYPE_CHECKING:
-    from ensemble.models.pool_line import AnyLine
+from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, ModelSpec
+from ensemble.servers.address import PREFIX, read_address
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
 _BUNDLED = {"demo": DEMO, "demo-thinking": DEMO.with_name("thinking.txt")}
@@ -158,44 +152,21 @@ def _words(line: str) -> list[str]:
 
 
 def _entry(words: list[str], place: str, folder: Path) -> ModelSpec:
-    from ensemble.models.pool_line import LoadedLine, read_options, read_server_line
+    from ensemble.models.pool_line import read_options
 
-    if words[0].startswith(PREFIX):
-        remote, of_server = read_server_line(words, place)
-        address = replace(remote, tokenizer=_tokenizer(remote.tokenizer, place, folder))
-        return _spec(address, of_server, place)
-    line = read_options(LoadedLine, words[1:], place)
-    local = _checkpoint(words[0], place, folder, line.trust_remote_code)
-    checkpoint = replace(local, sides=Sides(line.source, line.target, line.reads), gguf_file=line.gguf_file)
-    if line.quantization is not None and checkpoint.gguf is not None:
-        raise InputError(
-            f"quantization={line.quantization}: a GGUF file defines its own quantization; leave it out", of=place
-        )
-    return replace(
-        _spec(checkpoint, line, place),
-        dtype=line.dtype,
-        device=line.device,
-        quantization=None if line.quantization is None else quantization_config(line.quantization),
-        resources=Resources(line.num_cpus, line.num_gpus),
-        thinking_budget=line.thinking_budget,
-    )
+    remote = words[0].startswith(PREFIX)
+    given = read_options(words, place, remote=remote)
+    if not remote:
+        spec = ModelSpec.read(_checkpoint(words[0], place, folder), given, place)
+        if given.get("trust_remote_code"):
+            check_pinned(spec.weights, place)
+        return spec
+    if (tokenizer := given.get("tokenizer")) is not None:
+        given["tokenizer"] = _tokenizer(tokenizer, place, folder)
+    return ModelSpec.read(read_address(words[0], place), given, place)
 
 
-def _spec(checkpoint: Checkpoint | ServerAddress, line: AnyLine, place: str) -> ModelSpec:
-    name = checkpoint.name if line.name is None else line.name
-    if not name.strip() or not name.isprintable():
-        raise InputError(f"the name {name!r} must be printable and not empty", of=place)
-    return ModelSpec(
-        checkpoint,
-        name,
-        chat_template=line.chat_template,
-        price=line.price,
-        thinking=line.thinking,
-        place=place,
-    )
-
-
-def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint:
+def _checkpoint(model: str, place: str, folder: Path) -> Checkpoint:
     if _ADDRESS.match(model):
         # The address is not repeated: it may have a key.
         way_out = (
@@ -212,21 +183,19 @@ def _checkpoint(model: str, place: str, folder: Path, trust: bool) -> Checkpoint
     if is_folder or (exists and path.suffix.lower() == SUFFIX):
         # The link of a file stays, because its target in the hub's cache has a name without a suffix.
         absolute = path.resolve() if is_folder else path.parent.resolve() / path.name
-        return Checkpoint(str(absolute), trust_remote_code=trust)
+        return Checkpoint(str(absolute))
     if exists:
         raise InputError(f"{path} is a file, but not a {SUFFIX} file; give the folder of the model", of=place)
     if model.startswith((".", "/", "~")):
         kind = "file" if path.suffix.lower() == SUFFIX else "folder"
         raise InputError(f"{path}: no such {kind}; paths are relative to the pool file", of=place)
-    return _on_hub(model, place, trust)
+    return _on_hub(model, place)
 
 
-def _tokenizer(model: str | None, place: str, folder: Path) -> str | None:
+def _tokenizer(model: str, place: str, folder: Path) -> str:
     """The tokenizer of a model behind a server: the absolute path of a folder, or an id on the hub."""
-    if model is None:
-        return None
     try:
-        checkpoint = _checkpoint(model, place, folder, trust=False)
+        checkpoint = _checkpoint(model, place, folder)
     except InputError as error:
         raise InputError(f"tokenizer={error.without(place)}", of=place) from None
     if checkpoint.gguf is not None:
@@ -234,15 +203,13 @@ def _tokenizer(model: str | None, place: str, folder: Path) -> str | None:
     return f"{checkpoint.path_or_id}@{checkpoint.revision}" if checkpoint.revision else checkpoint.path_or_id
 
 
-def _on_hub(model: str, place: str, trust: bool) -> Checkpoint:
+def _on_hub(model: str, place: str) -> Checkpoint:
     hub_id, at, revision = model.partition("@")
     if not HUB_ID.fullmatch(hub_id):
         raise InputError(f"{model!r} is neither a folder next to the pool file nor a hub id like org/name", of=place)
     if at and not revision:
         raise InputError(f"{model!r} has no revision after the @; write one, or remove the @", of=place)
-    checkpoint = Checkpoint(hub_id, revision or None, trust)
-    if trust:
-        check_pinned(checkpoint, place)
+    checkpoint = Checkpoint(hub_id, revision or None)
     if checkpoint.is_local:
         raise InputError(
             f"{hub_id} is a folder of the current directory, but paths are relative to the pool file; "

@@ -6,9 +6,8 @@ another model: its responses differ, so its name in the cache and in a saved ens
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
 
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec, Resources, resolve_device
@@ -70,31 +69,6 @@ def devices(resources: Sequence[Resources]) -> list[str]:
 
 ROUNDING = ("bitsandbytes", "accelerate")
 """The packages that it needs besides a GPU."""
-
-
-def quantization_config(quantization: str) -> dict[str, Any]:
-    """The configuration for transformers as JSON has it, so that a saved ensemble holds all of it.
-
-    Args:
-        quantization: One of QUANTIZATIONS.
-    """
-    if quantization == "8bit":
-        return {"quant_method": "bitsandbytes", "load_in_8bit": True}
-    return {
-        "quant_method": "bitsandbytes",
-        "load_in_4bit": True,
-        # The settings of the QLoRA paper: values spaced for normally distributed weights, and scales rounded as well.
-        "bnb_4bit_quant_type": "nf4",
-        "bnb_4bit_use_double_quant": True,
-        "bnb_4bit_compute_dtype": "bfloat16",
-    }
-
-
-def kind_of(config: object) -> str | None:
-    """The quantisation that a configuration means: one of QUANTIZATIONS; None for another one, or without any."""
-    if not isinstance(config, Mapping):
-        return None
-    return "4bit" if config.get("load_in_4bit") else "8bit" if config.get("load_in_8bit") else None
 
 
 def check_quantization(name: str, quantization: str | None, device: str) -> None:

@@ -14,7 +14,8 @@ from advisor.servers.completions import AskedPrompt, ToolChat, generate
 from advisor.servers.identity import identify_server
 from ensemble.common.background import call_when_done, in_background
 from ensemble.errors import InputError, MemberError
-from ensemble.models.spec import ChatTemplate, Dialogue, EnsembleSpec, ModelSpec, Sourced
+from ensemble.models.choices import ChatTemplate
+from ensemble.models.spec import Dialogue, EnsembleSpec, ModelSpec, Sourced
 from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.client import ServerClient, ServerError
 

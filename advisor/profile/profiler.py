@@ -221,14 +221,7 @@ class Profiler:
         Raises:
             InputError: It is behind a server that gives whole texts only.
         """
-        inference = self._config.inference
-        return model_of(
-            self._candidates[name],
-            self.identities[name],
-            self._device(self._candidates[name]),
-            inference.dtype,
-            inference.chat_template,
-        )
+        return model_of(self._candidates[name], self.identities[name], self._config.inference.dtype)
 
     def load(
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None

@@ -13,7 +13,6 @@ from advisor.options.production import ChosenOptions
 from advisor.options.shared import LoadingOptions, ServerOptions
 from advisor.pool.fit import check_device, check_set, place_models
 from advisor.pool.pool_file import check_pinned, read_line, read_pool
-from advisor.pool.resources import quantization_config
 from advisor.profile.loaded_models import load_ensemble, silence_libraries
 from advisor.progress import Progress
 from advisor.runs.run import Run
@@ -22,15 +21,15 @@ from advisor.tasks import Task
 from ensemble.api import Ensemble
 from ensemble.common.files import default_cache_dir
 from ensemble.common.garbage import keep_present
+from ensemble.common.pool_option import given_by
 from ensemble.common.schema import is_usable
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, check_members, list_methods
 from ensemble.models.served_task import ServedTask
-from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, Sides, resolve_device
-from ensemble.models.thinking import ThinkingTags
+from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, resolve_device
 from ensemble.saved import folder as savedfolder
-from ensemble.servers.address import PREFIX, why_not_decodable
+from ensemble.servers.address import PREFIX, read_address, why_not_decodable
 
 RUN_AGAIN = "run `advisor select` again"
 
@@ -313,35 +312,20 @@ def _with_trust(model: ModelSpec, trusted: Collection[str]) -> ModelSpec:
 
 
 def _entry(name: str, source: ModelSource, place: str) -> ModelSpec:
-    thinking = None if source.thinking is None else ThinkingTags.of_option(source.thinking)
+    given = {**given_by(source), "name": name}
     if source.remote is not None:
-        from ensemble.models.pool_line import saved_address
-
-        remote = saved_address(source.remote, f"{place}: {name}")
-        return ModelSpec(remote, name, chat_template=source.chat_template, thinking=thinking, place=place)
+        address = read_address(source.remote.address, f"{place}: {name}")
+        return ModelSpec.read(address, given | given_by(source.remote), place)
     model = source.path_or_id or ""
-    for key in ("path_or_id", "revision", "source", "target", "gguf_file"):
+    for key in ("path_or_id", "revision"):
         if not is_usable(getattr(source, key) or ""):
             raise InputError(f"{place}: provenance.models.{name}.{key} should be a text; {RUN_AGAIN}")
     _check_path(model, f"{place}: {name}")
-    if not model or source.device is None or source.dtype is None or source.chat_template is None:
+    if not model or not given.keys() >= {"device", "dtype", "chat_template"}:
         raise InputError(
             f"{place}: provenance.models.{name} should have path_or_id, device, dtype and chat_template; {RUN_AGAIN}"
         )
-    sides = Sides(source.source, source.target, source.reads)
-    checkpoint = Checkpoint(model, source.revision, sides=sides, gguf_file=source.gguf_file)
-    quantization = None if source.quantization is None else quantization_config(source.quantization)
-    return ModelSpec(
-        checkpoint,
-        name,
-        source.device,
-        source.dtype,
-        source.chat_template,
-        quantization,
-        thinking=thinking,
-        thinking_budget=source.thinking_budget,
-        place=place,
-    )
+    return ModelSpec.read(Checkpoint(model, source.revision), given, place)
 
 
 def _check_path(model: str, place: str) -> None:

@@ -23,10 +23,12 @@ from typing import Any
 
 from advisor.servers.completions import CHAT, COMPLETIONS, generate
 from ensemble.common.background import in_background
+from ensemble.common.pool_option import dumped
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.models.check import check_tokenizer
-from ensemble.models.spec import ChatTemplate, ModelSpec
+from ensemble.models.choices import ChatTemplate
+from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.token_client import connect
@@ -84,14 +86,7 @@ class ServerIdentity:
         version = {"says": says, "day": self.day} if revision is None else {"revision": revision}
         path = CHAT if self.chat else COMPLETIONS
         key: dict[str, Any] = {"url": self.address.url, "model": self.address.model, "path": path, **version}
-        # Only where they are set: responses of older versions are found again.
-        limits = {
-            "thinking_budget": self.address.thinking_budget,
-            "reasoning_effort": self.address.reasoning_effort,
-        }
-        key |= {name: value for name, value in limits.items() if value is not None}
-        if self.address.left_out:
-            key["left_out"] = list(self.address.left_out)
+        key |= dumped(self.address, "key")
         if self.decodes:
             # A folder is known by its files, wherever it is.
             key["tokenizer"] = dict(self.tokenizer) or self.address.tokenizer

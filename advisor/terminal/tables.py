@@ -42,7 +42,7 @@ from ensemble.common.text import (
     visible,
     why_not_shown,
 )
-from ensemble.models.pool_line import saved_address
+from ensemble.servers.address import read_address
 
 if TYPE_CHECKING:
     from ensemble.step.trace import Step
@@ -181,7 +181,8 @@ def print_conclusion(result: Result, report: Path) -> None:
 def _consent(result: Result, recommendation: RecommendedStrategy) -> str:
     """The options that let a command contact the servers of a strategy: those of the pool file that was just used."""
     sources = [result.provenance.models.get(name) for name in recommendation.members]
-    found = [saved_address(each.remote, "the pool").origin for each in sources if each is not None and each.remote]
+    remote = [each.remote for each in sources if each is not None and each.remote is not None]
+    found = [read_address(each.address, "the pool").origin for each in remote]
     return "".join(f" --allow-server {shlex.quote(server)}" for server in dict.fromkeys(found))
 
 

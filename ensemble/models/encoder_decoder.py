@@ -22,7 +22,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.modeling_outputs import BaseModelOutput
 
 from ensemble.errors import InputError
-from ensemble.models.spec import Reads, Sides, Sourced
+from ensemble.models.choices import Reads
+from ensemble.models.spec import Sides, Sourced
 from ensemble.runtime.forward_pass import pass_logits, plan_passes, run_passes, to_device
 from ensemble.runtime.local_runner import LocalRunner, last_logits
 from ensemble.runtime.model_runner import Ids

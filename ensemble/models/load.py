@@ -12,13 +12,14 @@ import torch
 from ensemble.errors import InputError, MemberError, first_line
 from ensemble.models import gguf_cache
 from ensemble.models.check import check, check_tokenizer, is_encoder_decoder
+from ensemble.models.choices import DTYPES, ChatTemplate
 from ensemble.models.encoder_decoder import encoder_decoder_of
 from ensemble.models.hub import check_on_hub, commit_of
 from ensemble.models.member import LocalMember, Member
 from ensemble.models.memory import check_memory, free_memory, token_size
 from ensemble.models.model_files import check_size, stored_weights
 from ensemble.models.numeric_type import usable_dtype
-from ensemble.models.spec import DTYPES, ChatTemplate, ModelSpec, Sides, resolve_device
+from ensemble.models.spec import ModelSpec, Sides, resolve_device
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import RecomputingRunner, logits_device
 from ensemble.vocabulary.token_bytes import Vocabulary

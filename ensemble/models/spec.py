@@ -1,4 +1,7 @@
-"""Which models, where they are, how they are loaded, and how they decode together: plain values, without torch."""
+"""Which models, where they are, how they are loaded, and how they decode together: plain values, without torch.
+
+Each option of the pool file is a field here, or in :mod:`ensemble.servers.address` for models behind servers.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,32 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from ensemble.common.files import exists
+from ensemble.common.pool_option import (
+    DOCUMENTED,
+    Budget,
+    Goal,
+    PoolOption,
+    StatedOption,
+    YesNo,
+    dumped,
+    filled,
+    options_of,
+)
+from ensemble.common.schema import Exact, must, wrong
 from ensemble.errors import InputError
 from ensemble.models import gguf
+from ensemble.models.choices import DTYPES, QUANTIZATIONS, ChatTemplate, Reads
 from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
     from ensemble.models.served_task import ServedTask
 
-ChatTemplate = Literal["auto", "always", "never"]
-"""Whether prompts go through a tokenizer's chat template. ``auto``: if the tokenizer has one."""
-CHAT_TEMPLATES = ("auto", "always", "never")
-DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
-"""The numeric types of weights; ``auto`` is the stored one, or float32 where the device lacks that or is slow in it."""
-QUANTIZATIONS = ("4bit", "8bit")
-"""How weights can be rounded while they are loaded; see :mod:`advisor.pool.resources`."""
-Reads = Literal["source", "prompt"]
-"""What an encoder reads: the bare source of a prompt, or the same prompt that the other members continue."""
-READS = ("source", "prompt")
 THINK = "think"
 """The option that all token-level methods have: ``apart`` lets each member think alone before they answer together."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -83,24 +91,76 @@ def _followed(prompt: str, answer: str) -> str:
     return prompt + ("" if prompt[-1:].isspace() or answer[:1].isspace() else " ") + answer
 
 
+def quantization_config(quantization: str) -> dict[str, Any]:
+    """The configuration for transformers as JSON has it, so that a saved ensemble holds all of it.
+
+    Args:
+        quantization: One of QUANTIZATIONS.
+    """
+    if quantization == "8bit":
+        return {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    return {
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": True,
+        # The settings of the QLoRA paper: values spaced for normally distributed weights, and scales rounded as well.
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": "bfloat16",
+    }
+
+
+def _rounding(config: object) -> str | None:
+    if not isinstance(config, Mapping):
+        return None
+    return "4bit" if config.get("load_in_4bit") else "8bit" if config.get("load_in_8bit") else None
+
+
+def _tags(value: object) -> ThinkingTags:
+    tags = ThinkingTags.of_option(value) if isinstance(value, str) else value
+    if not isinstance(tags, ThinkingTags):
+        raise wrong("two different tags with three dots between them: OPENING...CLOSING")
+    return tags
+
+
+def _option(tags: ThinkingTags) -> str:
+    return tags.option
+
+
+def _is_inside(file: str) -> bool:
+    # The file must not lead out of the model's folder.
+    return file.lower().endswith(gguf.SUFFIX) and ".." not in file and not file.startswith("/")
+
+
+DType = Annotated[str, must(lambda value: value in DTYPES, f"one of {', '.join(DTYPES)}")]
+Quantization = Annotated[
+    object,
+    must(lambda value: value in QUANTIZATIONS, f"one of {', '.join(QUANTIZATIONS)}"),
+    AfterValidator(quantization_config),
+    PlainSerializer(_rounding),
+    WithJsonSchema({"type": "string", "enum": list(QUANTIZATIONS)}),
+]
+Tags = Annotated[ThinkingTags, PlainValidator(_tags, json_schema_input_type=str), PlainSerializer(_option)]
+GgufFile = Annotated[Exact, must(_is_inside, f"the name of a file of the model that ends in {gguf.SUFFIX}")]
+Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Ray shares one GPU between several models, but a model cannot have one GPU and a half.
+Gpus = Annotated[Dollars, must(lambda value: value <= 1 or value % 1 == 0, "a whole number, or a part of one GPU")]
+
+
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The two sides of an encoder-decoder model.
+    """The two sides of an encoder-decoder model."""
 
-    Attributes:
-        source: The language that it reads, as its tokenizer writes it (``eng_Latn``); None for the tokenizer's own.
-        target: The language that it writes (``deu_Latn``); required if the model writes several languages.
-        reads: What its encoder reads; None for the bare source.
-    """
-
-    source: str | None = None
-    target: str | None = None
-    reads: Reads | None = None
+    source: Annotated[Exact | None, PoolOption()] = None
+    """the language that a translation model reads, in its tokenizer's codes (`eng_Latn`)"""
+    target: Annotated[Exact | None, PoolOption()] = None
+    """the language that a translation model writes (`deu_Latn`); required if it writes several"""
+    reads: Annotated[Reads | None, PoolOption()] = None
+    """what an encoder reads: the task's `source` or the whole `prompt`; the default is the `source`, if there is one"""
+    __pydantic_config__: ClassVar[ConfigDict] = DOCUMENTED
 
     def key(self) -> dict[str, str]:
         """The options that are set, by name; empty for a causal model."""
-        options = {"source": self.source, "target": self.target, "reads": self.reads}
-        return {option: value for option, value in options.items() if value is not None}
+        return dumped(self, "result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +170,18 @@ class Checkpoint:
     Attributes:
         path_or_id: A local folder or GGUF file, or an id on the hub.
         revision: A commit, branch or tag on the hub; None for its main branch.
-        trust_remote_code: Whether code from the hub may run. It needs a revision that is a commit.
         sides: Languages of an encoder-decoder model.
-        gguf_file: The GGUF file of a hub model or folder, if the model is in this format.
     """
 
     path_or_id: str
     revision: str | None = None
-    trust_remote_code: bool = False
+    # A result has no consent: a user who loads a set from it decides that again.
+    trust_remote_code: Annotated[YesNo, PoolOption(result=False)] = False
+    """whether code of the hub is run; needs a revision that is a full commit"""
     sides: Sides = Sides()
-    gguf_file: str | None = None
+    gguf_file: Annotated[GgufFile | None, PoolOption()] = None
+    """the GGUF file of a repository of the hub"""
+    __pydantic_config__: ClassVar[ConfigDict] = DOCUMENTED
     # Of a checkpoint and of a server's address, so that a type checker tells them apart by it.
     is_remote: ClassVar[Literal[False]] = False
     can_decode: ClassVar[Literal[True]] = True
@@ -178,15 +240,13 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a model requests from a node of a cluster, under Ray's names. A value of None follows from its device.
+    """What a model requests from a node of a cluster, under Ray's names. A value of None follows from its device."""
 
-    Attributes:
-        num_cpus: Cores, and threads that the model computes with: a whole number, 1 if None.
-        num_gpus: GPUs: a whole number, or a part of one GPU. If None, 1 for a model on ``cuda``, else 0.
-    """
-
-    num_cpus: float | None = None
-    num_gpus: float | None = None
+    num_cpus: Annotated[int | None, Field(ge=1), PoolOption(ensemble=False, result=False)] = None
+    """cores of a node of a cluster, and threads that the model computes with; 1 by default"""
+    num_gpus: Annotated[Gpus | None, PoolOption(ensemble=False, result=False)] = None
+    """GPUs of a node of a cluster; several models can share one. The default is 1 for a model on `cuda`, else 0"""
+    __pydantic_config__: ClassVar[ConfigDict] = DOCUMENTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,38 +270,93 @@ class Price:
 class ModelSpec:
     """A model, and how to load it: a line of a pool file, a member of a set, or a model that a user names.
 
+    An option that is None is left to the options of a command.
+
     Attributes:
         checkpoint: Where its files are, or the server that it is behind.
         name: Its name in messages and reports.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``, ...; see :func:`resolve_device`. None for the device
-            that the options of a command name, or else ``auto``.
-        dtype: One of DTYPES; None as above. For GGUF files ``auto`` is float32.
-        chat_template: Whether its prompts go through the tokenizer's chat template; None as above.
         quantization: A quantization configuration of transformers (``BitsAndBytesConfig(...)``, ...), or its content as
             JSON has it; None to load the weights as they are, and for GGUF files.
+        thinking_budget: For a server's model None until it is loaded: its address has it.
         files: SHA-256 of each file of a saved local model, by name; empty if they are not checked.
-        resources: What it requests from a node of a cluster.
-        price: What its tokens cost; None if that is not known.
-        thinking: How it marks its thinking; None for the known forms.
-        thinking_budget: The most tokens that it thinks, at least 0; None for no limit but that of the text, and for a
-            server's model until it is loaded: its address has it.
         place: The file and line that names it, for messages; may be empty.
     """
 
     checkpoint: Checkpoint | ServerAddress
     name: str
-    device: str | None = None
-    dtype: str | None = None
-    chat_template: ChatTemplate | None = None
+    device: Annotated[Exact | None, PoolOption(ensemble=False)] = None
+    """where the model runs, for this model only: `cpu`, `cuda:1`, ..."""
+    dtype: Annotated[DType | None, PoolOption()] = None
+    """the numeric type of the weights, for this model only"""
+    chat_template: Annotated[ChatTemplate | None, PoolOption(any_model=True)] = None
+    """whether prompts go through a chat template, for this model only"""
     # Neither a configuration nor a dict has a hash.
-    quantization: object | None = field(default=None, hash=False)
+    quantization: Annotated[Quantization | None, PoolOption(key=True)] = field(default=None, hash=False)
+    """rounds the weights while they are loaded, on a CUDA GPU"""
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
     resources: Resources = Resources()
-    price: Price | None = None
-    thinking: ThinkingTags | None = None
-    thinking_budget: int | None = None
+    price_in: Annotated[Dollars | None, PoolOption(ensemble=False, result=False, any_model=True)] = None
+    """what a million tokens of prompts cost, in dollars"""
+    price_out: Annotated[Dollars | None, PoolOption(ensemble=False, result=False, any_model=True)] = None
+    """what a million tokens of responses cost, in dollars; given together with `price_in`"""
+    thinking: Annotated[Tags | None, PoolOption(any_model=True)] = None
+    """the tags around what the model thinks before it answers, as `OPENING...CLOSING`, where it has other ones than the
+    known families"""
+    thinking_budget: Annotated[Budget | None, PoolOption(key=True)] = None
+    """the most tokens that the model thinks"""
+    __pydantic_config__: ClassVar[ConfigDict] = DOCUMENTED
     # Two lines may name the same model.
     place: str = field(default="", compare=False)
+
+    @classmethod
+    def read(cls, checkpoint: Checkpoint | ServerAddress, given: Mapping[str, Any], place: str) -> ModelSpec:
+        """A model with the options that its line or a file gives.
+
+        Args:
+            checkpoint: Where it is, without options.
+            given: The values of options by name, and its ``name`` if it has one.
+            place: The file and line or key, for messages.
+
+        Raises:
+            InputError: The name cannot be shown, two options exclude each other, or one needs another.
+        """
+        checkpoint = filled(checkpoint, given)
+        spec = cls(checkpoint, given.get("name", checkpoint.name), place=place)
+        own = _options_beside(remote=spec.is_remote)
+        spec = filled(spec, {name: value for name, value in given.items() if name in own})
+        if problem := spec._problem():
+            raise InputError(problem, of=place)
+        return spec
+
+    def _problem(self) -> str | None:
+        if not self.name.strip() or not self.name.isprintable():
+            return f"the name {self.name!r} must be printable and not empty"
+        if (self.price_in is None) != (self.price_out is None):
+            missing = "price_in" if self.price_in is None else "price_out"
+            return f"give both prices, in dollars per million tokens: {missing}= is missing"
+        if self.checkpoint.is_remote:
+            return self.checkpoint.problem()
+        if self.quantization is not None and self.checkpoint.gguf is not None:
+            return "a GGUF file defines its own quantization; leave quantization out"
+        return None
+
+    def options(self, goal: Goal) -> dict[str, Any]:
+        """The options that are set and go somewhere, as JSON has them; without those of a server's address."""
+        own = _options_beside(remote=self.is_remote)
+        set_here = {name: value for name, value in dumped(self, goal).items() if name in own}
+        return set_here if self.is_remote else {**dumped(self.checkpoint, goal), **set_here}
+
+    @property
+    def rounding(self) -> str | None:
+        """How its weights are rounded, one of QUANTIZATIONS; None for another way, and for weights as they are."""
+        return _rounding(self.quantization)
+
+    @property
+    def price(self) -> Price | None:
+        """What its tokens cost; None if that is not known."""
+        if self.price_in is None or self.price_out is None:
+            return None
+        return Price(self.price_in, self.price_out)
 
     @property
     def is_remote(self) -> bool:
@@ -319,6 +434,16 @@ class ModelSpec:
             return checkpoint
         hub_id, _, revision = tokenizer.partition("@")
         return Checkpoint(hub_id, revision or None)
+
+
+def options_of_models(*, remote: bool) -> dict[str, StatedOption]:
+    """The options of a model that is loaded, or of one behind a server, by name."""
+    return {**_options_beside(remote=remote), **options_of(ServerAddress if remote else Checkpoint)}
+
+
+def _options_beside(*, remote: bool) -> dict[str, StatedOption]:
+    """Those of the model itself, beside its checkpoint or its address."""
+    return {name: option for name, option in options_of(ModelSpec).items() if option.goes.any_model or not remote}
 
 
 def resolve_device(device: str) -> str:

@@ -22,12 +22,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from ensemble.common.pool_option import given_by
 from ensemble.errors import InputError
 from ensemble.methods import get_method
-from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides, absolute
-from ensemble.models.thinking import ThinkingTags
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, absolute
+from ensemble.servers.address import read_address
 
 if TYPE_CHECKING:
     from ensemble.saved.schema import SavedMember
@@ -69,31 +70,21 @@ def to_json(spec: EnsembleSpec, folder: Path) -> str:
 
 def member_to_json(member: ModelSpec, folder: Path) -> dict[str, Any]:
     """A member as an entry of ``members``, in a file that is in a folder."""
-    tags = {} if member.thinking is None else {"thinking": member.thinking.option}
-    if member.checkpoint.is_remote:
-        address = {key: value for key, value in member.checkpoint.as_dict().items() if value is not None}
-        if member.checkpoint.tokenizer is not None and Checkpoint(member.checkpoint.tokenizer).is_local:
-            address["tokenizer"] = _path_from(folder, member.checkpoint.tokenizer)
-        return {"name": member.name, "server": address, "chat_template": member.chat_template or "auto", **tags}
-    checkpoint, quantization = member.checkpoint, member.quantization
+    checkpoint, entry = member.checkpoint, {"chat_template": "auto", **member.options("ensemble")}
+    if checkpoint.is_remote:
+        server = {name: value for name, value in checkpoint.as_dict().items() if value is not None}
+        if checkpoint.tokenizer is not None and Checkpoint(checkpoint.tokenizer).is_local:
+            server["tokenizer"] = _path_from(folder, checkpoint.tokenizer)
+        return {"name": member.name, "server": server, **entry}
     if checkpoint.is_local:
         place: dict[str, Any] = {"path": _path_from(folder, checkpoint.path_or_id), "files": dict(member.files)}
     else:
         place = {"id": checkpoint.path_or_id, "revision": checkpoint.revision}
-    if quantization is not None and not isinstance(quantization, Mapping):
-        quantization = cast(Any, quantization).to_dict()
-    return {
-        "name": member.name,
-        **place,
-        **({} if checkpoint.gguf_file is None else {"gguf_file": checkpoint.gguf_file}),
-        **({"trust_remote_code": True} if checkpoint.trust_remote_code else {}),
-        "dtype": member.dtype or "auto",
-        "chat_template": member.chat_template or "auto",
-        **checkpoint.sides.key(),
-        **({} if quantization is None else {"quantization": quantization}),
-        **tags,
-        **({} if member.thinking_budget is None else {"thinking_budget": member.thinking_budget}),
-    }
+    if member.quantization is not None:
+        # All of it, because it may be another one than a line of a pool file can name.
+        config: Any = member.quantization
+        entry["quantization"] = config if isinstance(config, Mapping) else config.to_dict()
+    return {"name": member.name, **place, "dtype": "auto", **entry}
 
 
 def _path_from(folder: Path, model: str) -> str:
@@ -165,39 +156,27 @@ def member_from_json(values: Mapping[str, Any], source: str, folder: Path | None
 
 
 def _spec(member: SavedMember, source: str, folder: Path | None) -> ModelSpec:
-    thinking = None if member.thinking is None else ThinkingTags.of_option(member.thinking)
+    given = {"chat_template": "auto", **given_by(member)}
     if member.server is not None:
-        from ensemble.models.pool_line import saved_address
-
-        address = saved_address(member.server.model_dump(), f"{source}.server")
+        given = given_by(member.server) | given
+        tokenizer = given.get("tokenizer")
         # An ensemble on the hub has no folder, so its tokenizers are on the hub, too.
-        if address.tokenizer is not None and folder is not None and (folder / address.tokenizer).is_dir():
-            address = replace(address, tokenizer=str(absolute(folder / address.tokenizer)))
-        return ModelSpec(address, member.name, chat_template=member.chat_template, thinking=thinking, place=source)
-    sides = Sides(member.source, member.target, member.reads)
-    trust, file = member.trust_remote_code, member.gguf_file
+        if tokenizer is not None and folder is not None and (folder / tokenizer).is_dir():
+            given["tokenizer"] = str(absolute(folder / tokenizer))
+        return ModelSpec.read(read_address(member.server.address, f"{source}.server"), given, source)
     if member.path is not None:
         if folder is None:
             raise InputError(
                 f"{source}.path: an ensemble on the hub cannot have a local member; its owner must push that model"
             )
-        checkpoint = Checkpoint(str(absolute(folder / member.path)), None, trust, sides, file)
+        checkpoint = Checkpoint(str(absolute(folder / member.path)))
     else:
-        checkpoint = Checkpoint(str(member.id), member.revision, trust, sides, file)
+        checkpoint = Checkpoint(str(member.id), member.revision)
         # A folder of this name would be loaded in place of the model whose commit is written here.
         if checkpoint.is_local:
             raise InputError(
                 f"{source}: the current directory has a folder {member.id} that would be used instead of the model of "
                 "the hub; work elsewhere"
             )
-    return ModelSpec(
-        checkpoint,
-        member.name,
-        dtype=member.dtype,
-        chat_template=member.chat_template,
-        quantization=member.quantization,
-        files=member.files,
-        thinking=thinking,
-        thinking_budget=member.thinking_budget,
-        place=source,
-    )
+    spec = ModelSpec.read(checkpoint, {"dtype": "auto", **given}, source)
+    return replace(spec, files=member.files)

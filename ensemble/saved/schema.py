@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
-from ensemble.common.schema import Count, Exact, Flag, Name, Number, Positive, Schema, must, wrong
-from ensemble.models.gguf import SUFFIX
+from ensemble.common.pool_option import options_of, with_options
+from ensemble.common.schema import Exact, Name, Positive, Schema, SparseSchema, must, wrong
 from ensemble.models.served_task import ServedTask
-from ensemble.models.spec import COMMIT, HUB_ID, ChatTemplate, Reads
-from ensemble.models.thinking import ThinkingTags
+from ensemble.models.spec import COMMIT, HUB_ID, options_of_models
+from ensemble.servers.address import ServerAddress
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LARGEST_WEIGHT = 1e300  # JSON has no infinity, but Python reads a number with many digits as one
@@ -42,11 +42,6 @@ def _is_json(value: dict[str, Any]) -> bool:
     return True
 
 
-def _is_inside(file: str) -> bool:
-    # The file must not lead out of the model's folder.
-    return file.lower().endswith(SUFFIX) and ".." not in file and not file.startswith("/")
-
-
 Weights = Annotated[
     tuple[float, ...] | Literal["perplexity"] | None,
     PlainValidator(_weights),
@@ -60,37 +55,19 @@ Sha256 = Annotated[Exact, must(lambda value: bool(_SHA256.fullmatch(value)), "a 
 HubId = Annotated[Exact, must(lambda value: bool(HUB_ID.fullmatch(value)), "an id like org/name")]
 # A branch or tag can move to other weights after the ensemble was measured.
 Commit = Annotated[Exact, must(lambda value: bool(COMMIT.fullmatch(value)), "a commit with all 40 digits")]
-Tags = Annotated[
-    Exact, must(lambda value: ThinkingTags.of_option(value) is not None, "two different tags, OPENING...CLOSING")
-]
-GgufFile = Annotated[Exact, must(_is_inside, f"the name of a file of the model that ends in {SUFFIX}")]
 
 
-class SavedServer(Schema, extra="forbid"):
+@with_options(options_of(ServerAddress))
+class SavedServer(SparseSchema, extra="forbid"):
     """The server of a member; see :class:`ensemble.servers.address.ServerAddress`."""
 
     address: Exact
     """``openai:``, the URL, ``#`` and the model's name on the server"""
-    tokenizer: Exact | None = None
-    """the folder, relative to this file, or the hub id of the model's tokenizer"""
-    key_env: Exact | None = None
-    """the environment variable that holds the key"""
-    revision: Exact | None = None
-    """the user's label for the version of the model"""
-    timeout: Number | None = None
-    """longest time for a request, in seconds"""
-    concurrency: Positive | None = None
-    """requests at a time"""
-    requests_per_minute: Number | None = None
-    """largest number of requests that start in a minute"""
-    thinking_budget: Count | None = None
-    """the most tokens that the model thinks"""
-    reasoning_effort: Exact | None = None
-    """how much it thinks, in the server's words"""
 
 
+@with_options({name: each for name, each in options_of_models(remote=False).items() if each.goes.ensemble})
 class SavedMember(Schema, extra="forbid"):
-    """A member: a model of the hub, a local one, or one behind a server."""
+    """A member: a model of the hub, a local one, or one behind a server, with its options."""
 
     name: Name
     """its name, different from those of the other members"""
@@ -104,32 +81,14 @@ class SavedMember(Schema, extra="forbid"):
     """its folder or GGUF file, relative to this file"""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """the SHA-256 of each file of a local member, by name"""
-    gguf_file: GgufFile | None = None
-    """the GGUF file of a hub model or folder"""
-    trust_remote_code: Flag = False
-    """whether it runs code from its repository, to which the user has to consent"""
-    dtype: Literal["auto", "float32", "float64", "bfloat16", "float16"] = "auto"
-    """the numeric type of its weights"""
-    chat_template: ChatTemplate = "auto"
-    """whether prompts go through its chat template"""
-    source: Exact | None = None
-    """the language that an encoder-decoder model reads"""
-    target: Exact | None = None
-    """the language that an encoder-decoder model writes"""
-    reads: Reads | None = None
-    """what an encoder reads"""
     quantization: Object | None = None
     """its quantization configuration, as transformers writes it"""
-    thinking: Tags | None = None
-    """the tags of its thinking, ``OPENING...CLOSING``; null for the known ones"""
-    thinking_budget: Count | None = None
-    """the most tokens that it thinks; null for no limit"""
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> SavedMember:
         if sum(each is not None for each in (self.server, self.id, self.path)) != 1:
             raise wrong("a member with one of id, path and server")
-        if self.server is not None and not self.model_fields_set <= {"name", "server", "chat_template", "thinking"}:
+        if self.server is not None and not self.model_fields_set <= {"name", "server", *options_of_models(remote=True)}:
             raise wrong("a member behind a server, with name, server, chat_template and thinking alone")
         if self.id is not None and self.revision is None:
             raise wrong("a hub member with its commit as revision")

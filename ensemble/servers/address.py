@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from ensemble.common.pool_option import DOCUMENTED, AboveZero, Budget, PoolOption, options_of
+from ensemble.common.schema import Exact, must
 from ensemble.errors import InputError
 
 PREFIX = "openai:"
 _OPENAI = "api.openai.com"
-# vLLM, SGLang and llama.cpp reach most of their throughput with 64 requests at a time, and let more wait. A provider
-# that allows fewer answers 429, which is sent again after a pause.
-_CONCURRENCY = 64
 # A host name, IPv4 or IPv6 address. Names in other scripts need their ASCII form (xn--...), as in DNS.
 _HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A pool file or a run folder of other people must not send just any variable, such as AWS_SECRET_ACCESS_KEY.
 _KEY_NAME = "_API_KEY"
 _VALUE = object()
@@ -47,6 +49,23 @@ _MARKS: Mapping[str, Mapping[str, Any]] = {
 """By what a server says of its owner. Others refuse fields that they do not know, or ignore them."""
 
 
+Printable = Annotated[Exact, must(lambda text: bool(text.strip()) and text.isprintable(), "a printable text")]
+# The value is not shown in a message: a user may have written the key itself.
+Variable = Annotated[
+    Exact,
+    must(
+        lambda text: _VARIABLE.fullmatch(text) is not None,
+        "the name of the environment variable that holds the key, not the key",
+    ),
+]
+Effort = Annotated[
+    Exact, must(lambda text: re.fullmatch(r"[a-z]{1,20}", text) is not None, "a word such as low, medium or high")
+]
+Fields = Annotated[
+    tuple[Exact, ...], BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value)
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
     """The address of a model behind a server, and how to send requests to it.
@@ -54,29 +73,32 @@ class ServerAddress:
     Attributes:
         url: The server's URL without the endpoint: ``http://host:port/v1``.
         model: The model's name on the server.
-        tokenizer: The folder or hub id of the model's tokenizer, which a member of a token-level ensemble needs; None
-            for a model that gives whole texts only.
-        key_env: The environment variable that holds the key; None for no key, or OpenAI's key for OpenAI's own host.
-        revision: The user's own label for the version of the model; None where the version is not known.
-        timeout: Longest time for a request, in seconds, above 0.
-        concurrency: Number of requests at a time, 1 to 1000.
-        requests_per_minute: Largest number of requests that start in a minute, above 0; None for no limit.
-        thinking_budget: The most tokens that the model thinks, at least 0; None for the server's default.
-        reasoning_effort: How much it thinks, in the server's words (``low``, ``high``, ...); None likewise.
-        left_out: The fields of a request that are not sent, because the server refuses them or the line says so.
+        key_env: None for no key, or OpenAI's key for OpenAI's own host.
     """
 
     url: str
     model: str
-    tokenizer: str | None = None
-    key_env: str | None = None
-    revision: str | None = None
-    timeout: float = 300.0
-    concurrency: int = _CONCURRENCY
-    requests_per_minute: float | None = None
-    thinking_budget: int | None = None
-    reasoning_effort: str | None = None
-    left_out: tuple[str, ...] = ()
+    tokenizer: Annotated[Printable | None, PoolOption()] = None
+    """its tokenizer, a folder or a hub id, with which it can be decoded with others"""
+    key_env: Annotated[Variable | None, PoolOption()] = None
+    """the environment variable that holds the key"""
+    revision: Annotated[Printable | None, PoolOption()] = None
+    """your own label for its version"""
+    timeout: Annotated[AboveZero, PoolOption()] = 300.0
+    """seconds of a request and its response; 300 by default"""
+    # vLLM, SGLang and llama.cpp reach most of their throughput with 64 requests at a time, and let more wait. A
+    # provider that allows fewer answers 429, which is sent again after a pause.
+    concurrency: Annotated[int, Field(ge=1, le=1000), PoolOption()] = 64
+    """requests at a time, 1 to 1000; 64 by default"""
+    requests_per_minute: Annotated[AboveZero | None, PoolOption()] = None
+    """requests that start in a minute; no limit by default"""
+    thinking_budget: Annotated[Budget | None, PoolOption(key=True)] = None
+    """the most tokens that the model thinks"""
+    reasoning_effort: Annotated[Effort | None, PoolOption(key=True)] = None
+    """how much it thinks, in the server's words; instead of `thinking_budget`"""
+    left_out: Annotated[Fields, PoolOption(key=True)] = ()
+    """fields that are not sent; those that a server refuses are found without it"""
+    __pydantic_config__: ClassVar[ConfigDict] = DOCUMENTED
     is_remote: ClassVar[Literal[True]] = True
 
     @property
@@ -142,12 +164,23 @@ class ServerAddress:
         scheme, host, port = _origin(self.url)
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
-    def as_dict(self) -> dict[str, object]:
-        """As ``result.json`` has it; the key itself is not part of it."""
-        options = {name: value for name, value in asdict(self).items() if name not in ("url", "model", "left_out")}
-        # Only where it is set: addresses of older versions have none.
-        left_out = {"left_out": ",".join(self.left_out)} if self.left_out else {}
-        return {"address": self.path_or_id, **options, **left_out}
+    def problem(self) -> str | None:
+        """What is wrong with its options together, and the way out; None if they can be used."""
+        if self.is_openai and self.thinking_budget is not None:
+            return "OpenAI's servers take no thinking_budget=; give reasoning_effort="
+        if self.reasoning_effort is None:
+            return None
+        if self.thinking_budget is not None:
+            return "give thinking_budget= or reasoning_effort=, not both"
+        # The server would write it into the prompt by its chat template, which is applied here.
+        if self.tokenizer is not None:
+            return "give a line without tokenizer= or with thinking_budget=: a server takes no effort for token ids"
+        return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As files have it; the key itself is not part of it."""
+        values = {name: getattr(self, name) for name in options_of(ServerAddress)}
+        return {"address": self.path_or_id, **{name: value for name, value in values.items() if value != ()}}
 
 
 def is_allowed(url: str, allowed: Collection[str]) -> bool:
@@ -163,7 +196,7 @@ def is_allowed(url: str, allowed: Collection[str]) -> bool:
     path = unquote(urlsplit(url).path)
     for each in allowed:
         try:
-            split_address(f"{each}#m", "")
+            read_address(f"{each}#m", "")
         except InputError:
             # Not quoted: it may have a password.
             raise InputError("--allow-server: give the URL of a server, such as http://127.0.0.1:8000/v1") from None
@@ -190,8 +223,8 @@ def why_not_decodable(name: str) -> str:
     )
 
 
-def split_address(word: str, place: str) -> tuple[str, str]:
-    """The server's URL and the model's name, from the first word of a line.
+def read_address(word: str, place: str) -> ServerAddress:
+    """The server and the model, from the first word of a line.
 
     Raises:
         InputError: It is no address, or may hold a key. No message repeats it.
@@ -227,7 +260,7 @@ def split_address(word: str, place: str) -> tuple[str, str]:
         or " " in url
     ):
         raise InputError(f"{place}: the address is not http:// or https:// with a host; write {PREFIX}URL#MODEL")
-    return url.rstrip("/"), model
+    return ServerAddress(url.rstrip("/"), model)
 
 
 def thinking_fields(address: ServerAddress, owner: Callable[[], str]) -> dict[str, Any]:

@@ -141,5 +141,7 @@ def _steady(identity: Any) -> Any:
         says = json.loads(json.dumps(dict(identity.says)))
         tokenizer = {name: name for name in identity.tokenizer}
         return dataclasses.replace(identity, address=address, says=says, day="2026-01-01", tokenizer=tokenizer)
-    made = not any(name == "training.json" for name, _ in identity.files)
-    return dataclasses.replace(identity, files=tuple((name, name) for name, _ in identity.files)) if made else identity
+    if "training.json" in identity.spec.files:
+        return identity
+    spec = dataclasses.replace(identity.spec, files={name: name for name in identity.spec.files})
+    return dataclasses.replace(identity, spec=spec)

@@ -32,8 +32,9 @@ from advisor.tasks.task import Example, Rubric, Task
 from ensemble.common.text import counted
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check_tokenizer
+from ensemble.models.choices import ChatTemplate
 from ensemble.models.member import Member
-from ensemble.models.spec import ChatTemplate, Dialogue, ModelSpec, Price, Sourced
+from ensemble.models.spec import Dialogue, ModelSpec, Price, Sourced
 from ensemble.runtime.model_runner import ModelRunner
 from ensemble.vocabulary.token_bytes import Vocabulary
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig
 from advisor.pool.fit import check_pool, free_on, need_of_model, too_large, weights_here
-from advisor.pool.resources import device_of, kind_of, resources_of
+from advisor.pool.resources import device_of, resources_of
 from advisor.profile.loaded_models import WHILE_LOADING
 from advisor.records import join
 from advisor.tasks.task import Task
@@ -74,7 +74,7 @@ def plan_model(
     plan: dict[str, Any] = {
         "model": entry.name,
         **dict.fromkeys(names),
-        "quantization": kind_of(entry.quantization),
+        "quantization": entry.rounding,
         "problem": problem,
         "need": None,
     }

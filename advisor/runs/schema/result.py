@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from advisor.records import Doubt, LengthUnit, ReasonCode, RunDoubtCode, Shown, Status, Think, Verdict
 from advisor.runs.schema.figures import Accuracy, GroupAccuracy, JudgeSection, Measured, OfMethod, OfModel, StrategyKey
+from ensemble.common.pool_option import with_options
 from ensemble.common.schema import (
     Count,
     Exact,
@@ -29,13 +30,13 @@ from ensemble.common.schema import (
     wrong,
 )
 from ensemble.models.served_task import PromptTemplate
-from ensemble.models.spec import ChatTemplate, Reads
+from ensemble.models.spec import options_of_models
+from ensemble.saved.schema import SavedServer
 
 MEASURES = {"pairwise": "win rate", "single": "grade", "": "accuracy"}
 """What points are called, by the mode of the judge; without a judge they are accuracies."""
 Weights = tuple[Annotated[float, Field(strict=True, ge=0, lt=2**31)], ...]
 StopTexts = tuple[Annotated[Exact, must(bool, "a text that is not empty")], ...]
-DType = Literal["auto", "float32", "float64", "bfloat16", "float16"]
 
 
 class TaskInfo(Schema):
@@ -473,6 +474,7 @@ class LookRecord(Schema):
         return self
 
 
+@with_options({name: each for name, each in options_of_models(remote=False).items() if each.goes.result})
 class ModelSource(SparseSchema):
     """Where a model comes from, and how it ran."""
 
@@ -482,32 +484,12 @@ class ModelSource(SparseSchema):
     """the commit on the hub"""
     files: dict[Raw, Raw] = Field(default_factory=dict)
     """the SHA-256 of each file"""
-    dtype: DType | None = None
-    """the numeric type of its weights"""
-    device: Raw | None = None
-    """where it ran"""
-    chat_template: ChatTemplate | None = None
-    """whether prompts went through its chat template"""
-    source: Raw | None = None
-    """of an encoder: the language it reads"""
-    target: Raw | None = None
-    """of an encoder: the language it writes"""
-    reads: Reads | None = None
-    """what an encoder reads"""
-    gguf_file: Raw | None = None
-    """the file of a GGUF model"""
-    quantization: Literal["4bit", "8bit"] | None = None
-    """how its weights were rounded"""
-    thinking: Raw | None = None
-    """the tags of its thinking, `OPENING...CLOSING`, where its line in the pool file names them"""
-    thinking_budget: Count | None = None
-    """the most tokens that it thinks, where its line in the pool file limits them; a server's is in `remote`"""
     day: Json = None
     """of a server: the day on which it answered"""
     says: Json = None
     """of a server: what it says of the model"""
-    remote: dict[Raw, Any] | None = None
-    """of a server: its address"""
+    remote: SavedServer | None = None
+    """of a server: its address, and the options of its line"""
 
 
 class LogOrigin(Schema):
