@@ -120,7 +120,7 @@ def test_any_bytes_in_any_parts_have_the_ids_of_the_whole(name: str, data: bytes
 @pytest.mark.parametrize("name", NAMES)
 def test_characters_that_libraries_know_differently_have_the_ids_of_the_whole(name: str, patience: None) -> None:
     draw = random.Random(3)
-    for _ in range(60):
+    for _ in range(20):
         text = "".join(draw.choice(DISPUTED if draw.random() < 0.25 else AROUND) for _ in range(draw.randint(4, 30)))
         grow(vocabulary_named(name), [character.encode() for character in text])
 

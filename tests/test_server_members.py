@@ -29,7 +29,7 @@ from ensemble.runtime.draft import Drafter, DraftMode
 from ensemble.servers.token_client import TokenClient
 from ensemble.servers.token_server import NextToken
 
-PROMPTS = ["The cat sat on", "James and Anna went to the shop", "Café", "3 pears and", "What is the capital"]
+PROMPTS = ["The cat sat on", "James and Anna went to the shop", "Café", "3 pears and"]
 KINDS = [("bytes", "llama"), ("unigram with bytes", "gpt2")]
 
 
@@ -94,11 +94,11 @@ def always(ensemble: Ensemble, way: DraftMode, batch: Batch) -> Ensemble:
     return ensemble
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("way", get_args(DraftMode))
 def test_texts_are_those_of_one_process(far: Far, size: int, way: DraftMode) -> None:
     here, apart = far.ensembles()
-    settings, batch = Settings(max_new_tokens=24), Batch(size)
+    settings, batch = Settings(max_new_tokens=16), Batch(size)
     assert generate(always(apart, way, batch), PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
 
 
@@ -131,10 +131,10 @@ def thinking(members: Sequence[Member], budget: int | None = None) -> list[Membe
     ]
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("budget", [None, 0, 3, 9])
 def test_members_that_think_apart_write_what_they_write_in_one_process(far: Far, size: int, budget: int | None) -> None:
-    settings, batch, made = Settings(max_new_tokens=40), Batch(size), []
+    settings, batch, made = Settings(max_new_tokens=24), Batch(size), []
     for members in (far.here.members, far.members, (far.members[0], far.here.members[1])):
         ensemble = Ensemble(thinking(members, budget), k=5, think="apart")
         made.append(generate(ensemble, [f"{each} is" for each in PROMPTS], settings, batch))
@@ -229,7 +229,7 @@ def test_a_stream_and_stop_strings_are_those_of_one_process(far: Far) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["server first", "server second"])
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, 3])
 def test_a_member_here_and_one_behind_a_server_write_together(far: Far, order: tuple[int, int], size: int) -> None:
     behind = far.members
     mixed = [behind[n] if n == 0 else far.here.members[n] for n in order]
@@ -248,7 +248,7 @@ def test_a_draft_takes_fewer_requests_than_its_tokens(far: Far, way: DraftMode) 
     assert max(taken) < len(made.tokens)
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, 3])
 def test_what_a_member_has_written_is_not_requested_again(far: Far, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the members disagree, the one whose token was chosen has written on from there already."""
     told: set[tuple[int, tuple[int, ...]]] = set()

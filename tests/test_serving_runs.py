@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 pytest_plugins = ["pools"]
 
 POOLS = {"local": ("alpha", "beta", "gamma"), "servers": tuple(SKIPS), "mixed": ("alpha", "ada", "bob")}
-KINDS = ("single", "set", "vote", "cascade", "group_router", "fusion")
-FIRST = {"local": (), "servers": ("single", "vote"), "mixed": ("vote",)}
-"""The cases of the first lane; the others start further servers."""
+KINDS = {
+    "local": ("single", "set", "cascade"),
+    "servers": ("single", "vote", "fusion"),
+    "mixed": ("vote", "group_router", "fusion"),
+}
+"""Each kind of strategy, and each kind of models with a vote or cascade; each case starts a server."""
+FIRST = {"servers": "vote", "mixed": "vote"}
+"""The cases of the first lane."""
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +60,10 @@ def recommend(folder: Path, kind: str, names: tuple[str, ...]) -> None:
         pytest.param(
             models_are,
             kind,
-            marks=() if kind in FIRST[models_are] else pytest.mark.second_lane(reason="starts a further server"),
+            marks=() if kind == FIRST.get(models_are) else pytest.mark.second_lane(reason="starts a further server"),
         )
-        for models_are in POOLS
-        for kind in KINDS
-        # These servers give no candidates of tokens, and the tiny models have no room for the drafts of a fusion.
-        if {"set": models_are == "local", "fusion": models_are != "local"}.get(kind, True)
+        for models_are, kinds in KINDS.items()
+        for kind in kinds
     ],
 )
 def test_a_run_is_served_without_options(
@@ -76,18 +79,8 @@ def test_a_run_is_served_without_options(
         )
         lines = (f"openai:{url}/v1#{name} name={name} chat_template=never" for name in names if name in SKIPS)
         place.pool(*(str(models / name) for name in names if name not in SKIPS), *lines)
-        command = [
-            "select",
-            "--pool",
-            "models.txt",
-            "--task",
-            "task.yaml",
-            "--out",
-            "run",
-            "--max-gap",
-            "100",
-            "--quiet",
-        ]
+        command = ["select", "--pool", "models.txt", "--task", "task.yaml"]
+        command += ["--out", "run", "--max-gap", "100", "--quiet"]
         if models_are != "local":
             command += ["--fusion", f"{names[-1]} panel={','.join(names[:2])}"]
         ran = place.advisor(*command)

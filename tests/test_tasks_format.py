@@ -451,7 +451,7 @@ BOMBS = [
 def test_a_template_that_wastes_time_or_memory_ends_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, template: str
 ) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 1.0)
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
     assert re.search(
         r"the template under prompt (is broken|fails on .*dev\.jsonl:1): ", refusal(folder, prompt=template)
     )

@@ -97,7 +97,7 @@ def by_hand(
 def test_the_texts_are_those_of_the_page_with_the_thinking_in_each_prompt(tables: Path) -> None:
     members = thinkers()
     plain = [ReferenceMember(each.local.model, each.tokenizer) for each in members]
-    for prompt, made in zip(PROMPTS, apart(members, PROMPTS, tables), strict=True):
+    for prompt, made in zip(PROMPTS[:2], apart(members, PROMPTS[:2], tables), strict=True):
         ids = Ensemble(members, cache_dir=tables).encode(prompt)
         alone = [thought_of(*pair)[0] for pair in zip(members, ids, strict=True)]
         given = [[*own, *thought] for own, thought in zip(ids, alone, strict=True)]
@@ -112,8 +112,8 @@ def test_each_method_writes_what_it_writes_behind_the_thinking(method: str, tabl
     options: dict[str, Any] = {"accuracies": [50.0, 40.0]} if method == "deepen-adapt" else {}
     if method == "average":  # it needs one vocabulary
         second = member("bytes", "it is, I think, a cat</think> The dog sat ", 2)
-    made = apart([first, second], PROMPTS[:3], tables, method, **options)
-    assert [each.text for each in made] == by_hand([first, second], PROMPTS[:3], tables, method, **options)
+    made = apart([first, second], PROMPTS[:2], tables, method, **options)
+    assert [each.text for each in made] == by_hand([first, second], PROMPTS[:2], tables, method, **options)
 
 
 def test_one_model_writes_what_it_writes_anyway(tables: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_budget_that_ends_within_the_end_marker_writes_only_the_rest(tokenizer
 @pytest.mark.parametrize("tokenizer", ["bytes", "unigram with bytes"])
 def test_a_budget_shorter_than_the_opening_tag_leaves_the_tag_whole(tokenizer: str, tables: Path) -> None:
     script = " <think>so it is 4</think> The cat sat. James went "
-    for budget in range(12):
+    for budget in (0, 3, 7, 11):
         one = member(tokenizer, script, 1, thinking_budget=budget)
         length = len(one.vocabulary.continue_ids(script.encode()))
         # The script begins where the length of the prompt in the ring says.
@@ -230,8 +230,8 @@ def test_a_token_that_ends_the_marker_and_begins_the_answer_is_parted(tables: Pa
 def test_all_ways_to_decode_write_the_same_texts(temperature: float, tables: Path) -> None:
     ensemble = Ensemble(thinkers(), cache_dir=tables, think="apart")
     settings = Settings(TOKENS, stop=(" and",), temperature=temperature, seed=3)
-    plain = decode(ensemble, PROMPTS[:2], settings)
-    assert differences(ensemble, PROMPTS[:2], settings, plain) == []
+    plain = decode(ensemble, PROMPTS[:1], settings)
+    assert differences(ensemble, PROMPTS[:1], settings, plain) == []
     assert any(each.text for each in plain)
 
 
