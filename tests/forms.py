@@ -1,6 +1,7 @@
 """Forms in which people and tools save responses, references, options and scores: for tests and benchmarks/reading.py.
 
-Each was met in public: answers of providers and servers, data sets of the hub, and tables that pandas wrote.
+Each was met in public: in answers of providers and servers, data sets of the hub, tables of pandas, and reports, which
+are named (repository and number).
 """
 
 from __future__ import annotations
@@ -134,3 +135,19 @@ SPELLED_OPTIONS = {
     "NumPy": "['red' 'green' 'blue']",
     "NumPy object": "array(['red', 'green', 'blue'], dtype=object)",
 }
+BLANK_REFERENCES: dict[str, Any] = {
+    "null (ragas 2964)": None,
+    "NaN of pandas (Q-Eval 6)": float("nan"),
+    "an empty list (zhmccli 761)": [],
+    "blanks": "  ",
+    "SQuAD 2, no answer": {"text": [], "answer_start": []},
+    "a list of an empty text": [""],
+}
+UNCLOSED = {
+    "no end (openclaw 37696)": "<think>5 and 5 and",
+    "an end that a template opens (perplexityai/api-discussion 177)": "\n<think>\n5 and",
+    "another family (qwen-code 8818)": "<thinking>5 and 5 and",
+    "Magistral": "[THINK]5 and",
+    "Kimi": "◁think▷5 and",
+}
+"""Thinking that was cut off before the answer 5."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from excel import replace_in, write_book
-from forms import REFERENCES, RESPONSES, SPELLED_REFERENCES, TEXT, UNKNOWN_RESPONSES
+from forms import BLANK_REFERENCES, REFERENCES, RESPONSES, SPELLED_REFERENCES, TEXT, UNCLOSED, UNKNOWN_RESPONSES
 
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.scoring import Scoring
@@ -127,12 +127,14 @@ def test_references_that_a_metric_cannot_use_are_refused(tmp_path: Path) -> None
         joined(lines(tmp_path / "log.jsonl", rows(reference="five")))
 
 
-def test_questions_without_a_reference_are_left_out_and_counted(tmp_path: Path) -> None:
-    logs = joined(table(tmp_path / "log.csv", rows(reference=lambda n: "" if n % 4 == 0 else "5")))
+@pytest.mark.parametrize("form", BLANK_REFERENCES)
+def test_questions_without_a_reference_are_left_out_and_counted(form: str, tmp_path: Path) -> None:
+    blank = BLANK_REFERENCES[form]
+    logs = joined(lines(tmp_path / "log.jsonl", rows(reference=lambda n: blank if n % 4 == 0 else "5")))
     assert right(logs) == {"alpha": 4, "beta": 3}
     assert "left out, because they have no reference: 2 questions of 8" in logs.notes
     with pytest.raises(InputError, match="no question of the logs has a reference"):
-        joined(table(tmp_path / "log.csv", rows(reference="")))
+        joined(lines(tmp_path / "log.jsonl", rows(reference=lambda _: blank)))
 
 
 @pytest.mark.parametrize("response", ["", None, [], {"content": None, "role": "assistant"}, {"choices": []}, "  "])
@@ -247,8 +249,9 @@ def test_an_id_with_two_questions_or_references_has_two_rows(other: dict[str, st
     assert any("1 id has several questions or references" in note for note in logs.notes)
 
 
-def test_a_thinking_without_an_end_is_cut_off_where_the_model_ends_it_elsewhere(tmp_path: Path) -> None:
-    items = rows(lambda n: f"<think>{n}</think>It is 5" if n == 5 else "<think>5 and 5 and")
+@pytest.mark.parametrize("form", UNCLOSED)
+def test_a_thinking_without_an_end_is_cut_off_where_the_model_ends_it_elsewhere(form: str, tmp_path: Path) -> None:
+    items = rows(lambda n: f"<think>{n}</think>It is 5" if n == 5 else UNCLOSED[form])
     profile = joined(lines(tmp_path / "log.jsonl", items)).profiles["alpha"]
     assert (profile.truncated, profile.accuracy) == (2, 75.0)
 
@@ -257,6 +260,18 @@ def test_compare_says_that_no_response_is_right(place: Place) -> None:
     lines(place.folder / "log.jsonl", rows(lambda _: "six"))
     ran = place.advisor("compare", "--logs", "log.jsonl", "--metric", "exact_match")
     assert "not one response of any model is right: for '5' the response is 'six'" in ran.err
+
+
+@pytest.mark.parametrize("command", ["select", "compare", "label", "check", "judge"])
+def test_every_command_says_which_responses_are_missing(command: str, place: Place) -> None:
+    items = [{**row, "score": int(row["response"] == "5"), "extracted": row["response"]} for row in rows()]
+    items[0] |= {"response": "", "score": 0}
+    lines(place.folder / "log.jsonl", items)
+    logs = ["--logs", "log.jsonl"]
+    if command in ("check", "judge"):
+        assert place.advisor("select", *logs, "--out", "run").status == 0
+    arguments = {"check": ["run", *logs], "judge": ["run"]}.get(command, logs)
+    assert "some questions have no response and count as wrong: alpha (1)" in place.advisor(command, *arguments).err
 
 
 def test_select_and_compare_give_the_counts_of_each_model(place: Place) -> None:
@@ -271,14 +286,28 @@ def test_select_and_compare_give_the_counts_of_each_model(place: Place) -> None:
     assert {each["model"]: each["missing"] for each in json.loads(ran.out)["models"]} == {"alpha": 1, "beta": 0}
 
 
-def test_a_hidden_sheet_is_not_read_and_the_other_sheets_are_named(tmp_path: Path) -> None:
-    items = rows()
+SHEETS = {
+    # readxl 533, openxlsx 434, ExcelMapper 124, SheetJS 1433 and readxl 513
+    "hidden": ({"Old": "hidden", "Now": "", "Notes": ""}, "Old (hidden), Notes"),
+    "very hidden": ({"Old": "veryHidden", "Now": "", "Notes": ""}, "Old (hidden), Notes"),
+    "visible": ({"Now": "", "Old": "", "Notes": ""}, "Old, Notes"),
+    "hidden at the end": ({"Now": "", "Old": "veryHidden"}, "Old (hidden)"),
+    "two hidden": ({"Old": "hidden", "Now": "", "Notes": "hidden"}, "Old (hidden), Notes (hidden)"),
+}
+"""The sheets of a book with the state of each, and how a note names those that are not read."""
+
+
+@pytest.mark.parametrize("form", SHEETS)
+def test_a_hidden_sheet_is_not_read_and_the_other_sheets_are_named(form: str, tmp_path: Path) -> None:
+    items, (states, others) = rows(), SHEETS[form]
     cells = [list(items[0]), *(list(row.values()) for row in items)]
-    path = write_book(tmp_path / "log.xlsx", {"Old": [["id", "score"], [1, 1]], "Now": cells, "Notes": [["by hand"]]})
-    replace_in(path, "xl/workbook.xml", b'name="Old"', b'name="Old" state="hidden"')
+    path = write_book(tmp_path / "log.xlsx", {n: cells if n == "Now" else [["id", "score"], [1, 1]] for n in states})
+    for name, state in states.items():
+        if state:
+            replace_in(path, "xl/workbook.xml", f'name="{name}"'.encode(), f'name="{name}" state="{state}"'.encode())
     logs = joined(path)
     assert right(logs) == RIGHT
-    assert f"{path}: of its 3 sheets only Now was read, and not Old (hidden), Notes" in logs.notes
+    assert f"{path}: of its {len(states)} sheets only Now was read, and not {others}" in logs.notes
 
 
 @pytest.mark.parametrize("write", [lines, table])

@@ -5,13 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from typing import Any
 
 import pytest
-from forms import (
-    OPTIONS,
-    SPELLED_OPTIONS,
-)
 
 from advisor.tables.values import (
     UnknownFormError,
@@ -22,6 +17,7 @@ from advisor.tables.values import (
     read_response,
     response_text,
 )
+from benchmarks.reading import measure
 
 
 def test_the_parts_of_a_text_are_joined() -> None:
@@ -79,16 +75,9 @@ def test_a_reference_in_an_unknown_form_is_refused_and_an_absent_one_has_no_text
     assert accepted_texts(5.0) == ("5",)
 
 
-@pytest.mark.parametrize("form", OPTIONS)
-@pytest.mark.parametrize("spell", [None, json.dumps, repr])
-def test_options_are_their_texts_in_order(form: str, spell: Any) -> None:
-    value = OPTIONS[form]
-    assert option_texts(value if spell is None else spell(value)) == ("red", "green", "blue")
-
-
-@pytest.mark.parametrize("form", SPELLED_OPTIONS)
-def test_options_in_one_text_are_their_texts(form: str) -> None:
-    assert option_texts(SPELLED_OPTIONS[form]) == ("red", "green", "blue")
+def test_every_form_is_read_right_or_refused() -> None:
+    figures = measure()
+    assert (figures["wrong"], figures["refused"]) == (0, 12)
 
 
 @pytest.mark.parametrize("value", [{"red": 1, "green": 2}, {"A": "x", "C": "y"}, "red green", [{"a": 1}, {"b": 2}]])

@@ -55,6 +55,8 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
     run = Run.open(options.run)
     result = run.result
     metric = result.task.metric
+    for note in result.task.notes:
+        progress.say(note)
     # The scores of logs, and those of a metric of another package, may be a judge's; a reference gave all others.
     if result.judge is None and metric in set(metric_names()) - {"judge", *plugins().names}:
         raise InputError(
