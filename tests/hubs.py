@@ -6,10 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import HTTPServer
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
 from hubserver import WRITER, hub_of
+
+from ensemble.models.hub_request import told
 
 
 @pytest.fixture
@@ -18,6 +21,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[s
 
     def is_at(address: str) -> None:
         huggingface_hub.close_session()
+        told.clear()
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
         monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)  # only newer releases have it
         template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
@@ -31,16 +35,18 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[s
 
 
 @pytest.fixture
-def serve(hub: Callable[[str], None]) -> Iterator[Callable[[Path], None]]:
-    """Let the hub have the models of a folder."""
+def serve(hub: Callable[[str], None]) -> Iterator[Callable[[Path], Any]]:
+    """Let the hub have the models of a folder; see `hub_of`."""
     servers: list[tuple[HTTPServer, threading.Thread]] = []
 
-    def has(models: Path) -> None:
-        server = HTTPServer(("127.0.0.1", 0), hub_of(models))
+    def has(models: Path) -> Any:
+        small = hub_of(models)
+        server = HTTPServer(("127.0.0.1", 0), small)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         servers.append((server, thread))
         hub(f"http://127.0.0.1:{server.server_port}")
+        return small
 
     yield has
     for server, thread in servers:
@@ -50,7 +56,7 @@ def serve(hub: Callable[[str], None]) -> Iterator[Callable[[Path], None]]:
 
 
 @pytest.fixture
-def shelf(models: Path, tmp_path: Path, serve: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> Path:
+def shelf(models: Path, tmp_path: Path, serve: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The models of a hub that can be written to, as the files of a folder."""
     shelf = tmp_path / "shelf"
     shelf.mkdir()
@@ -63,5 +69,5 @@ def shelf(models: Path, tmp_path: Path, serve: Callable[[Path], None], monkeypat
 
 
 @pytest.fixture
-def small_hub(serve: Callable[[Path], None], models: Path) -> None:
-    serve(models)
+def small_hub(serve: Callable[[Path], Any], models: Path) -> Any:
+    return serve(models)

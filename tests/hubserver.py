@@ -9,7 +9,8 @@ from collections.abc import Callable
 from hashlib import sha1
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from servers import Answer, as_json
@@ -19,11 +20,17 @@ WRITER, READER = "hf_may_write", "hf_may_read"
 """Tokens: one that may write, and one that may not."""
 
 
-def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
+def hub_of(models: Path) -> Any:
     """A hub with the models of a folder, each at one commit. What is pushed to it is kept there as well."""
 
     class Hub(BaseHTTPRequestHandler):
+        asked: ClassVar[list[str]] = []
+        """The method and path of each request."""
+        cut: ClassVar[dict[str, float]] = {}
+        """The files whose content stops in the middle, and for how many seconds, before the connection is closed."""
+
         def do_GET(self) -> None:
+            self.asked.append(f"{self.command} {self.path.partition('?')[0]}")
             place = re.fullmatch(
                 r"/(?:api/models/)?org/([\w.-]+)(?:/(?:revision|resolve)/([^/]+))?/?(.*)", self.path.partition("?")[0]
             )
@@ -86,6 +93,11 @@ def hub_of(models: Path) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(content)))
             self.send_header(*(("X-Error-Code", header) if isinstance(header, str) else header))
             self.end_headers()
+            if self.command != "HEAD" and (name := self.path.rpartition("/")[2]) in self.cut:
+                self.wfile.write(content[: len(content) // 2])
+                self.wfile.flush()
+                Event().wait(self.cut[name])
+                return
             self.wfile.write(b"" if self.command == "HEAD" else content)
 
         def log_message(self, *_: object) -> None:

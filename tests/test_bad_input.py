@@ -75,7 +75,7 @@ def test_a_bad_option_is_one_line(
         ("{models}/alpha colour=red", "'colour=red' is not an option of a model"),
         ("{models}/gone", "no such folder"),
         ("{models}/empty", "no config.json in it"),
-        ("{models}/pickled", "only there as pickle (pytorch_model.bin)"),
+        ("{models}/pickled", "it has weights only as pickle (pytorch_model.bin)"),
         ("{models}/alpha device=cuda:99 name=other", "device: device cuda:99: not on this machine"),
         ("{models}/beta", "models.txt:1 has the name 'beta', too"),
         ("org/name@", "has no revision"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
+from servers import Raw, as_json
 
 from advisor.jobs.planning import machine
 from advisor.jobs.planning.plan import plan_together
@@ -56,6 +57,7 @@ def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
         *["quantization"] * 2,
         "hub",
         "cache",
+        "downloads",
     ]
     assert "switched off by HF_HUB_OFFLINE" in ran.out
     monkeypatch.setattr(numeric_type, "this_processor", lambda: Processor(frozenset({"amx_bf16"}), 2**34))
@@ -116,7 +118,8 @@ def test_a_cache_that_cannot_be_written_gives_status_1(place: Place, monkeypatch
     monkeypatch.setattr(os, "access", lambda *_: False)  # root can write everywhere
     ran = place.advisor("doctor")
     problem = f"problem      {place.cache / 'unite-advisor'} cannot be written; give --cache-dir"
-    assert (ran.status, ran.out.splitlines()[-1]) == (1, problem)
+    assert (ran.status, ran.out.splitlines()[-2]) == (1, problem)
+    assert "cannot be written; set HF_HUB_CACHE" in ran.out.splitlines()[-1]
 
 
 def test_a_download_that_is_larger_than_the_disk_is_a_problem_on_the_terminal_too(
@@ -182,6 +185,37 @@ def test_the_variable_is_blamed_only_where_it_is_set(monkeypatch: pytest.MonkeyP
     # As after a request that the hub did not answer: the library's constant is set, and the variable is not.
     monkeypatch.delenv("HF_HUB_OFFLINE")
     assert (machine.hub()["offline"], machine.hub()["answers"]) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "says"),
+    [
+        ("hf_secret", 200, "answers; token accepted"),
+        ("hf_secret", 401, "answers; token refused"),
+        ("hf_secret", 429, "answers; token set"),
+        ("", 401, "answers; no token"),
+    ],
+)
+def test_the_state_of_the_token_and_the_folder_of_downloads_are_said_and_the_token_is_not(
+    place: Place,
+    raw: Raw,
+    hub: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    token: str,
+    status: int,
+    says: str,
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    raw.answer = lambda _path, _body: as_json({}, status)
+    hub(raw.url.removesuffix("/v1"))
+    ran = place.advisor("doctor")
+    assert says in ran.out and "hf_secret" not in ran.out
+    assert raw.asked[0][1].get("authorization", "") == f"Bearer {token}".removesuffix("Bearer ")
+    assert f"downloads    {tmp_path / 'hub'}: 0 MB, " in ran.out
+    assert (ran.status == 1) == ("the hub does not accept this token" in ran.out) == (says == "answers; token refused")
 
 
 def test_a_hub_that_never_answers_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hubserver import commit_of, data_sets
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 from servers import Answer, Raw, as_json
@@ -16,11 +18,15 @@ from servers import Answer, Raw, as_json
 from advisor.profile.loaded_models import silence_libraries
 from advisor.tasks import load_task
 from ensemble.errors import InputError
+from ensemble.models.hub_request import told
 from ensemble.models.model_files import file_of
 from ensemble.models.spec import Checkpoint
 
+if TYPE_CHECKING:
+    from pools import Place
+
 datasets = pytest.importorskip("datasets")
-pytest_plugins = ["hubs"]
+pytest_plugins = ["pools", "hubs"]
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
 TASK = """
@@ -30,14 +36,47 @@ prompt: "{{question}}"
 reference: "{{answer}}"
 metric: number
 """
+CARD = "{config}/{split}-00000-of-00001.parquet"
+CONVERTED = "plain_text/{split}/0000.parquet"
+"""The branch that the hub converts has no card."""
 OPTIONS = {"text": ["w", "x", "y"], "label": ["A", "B", "C"]}
-BUILTIN: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "gsm8k": ("openai/gsm8k", "main", {"question": "1 + 1?", "answer": "So.\n#### 2"}),
-    "arc_challenge": ("allenai/ai2_arc", "ARC-Challenge", {"question": "?", "choices": OPTIONS, "answerKey": "B"}),
-    "piqa": ("ybisk/piqa", "plain_text", {"goal": "?", "sol1": "x", "sol2": "y", "label": 1}),
-    "bbh": ("SaylorTwift/bbh", "snarks navigate", {"input": "?", "target": "(B)"}),
-    "mmlu": ("cais/mmlu", "all", {"question": "?", "subject": "law", "choices": ["w", "x", "y", "z"], "answer": 3}),
+MMLU = {"question": "?", "subject": "law", "choices": ["w", "x", "y", "z"], "answer": 3}
+MBPP = {"text": "Add.", "task_id": 0, "code": "x = 1", "test_setup_code": "", "test_list": ["assert x"]}
+BUILTIN: dict[str, tuple[str, str, str, str, dict[str, Any]]] = {
+    "gsm8k": ("openai/gsm8k", CARD, "main socratic", "train test", {"question": "1 + 1?", "answer": "So.\n#### 2"}),
+    "arc_challenge": (
+        *("allenai/ai2_arc", CARD, "ARC-Challenge ARC-Easy", "train validation test"),
+        {"question": "?", "choices": OPTIONS, "answerKey": "B"},
+    ),
+    "piqa": (
+        "ybisk/piqa",
+        CONVERTED,
+        "default",
+        "train validation test",
+        {"goal": "?", "sol1": "x", "sol2": "y", "label": 1},
+    ),
+    "bbh": ("SaylorTwift/bbh", CARD, "snarks navigate", "test", {"input": "?", "target": "(B)"}),
+    "mmlu": ("cais/mmlu", CARD, "all anatomy", "test validation dev auxiliary_train", MMLU),
+    "triviaqa": (
+        *("mandarjoshi/trivia_qa", CARD, "rc rc.wikipedia.nocontext", "train validation test"),
+        {"question": "?", "answer": {"value": "x", "aliases": ["x", "y"]}},
+    ),
+    "nq_open": (
+        "google-research-datasets/nq_open",
+        CARD,
+        "nq_open",
+        "train validation",
+        {"question": "?", "answer": ["x"]},
+    ),
+    "mbpp": ("google-research-datasets/mbpp", CARD, "full sanitized", "train test validation prompt", MBPP),
+    "mt_bench": (
+        *("HuggingFaceH4/mt_bench_prompts", "data/{split}-00000-of-00001-8c21b39c70ed0ac3.parquet", "default", "train"),
+        {"category": "math", "prompt_id": 0, "prompt": ["?", "And?"], "reference": ["x", "y"]},
+    ),
 }
+"""The layout of each on the hub: its id, files, configurations, splits, and a record."""
+FIRST_IDS = {"train": 601, "test": 11, "validation": 511, "prompt": 2}
+"""The numbers of MBPP's tasks."""
 
 
 @pytest.fixture
@@ -56,18 +95,23 @@ def shelf(hub: Callable[[str], None], raw: Raw, tmp_path: Path, monkeypatch: pyt
     datasets.enable_progress_bars()
 
 
-def put(folder: Path, names: str, record: dict[str, Any], number: int = 8) -> None:
-    """Write configurations, each with the three usual splits."""
+def put(folder: Path, place: str, configs: str, splits: str, record: dict[str, Any]) -> None:
+    """Write the files of a data set, and its card where the files are those of a card."""
     card = "---\nconfigs:\n"
-    for name in names.split():
-        card += f"- config_name: {name}\n  data_files:\n"
-        for split in ("train", "validation", "test", "dev"):
-            card += f"  - {{split: {split}, path: {name}/{split}-*}}\n"
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            text = next(iter(record))
-            rows = [{**record, text: f"{split} {n}: {record[text]}"} for n in range(number)]
-            pq.write_table(pa.Table.from_pylist(rows), folder / name / f"{split}-00000-of-00001.parquet")
-    (folder / "README.md").write_text(f"{card}---\n", encoding="utf-8")
+    for config in configs.split():
+        card += f"- config_name: {config}\n  data_files:\n"
+        for split in splits.split():
+            card += f"  - {{split: {split}, path: {config}/{split}-*}}\n"
+            path = folder / place.format(config=config, split=split)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text, ids = next(iter(record)), [key for key in record if key.endswith("_id")]
+            rows = [
+                {**record, text: f"{split} {n}: {record[text]}"} | dict.fromkeys(ids, FIRST_IDS.get(split, 0) + n)
+                for n in range(6)
+            ]
+            pq.write_table(pa.Table.from_pylist(rows), path)
+    if place == CARD:
+        (folder / "README.md").write_text(f"{card}---\n", encoding="utf-8")
 
 
 def sums(shelf: Path, revision: str) -> Any:
@@ -79,24 +123,57 @@ def sums(shelf: Path, revision: str) -> Any:
 
 def versions(shelf: Path) -> None:
     for revision, answer in (("old", "1"), ("main", "2")):
-        put(shelf / "org/sums" / revision, "default", {"question": revision, "answer": answer})
+        put(shelf / "org/sums" / revision, CARD, "default", "train test", {"question": revision, "answer": answer})
 
 
 @pytest.mark.parametrize("name", BUILTIN)
 def test_a_built_in_task_is_the_same_from_an_empty_cache_a_full_one_and_without_the_hub(
     shelf: Path, hub: Callable[[str], None], raw: Raw, name: str
 ) -> None:
-    where, configs, record = BUILTIN[name]
-    put(shelf / where / ("refs~convert~parquet" if name == "piqa" else "main"), configs, record)
-    first = load_task(name, split="dev", limit=4)
-    asked = len(raw.asked)
-    again = load_task(name, split="dev", limit=4)
-    assert len(raw.asked) - asked <= 8 * len(configs.split())
+    where, *layout = BUILTIN[name]
+    revision = "refs/convert/parquet" if name == "piqa" else "main"
+    put(shelf / where / revision.replace("/", "~"), *layout)
+    first = load_task(name, split="dev", limit=3)
+    downloads = {path.rpartition("/")[2] for path, _, _ in raw.asked if path.endswith(".parquet")}
+    # Its train split is twenty times as large as the rest, and no task uses it.
+    assert not any("auxiliary" in each for each in downloads)
+    told.clear()  # as in another process
+    raw.asked.clear()
+    again = load_task(name, split="dev", limit=3)
+    assert len(raw.asked) == 1
     hub("http://127.0.0.1:9")
-    away = load_task(name, split="dev", limit=4)
+    away = load_task(name, split="dev", limit=3)
     assert first.examples == again.examples == away.examples
-    commit = commit_of("refs/convert/parquet" if name == "piqa" else "main")
-    assert first.origin == again.origin == away.origin == f"{where}@{commit}"
+    assert first.origin == again.origin == away.origin == f"{where}@{commit_of(revision)}"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0], ids=["cut", "slow"])
+def test_data_that_breaks_off_is_named_and_nothing_of_it_is_used(
+    shelf: Path, raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
+    versions(shelf)
+    well = raw.answer
+
+    def half(content: bytes) -> Iterator[bytes]:
+        yield content[: len(content) // 2]
+        Event().wait(seconds)
+
+    def broken(path: str, body: dict[str, Any]) -> Any:
+        status, head, content = well(path, body) or (500, {}, b"")
+        if not path.endswith(".parquet") or not isinstance(content, bytes):
+            return status, head, content
+        return status, {**head, "Content-Length": str(len(content))}, half(content)
+
+    raw.answer = broken
+    with pytest.raises(
+        InputError, match=r"sums.yaml: org/sums cannot be loaded: .*train-00000-of-00001.parquet.*; try again"
+    ):
+        sums(shelf, "main")
+    assert [*(tmp_path / "own").rglob("*.arrow"), *tmp_path.rglob("*.incomplete")] == []
+    raw.answer = well
+    assert {example.accepted[0] for example in sums(shelf, "main").examples} == {"2"}
 
 
 def test_a_revision_is_the_asked_one_or_it_is_refused_where_the_hub_is_away(
@@ -106,9 +183,22 @@ def test_a_revision_is_the_asked_one_or_it_is_refused_where_the_hub_is_away(
     for revision, answer in (("old", "1"), ("main", "2"), (commit_of("old"), "1"), ("main", "2")):
         assert {example.accepted[0] for example in sums(shelf, revision).examples} == {answer}
     hub("http://127.0.0.1:9")
-    for revision in ("main", commit_of("main")):
-        assert {example.accepted[0] for example in sums(shelf, revision).examples} == {"2"}
-    for revision in ("old", commit_of("old"), "a3" * 20, "unknown"):
+    for revision, answer in (("main", "2"), (commit_of("main"), "2"), ("old", "1"), (commit_of("old"), "1")):
+        assert {example.accepted[0] for example in sums(shelf, revision).examples} == {answer}
+    for revision in ("a3" * 20, "unknown"):
+        with pytest.raises(InputError, match=r"org/sums cannot be loaded: Couldn't reach"):
+            sums(shelf, revision)
+
+
+def test_what_the_library_downloaded_before_is_read_without_the_hub_at_its_commit_alone(
+    shelf: Path, hub: Callable[[str], None]
+) -> None:
+    versions(shelf)
+    datasets.load_dataset("org/sums", split="train", revision="old")
+    hub("http://127.0.0.1:9")
+    for revision in ("old", commit_of("old")):
+        assert {example.accepted[0] for example in sums(shelf, revision).examples} == {"1"}
+    for revision in ("main", "a3" * 20, "unknown"):
         with pytest.raises(InputError, match=r"the hub does not give org/sums at .* now, and only its commit"):
             sums(shelf, revision)
 
@@ -129,17 +219,26 @@ def test_a_fault_of_the_hub_that_passes_ends_nothing(shelf: Path, raw: Raw, faul
 
 
 def test_only_a_file_that_the_hub_does_not_have_is_no_file(shelf: Path, raw: Raw) -> None:
-    checkpoint, failing = Checkpoint("org/a"), as_json({}, 403)
-    raw.answer = lambda _path, _body: as_json({}, 404, **{"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "1" * 40})
-    assert file_of(checkpoint, "model.safetensors.index.json") is None
+    info = as_json({"id": "org/a", "sha": "1" * 40, "siblings": [{"rfilename": "config.json"}]})
+    missing, failing = (
+        as_json({}, 404, **{"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "1" * 40}),
+        as_json({}, 403),
+    )
+    raw.answer = lambda path, _body: info if "/api/" in path else missing
+    assert file_of(Checkpoint("org/a"), "model.safetensors.index.json") is None
+    assert file_of(Checkpoint("org/a"), "config.json") is None
+    raw.answer = lambda path, _body: info if "/api/" in path else failing
+    with pytest.raises(InputError, match=r"config\.json cannot be downloaded from the hub \(it answers with 403"):
+        file_of(Checkpoint("org/a"), "config.json")
     raw.answer = lambda _path, _body: failing
-    with pytest.raises(InputError, match="cannot be read from the hub: it answers with 403"):
-        file_of(checkpoint, "config.json")
+    with pytest.raises(InputError, match=r"config\.json cannot be read from the hub: it answers with 403"):
+        file_of(Checkpoint("org/b"), "config.json")
 
 
 def test_a_token_that_the_hub_refuses_is_named(shelf: Path, raw: Raw) -> None:
     versions(shelf)
     sums(shelf, "main")
+    told.clear()  # as in another process
     message = {"X-Error-Message": "Invalid credentials in Authorization header"}
     raw.answer = lambda _path, _body: as_json({"error": "Invalid username or password."}, 401, **message)
     with pytest.raises(InputError, match="the hub does not accept this token"):
@@ -169,8 +268,28 @@ def test_an_unknown_revision_of_a_data_set_is_told_the_way(shelf: Path) -> None:
         sums(shelf, "never")
 
 
+def test_init_reads_a_data_set_by_its_splits_and_names_its_configurations(shelf: Path, place: Place) -> None:
+    put(shelf / "some/sums/main", CARD, "main other", "train test", {"question": "Who?", "answer": "Ada Byron"})
+    assert "give --config with one of main, other" in place.refused("init", "some/sums", "--yes")
+    line = place.refused("init", "some/sums", "--yes", "--config", "maine")
+    assert "some/sums has no configuration maine; give --config with one of main, other" in line
+    assert place.advisor("init", "some/sums", "--yes", "--config", "main").status == 0
+    keys = yaml.safe_load((place.folder / "sums.yaml").read_text(encoding="utf-8"))
+    assert keys["data"] == {"hub": "some/sums", "config": "main", "dev": "train", "held_out": "test"}
+
+
+def test_init_takes_the_converted_branch_of_a_data_set_that_is_a_script(shelf: Path, place: Place) -> None:
+    where, *layout = BUILTIN["piqa"]
+    put(shelf / where / "refs~convert~parquet", *layout)
+    (shelf / where / "main").mkdir()
+    (shelf / where / "main" / "piqa.py").touch()
+    assert place.advisor("init", where, "--yes").status == 0
+    keys = yaml.safe_load((place.folder / "piqa.yaml").read_text(encoding="utf-8"))
+    assert (keys["data"]["hub"], keys["data"]["revision"]) == (where, "refs/convert/parquet")
+
+
 def test_labels_that_are_kept_back_are_refused(shelf: Path) -> None:
-    where, configs, record = BUILTIN["piqa"]
-    put(shelf / where / "refs~convert~parquet", configs, {**record, "label": -1})
+    where, *layout, record = BUILTIN["piqa"]
+    put(shelf / where / "refs~convert~parquet", *layout, {**record, "label": -1})
     with pytest.raises(InputError, match="the reference is empty"):
         load_task("piqa", split="test")

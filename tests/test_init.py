@@ -270,24 +270,6 @@ def test_what_the_user_gives_is_not_guessed(place: Place) -> None:
     assert (keys["prompt"], keys["reference"], keys["metric"]) == ("Question: {{a}}\nAnswer:", "{{b_c}}", "contains")
 
 
-def test_a_data_set_of_the_hub_is_read_by_its_splits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-    rows = {
-        split: datasets.Dataset.from_list([{"question": f"{split} {n}?", "answer": n} for n in range(1_100)])
-        for split in ("train", "test")
-    }
-    monkeypatch.setattr("ensemble.models.hub.reach_data", lambda *_: None)
-    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda *_, **__: ["main", "other"])
-    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda *_, **__: ["train", "test"])
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, split, **__: rows[split])
-    assert "give --config with one of main, other" in place.refused("init", "some/sums", "--yes")
-    line = place.refused("init", "some/sums", "--yes", "--config", "maine")
-    assert "some/sums has no configuration maine; give --config with one of main, other" in line
-    keys = written(place, "some/sums", "--config", "main")
-    assert keys["data"] == {"hub": "some/sums", "config": "main", "dev": "train", "held_out": "test"}
-    assert (keys["dev_size"], keys["metric"]) == (300, "number")
-
-
 # --- The dialogue ---
 
 

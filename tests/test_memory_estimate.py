@@ -202,7 +202,7 @@ def on_hub(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int | None, i
     ) -> tuple[int | None, int] | None:
         siblings = [SimpleNamespace(rfilename=name, size=size) for name, size in files.items()]
         info = SimpleNamespace(siblings=siblings, **{"safetensors": None, "gguf": None, **counts})
-        monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
+        monkeypatch.setattr("ensemble.models.hub.info_of", lambda _: info)
         monkeypatch.setattr("ensemble.models.hub.weight_names", lambda _: names)
         return weights_on_hub(Checkpoint("org/a", gguf_file=gguf_file))
 

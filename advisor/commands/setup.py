@@ -213,6 +213,7 @@ def doctor(options: DoctorOptions) -> None:
     from advisor.profile.loaded_models import silence_libraries
     from ensemble.common.files import default_cache_dir
     from ensemble.common.text import visible
+    from ensemble.models.hub_request import TOKEN_REFUSED
 
     silence_libraries(quiet=True)
     # Checked first: a wrong option must not wait for the hub.
@@ -228,6 +229,7 @@ def doctor(options: DoctorOptions) -> None:
         "quantization": machine.quantization(),
         "hub": machine.hub(),
         "cache": machine.cache_folder(options.cache_dir or default_cache_dir()),
+        "downloads": machine.hub_cache(),
     }
     entries, placed = place_models(entries, options.device, options.dtype)
     # A token has about four characters; `--dry-run` counts them with each model's tokenizer.
@@ -241,12 +243,15 @@ def doctor(options: DoctorOptions) -> None:
     # Those of models are in the models' lines already.
     problems: list[str] = []
     download = sum(plan["download"] or 0 for plan in plans)
-    disk = machine.hub_cache() if download else found["cache"]
+    disk = found["downloads" if download else "cache"]
     if download > disk["free"]:
         free = memory(disk["free"])
         problems.append(f"{memory(download)} to download, and {disk['folder']} has {free}; free disk space")
-    if not found["cache"]["writable"]:
-        problems.append(f"{found['cache']['folder']} cannot be written; give --cache-dir")
+    for name, way_out in (("cache", "give --cache-dir"), ("downloads", "set HF_HUB_CACHE")):
+        if not found[name]["writable"]:
+            problems.append(f"{found[name]['folder']} cannot be written; {way_out}")
+    if found["hub"]["accepted"] is False:
+        problems.append(TOKEN_REFUSED)
     of_models = [plan["problem"] for plan in plans if plan["problem"] is not None]
     if options.as_json:
         models = [{name: value for name, value in plan.items() if name != "need"} for plan in plans]

@@ -225,13 +225,11 @@ def _tokenizer_key(name: str, profiler: Profiler) -> dict[str, Any]:
 
 def _vocabulary(checkpoint: Checkpoint, rows: int) -> Vocabulary:
     """A model's tokens, from its tokenizer and the number of rows of its output."""
-    from transformers import AutoTokenizer
-
+    from ensemble.models.check import load_tokenizer
     from ensemble.vocabulary.token_bytes import Vocabulary
 
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
     # The generation configuration may name more end tokens; they are special tokens, which count as no text anyway.
-    return Vocabulary(tokenizer, (), rows)
+    return Vocabulary(load_tokenizer(checkpoint), (), rows)
 
 
 Hashes = NDArray[np.uint64]

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from advisor.tables.rows import is_saved, saved_splits, stem_of
 from advisor.tasks.data_files import TABLES, Record, data_suffix
-from advisor.tasks.data_sources import DataSpec, FileSource, HubSource
+from advisor.tasks.data_sources import DataSpec, FileSource, HubSource, one_line_errors
 from ensemble.common.files import exists
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
@@ -156,11 +156,11 @@ def _dev_size(count: int, *, is_shared: bool) -> tuple[int | None, str]:
 def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
     import datasets
 
-    from ensemble.models.hub import reach_data
+    from ensemble.models.hub_request import commit_on_hub
 
-    reach_data(name, None)
+    commit_on_hub("dataset", name, None)
     revision = None
-    try:
+    with one_line_errors(f"{name} is no file, and on the hub it", "correct the name"):
         try:
             configs = datasets.get_dataset_config_names(name)
         except RuntimeError as error:
@@ -174,15 +174,6 @@ def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
             raise InputError(f"{name} has {what}; give --config with one of {', '.join(configs[:30])}")
         chosen_config = config or (configs[0] if configs else None)
         names = datasets.get_dataset_split_names(name, chosen_config, revision=revision)
-    except InputError:
-        raise
-    # Network, hub, cache, formats: datasets and the libraries below it have no common base of exceptions.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        way = "check the network" if isinstance(error, ConnectionError) else "correct the name"
-        if "is a gated dataset" in str(error):
-            way = "accept its terms, and log in (hf auth login)"
-        raise InputError(f"{name} is no file, and cannot be loaded from the hub: {reason}; {way}") from error
     chosen, why = _choose({split: split for split in names})
     given = {"hub": name, "config": chosen_config, "revision": revision, **chosen}
     keys: dict[str, object] = {key: value for key, value in given.items() if value}

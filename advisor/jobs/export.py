@@ -25,7 +25,7 @@ from ensemble.common.text import shown, visible
 from ensemble.errors import InputError, UniteError
 from ensemble.models.hub import commit_of, push_files
 from ensemble.models.model_files import check_unchanged, hashes_of
-from ensemble.models.spec import COMMIT, EnsembleSpec, ModelSpec
+from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.model_card import MARKER, escaped, model_card, prompt_section
 from ensemble.servers.address import ServerAddress
@@ -120,9 +120,8 @@ def _pinned(member: ModelSpec, source: ModelSource | None) -> ModelSpec:
         return member
     if not checkpoint.is_local:
         # The run has the commit; a pool file may have a branch, which moves.
-        commit = checkpoint.revision or ""
-        known = commit if COMMIT.fullmatch(commit) or source is not None else commit_of(checkpoint)
-        return replace(member, checkpoint=replace(checkpoint, revision=known or None))
+        commit = checkpoint.revision if source is not None else commit_of(checkpoint)
+        return replace(member, checkpoint=replace(checkpoint, revision=commit))
     if source is None:
         return replace(member, checkpoint=checkpoint.absolute, files=hashes_of(checkpoint))
     # The run's hashes, not new ones: the evidence is about the files that the run loaded.

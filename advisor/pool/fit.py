@@ -12,8 +12,8 @@ from advisor.servers.identity import identify_server
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.check import check, check_tokenizer
 from ensemble.models.choices import ChatTemplate
-from ensemble.models.hub import cached_file, check_on_hub, weights_on_hub
-from ensemble.models.model_files import files_of, stored_weights
+from ensemble.models.hub import weights_on_hub
+from ensemble.models.model_files import cached_file, files_of, stored_weights
 from ensemble.models.spec import Checkpoint, ModelSpec, resolve_device
 
 if TYPE_CHECKING:
@@ -317,8 +317,6 @@ def check_device(option: str, device: str) -> None:
 
 
 def _check_checkpoint(checkpoint: Checkpoint) -> None:
-    if not checkpoint.is_local:
-        check_on_hub(checkpoint)
     try:
         check(checkpoint)
     except UniteError:

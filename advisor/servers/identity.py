@@ -37,8 +37,6 @@ from ensemble.servers.token_client import connect
 _MODEL_FIELDS = ("root", "parent", "owned_by", "max_model_len", "meta")
 # Seconds. Several servers give the time of the request as the model's time of creation; that is not kept.
 _MIN_AGE_S = 3600
-_MAX_LISTED = 20
-"""Model names in a message."""
 _MAX_VALUE = 500
 """Characters of a value that is kept of a server's answer."""
 # A busy server may drop a connection, but an absent one must be reported soon.
@@ -207,8 +205,8 @@ def _with_hint(error: ServerError, address: ServerAddress, models: Sequence[str]
         return error
     hint = ""
     if models and address.model not in models:
-        more = f" and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
-        names = ", ".join(" ".join(name.split()) for name in models[:_MAX_LISTED])
+        more = f" and {len(models) - 20} more" if len(models) > 20 else ""
+        names = ", ".join(" ".join(name.split()) for name in models[:20])
         hint = f"; the server does not list {address.model!r}, but lists {names}{more}"
     elif error.status == 400 and (address.thinking_budget, address.reasoning_effort) != (None, None):
         option = "thinking_budget" if address.reasoning_effort is None else "reasoning_effort"

@@ -6,23 +6,24 @@ Not covered: archives, splits that are joined from several data sets, data sets 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias
 
 from advisor.tables.rows import is_saved, saved_files, saved_splits, stem_of
 from advisor.tables.streams import Notes
 from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records, read_text
 from advisor.tasks.templates import Template
 from advisor.tasks.yaml_text import parse_yaml
-from ensemble.common.files import default_cache_dir, exists, write_text
+from ensemble.common.files import default_cache_dir, exists, write_text, write_whole
 from ensemble.errors import InputError
 from ensemble.models.hub_request import may_pass
-from ensemble.models.spec import COMMIT
 
 # The file of a split, or several parallel text files, one for each field.
 Files: TypeAlias = str | Mapping[str, str]
@@ -163,15 +164,16 @@ class HubSource(DataSource):
         # An id never begins with a dot, so a name that does is always a folder.
         self._folder = (file.parent / hub).resolve() if hub.startswith(".") else None
         self._hub = hub if self._folder is None else str(self._folder)
+        self._way_out = "give --data DIR to read local files instead" if spec.local else "correct the task file"
 
     def _read(self, split: str) -> list[Record]:
-        from ensemble.models.hub import reach_data
+        from ensemble.models.hub_request import commit_on_hub
 
         commit = None
         with self._offline():
             if self._folder is None:
                 self._check_id()
-                commit = reach_data(self._hub, self._spec.revision)
+                commit = commit_on_hub("dataset", self._hub, self._spec.revision)
             elif is_saved(self._folder):
                 return self._load_saved(self._folder, split)
             elif self._folder.is_dir():
@@ -188,7 +190,7 @@ class HubSource(DataSource):
         if commit is not None and kept.is_file():
             with suppress(OSError, ValueError):
                 return [str(name) for name in json.loads(kept.read_text(encoding="utf-8"))]
-        with self._one_line_errors():
+        with one_line_errors(f"{self._file}: {self._hub}", self._way_out):
             names: list[str] = datasets.get_dataset_config_names(self._hub, revision=commit)
         if commit is not None:
             with suppress(OSError):
@@ -216,43 +218,60 @@ class HubSource(DataSource):
         """Let the libraries of the hub make no request for a local folder, whatever its files name."""
         import datasets
         from huggingface_hub import constants
-        from huggingface_hub.errors import RevisionNotFoundError
 
         before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
         if self._folder is not None:
             datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
         try:
             yield
-        except RevisionNotFoundError as error:
-            message = f"the hub has no revision {self._spec.revision} of it; correct data.revision in {self._file}"
-            raise InputError(message, of=self._hub) from error
         finally:
-            if self._folder is not None:  # else `reach_data` may have found that the hub does not answer
+            if self._folder is not None:  # else `commit_on_hub` may have found that the hub does not answer
                 datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
     def _load(self, config: str | None, split: str, part: str, commit: str | None) -> list[Record]:
         import datasets
 
         datasets.disable_progress_bars()  # those of tables that are made; downloads keep theirs
-        revision = commit or self._spec.revision
-        with self._one_line_errors():
-            rows = datasets.load_dataset(self._hub, config, split=split, revision=revision)
-            values = [cast(Mapping[str, object], row) for row in rows]
-        # `datasets` takes the newest download where the hub does not answer, whatever its commit is.
-        found = Path(rows.cache_files[0]["filename"]).parent.name if rows.cache_files else ""
-        if self._folder is None and COMMIT.fullmatch(found):
-            if revision not in (None, found):
-                raise InputError(
-                    f"{self._file}: the hub does not give {self._hub} at {self._spec.revision or commit} now, and "
-                    f"only its commit {found} is downloaded; try again later, or give this commit as data.revision"
-                )
-            self.origin = f"{self._hub}@{found}"
+        with one_line_errors(f"{self._file}: {self._hub}", self._way_out):
+            if self._folder is not None:
+                rows = [*datasets.load_dataset(self._hub, config, split=split)]
+            else:
+                rows = self._rows_of_hub(config, split, commit)
         return [
             self._with_fields(
                 make_record(row, f"{self._hub} {split} (record {index + 1})", stem=config or "", part=part, index=index)
             )
-            for index, row in enumerate(values)
+            for index, row in enumerate(rows)
         ]
+
+    def _rows_of_hub(self, config: str | None, split: str, commit: str | None) -> list[Any]:
+        """The rows of a split of the hub; those of a commit are kept, so that the hub is asked for them once."""
+        import datasets
+
+        key = hashlib.sha256(json.dumps([self._hub, commit, config, split]).encode()).hexdigest()
+        kept = default_cache_dir() / "data" / key
+        if commit is not None and is_saved(kept):
+            self.origin = f"{self._hub}@{commit}"
+            return [*datasets.load_from_disk(str(kept))]
+        revision = commit or self._spec.revision
+        builder = datasets.load_dataset_builder(self._hub, config, revision=revision)
+        # `datasets` takes the newest download where the hub does not answer, whatever its commit is.
+        if revision not in (None, builder.hash):
+            raise InputError(
+                f"{self._file}: the hub does not give {self._hub} at {self._spec.revision or commit} now, and "
+                f"only its commit {builder.hash} is downloaded; try again later, or give this commit as data.revision"
+            )
+        self.origin = f"{self._hub}@{builder.hash}"
+        if (files := builder.config.data_files) is not None and split in files:
+            # The other splits of a configuration can be large.
+            builder.config.data_files = type(files)({split: files[split]})
+        with tempfile.TemporaryDirectory() as folder:
+            builder.download_and_prepare(f"{folder}/all", verification_mode="no_checks")
+            rows = builder.as_dataset(split)
+            if commit is not None:
+                with suppress(OSError):  # a cache that cannot be written costs the next run a download
+                    write_whole(kept, lambda fresh: rows.save_to_disk(str(fresh)))
+            return [*rows]
 
     def _load_saved(self, folder: Path, split: str) -> list[Record]:
         """A split of a folder that `datasets.save_to_disk` wrote, which `load_dataset` does not read."""
@@ -268,29 +287,38 @@ class HubSource(DataSource):
         # All templates read the plain record: a new field must not depend on the order of the others.
         return plain.with_fields(**{name: template.value(plain) for name, template in self._spec.fields.items()})
 
-    @contextmanager
-    def _one_line_errors(self) -> Iterator[None]:
-        """Turn every error into one line, and keep the hub's own warnings about it off the terminal."""
-        # The hub's client warns of the same problem that the error below reports.
-        logger = logging.getLogger("huggingface_hub")
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
-            yield
-        # Network, hub, cache, formats: datasets and the libraries below it have no common base of exceptions.
-        except Exception as error:
-            message = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            way_out = "give --data DIR to read local files instead" if self._spec.local else "correct the task file"
-            # An unknown data set, configuration or split is no fault of the network.
-            if "is a gated dataset" in message:
-                way_out = "accept its terms on its page, and log in (hf auth login)"
-            elif may_pass(error):
-                way_out = f"try again later, or {way_out}"
-            elif type(error).__name__ not in ("DatasetNotFoundError", "ValueError", "RuntimeError"):
-                way_out = f"check the network and the name, or {way_out}"
-            raise InputError(f"{self._file}: {self._hub} cannot be loaded: {message}; {way_out}") from error
-        finally:
-            logger.setLevel(level)
+
+@contextmanager
+def one_line_errors(what: str, way_out: str) -> Iterator[None]:
+    """Turn every error into one line, and keep the hub's own warnings about it off the terminal.
+
+    Args:
+        what: What is loaded, for the message.
+        way_out: What may help, whatever the error is.
+    """
+    # The hub's client warns of the same problem that the error below reports.
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    except InputError:
+        raise
+    # Network, hub, cache, formats: datasets and the libraries below it have no common base of exceptions.
+    except Exception as error:
+        message = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        # An unknown data set, configuration or split is no fault of the network.
+        if "is a gated dataset" in message:
+            way_out = "accept its terms on its page, and log in (hf auth login)"
+        elif may_pass(error):
+            request: Any = getattr(error, "request", None)
+            message = f"{request.url.path.rpartition('/')[2]}: {message}" if request else message
+            way_out = f"try again later, or {way_out}"
+        elif type(error).__name__ not in ("DatasetNotFoundError", "ValueError", "RuntimeError"):
+            way_out = f"check the network and the name, or {way_out}"
+        raise InputError(f"{what} cannot be loaded: {message}; {way_out}") from error
+    finally:
+        logger.setLevel(level)
 
 
 def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource:

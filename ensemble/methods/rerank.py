@@ -26,6 +26,7 @@ from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.methods import Method
 from ensemble.methods._response import ResponseMethod
 from ensemble.models.hub import check_on_hub
+from ensemble.models.hub_request import pinned
 from ensemble.models.load import parse_device
 from ensemble.models.model_files import check_files, check_size, stored_weights
 from ensemble.models.spec import Checkpoint
@@ -144,7 +145,7 @@ def load_model(method: str, place: str, kind: Any, device: str) -> tuple[Any, An
     # The checks that members get: these files come from strangers, too.
     check_files(checkpoint)
     # Always said, because transformers asks on the terminal where trust_remote_code is missing, and runs code on a yes.
-    options: dict[str, Any] = {**checkpoint.options, "trust_remote_code": False}
+    options: dict[str, Any] = {**pinned(checkpoint).options, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(checkpoint.location, **options)
         is_pairrm = kind is AutoModelForSequenceClassification and "DebertaV2PairRM" in (config.architectures or ())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ensemble.errors import InputError, first_line
 from ensemble.models import gguf, gguf_cache
-from ensemble.models.hub import gate_of, info_on_hub
-from ensemble.models.model_files import check_files, check_weights, file_of
+from ensemble.models.hub import check_on_hub, info_on_hub
+from ensemble.models.model_files import check_files, check_weights, file_of, weights_fault
 from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
 
     if checkpoint.gguf is not None:
         gguf.check_name(checkpoint.gguf)
+    if not checkpoint.is_local:
+        # Asked first: without network, transformers would retry for half a minute for each file.
+        check_on_hub(checkpoint)
     if checkpoint.is_local and checkpoint.gguf is not None:
         gguf.check_file(Path(checkpoint.location, checkpoint.gguf))
     elif checkpoint.is_local:
@@ -83,19 +86,29 @@ def check_tokenizer(checkpoint: Checkpoint) -> None:
     check_files(checkpoint)
 
 
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The tokenizer of a model.
+
+    Raises:
+        InputError: It cannot be loaded.
+    """
+    from transformers import AutoTokenizer
+
+    location, options = gguf_cache.source(checkpoint, gguf_cache.TEXT)
+    try:
+        return AutoTokenizer.from_pretrained(location, **options)
+    except Exception as error:  # of transformers, or of code that comes with the model
+        raise InputError(f"its tokenizer cannot be loaded ({first_line(error)})", of=checkpoint.path_or_id) from error
+
+
 def control_tokens(checkpoint: Checkpoint) -> list[str]:
     """The texts that a tokenizer reads as control: its special tokens, and added ones in brackets, such as ``<think>``.
 
     Raises:
         InputError: The tokenizer cannot be loaded, or is not safe to load.
     """
-    from transformers import AutoTokenizer
-
     check_files(checkpoint)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
-    except Exception as error:  # of transformers, or of code that comes with the model
-        raise InputError(f"its tokenizer cannot be loaded ({first_line(error)})", of=checkpoint.path_or_id) from error
+    tokenizer = load_tokenizer(checkpoint)
     added = tokenizer.added_tokens_decoder.values()
     marks = [token.content for token in added if token.special or _MARK.fullmatch(token.content)]
     return [*dict.fromkeys([*tokenizer.all_special_tokens, *marks])]
@@ -119,28 +132,16 @@ def _check_folder(folder: Path) -> None:
             raise InputError(f"{folder}: an exported set, not a model; use it with `advisor run {folder}`")
         raise InputError(f"{folder}: no config.json in it, so it is no model of transformers; give a model's folder")
     # Checked here, because the message of transformers does not tell how to make them safe.
-    if not any(folder.glob("*.safetensors")):
-        pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
-        if pickles:
-            raise InputError(
-                f"{folder}: its weights are only there as pickle ({pickles[0]}), which can run code when read; "
-                "save them as safetensors with model.save_pretrained(FOLDER)"
-            )
-        raise InputError(f"{folder}: no weights (*.safetensors) in it; the download may be incomplete")
+    if fault := weights_fault([path.name for path in folder.iterdir()]):
+        raise InputError(f"{folder}: {fault}; save them with model.save_pretrained(FOLDER), or complete the download")
     if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer.model").is_file():
-        slow = sorted(
-            path.name for pattern in ("*.spm", "*.bpe.model", "spiece.model") for path in folder.glob(pattern)
+        raise InputError(
+            f"{folder}: no tokenizer.json in it, which the alignment needs; save the model's tokenizer there"
         )
-        if slow:
-            raise InputError(
-                f"{folder}: its tokenizer has no fast form (only {slow[0]}, no tokenizer.json), which the alignment "
-                "needs; choose a model that has one, as NLLB and T5 do"
-            )
-        raise InputError(f"{folder}: no tokenizer.json in it; save the model's tokenizer there too")
 
 
 def _way_out(checkpoint: Checkpoint, error: Exception) -> str:
-    if checkpoint.gguf is not None and (checkpoint.is_local or not isinstance(error, OSError)):
+    if checkpoint.gguf is not None:
         return (
             f"its GGUF file {checkpoint.gguf} cannot be used ({type(error).__name__}: {first_line(error)}); it may be "
             "damaged, or of a kind that transformers does not read: take the model's safetensors"
@@ -150,14 +151,4 @@ def _way_out(checkpoint: Checkpoint, error: Exception) -> str:
             "it needs custom code from its own files; read that code, and then add --trust-remote-code NAME, and in a "
             "pool file trust_remote_code=true"
         )
-    if checkpoint.is_local:
-        return f"its config.json cannot be used ({first_line(error)}); is the folder a complete model?"
-    if (gate := gate_of(error)) is not None:
-        return gate
-    # The hub's file was read, so its content is wrong; only an OSError is about the way there.
-    if isinstance(error, ValueError):
-        return first_line(error)
-    return (
-        "not found on the hub, or the hub cannot be reached; check the id, the network and a login "
-        "(hf auth login) for gated models, or give a local folder"
-    )
+    return f"its config.json cannot be used ({first_line(error)}); is it a complete model?"

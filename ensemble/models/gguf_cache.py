@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ensemble.common.files import default_cache_dir, remembered_sha256, sha256
+from ensemble.models.hub_request import pinned
 from ensemble.models.model_files import BESIDE_GGUF, TEMPLATE, file_of
 from ensemble.models.spec import Checkpoint
 
@@ -58,7 +59,7 @@ def source(checkpoint: Checkpoint, kind: str) -> tuple[str, dict[str, Any]]:
     """The place and the keyword arguments of ``from_pretrained``: of the entry, or of the model's files without one."""
     if (folder := cached(checkpoint, kind)) is not None:
         return str(folder), {"trust_remote_code": False}
-    return checkpoint.location, checkpoint.options
+    return checkpoint.location, pinned(checkpoint).options
 
 
 def keep_text(checkpoint: Checkpoint, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:

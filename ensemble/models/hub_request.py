@@ -1,4 +1,4 @@
-"""Requests to the Hugging Face hub, sent again while a fault may pass."""
+"""Requests to the Hugging Face hub: sent again while a fault may pass, and what it tells is asked once in a process."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import errno
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from ensemble.common.files import write_text
 from ensemble.errors import InputError, first_line
+from ensemble.models.spec import COMMIT, Checkpoint
 from ensemble.servers.client import retried
 
 TIMEOUT = 30.0
@@ -19,6 +25,91 @@ _LONGEST_WAIT_S = 300.0
 """The hub counts requests in windows of five minutes."""
 _reasons: list[str] = []
 """Why the hub could not be reached by this process; empty if it could, or was never asked."""
+told: dict[tuple[str | None, ...], Any] = {}
+"""What the hub said, by its address, ``model`` or ``dataset``, the id, and the revision or commit."""
+
+
+def info_of(checkpoint: Checkpoint) -> Any:
+    """What the hub says of a model: its commit, and its files with their sizes.
+
+    Raises:
+        InputError: The hub does not have the model or the revision.
+        ConnectionError: The hub does not answer.
+    """
+    try:
+        return _tell("model", checkpoint.path_or_id, checkpoint.revision)
+    except ValueError as error:
+        raise InputError(
+            gate_of(error)
+            or "not a local folder, and the hub has no model with this name, or it is private; check the name, "
+            "log in (hf auth login), or give a local folder as ./FOLDER",
+            of=checkpoint.path_or_id,
+        ) from error
+
+
+def pinned(checkpoint: Checkpoint) -> Checkpoint:
+    """A model of the hub at its commit, if that is known: the libraries ask for no downloaded file of a commit."""
+    if checkpoint.is_local or COMMIT.fullmatch(checkpoint.revision or ""):
+        return checkpoint
+    commit = commit_on_hub("model", checkpoint.path_or_id, checkpoint.revision)
+    return replace(checkpoint, revision=commit or checkpoint.revision)
+
+
+def commit_on_hub(kind: str, name: str, revision: str | None) -> str | None:
+    """The commit of a model or data set; if the hub does not answer, that of the last download, or None.
+
+    If the hub cannot be reached, its libraries use only earlier downloads from now on.
+
+    Raises:
+        InputError: The hub does not have the revision.
+    """
+    try:
+        return str(_tell(kind, name, revision).sha)
+    except (ValueError, ConnectionError):
+        # The library that loads it reports the problem.
+        reference = _reference(kind, name, revision)
+        known = reference.read_text(encoding="utf-8", errors="replace") if reference.is_file() else revision or ""
+        return known if COMMIT.fullmatch(known) else None
+
+
+def gate_of(error: BaseException | None) -> str | None:
+    """What a gated model needs, if an error or a cause of it says that it is one; else None."""
+    from huggingface_hub.errors import GatedRepoError
+
+    while error is not None and not isinstance(error, GatedRepoError):
+        error = error.__cause__
+    if error is None:
+        return None
+    if error.response.status_code == 403:
+        return "gated, and your account has no access; ask for it on its page on the hub"
+    return "gated; accept its terms on its page on the hub, and log in (hf auth login)"
+
+
+def _tell(kind: str, name: str, revision: str | None) -> Any:
+    """What the hub says of a model or data set; a process takes all its files from one commit."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    asked = (constants.ENDPOINT, kind, name, revision)
+    if asked not in told:
+        request = partial(HfApi().repo_info, name, repo_type=kind, revision=revision, timeout=TIMEOUT)
+        try:
+            info = ask_hub(partial(request, files_metadata=kind == "model"))
+        except RevisionNotFoundError as error:
+            message = f"the hub has no revision {revision} of it; give a commit, a branch or a tag"
+            raise InputError(message, of=name) from error
+        at_commit = (*asked[:3], str(info.sha))
+        told[asked] = told[at_commit] = info
+        # As the hub's library does for a file, so that the commit is known while the hub is away.
+        with suppress(OSError):
+            write_text(_reference(kind, name, revision), str(info.sha))
+    return told[asked]
+
+
+def _reference(kind: str, name: str, revision: str | None) -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE, f"{kind}s--{name.replace('/', '--')}", "refs", revision or "main")
 
 
 def ask_hub(request: Callable[[], Any], retries: int = _RETRIES) -> Any:
@@ -26,14 +117,15 @@ def ask_hub(request: Callable[[], Any], retries: int = _RETRIES) -> Any:
 
     Args:
         request: Sends it.
-        retries: Tries after the first one, where a fault may pass; 0 if the library itself tries again.
+        retries: Tries after the first one, where a fault may pass; 0 for a download, which the library tries again.
 
     Raises:
         RevisionNotFoundError: The hub does not have the revision.
         RemoteEntryNotFoundError: The hub does not have the file.
         ValueError: The hub does not have the model or data set.
         InputError: The hub does not accept the token.
-        ConnectionError: The hub does not answer. If it cannot be reached at all, this process makes no more requests.
+        ConnectionError: The hub does not answer. If it cannot be reached at all, this process makes no more requests;
+            a download that breaks off ends nothing else.
     """
     from huggingface_hub import constants
     from huggingface_hub.errors import (
@@ -57,6 +149,8 @@ def ask_hub(request: Callable[[], Any], retries: int = _RETRIES) -> Any:
             raise  # the fault is this machine's
         if status is not None:
             raise ConnectionError(f"it answers with {status}, also when asked again") from error
+        if not retries:
+            raise ConnectionError(first_line(error)) from error
         if not constants.HF_HUB_OFFLINE:
             _reasons[:] = [first_line(error)]
         # Without this, each library would retry the request for each file.
@@ -77,8 +171,8 @@ def _response(error: BaseException | None) -> Any:
 def may_pass(error: BaseException) -> bool:
     """Whether the hub may answer a little later."""
     status = getattr(_response(error), "status_code", 0)
-    slow = type(error).__name__ == "ReadTimeout"  # the class of two libraries
-    return (slow or status in (408, 429) or status >= 500) and (_pause(error) or 0) <= _LONGEST_WAIT_S
+    broken = type(error).__name__ in ("ReadTimeout", "ReadError", "RemoteProtocolError")  # classes of two libraries
+    return (broken or status in (408, 429) or status >= 500) and (_pause(error) or 0) <= _LONGEST_WAIT_S
 
 
 def _pause(error: BaseException) -> float | None:

@@ -14,7 +14,7 @@ from ensemble.models import gguf_cache
 from ensemble.models.check import check, check_tokenizer, is_encoder_decoder
 from ensemble.models.choices import DTYPES, ChatTemplate
 from ensemble.models.encoder_decoder import encoder_decoder_of
-from ensemble.models.hub import check_on_hub, commit_of
+from ensemble.models.hub_request import pinned
 from ensemble.models.member import LocalMember, Member
 from ensemble.models.memory import check_memory, free_memory, token_size
 from ensemble.models.model_files import check_size, stored_weights
@@ -39,9 +39,6 @@ def check_models(specs: Sequence[ModelSpec]) -> None:
         if checkpoint.is_remote:
             check_tokenizer(spec.tokenizer)
             continue
-        # Asked first: without network, transformers would retry for half a minute for each file.
-        if not checkpoint.is_local:
-            check_on_hub(checkpoint)
         check(checkpoint)
         parse_device(spec.device or "auto")
 
@@ -123,15 +120,10 @@ def load_member(spec: ModelSpec) -> LocalMember:
         gguf_cache.keep_text(checkpoint, config, tokenizer)
         gguf_cache.keep_weights(checkpoint, config, model, dtype)
     member = member_of(model, tokenizer, name=name, chat_template=spec.chat_template or "auto", sides=checkpoint.sides)
-    # transformers reads all files from the commit at which it found the configuration, even if the branch moves on.
-    commit = getattr(model.config, "_commit_hash", None) or checkpoint.revision
-    if checkpoint.gguf is not None and not checkpoint.is_local:
-        commit = commit_of(checkpoint)  # what comes from the cache of GGUF files has no commit
-    source = checkpoint if checkpoint.is_local else replace(checkpoint, revision=commit)
     loaded_dtype = dtype if quantization is not None else str(model.dtype).removeprefix("torch.")
     loaded = replace(
         spec,
-        checkpoint=source,
+        checkpoint=pinned(checkpoint),
         device=resolve_device(spec.device or "auto"),
         dtype=loaded_dtype,
         quantization=quantization,

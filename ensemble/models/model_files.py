@@ -10,7 +10,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -20,7 +20,7 @@ from ensemble.common.files import sha256
 from ensemble.common.limits import limited_process
 from ensemble.errors import InputError, first_line
 from ensemble.models import gguf
-from ensemble.models.hub_request import ask_hub
+from ensemble.models.hub_request import ask_hub, gate_of, info_of, pinned
 from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
@@ -103,17 +103,33 @@ def file_of(checkpoint: Checkpoint, name: str) -> Path | None:
         path = Path(checkpoint.location, name)
         return path if path.is_file() else None
     from huggingface_hub import constants, hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import RemoteEntryNotFoundError
 
+    place = checkpoint.path_or_id
     try:
-        return Path(ask_hub(lambda: hf_hub_download(checkpoint.path_or_id, name, revision=checkpoint.revision), 0))
-    except (HfHubHTTPError, ValueError):  # it has no such file
-        return None
+        info = info_of(checkpoint)
     except ConnectionError as error:
         # Without the hub, the library that loads the model reports what is missing.
         if constants.HF_HUB_OFFLINE:
-            return None
-        raise InputError(f"its {name} cannot be read from the hub: {error}", of=checkpoint.path_or_id) from error
+            return cached_file(checkpoint, name)
+        raise InputError(f"its {name} cannot be read from the hub: {error}", of=place) from error
+    if name not in {sibling.rfilename for sibling in info.siblings or ()}:
+        return None
+    try:
+        return Path(ask_hub(lambda: hf_hub_download(place, name, revision=info.sha), 0))
+    except RemoteEntryNotFoundError:
+        return None
+    except (ValueError, ConnectionError) as error:
+        way_out = gate_of(error) or f"its {name} cannot be downloaded from the hub ({error}); try again later"
+        raise InputError(way_out, of=place) from error
+
+
+def cached_file(checkpoint: Checkpoint, name: str) -> Path | None:
+    """A file of a hub model in the hub's cache; None if it was not downloaded."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(checkpoint.path_or_id, name, revision=pinned(checkpoint).revision)
+    return Path(path) if isinstance(path, str) else None  # a marker stands for a file that is known to be missing
 
 
 def json_of(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
@@ -161,6 +177,19 @@ def _check_counts(checkpoint: Checkpoint, node: object) -> None:
         if isinstance(value, int) and value < 1 and _LAYERS.fullmatch(str(key)):
             raise InputError(f"config.json: {key} is {value}; a model has at least one", of=checkpoint.path_or_id)
         _check_counts(checkpoint, value)
+
+
+def weights_fault(names: Sequence[str]) -> str | None:
+    """Why a model's weights cannot be loaded, by the names of its files; None if they can."""
+    if any(name.endswith(".safetensors") for name in names):
+        return None
+    # Only for the message; pickles are never loaded.
+    pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth")))
+    return (
+        f"it has weights only as pickle ({pickles[0]}), which can run code when read"
+        if pickles
+        else "it has no weights (*.safetensors)"
+    )
 
 
 def weight_names(checkpoint: Checkpoint) -> list[list[str]]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from ensemble.errors import InputError
-from ensemble.models.check import check_tokenizer
+from ensemble.models.check import check_tokenizer, load_tokenizer
 from ensemble.models.member import Member
 from ensemble.models.model_files import json_of
 from ensemble.models.spec import Checkpoint, ModelSpec
@@ -74,16 +74,11 @@ def load_server_member(spec: ModelSpec) -> ServerMember:
             log-probabilities by token id; the message says which option of the server would give them.
         MemberError: The server failed.
     """
-    from transformers import AutoTokenizer
-
     address = cast("ServerAddress", spec.checkpoint)
     checkpoint = spec.tokenizer
     check_tokenizer(checkpoint)
     server = connect(address, spec.name)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
-    except Exception as error:  # each library has its own errors for damaged files
-        raise InputError(f"tokenizer={address.tokenizer} cannot be loaded ({error})", of=spec.name) from error
+    tokenizer = load_tokenizer(checkpoint)
     if spec.chat_template == "always" and not tokenizer.chat_template:
         raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=spec.name)
     size = json_of(checkpoint, "config.json").get("vocab_size")

@@ -15,7 +15,7 @@ from ensemble.methods import make_options
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.hub import commit_of, file_on_hub, push_files
 from ensemble.models.model_files import check_unchanged, hashes_of
-from ensemble.models.spec import COMMIT, Checkpoint, EnsembleSpec, ModelSpec
+from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 from ensemble.saved.ensemble_json import from_json, to_json
 from ensemble.saved.model_card import MARKER, model_card
 
@@ -267,8 +267,7 @@ def _pinned(checkpoint: Checkpoint) -> tuple[Checkpoint, dict[str, str]]:
     """A checkpoint with its commit or its absolute path, and the hashes of a local model's files."""
     if checkpoint.is_local:
         return checkpoint.absolute, hashes_of(checkpoint)
-    commit = checkpoint.revision or ""
-    return replace(checkpoint, revision=commit if COMMIT.fullmatch(commit) else commit_of(checkpoint)), {}
+    return replace(checkpoint, revision=commit_of(checkpoint)), {}
 
 
 def _distinct_names(members: Sequence[ModelSpec]) -> tuple[ModelSpec, ...]:

@@ -13,7 +13,9 @@ _FIELD = re.compile(
     rf"(?<![a-z0-9_])({'|'.join(LIMITS)}|temperature|top_p|seed|stop|[a-z]+_penalty|echo|logprobs)(?![a-z0-9_])"
 )
 """What a request can do without."""
-_CODES = ("code", "status", "status_code", "type")
+_SAYS = ("error", "Error", "errors", "fault", "base_resp", "status_msg", "message", "msg", "faultstring", "detail")
+"""Keys of an error and of its message, the outermost first."""
+_CODE = re.compile(r'"(?:__|error)?(?:code|status|status_?code|type)": "?([^",}]*)', re.IGNORECASE)
 _STATUSES = {
     429: "rate.?limit|quota|throttl|exhausted|too.?many",
     401: "auth|api.?key",
@@ -26,7 +28,8 @@ _STATUSES = {
 _MAX_TEXT = 10_000
 """Characters of an error that are searched."""
 _REFUSAL = re.compile(
-    "support|unrecogni|unknown|unexpected|deprecated|instead|extra|permitted|allowed|invalid|only|must|cannot|accept"
+    "support|unrecogni|unknown|unexpected|deprecated|instead|extra|permitted|allowed|invalid|only|must|cannot|accept|"
+    "should|has to|remove|omit|without"
 )
 _OF_A_VALUE = re.compile("too (large|long|many|high)|context|at most|exceed|maximum|less than|between|up to")
 """What a refusal of a value says, which is no refusal of the field."""
@@ -42,15 +45,12 @@ def error_in(answer: Any) -> Any:
         first = choices[0] if isinstance(choices[0], dict) else {}
         # OpenRouter, where the model failed after it began.
         return first.get("error") or ("the model failed" if first.get("finish_reason") == "error" else None)
-    marked = answer.get("error") or "error" in (answer.get("object"), answer.get("type"))
-    told = {"message", "msg", "detail"} & answer.keys() and set(_CODES) & answer.keys()
-    return answer if marked or told else None
+    return answer if any(answer.get(name) for name in _SAYS) else None
 
 
 def status_of(error: Any) -> int:
     """The HTTP status that an error object stands for; 500 if it does not say it."""
-    inner = error.get("error") if isinstance(error, dict) else None
-    values = [str(each.get(name)) for each in (inner, error) if isinstance(each, dict) for name in _CODES]
+    values = _CODE.findall(json.dumps(error))
     numbers = [int(value) for value in values if re.fullmatch("[45][0-9]{2}", value, re.ASCII)]
     words = " ".join(values).lower()[:_MAX_TEXT]
     return next(iter((*numbers, *(status for status, pattern in _STATUSES.items() if re.search(pattern, words)), 500)))
@@ -59,8 +59,9 @@ def status_of(error: Any) -> int:
 def message_of(error: Any) -> str:
     """The message in an error body; servers write it in several forms."""
     message = error
-    for name in ("error", "message", "detail", "msg"):
+    for name in _SAYS:
         message = message.get(name) or message if isinstance(message, dict) else message
+        message = message[0] if isinstance(message, list) and message else message
     return message if isinstance(message, str) else json.dumps(message)
 
 

@@ -23,6 +23,7 @@ from ensemble.servers.token_server import (
     NextToken,
     ServerLimits,
     TokenServer,
+    given,
     is_close,
     is_other_kind,
     next_token,
@@ -174,13 +175,9 @@ def probe(client: ServerClient) -> LlamaCppServer | None:
 def _gives_chosen(server: LlamaCppServer, index: int, top: Logprobs) -> bool:
     """Whether a forced token has the log-probability that it has among the top ones."""
     try:
-        (place,) = server._forced([FIRST], index, 1)
+        (place,) = given(lambda: server._forced([FIRST], index, 1)) or [None]
     except InvalidAnswerError:
         return False
-    except ServerError as error:
-        if error.failure in ("refused", "invalid"):
-            return False
-        raise
     return place is not None and is_close(place.logprob, top[index])
 
 

@@ -39,8 +39,12 @@ def _own_text(value: Any) -> str | None:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
-_THINKING = re.compile("think|reason|thought|summary")
+_THINKING = re.compile("think|reason|thought|summary|analysis")
 """In the type of a part of a message that is no answer."""
+
+
+_TEXTS = ("text", "value", "content", "parts", "output_text", "thinking", "reasoning", "summary", "refusal")
+"""The keys of a part's text."""
 
 
 def _text_in(value: Any) -> str:
@@ -49,17 +53,18 @@ def _text_in(value: Any) -> str:
         return "".join(map(_text_in, value))
     if not isinstance(value, dict):
         return value if isinstance(value, str) else ""
-    names = ("text", "value", "thinking", "reasoning", "summary", "refusal")
-    return _text_in(next((value[name] for name in names if value.get(name)), ""))
+    return _text_in(next((value[name] for name in _TEXTS if value.get(name)), ""))
 
 
 def _parts_of(value: Any) -> dict[str, str]:
     """The fields of a message whose content is parts: its answer, its thinking, its refusal."""
     fields = {"content": "", "reasoning_content": "", "refusal": ""}
     for part in [value] if isinstance(value, dict) else value:
-        kind = str(part.get("type", "text")) if isinstance(part, dict) else "text"
-        is_thinking = _THINKING.search(kind) or (isinstance(part, dict) and part.get("thought") is True)
-        fields["reasoning_content" if is_thinking else "refusal" if kind == "refusal" else "content"] += _text_in(part)
+        # Without a type, its keys tell.
+        kind = str(part.get("type") or [key for key in part if part[key]]) if isinstance(part, dict) else "text"
+        fields["reasoning_content" if _THINKING.search(kind) else "refusal" if kind == "refusal" else "content"] += (
+            _text_in(part)
+        )
     return fields
 
 

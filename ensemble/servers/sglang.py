@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.schema import SglangAnswer, SglangTokens, Tokenized
+from ensemble.servers.schema import SglangAnswer, SglangTokens
 from ensemble.servers.token_server import (
     CAPS,
     FIRST,
@@ -64,16 +64,6 @@ class SglangServer(TokenServer):
             return [_chosen(result, ids) for result in results]
         except InvalidAnswerError as error:
             raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
-
-    def tokenize(self, text: str) -> list[int] | None:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        try:
-            answer = self._client.post("/tokenize", {"prompt": text, "add_special_tokens": False}, at_root=True)
-            return list(self._client.checked(Tokenized, "/tokenize", answer, at_root=True).tokens)
-        except ServerError as error:
-            if error.status in (404, 405):  # versions before 0.5
-                return None
-            raise
 
     def _results(
         self, contexts: Sequence[Ids], max_tokens: int, k: int, ids: list[int] | None = None

@@ -269,13 +269,9 @@ def connect(address: ServerAddress, name: str) -> TokenServer:
 def _check_values(server: TokenServer, name: str) -> None:
     """Make sure that the values are log-probabilities of the model, before any sampling option changes them."""
     ((token,),) = server.write([_CONTEXT], 1, min(5, server.limits.k))
-    if not _are_logprobs(token.top) or token.top.get(token.token) != max(token.top.values()):
+    # Rounding may put the log-probability of a certain token a little above 0.
+    if not max(token.top.values()) <= 1e-3 or token.top.get(token.token) != max(token.top.values()):
         raise InputError(
             "its server does not give the model's own log-probabilities; start it with --logprobs-mode raw_logprobs",
             of=name,
         )
-
-
-def _are_logprobs(top: Logprobs) -> bool:
-    # Rounding may put the log-probability of a certain token a little above 0.
-    return all(value <= 1e-3 for value in top.values())

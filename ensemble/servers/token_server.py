@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.schema import Tokenized
 
-if TYPE_CHECKING:
-    from ensemble.servers.client import ServerClient
-
+T = TypeVar("T")
 Ids = Sequence[int]
 Logprobs = Mapping[int, float]
 """Natural logarithms of probabilities, by token id; minus infinity for an impossible token."""
@@ -102,9 +101,13 @@ class TokenServer(ABC):
     def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """For each context, the log-probabilities of these ids as the next token."""
 
-    @abstractmethod
     def tokenize(self, text: str) -> list[int] | None:
         """The server's own ids of a text, without special tokens around it; None if it does not tell them."""
+        body = {"prompt": text, "add_special_tokens": False}
+        answer = given(lambda: self._client.post("/tokenize", body, at_root=True), (404, 405))
+        if answer is None:  # older versions
+            return None
+        return list(self._client.checked(Tokenized, "/tokenize", answer, at_root=True).tokens)
 
 
 class InvalidAnswerError(Exception):
@@ -126,26 +129,25 @@ def is_other_kind(error: ServerError) -> bool:
     return error.failure in ("refused", "invalid") or error.status in (404, 405, 501)
 
 
+def given(ask: Callable[[], T], statuses: Collection[int] = ()) -> T | None:
+    """What a server answers; None if it refuses the request, answers in another form, or with one of some statuses."""
+    try:
+        return ask()
+    except ServerError as error:
+        if error.status in statuses if statuses else error.failure in ("refused", "invalid"):
+            return None
+        raise
+
+
 def accepts(server: TokenServer, k: int) -> bool:
     """Whether a server gives a number of top log-probabilities."""
-    try:
-        server.write([FIRST], 1, k)
-    except ServerError as error:
-        if error.failure in ("refused", "invalid"):
-            return False
-        raise
-    return True
+    return given(lambda: server.write([FIRST], 1, k)) is not None
 
 
 def gives_chosen(server: TokenServer, expected: Logprobs) -> bool:
     """Whether a server gives log-probabilities of chosen ids after ``FIRST``, equal to those among its top ones."""
-    try:
-        (values,) = server.chosen([FIRST], list(expected))
-    except ServerError as error:
-        if error.failure in ("refused", "invalid"):
-            return False
-        raise
-    return all(is_close(values[index], value) for index, value in expected.items())
+    found = given(lambda: server.chosen([FIRST], list(expected)))
+    return found is not None and all(is_close(found[0][index], value) for index, value in expected.items())
 
 
 def is_close(first: float, second: float) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.schema import Tokenized, VllmAnswer, VllmChoice
+from ensemble.servers.schema import VllmAnswer, VllmChoice
 from ensemble.servers.token_server import (
     CAPS,
     FIRST,
@@ -66,16 +66,6 @@ class VllmServer(TokenServer):
         if any(index not in top for top in tops for index in ids):
             raise self._client.invalid_answer(_PATH, "lacks log-probabilities of logprob_token_ids")
         return [{index: top[index] for index in ids} for top in tops]
-
-    def tokenize(self, text: str) -> list[int] | None:
-        """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        try:
-            answer = self._client.post("/tokenize", {"prompt": text, "add_special_tokens": False}, at_root=True)
-        except ServerError as error:
-            if error.status in (404, 405):
-                return None
-            raise
-        return list(self._client.checked(Tokenized, "/tokenize", answer, at_root=True).tokens)
 
     def _appended(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """The log-probability of each id as the last token of a prompt."""

@@ -10,7 +10,6 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoTokenizer
 
 from advisor.config import BEST, InferenceConfig, RunConfig
 from advisor.jobs.fused import reading_task
@@ -31,7 +30,7 @@ from advisor.records import TRIES, Answer, Profile
 from advisor.tasks.task import Example, Rubric, Task
 from ensemble.common.text import counted
 from ensemble.errors import InputError, UniteError, first_line
-from ensemble.models.check import check_tokenizer
+from ensemble.models.check import check_tokenizer, load_tokenizer
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.member import Member
 from ensemble.models.spec import Dialogue, ModelSpec, Price, Sourced
@@ -266,7 +265,7 @@ def _tokenizer_only(entry: ModelSpec, template: ChatTemplate) -> Member:
     checkpoint = entry.tokenizer
     if entry.is_remote:
         check_tokenizer(checkpoint)
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, **checkpoint.options)
+    tokenizer = load_tokenizer(checkpoint)
     if template == "always" and not tokenizer.chat_template:
         raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=entry.name)
     return _TokenizerOnly(

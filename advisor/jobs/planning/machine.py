@@ -112,31 +112,28 @@ def quantization() -> dict[str, str | None]:
 
 
 def hub() -> dict[str, Any]:
-    """Whether a token is set, which variable switches the hub off, and whether it answers within three seconds."""
-    from huggingface_hub import constants, get_token
+    """Which variable switches the hub off, whether it answers within three seconds, and whether it accepts the token.
+
+    ``accepted`` is None without a token, and where the hub does not tell.
+    """
+    from huggingface_hub import constants, get_session, get_token
 
     # Not the library's own constant: this program sets that when the hub has not answered an earlier request.
     offline = next((name for name in _OFFLINE if os.environ.get(name, "").upper() in _TRUE), None)
-    if offline is not None:
-        return {"endpoint": constants.ENDPOINT, "token": get_token() is not None, "offline": offline, "answers": None}
+    token = get_token()
+    found = {"endpoint": constants.ENDPOINT, "token": token is not None, "offline": offline}
 
-    def reach() -> None:
-        from huggingface_hub import get_session
-
-        get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
+    def reach() -> int:
+        address, headers = f"{constants.ENDPOINT}/api/whoami-v2", {"authorization": f"Bearer {token}"} if token else {}
+        return get_session().get(address, headers=headers, timeout=_HUB_SECONDS).status_code
 
     # In the background, because the search for the host's address has no time limit.
     try:
-        in_background(reach, "hub").result(_HUB_SECONDS + 1)
-        answers = True
+        status = None if offline is not None else in_background(reach, "hub").result(_HUB_SECONDS + 1)
     except Exception:  # noqa: BLE001  # the end of the time; and each kind of network failure has its own error
-        answers = False
-    return {
-        "endpoint": constants.ENDPOINT,
-        "token": get_token() is not None,
-        "offline": None,
-        "answers": answers,
-    }
+        return {**found, "answers": False, "accepted": None}
+    accepted = {200: True, 401: False}.get(status or 0) if token else None
+    return {**found, "answers": None if status is None else True, "accepted": accepted}
 
 
 def hub_cache() -> dict[str, Any]:

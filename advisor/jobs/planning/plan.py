@@ -247,7 +247,7 @@ def loading_line(loading: Mapping[str, Any] | None) -> Iterator[str]:
 
 def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """What ``advisor doctor`` says of the machine and the installation."""
-    here, hub, cache = found["machine"], found["hub"], found["cache"]
+    here, hub = found["machine"], found["hub"]
     slow = f", slow in {' and '.join(here['slow_in'])}" if here["slow_in"] else ""
     yield f"processor    {here['processor']}, {here['cores']} cores{slow}, {memory(here['free'])} of memory free"
     for gpu in here["gpus"]:
@@ -263,14 +263,17 @@ def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"extra        {name}: {way_out}"
     for name, number in found["quantization"].items():
         yield f"quantization {name}: {number or f'missing; pip install {name}'}"
-    token = "token set" if hub["token"] else "no token (hf auth login, for gated models)"
+    states = {True: "token accepted", False: "token refused", None: "token set"}
+    token = states[hub["accepted"]] if hub["token"] else "no token (hf auth login, for gated models)"
     if hub["offline"] is not None:
         state = f"switched off by {hub['offline']}; only downloaded models"
     else:
         state = "answers" if hub["answers"] else "does not answer; only downloaded models"
     yield f"hub          {hub['endpoint']}: {state}; {token}"
-    writable = "writable" if cache["writable"] else "cannot be written"
-    yield f"cache        {cache['folder']}: {memory(cache['size'])}, {memory(cache['free'])} of disk free, {writable}"
+    for name in ("cache", "downloads"):
+        folder = found[name]
+        state = f"{memory(folder['free'])} of disk free, {'writable' if folder['writable'] else 'cannot be written'}"
+        yield f"{name:<12} {folder['folder']}: {memory(folder['size'])}, {state}"
 
 
 def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
