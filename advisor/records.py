@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from statistics import median
-from typing import Literal
+from typing import Literal, get_args
 
 from ensemble.errors import InputError
 
@@ -29,6 +29,8 @@ RunDoubtCode = Literal[
 that fewer answers were read from some; that longer responses score higher; that two candidates are nearly the same
 model; that on some questions the strong candidates give one wrong answer where weak ones are right; that no candidate
 is right where a text is the reference."""
+Amount = Literal["tokens", "prompt_tokens", "seconds", "dollars"]
+AMOUNTS: tuple[Amount, ...] = get_args(Amount)
 Verdict = Literal["better", "worse", "equal", "unclear"]
 Shown = Literal["yes", "not_yet", "no"]
 LengthUnit = Literal["characters", "tokens"]
@@ -70,11 +72,13 @@ class Answer:
         group: The part of the task that the question belongs to.
         logged_length: Characters of the response, if a log has this number and no text.
         tokens: Tokens that were generated for it, those of the thinking included; 0 if it is not known.
+        prompt_tokens: Tokens of its prompt; 0 if it is not known.
+        seconds: Time that it took: of a batch, its share; 0 if it is not known.
         thinking: What the model thought before its answer; None if it did not, or does not show it.
         thought: Whether it thought, also where that is not shown.
         dollars: What it cost, if a log has this number.
         problem: Why nothing was extracted, see :class:`advisor.tasks.task.Score`.
-        seconds: How long a server took for it; 0 for other models.
+        waited: Seconds that a client waited for a server; 0 for other models.
     """
 
     id: str
@@ -87,11 +91,13 @@ class Answer:
     group: str | None = None
     logged_length: int | None = None
     tokens: int = field(default=0, compare=False)
+    prompt_tokens: int = field(default=0, compare=False)
+    seconds: float = field(default=0.0, compare=False)
     thinking: str | None = None
     thought: bool = False
     dollars: float | None = field(default=None, compare=False)
     problem: str | None = None
-    seconds: float = field(default=0.0, compare=False)
+    waited: float = field(default=0.0, compare=False)
 
     @property
     def length(self) -> int | None:
@@ -217,17 +223,23 @@ class Profile:
         known = [answer.tokens for answer in read if answer.tokens and not answer.options]
         return _mean(known) if known and len(known) >= (1 - _MOST_UNKNOWN) * len(read) else None
 
-    @property
-    def dollars(self) -> tuple[float, ...] | None:
-        """What each response cost by a log, and the mean of the others for those without this number.
+    def amounts(self, name: Amount) -> tuple[float, ...] | None:
+        """What each response took, and the mean of the others where that is not known.
 
-        None if more than a tenth of them have none.
+        None if it is not known of more than a tenth of them.
         """
-        known = [answer.dollars for answer in self.answers if answer.dollars is not None]
-        if not known or len(known) < (1 - _MOST_UNKNOWN) * len(self.answers):
+        values = [getattr(answer, name) for answer in self.answers]
+        if name != "dollars":
+            # What gave no response took none of these; of another one, 0 means that it is not known.
+            values = [
+                value or (None if answer.error is None else 0)
+                for value, answer in zip(values, self.answers, strict=True)
+            ]
+        known = [value for value in values if value is not None]
+        if not known or len(known) < (1 - _MOST_UNKNOWN) * len(values):
             return None
         mean = _mean(known)
-        return tuple(mean if answer.dollars is None else answer.dollars for answer in self.answers)
+        return tuple(mean if value is None else value for value in values)
 
     @property
     def thinks(self) -> bool:
@@ -268,7 +280,7 @@ class Profile:
     @property
     def request_seconds(self) -> tuple[float, float] | None:
         """The median and the 95th percentile of a server's times; None for other models."""
-        times = sorted(answer.seconds for answer in self.answers if answer.seconds)
+        times = sorted(answer.waited for answer in self.answers if answer.waited)
         return (median(times), times[math.ceil(0.95 * len(times)) - 1]) if times else None
 
     @property
@@ -285,8 +297,8 @@ class Limits:
         max_gap: The largest gap between the accuracies of a candidate and the primary, in points, 0 to 100.
         max_length_ratio: The largest ratio of the longer mean length to the shorter one, at least 1.
         max_models: The most members in the set, with the primary, at least 1.
-        vote_gap: The largest gap of a model in a vote or a cascade to the most accurate one, in points, 0 to 100.
-        max_voters: The most models in a vote or a cascade, at least 1.
+        vote_gap: The largest gap of a model in a vote to the most accurate one, in points, 0 to 100.
+        max_voters: The most models in a vote, at least 1.
         min_gain: Points that a strategy with more than one model or call must gain to be recommended, 0 to 100; None
             for the default, which grows with its calls.
         within: Points below the largest expected gain within which the cheapest strategy is recommended, 0 to 100; None

@@ -18,6 +18,7 @@ from advisor.runs.schema.samples import (
     SampleResponse,
     TracedStep,
 )
+from advisor.strategies.fusion import Fusion
 from advisor.tasks.task import place_of_answer
 from reports.question_rows import KINDS, QuestionRow, field_differences, fitted, question_row, written_bytes
 
@@ -422,6 +423,6 @@ def report_data(run: Run) -> ReportData:
 def joint_name(result: Result) -> str:
     """What writes the joint response that examples show: a recommended fusion, or else the set; empty if neither."""
     recommended = result.recommended
-    if recommended is not None and recommended.key.WRITES and not recommended.is_decoded:
+    if recommended is not None and isinstance(recommended.key, Fusion):
         return recommended.title
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""

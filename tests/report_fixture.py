@@ -366,7 +366,7 @@ def _ensemble(selected: list[str], samples: list[dict[str, Any]]) -> dict[str, A
 
 
 def make_strategies(members: list[str], samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make the strategies on the held-out questions, best first: models alone, a vote, a cascade, and the ensemble."""
+    """Make the strategies on the held-out questions, best first: models alone, a vote, and the ensemble."""
     if not samples:
         return []
     alone = {name: [sample["responses"][name]["score"] for sample in samples] for name in members}
@@ -378,8 +378,7 @@ def make_strategies(members: list[str], samples: list[dict[str, Any]]) -> list[d
     ]
     rows = [
         *(_strategy("single", [name], alone[name], 1.0, best, alone[best]) for name in {members[0]: 0, best: 0}),
-        _strategy("cascade", members, voted, sum(asked) / len(asked), best, alone[best]),
-        _strategy("vote", members, voted, 3.0, best, alone[best]),
+        _strategy("vote", members, voted, sum(asked) / len(asked), best, alone[best]),
         _strategy("unite", members, joint, 3.0, best, alone[best]),
     ]
     return sorted(rows, key=lambda row: -row["accuracy"])
@@ -458,7 +457,7 @@ def _strategy(
     half = 1.645 * math.sqrt(sum((change - mean) ** 2 for change in changes) / n / n)
     gained, lost = sum(change > 0 for change in changes), sum(change < 0 for change in changes)
     p_value = _one_sided(gained, lost)
-    p_adjusted = None if name == "single" else p_value if name == "cascade" else min(1.0, 3 * p_value)
+    p_adjusted = None if name == "single" else p_value if name == "vote" else min(1.0, 3 * p_value)
     return {
         "strategy": name,
         "members": members,
@@ -479,7 +478,7 @@ def _strategy(
         "expected_gain_ci": [round(100 * (mean - half), 2), round(100 * (mean + half), 2)],
         "predicted_gain": 3.5 if name == "vote" else None,
         "predicted_gain_ci": [0.5, 6.5] if name == "vote" else None,
-        "groups": _groups(100 * mean) if name == "cascade" else None,
+        "groups": _groups(100 * mean) if name == "vote" else None,
         "gained": gained,
         "lost": lost,
         "calls_per_question": calls,
@@ -539,7 +538,7 @@ def make_judges() -> tuple[dict[str, Any], dict[str, Any]]:
     grades = [[Grade(q, model, chance.random()) for q in questions for model in models] for _ in range(2)]
     lengths = {(q, model): chance.randrange(100) for q in questions for model in models}
     found = head_to_head(pairs, dict.fromkeys(questions, models[1]), models[0]) or {}
-    met = {"strategy": "cascade", "members": models, "rival": models[0], **found}
+    met = {"strategy": "vote", "members": models, "rival": models[0], **found}
     compared = {"split": "held_out", "calls": 30, **summarize_matches([pairs, others], pairs[:1], lengths)}
     graded = {"split": "held_out", "calls": 15, **summarize_grades(grades, lengths, 0.1)}
     names = ["judge", "second judge"]

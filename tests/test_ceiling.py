@@ -123,6 +123,6 @@ def test_the_report_says_what_is_possible(run: Run) -> None:
     ceiling = run.result.advice.ceiling
     assert ceiling is not None
     most = f"{ceiling.points_ci[1]:.1f} points over the best single model (95%;"
-    assert f"No vote, cascade or router of these models can gain more than {most}" in page
+    assert f"No vote or router of these models can gain more than {most}" in page
     assert ceiling.all_wrong == 0
     assert "On each question at least one model is right." in page

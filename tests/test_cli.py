@@ -265,7 +265,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
             }
             | {"shown": "not_yet"}
             for name, members, gain, p, calls in (
-                ("cascade", ["a", "b", "c"], 4.0, 0.0004, 2.25),
+                ("vote", ["a", "b", "c"], 4.0, 0.0004, 2.25),
                 ("single", ["a"], 0.0, None, 1.0),
                 ("vote", ["a", "b"], -3.0, 0.3, 1.0),
             )
@@ -273,7 +273,7 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
         "advice": {
             "verdict": "unclear",
             "text": "The set was not run.",
-            "recommendation": {"strategy": "cascade", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet"}
+            "recommendation": {"strategy": "vote", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet"}
             | {"text": "Ask a, b and c.", "calls_per_question": 2.25, "seconds_per_question": 0.5}
             | {"price_per_1000": 1.2, "expected_gain": 3.0, "expected_gain_ci": [0.5, 5.4]},
             "confidence": 0.9,
@@ -349,7 +349,7 @@ def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.Capture
     rows = [" ".join(line.split()) for line in table.splitlines() if line.strip()]
     assert rows[0] == "strategy points expected measured shown calls"
     assert rows[2:] == [
-        "Cascade, 3 models * 54.0 +3.0 +4.0 not yet 2.2",
+        "Vote, 3 models * 54.0 +3.0 +4.0 not yet 2.2",
         "a alone 50.0 -1.0 0.0 – 1.0",
         "Vote, 2 models 47.0 -4.0 -3.0 not yet 1.0",
         "* recommended; gains in points, cross-fitted over all 2 dev and",
@@ -395,8 +395,8 @@ def test_long_names_are_shortened_in_the_middle_in_80_columns(
     ends = [re.search(r"an-owner/\S+…\S+-(\d\d) ", line) for line in lines[:8]]
     assert [found[1] for found in ends if found] == ["00", "01", "02", "03"]
     # Two strategies of the same title are told apart by their members.
-    below = " ".join(lines).partition("Cascade, 3 models")[2]
-    assert below.index("line-00") < below.index("Cascade, 3 models") < below.index("line-03")
+    below = " ".join(lines).partition("Vote, 3 models")[2]
+    assert below.index("line-00") < below.index("Vote, 3 models") < below.index("line-03")
 
 
 def test_an_error_about_something_hostile_is_still_one_harmless_line(place: Place) -> None:

@@ -26,7 +26,7 @@ def test_a_correction_lowers_no_p_value(seed: int, held_out: list[str]) -> None:
     }
     judged = {name: held_out[place % len(held_out)] for place, name in enumerate(dev)}
     tested = [each for each in compared(dev, judged) if each.p_adjusted is not None]
-    assert len(tested) >= 5
+    assert len(tested) >= 3
     assert [(str(each), each.p_adjusted) for each in tested if each.p_adjusted < each.gain.p_no_gain] == []
 
 

@@ -84,7 +84,7 @@ def test_the_search_works_where_the_site_is_opened_from_its_folder(site: Path) -
         window.get((site / "index.html").as_uri())
         field = window.find_element("css selector", "input.md-search__input")
         window.execute_script("arguments[0].focus()", field)
-        field.send_keys("cascade")
+        field.send_keys("vote")
         deadline = time.monotonic() + 30
         while not (found := window.find_elements("css selector", ".md-search-result__link")):
             assert time.monotonic() < deadline, window.get_log("browser")

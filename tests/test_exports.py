@@ -137,7 +137,7 @@ def test_the_command_that_runs_another_strategy_names_it_and_its_consent(place: 
             {"strategy": "vote"},
             "Vote, 3 models cannot run there, because such a program sends each question to one model",
         ),
-        ((), {"strategy": "cascade"}, "such a program sends each question to one model"),
+        ((), {"strategy": "vote"}, "such a program sends each question to one model"),
         (("c",), {"strategy": "group_router", "routes": ROUTES}, "because no server runs c"),
         (("c",), {"strategy": "single", "members": ["c"]}, "c alone cannot run there, because no server runs c: "),
     ],

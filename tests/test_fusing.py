@@ -19,17 +19,16 @@ from test_serving_strategies import Says, plan_of, serving, usage
 from test_strategies import by_name, profile, splits_of
 
 from advisor.advice.comparison import compare_strategies
-from advisor.advice.gain import is_bounded
-from advisor.jobs.fused import Fused
-from advisor.records import Cost, Profile
 from advisor.response_cache import Response
 from advisor.running.asking import Answered, Answerer
 from advisor.running.strategy_to_run import find_strategy
 from advisor.strategies import label
 from advisor.strategies.fusion import Fusion, own_prompt, prompt_template, with_drafts
+from advisor.strategies.replay import Replay
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.single import Single
+from advisor.strategies.strategy import QuestionText
 from advisor.strategies.vote import Vote
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError
@@ -68,15 +67,15 @@ def members(*texts: str | Exception) -> list[Says]:
 
 @given(st.text(max_size=20), st.lists(st.none() | st.text("xyz", min_size=1, max_size=3), max_size=5))
 def test_the_writer_reads_each_draft_once_and_none_that_failed(prompt: str, drafts: list[str | None]) -> None:
-    read = with_drafts(PLAIN, prompt, "", drafts, "x").split("|")
+    read = with_drafts(PLAIN, QuestionText(prompt, ""), drafts).split("|")
     assert Counter(read) == Counter([draft for draft in drafts if draft is not None] or [""])
 
 
 def test_a_place_says_nothing_of_who_wrote_the_draft() -> None:
-    firsts = Counter(with_drafts(PLAIN, f"question {n}", "", "abc", "x")[0] for n in range(600))
+    firsts = Counter(with_drafts(PLAIN, QuestionText(f"question {n}", ""), "abc")[0] for n in range(600))
     # Each is first on 200 questions; six standard deviations are 69.
     assert all(abs(count - 200) < 69 for count in firsts.values()), firsts
-    assert len({with_drafts(PLAIN, "one question", "", "abc", "x") for _ in range(5)}) == 1
+    assert len({with_drafts(PLAIN, QuestionText("one question", ""), "abc") for _ in range(5)}) == 1
 
 
 def test_the_writer_reads_the_last_message_with_the_drafts_and_no_names() -> None:
@@ -225,32 +224,20 @@ def test_a_fusion_has_its_own_answers_and_the_price_of_all_its_calls() -> None:
     rights = {"a": "11121", "b": "12311", "c": "31141"}
     dev, held_out = splits_of(rights, rights)
     both = fusion("ab", "c"), fusion("abc", "a")
-    written = {each: profile("fusion", held_out.task, "1") for each in both}
-    # 40 questions: dollars follow from these tokens alone.
-    spent = {both[0]: {name: Cost(4.0, 400, prompt_tokens=4000) for name in "abc"}}
+    made = profile("fusion", held_out.task, "1", seconds=0.1)
+    paid = dataclasses.replace(made, answers=tuple(dataclasses.replace(a, prompt_tokens=100) for a in made.answers))
+    written = {each: Replay(made, calls=[([name], paid) for name in each.members]) for each in both}
     prices = {name: Price(1.0, 10.0) for name in "abc"}
-    judged = dataclasses.replace(held_out, written=written, spent=spent, prices=prices)
+    judged = dataclasses.replace(held_out, written=written, prices=prices)
     found = by_name(compare_strategies(dev, judged, can_vote=True).results)
     one = found["fusion a+b+c"]
     assert {each.strategy for each in found.values()} >= {both[1]}
     one = next(each for each in compare_strategies(dev, judged, can_vote=True).results if each.strategy == both[0])
-    assert (one.calls, one.tokens, one.seconds) == (3.0, 30.0, 0.3)
+    assert (one.calls, one.tokens, one.seconds) == pytest.approx((3.0, 30.0, 0.3))
     assert one.price == pytest.approx(1000 / N * 3 * (4000 * 1.0 + 400 * 10.0) / 1e6)
     assert one.profile.accuracy == 100
     assert one.gain.points > 0
     assert one.ceiling is None
-    assert not is_bounded(both[0])
-
-
-def test_what_a_member_spent_is_that_of_all_its_calls() -> None:
-    one = Cost(1.0, 30, steps=30, combined=2, handled=7, prompt_tokens=5, thinking_tokens=20, peak_memory=8)
-    two = Cost(2.0, 3, steps=4, prompt_tokens=6, peak_memory=9)
-    replies = [Profile("a", (), cost) for cost in (one, two, Cost(1.0, 1))]
-    calls = [("a", replies[0]), ("b", replies[1]), ("a", replies[1]), ("b", replies[2])]
-    spent = Fused(replies[0], calls, (), 2).spent
-    assert spent["a"] == Cost(3.0, 33, 34, 2, 7, prompt_tokens=11, thinking_tokens=20, peak_memory=9)
-    # The tokens of one prompt alone would be too low a price.
-    assert spent["b"] == Cost(3.0, 4, 4, peak_memory=9)
 
 
 def test_a_fusion_is_tested_with_the_sets_that_write_and_leaves_the_votes_alone() -> None:
@@ -259,7 +246,7 @@ def test_a_fusion_is_tested_with_the_sets_that_write_and_leaves_the_votes_alone(
     strategies = [fusion("ab", "c"), fusion("abc", "a")]
     results = []
     for count in range(3):
-        written = {each: profile("fusion", held_out.task, "1112") for each in strategies[:count]}
+        written = {each: Replay(profile("fusion", held_out.task, "1112")) for each in strategies[:count]}
         judged = dataclasses.replace(held_out, written=written)
         results.append({each.strategy: each for each in compare_strategies(dev, judged, can_vote=True).results})
     none, one, two = results
@@ -269,8 +256,6 @@ def test_a_fusion_is_tested_with_the_sets_that_write_and_leaves_the_votes_alone(
     assert alone is not None
     # Holm: two equal p-values are doubled.
     assert first == pytest.approx(min(1.0, 2 * alone))
-    calls = strategies[0].calls((), held_out.task, ())
-    assert calls.tolist() == [[1] * len(held_out.task.examples)] * 3
 
 
 # --- A run on servers with prices ---

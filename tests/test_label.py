@@ -28,7 +28,9 @@ from advisor.logs.join import join_logs
 from advisor.records import Answer, Limits, Profile
 from advisor.runs.run import Run
 from advisor.statistics import scores
-from advisor.strategies import usual
+from advisor.strategies import default_strategy
+from advisor.strategies.replay import replay_all
+from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit
 
 if TYPE_CHECKING:
@@ -158,8 +160,8 @@ def test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_d
         )
         if len(voters) < FEWEST_VOTERS:
             continue
-        strategy, single = usual(voters), held_out.profiles[voters[0]]
-        voted = strategy.apply([held_out.profiles[each] for each in voters], held_out.task)
+        strategy, single = default_strategy(voters), held_out.profiles[voters[0]]
+        voted = replay_all(strategy, held_out).profile
         verify = open_questions(held_out, [voted, single], "verify", 0)
         found = labels_of(verify, held_out)
         profiles = {each: with_labels(own, verify, found) for each, own in held_out.profiles.items()}
@@ -167,7 +169,9 @@ def test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_d
         labelled = np.zeros(len(held_out.task.examples), dtype=bool)
         labelled[[each.number for each in verify]] = True
         result = next(
-            each for each in compare_by_labels(known, strategy, voters[0], labelled) if not each.strategy.IS_SINGLE
+            each
+            for each in compare_by_labels(known, strategy, voters[0], labelled)
+            if not isinstance(each.strategy, Single)
         )
         gain = paired_gain(scores(voted), scores(single))
         assert result.gain == gain
@@ -182,7 +186,7 @@ def test_select_gives_the_gain_that_it_gives_with_all_scores(begun: Place) -> No
     logs = join_logs([str(write_log(begun.folder, scored=True))])
     numbers = logs.split(0, QUESTIONS // 2)[1]
     held_out = {name: own.part(numbers) for name, own in logs.profiles.items()}
-    voted = row.key.apply([held_out[name] for name in row.members], logs.task("held_out", numbers, 0))
+    voted = replay_all(row.key, AnsweredSplit(logs.task("held_out", numbers, 0), held_out)).profile
     gain = paired_gain(scores(voted), scores(held_out[row.best_single_model or ""]))
     assert (row.measured_gain, row.measured_gain_ci, row.p_no_gain) == (gain.points, gain.interval(), gain.p_no_gain)
 
@@ -194,7 +198,7 @@ def test_within_recommends_the_cheapest_strategy_with_labels_too(begun: Place) -
         for own in (select(begun, *more).advice.recommendation for more in ((), ("--within", "100")))
         if own is not None
     ]
-    assert names == ["cascade", "single"]
+    assert names == ["vote", "single"]
 
 
 def test_a_table_names_no_model_and_its_order_of_answers_tells_none(begun: Place) -> None:

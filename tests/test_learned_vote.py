@@ -20,9 +20,10 @@ from advisor.records import Answer, Profile
 from advisor.running.asking import Answerer
 from advisor.running.strategy_to_run import StrategyPlan
 from advisor.strategies.learned_vote import LearnedVote, _choices_of, _fit, _loss_of
+from advisor.strategies.replay import codes_of, replay_all
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.strategy import AnsweredSplit, TrainingData
-from advisor.strategies.vote import cascade_calls
+from advisor.strategies.vote import asked_until_decided
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
@@ -167,7 +168,7 @@ def test_where_the_plain_vote_is_the_best_vote_learning_costs_at_most_one_point(
             drawn([0.6] * 5, 2000, 100 + seed),
         )
         plain = LearnedVote(tuple(new.profiles), (1.0,) * 5)
-        own, others = (each.apply(new.responses(each) or (), new.task).accuracy for each in (found, plain))
+        own, others = (replay_all(each, new).profile.accuracy for each in (found, plain))
         costs.append(others - own)
     assert 0 <= np.mean(costs) <= 1
 
@@ -233,7 +234,7 @@ def test_clusters_of_one_question_each_teach_what_none_teach() -> None:
 def test_it_gives_the_answer_of_all_models_and_asks_no_more_of_them(pairs: list[tuple[str | None, float]]) -> None:
     answers, weights = [a for a, _ in pairs], [w for _, w in pairs]
     codes = answer_codes([[each] for each in answers])
-    calls = int(cascade_calls(codes, weights)[0])
+    calls = int(asked_until_decided(codes, weights)[0])
     full = vote(codes, weights)[0]
     assert full == slow_vote(answers, weights)
     assert answers[vote(codes[:calls], weights[:calls])[0]] == answers[full]
@@ -252,27 +253,25 @@ def test_it_gives_the_answer_of_all_models_and_asks_no_more_of_them(pairs: list[
 
 def test_it_stops_as_soon_as_the_rest_has_less_weight() -> None:
     codes = answer_codes([["a", "a", None], ["b", "a", "b"], ["b", "c", "b"]])
-    assert cascade_calls(codes, [3.0, 1.0, 1.0]).tolist() == [1, 1, 3]
-    assert cascade_calls(codes, [2.0, 1.5, 1.0]).tolist() == [3, 2, 2]
+    assert asked_until_decided(codes, [3.0, 1.0, 1.0]).tolist() == [1, 1, 3]
+    assert asked_until_decided(codes, [2.0, 1.5, 1.0]).tolist() == [3, 2, 2]
 
 
 def test_the_calls_of_its_evaluation_are_those_that_it_makes() -> None:
     split = drawn([0.8, 0.7, 0.6, 0.5], 80)
     strategy = LearnedVote(tuple(split.profiles), (1.5, 1.0, 0.7, 0.4))
-    responses = list(split.profiles.values())
-    picks = strategy.picks(responses, split.task)
-    calls = strategy.calls(responses, split.task, picks)
-    codes = answer_codes([[each.extracted for each in profile.answers] for profile in responses])
-    assert calls.sum(axis=0).tolist() == cascade_calls(codes, strategy.weights).tolist()
+    calls = np.stack(list(replay_all(strategy, split).asked.values()))
+    codes = codes_of(list(split.profiles.values()))
+    assert calls.sum(axis=0).tolist() == asked_until_decided(codes, strategy.weights).tolist()
     assert calls.sum() < calls.size
 
 
 def test_answers_that_were_not_there_when_it_learned_are_votes_like_others() -> None:
     strategy = LearnedVote(("a", "b", "c"), (1.0, 0.7, 0.6))
-    new = [Profile(name, (Answer("1", "t", text, 0.0, "eos"),)) for name, text in zip("abc", "xyy", strict=True)]
-    assert strategy.picks(new, task("dev", 1)) == [1]
-    none = [Profile(name, (Answer("1", None, None, 0.0, "error", "no"),)) for name in "abc"]
-    assert strategy.picks(none, task("dev", 1)) == [0]
+    new = {name: Profile(name, (Answer("1", "t", text, 0.0, "eos"),)) for name, text in zip("abc", "xyy", strict=True)}
+    assert replay_all(strategy, AnsweredSplit(task("dev", 1), new)).takes == (("b", None),)
+    none = {name: Profile(name, (Answer("1", None, None, 0.0, "error", "no"),)) for name in "abc"}
+    assert replay_all(strategy, AnsweredSplit(task("dev", 1), none)).takes == (("a", None),)
 
 
 # --- In files ---

@@ -14,9 +14,10 @@ import pytest
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogOptions
-from advisor.strategies.vote import winners
+from advisor.strategies.replay import codes_of
 from advisor.tasks.task import clusters_of
 from ensemble.errors import InputError
+from ensemble.methods.voting import vote
 
 Row = Mapping[str, Any]
 
@@ -254,7 +255,7 @@ def test_long_answers_are_compared_by_digests_and_kept_as_texts(tmp_path: Path) 
     rows = [{**row(n), "models": {"a": ["x", 0, 1], "b": [call, 1, 500], "c": [call + "\n", 1, 501]}} for n in range(4)]
     logs = joined(tmp_path, rows)
     profiles = [logs.profiles[name] for name in "abc"]
-    assert winners(profiles) == [1] * 4
+    assert vote(codes_of(profiles)).tolist() == [1] * 4
     assert profiles[1].answers[0].extracted == call
 
 
@@ -266,4 +267,4 @@ def test_answers_are_votes_if_most_are_there_and_short_or_given_by_several_model
         assert joined(tmp_path, long).can_vote == can_vote
     none = [{**row(n), "models": {"a": [None, 0, 5], "b": [None, 1, 5]}} for n in range(4)]
     assert not joined(tmp_path, none).can_vote
-    assert "no votes and cascades are compared" in (joined(tmp_path, none).no_vote_note or "")
+    assert "no votes are compared" in (joined(tmp_path, none).no_vote_note or "")

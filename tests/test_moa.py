@@ -14,15 +14,18 @@ from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from advisor.jobs.evaluate import evaluation_config
-from advisor.jobs.fused import answered, reading_task
 from advisor.jobs.methods import Evaluator, MethodResult
+from advisor.jobs.played import reading_task
 from advisor.options.finished_run import EvaluateOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Answer, Profile
+from advisor.records import Profile
 from advisor.response_cache import ResponseCache
 from advisor.runs.run import Run
+from advisor.strategies.fusion import prompt_template, with_drafts
+from advisor.strategies.replay import question_of
 from advisor.tasks import load_task
+from advisor.tasks.task import sha256
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_module, make_options
 
@@ -94,10 +97,11 @@ def plain(folder: Path, prompt: str) -> str:
 
 
 def by_hand(folder: Path, responses: Sequence[Sequence[str | None]]) -> list[str]:
-    """The texts that a model writes after it read responses, by the prompt in the file."""
+    """The texts that a model writes after it read responses, in the order of digests, by the prompt in the file."""
     written = []
     for n, example in enumerate(load_task("task.yaml", split="held_out").examples):
-        read = "".join(f"<{each[n]}>" for each in responses)
+        order = sorted(range(len(responses)), key=lambda place: sha256(example.prompt, place))
+        read = "".join(f"<{responses[place][n]}>" for place in order)
         question = f"What is {n + 7} + {n + 7}?\nAnswer:"
         assert example.question == question
         written.append(plain(folder, f"{read} {question} / {INSTRUCTIONS}\n\n{question}"))
@@ -145,33 +149,16 @@ def test_the_projects_prompt_has_the_responses_and_ends_as_the_task_wants_it(pla
     place.task(instructions=INSTRUCTIONS)
     task = load_task("task.yaml")
     says = {"a": " It is {{ 4 }}.\n", "b": "[Task]", "c": "Answer: 5"}
-    profiles = [
-        Profile(name, tuple(Answer(one.id, text, None, 0.0, "eos") for one in task.examples))
-        for name, text in says.items()
-    ]
     (own,) = {get_module(name).make(make_options(name, {})).template for name in ("moa", "self-moa")}
-    derived = reading_task(task, own, profiles, keeps_order=True)
+    prompts = [with_drafts(prompt_template(own), question_of(each), list(says.values())) for each in task.examples]
+    derived = reading_task(task, dict(enumerate(prompts)))
     assert derived.fingerprint != task.fingerprint
     for before, after in zip(task.examples, derived.examples, strict=True):
-        parts = [f"[Response {n}]\n{text.strip()}\n" for n, text in enumerate(says.values(), start=1)]
+        order = sorted(range(3), key=lambda n: sha256(before.prompt, n))
+        parts = [f"[Response {n}]\n{list(says.values())[place].strip()}\n" for n, place in enumerate(order, start=1)]
         assert after.prompt.endswith("\n".join([*parts, f"[Task]\n{before.prompt}"]))
         assert "Before it come 3 responses" in after.prompt
         assert (after.id, after.reference) == (before.id, before.reference)
-
-
-def test_a_response_that_failed_is_not_read_and_one_that_is_not_written_keeps_an_earlier_one(place: Place) -> None:
-    place.task()
-    task = load_task("task.yaml")
-
-    def profile(text: str, failed: int) -> Profile:
-        answers = [Answer(one.id, text, text, 1.0, "eos") for one in task.examples]
-        answers[failed] = Answer(answers[failed].id, "", None, 0.0, "error", "too long")
-        return Profile(text, tuple(answers))
-
-    template = "{{ responses | join('|') }}{{ prompt }}"
-    read = reading_task(task, template, [profile("a", 0), profile("b", 1)], keeps_order=True)
-    assert [one.prompt.partition("What")[0] for one in read.examples[:3]] == ["b", "a", "a|b"]
-    assert texts(answered(profile("c", 1), profile("a", 0)))[:3] == ["c", "a", "c"]
 
 
 def test_where_responses_do_not_fit_the_context_the_primarys_answer_is_kept_and_that_is_said(

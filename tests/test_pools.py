@@ -1,4 +1,4 @@
-"""Votes and cascades on the answers of real models, and the benchmark that measures them."""
+"""Votes and votes on the answers of real models, and the benchmark that measures them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from advisor.choose.rules import fitting_voters
 from advisor.records import Limits
-from advisor.strategies.vote import cascade_calls
+from advisor.strategies.vote import asked_until_decided
 from benchmarks.studies import pools
 from benchmarks.studies._pools import NAMES, POOLS, RealPool, read_pool, sub_pools
 
@@ -27,11 +27,11 @@ def real(name: str) -> RealPool:
     return read(name)
 
 
-def test_cascades_of_the_three_most_accurate_save_15_percent_of_the_calls() -> None:
+def test_vote_of_the_three_most_accurate_save_15_percent_of_the_calls() -> None:
     means = []
     for pool in map(real, NAMES):
         voters = [fitting_voters(sub.dev_profiles(), Limits(vote_gap=100, max_voters=3)) for sub in sub_pools(pool, 40)]
-        means.append(np.mean([cascade_calls(pool.codes[pool.rows(each)]).mean() for each in voters]))
+        means.append(np.mean([asked_until_decided(pool.codes[pool.rows(each)]).mean() for each in voters]))
     # Each is a mean over a pool. Weak models agree on fewer questions, so hard questions save less.
     assert all(mean <= 0.88 * 3 for mean in means)
     assert np.mean(means) <= 0.85 * 3

@@ -162,7 +162,7 @@ def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
     (far,) = [each for each in result["candidates"] if each["model"] == "far"]
     assert "behind a server" in far["reason"]
     assert "cannot be decoded token by token, the set was chosen among the others" in result["advice"]["text"]
-    voted = [one for one in result["strategies"] if one["strategy"] in ("vote", "cascade")]
+    voted = [one for one in result["strategies"] if one["strategy"] in ("vote")]
     assert len(voted) == 2 and all(sorted(one["members"]) == ["far", "one", "two"] for one in voted)
     pairs = {(pair["a"], pair["b"]): pair for pair in result["pairs"]}
     own = [pair for names, pair in pairs.items() if "far" in names]
@@ -197,7 +197,7 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_decode
     assert result["ensemble"] is None
     assert result["advice"]["verdict"] == "worse"
     assert "no ensemble with them can be decoded token by token" in result["advice"]["text"]
-    assert {one["strategy"] for one in result["strategies"]} == {"single", "vote", "cascade"}
+    assert {one["strategy"] for one in result["strategies"]} == {"single", "vote"}
     samples = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
     voted = [one for one in samples if one["split"] == "held_out"]
     assert voted and all(len(one["responses"]) == 3 and one["ensemble"] is None for one in voted)

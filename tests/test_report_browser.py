@@ -268,7 +268,7 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         open_report(window, report)
         text = find(window, "body")[0].text
         assert (
-            "Run a cascade of three models." in text
+            "Take a vote of three models." in text
             and "Not chosen" in text
             and "These 12 examples show the most" in text
         )

@@ -111,8 +111,8 @@ def test_tables_of_latex_escape_names(tmp_path: Path, figures: dict[str, Any]) -
 def test_the_role_in_the_recommendation_is_told_in_every_form(tmp_path: Path, figures: dict[str, Any]) -> None:
     result = read(tmp_path, figures)
     told = result.advice.recommendation
-    assert told is not None and told.strategy == "cascade"
-    expected = {name: f"stage {n} of the cascade" for n, name in enumerate(told.members, 1)}
+    assert told is not None and told.strategy == "vote"
+    expected = {name: f"voter {n}" for n, name in enumerate(told.members, 1)}
     roles = {row["model"]: row["role"] for row in leaderboard_rows(result) if row["role"]}
     assert roles == expected
     for name, role in expected.items():

@@ -97,10 +97,10 @@ def test_no_option_is_named_that_was_not_given(logs: SimpleNamespace) -> None:
     assert "--no-verify" not in logs.out + logs.page and "--scores" not in logs.out + logs.page
 
 
-def test_the_recommended_cascade_is_on_the_first_screen_and_on_the_terminal(logs: SimpleNamespace) -> None:
+def test_the_recommended_vote_is_on_the_first_screen_and_on_the_terminal(logs: SimpleNamespace) -> None:
     recommendation = logs.result["advice"]["recommendation"]
-    assert recommendation["strategy"] == "cascade"
-    assert "Run a cascade of three models." in logs.page
+    assert recommendation["strategy"] == "vote"
+    assert "Take a vote of three models." in logs.page
     assert logs.out.startswith(f"Recommended: {recommendation['text']}\nThat is: of 1,000 questions, ")
 
 

@@ -89,8 +89,7 @@ def test_a_schema_that_cannot_be_followed_is_refused(client: openai.OpenAI, sche
 @pytest.mark.parametrize(
     ("strategy", "fields", "calls"),
     [
-        ("vote", {}, (3,)),
-        ("cascade", {}, (2, 3)),
+        ("vote", {}, (2, 3)),
         ("group_router", {"group": "art", "routes": (("art", "bytes"),)}, (1,)),
     ],
 )

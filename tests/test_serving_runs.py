@@ -22,11 +22,11 @@ pytest_plugins = ["pools"]
 
 POOLS = {"local": ("alpha", "beta", "gamma"), "servers": tuple(SKIPS), "mixed": ("alpha", "ada", "bob")}
 KINDS = {
-    "local": ("single", "set", "cascade"),
+    "local": ("single", "set", "vote"),
     "servers": ("single", "vote", "fusion"),
     "mixed": ("vote", "group_router", "fusion"),
 }
-"""Each kind of strategy, and each kind of models with a vote or cascade; each case starts a server."""
+"""Each kind of strategy, and each kind of models with a vote; each case starts a server."""
 FIRST = {"servers": "vote", "mixed": "vote"}
 """The cases of the first lane."""
 

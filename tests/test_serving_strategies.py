@@ -205,9 +205,9 @@ def test_a_learned_vote_stops_when_the_rest_has_too_little_weight() -> None:
     assert models[1].asked == models[2].asked == []
 
 
-def test_a_cascade_asks_no_more_models_than_it_needs() -> None:
+def test_a_vote_asks_no_more_models_than_it_needs() -> None:
     models = three("yes", "yes", "no")
-    with serving("cascade", models) as (_, client):
+    with serving("vote", models) as (_, client):
         made = client.completions.create(model="tiny", prompt="x")
     assert usage(made)["calls"] == 2
     assert models[2].asked == []
@@ -249,7 +249,7 @@ def test_streamed_pieces_are_the_whole_text(text: str) -> None:
     # A message does not begin with the space after its prompt.
     assert "".join(part.choices[0].delta.content or "" for part in chat) == text.removeprefix(" ")
     assert [part.choices[0].finish_reason for part in pieces] == [None] * (len(pieces) - 1) + ["stop"]
-    assert usage(last)["calls"] == 3
+    assert usage(last)["calls"] == (3 if READER.read(text) is None else 2)
     assert len(pieces) > 3 or len(text) < 10
 
 
@@ -289,13 +289,13 @@ def test_limits_and_settings_reach_the_members() -> None:
 
 
 def test_a_vote_goes_on_without_a_member_that_fails() -> None:
-    with serving("vote", three(MemberError("kaput"), "yes", ValueError("odd"))) as (server, client):
+    with serving("vote", three(MemberError("kaput"), ValueError("odd"), "yes")) as (server, client):
         made = client.completions.create(model="tiny", prompt="x")
         metrics = server.ask("/metrics").text
     assert made.choices[0].text == "yes"
-    assert usage(made)["failed_members"] == ["a", "c"]
+    assert usage(made)["failed_members"] == ["a", "b"]
     assert 'advisor_member_errors_total{member="a"} 1.0' in metrics
-    assert 'advisor_member_calls_total{member="b"} 1.0' in metrics
+    assert 'advisor_member_calls_total{member="c"} 1.0' in metrics
 
 
 def test_a_router_whose_member_fails_asks_the_next_one() -> None:
@@ -314,17 +314,18 @@ def test_where_all_members_fail_the_status_is_503_and_where_all_refuse_it_is_400
 
 
 def test_a_member_that_does_not_answer_in_time_is_left_out() -> None:
-    slow = Waits("c", "")
-    with serving("vote", [*three("yes", "yes"), slow], RequestLimits(seconds=0.2)) as (_, client):
+    slow = Waits("b", "")
+    models = [Says("a", "yes"), slow, Says("c", "yes")]
+    with serving("vote", models, RequestLimits(seconds=0.2)) as (_, client):
         made = client.completions.create(model="tiny", prompt="x")
-    assert (made.choices[0].text, usage(made)["failed_members"], slow.cancelled) == ("yes", ["c"], 1)
+    assert (made.choices[0].text, usage(made)["failed_members"], slow.cancelled) == ("yes", ["b"], 1)
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_cancels_what_is_left(stream: bool) -> None:
     slow = Waits("b", "")
     models = [Says("a", "yes"), slow, Says("c", "yes")]
-    with serving("cascade", models) as (server, _):
+    with serving("vote", models) as (server, _):
         with server.client() as client, pytest.raises(openai.APITimeoutError):
             client.completions.create(model="tiny", prompt="x", stream=stream, timeout=0.3)
         server.until(lambda: slow.cancelled == 1)
@@ -333,8 +334,10 @@ def test_a_client_that_goes_away_cancels_what_is_left(stream: bool) -> None:
 
 
 def test_more_texts_than_the_limit_get_429() -> None:
-    slow = Waits("b", "")
-    with serving("vote", [Says("a", "1"), slow], RequestLimits(texts=2, seconds=1)) as (server, client):
+    with serving("vote", [Says("a", "1"), Waits("b", ""), Says("c", "1")], RequestLimits(texts=2, seconds=1)) as (
+        server,
+        client,
+    ):
         thread = threading.Thread(target=lambda: client.completions.create(model="tiny", prompt=["x", "y"]))
         thread.start()
         server.until(lambda: not server.engine.idle)
@@ -364,7 +367,7 @@ def test_a_server_votes_like_the_others(raw: Raw) -> None:
 def test_a_conversation_reaches_a_chat_server_and_no_other(raw: Raw) -> None:
     raw.answer = lambda *_: as_json({"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]})
     messages: Any = [{"role": "system", "content": "s"}, {"role": "user", "content": "x"}]
-    with serving("vote", [server_model("far", raw, chat=True), server_model("bare", raw)]) as (_, client):
+    with serving("vote", [server_model("bare", raw), server_model("far", raw, chat=True)]) as (_, client):
         made = client.chat.completions.create(model="tiny", messages=messages)
     assert (made.choices[0].message.content, usage(made)["failed_members"]) == ("yes", ["bare"])
     assert [body["messages"] for _, _, body in raw.asked] == [messages]

@@ -61,9 +61,8 @@ def ask(strategy: str, *says: Calls | str, **more: Any) -> tuple[Any, list[Raw]]
         return client.chat.completions.create(model="tiny", messages=MESSAGES, tools=[TOOL], **more), raws
 
 
-@pytest.mark.parametrize("strategy", ["vote", "cascade"])
-def test_the_calls_that_most_models_make_are_returned(strategy: str) -> None:
-    made, _ = ask(strategy, PARIS, ROME, [("weather", '{ "city" : "Rome" }')])
+def test_the_calls_that_most_models_make_are_returned() -> None:
+    made, _ = ask("vote", PARIS, ROME, [("weather", '{ "city" : "Rome" }')])
     (choice,) = made.choices
     assert choice.finish_reason == "tool_calls"
     assert [(call.function.name, call.function.arguments) for call in choice.message.tool_calls] == ROME
@@ -139,7 +138,7 @@ def test_openais_client_parses_the_arguments() -> None:
 
 
 def test_openais_client_collects_the_calls_of_a_stream() -> None:
-    with servers(ROME, ROME, PARIS) as (models, _), serving("vote", models) as (_, client):
+    with servers(ROME, PARIS, ROME) as (models, _), serving("vote", models) as (_, client):
         tools = [openai.pydantic_function_tool(weather)]
         usage_wanted: Any = {"include_usage": True}
         with client.chat.completions.stream(
@@ -154,7 +153,7 @@ def test_openais_client_collects_the_calls_of_a_stream() -> None:
 
 
 def test_a_loop_of_turns_ends_with_the_answer_to_the_results() -> None:
-    with servers(ROME, ROME, PARIS) as (models, raws), serving("vote", models) as (_, client):
+    with servers(ROME, PARIS, ROME) as (models, raws), serving("vote", models) as (_, client):
         for raw, says in zip(raws, ("It is 21 degrees.", "21 degrees", "Warm."), strict=True):
             # A call in the first turn, a text when there is a result.
             raw.answer = lambda path, body, first=raw.answer, says=says: (
@@ -168,8 +167,8 @@ def test_a_loop_of_turns_ends_with_the_answer_to_the_results() -> None:
                 for call in message.tool_calls
             ]
     assert message.content == "It is 21 degrees."
-    for raw in raws:
-        # All models read the result of the call that won, also the one that made another.
+    for raw in raws[:2]:
+        # Both models read the result of the call that won, also the one that made another.
         assert raw.asked[-1][2]["messages"][-1]["content"] == f"21 degrees: {ROME[0][1]}"
 
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_pipeline import LENIENT, plan_of, run
 
-from advisor.advice.comparison import USUAL_SHARE, Compared, StrategyResult, compare_strategies
-from advisor.advice.gain import Gain, is_bounded
+from advisor.advice.comparison import DEFAULT_SHARE, Compared, StrategyResult, compare_strategies
+from advisor.advice.gain import Gain
 from advisor.advice.groups import GroupGain
 from advisor.advice.predict import Prediction
 from advisor.advice.recommendation import Recommendation, recommend
@@ -26,10 +26,11 @@ from advisor.records import Answer, Cost, Limits, Profile
 from advisor.statistics import holm, scores
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.group_router import GroupRouter
+from advisor.strategies.replay import Replay
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import AnsweredSplit, Strategy
-from advisor.strategies.vote import Cascade, Vote
+from advisor.strategies.vote import Vote
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.common.schema import written
@@ -61,18 +62,24 @@ def task(split: str, n: int = N, groups: str = "") -> Task:
     return Task("sums", "number", split, examples, (), 1, 0, 0, None, (), "", signature)
 
 
-def profile(model: str, of: Task, answers: str, cost: Cost | None = None) -> Profile:
+def profile(model: str, of: Task, answers: str, tokens: int = 10, seconds: float = 2.0) -> Profile:
     """Answers to a task, a character each, repeated over all questions: 1 is right, - is none."""
     letters = (answers * len(of.examples))[: len(of.examples)]
     given = (None if letter == "-" else letter for letter in letters)
     return Profile(
         model,
         tuple(
-            Answer(example.id, "text", answer, float(answer == "1"), "eos")
+            Answer(example.id, "text", answer, float(answer == "1"), "eos", tokens=tokens, seconds=seconds)
             for example, answer in zip(of.examples, given, strict=True)
         ),
-        cost or Cost(2.0 * len(of.examples), 10 * len(of.examples)),
+        Cost(2.0 * len(of.examples), 10 * len(of.examples)),
     )
+
+
+def together(members: Sequence[str], of: Task, answers: str) -> Replay:
+    """Answers of models that decode together."""
+    made = profile("unite", of, answers)
+    return Replay(made, calls=[(members, made)])
 
 
 def splits_of(dev: dict[str, str], held_out: dict[str, str], groups: str = "") -> tuple[AnsweredSplit, AnsweredSplit]:
@@ -87,8 +94,8 @@ def splits_of(dev: dict[str, str], held_out: dict[str, str], groups: str = "") -
 def compared(dev: dict[str, str], held_out: dict[str, str], **options: object) -> tuple[StrategyResult, ...]:
     """Compare models with these answers to the dev and the held-out questions; all of them vote, and are routed."""
     splits = splits_of(dev, held_out, str(options.pop("groups", "")))
-    if together := options.pop("together", None):
-        splits[1].written.update(together)  # type: ignore[attr-defined]
+    if sets := options.pop("together", None):
+        splits[1].written.update(sets)  # type: ignore[attr-defined]
     for model, drawn in cast("dict[str, list[str]]", options.pop("draws", {})).items():
         for split in splits:
             split.draws[model] = [profile(model, split.task, each) for each in drawn]  # type: ignore[index]
@@ -112,15 +119,15 @@ BY_TOPIC = {"a": "12", "b": "31", "c": "41"}
 # --- Which are compared ---
 
 
-def test_three_models_have_a_vote_a_cascade_and_a_vote_with_weights() -> None:
+def test_three_models_have_a_vote_and_a_vote_with_weights() -> None:
     found = by_name(compared(BY_TOPIC, BY_TOPIC))
-    assert set(found) == {"single a", "vote a+b+c", "cascade a+b+c", "learned_vote a+b+c"}
+    assert set(found) == {"single a", "vote a+b+c", "learned_vote a+b+c"}
 
 
 def test_more_models_have_the_smallest_vote_and_that_of_all() -> None:
     answers = {**RIGHTS, "d": "22111", "e": "11122"}
     names = set(by_name(compared(answers, answers)))
-    assert {"vote a+b+c", "vote a+b+c+d+e", "cascade a+b+c", "cascade a+b+c+d+e"} <= names
+    assert {"vote a+b+c", "vote a+b+c+d+e"} <= names
 
 
 def test_two_models_have_no_vote_and_one_has_only_itself() -> None:
@@ -189,8 +196,7 @@ def test_all_are_compared_with_the_best_model_on_all_questions() -> None:
 def test_all_answers_to_the_dev_questions_count_those_of_learned_strategies_by_parts() -> None:
     results = by_name(compared(BY_TOPIC, BY_TOPIC))
     answered = {each.strategy.name: (each.gain.questions, each.gain.answered) for each in results.values()}
-    assert answered["vote"] == answered["cascade"] == (2 * N, 2 * N)
-    assert answered["learned_vote"] == (2 * N, 2 * N)
+    assert answered["vote"] == answered["learned_vote"] == (2 * N, 2 * N)
 
 
 def test_splits_that_differ_are_not_used_together() -> None:
@@ -201,13 +207,13 @@ def test_splits_that_differ_are_not_used_together() -> None:
 
 
 def closed_test(usual: float, others: Sequence[float]) -> list[float]:
-    """Adjusted p-values, the usual strategy's first: the largest p of all intersections of hypotheses."""
+    """Adjusted p-values, the default strategy's first: the largest p of all intersections of hypotheses."""
     p = [usual, *others]
     adjusted = [0.0] * len(p)
     for size in range(1, len(p) + 1):
         for part in combinations(range(len(p)), size):
             rest = len(part) - (0 in part)
-            share = USUAL_SHARE if 0 in part and rest else float(0 in part)
+            share = DEFAULT_SHARE if 0 in part and rest else float(0 in part)
             weights = {n: share if n == 0 else (1 - share) / rest for n in part}
             whole = min(1.0, *(p[n] / weight for n, weight in weights.items()))
             for n in part:
@@ -218,46 +224,45 @@ def closed_test(usual: float, others: Sequence[float]) -> list[float]:
 @pytest.mark.parametrize(
     "answers", ["1122 1211 3111 1112", "1112 1121 1211 2111", "1111 1112 1211 1122", "12 21 11 22"]
 )
-def test_p_values_are_those_of_a_closed_test_with_most_weight_on_the_cascade_of_all_voters(answers: str) -> None:
+def test_p_values_are_those_of_a_closed_test_with_most_weight_on_the_vote_of_all_voters(answers: str) -> None:
     own = dict(zip("abcd", answers.split(), strict=True))
     results = compared(own, own)
     tested = {f"{each.strategy.name}/{len(each.strategy.members)}": each for each in results}
-    usual = tested.pop("cascade/4")
-    # A vote of the same models is the same hypothesis, and strategies with the same answers are one.
-    assert tested.pop("vote/4").p_adjusted == usual.p_adjusted
+    usual = tested.pop("vote/4")
+    # Strategies with the same answers are one hypothesis.
     others = {each.takes: each for each in tested.values() if each.p_adjusted is not None}
     expected = closed_test(usual.gain.p_no_gain, [each.gain.p_no_gain for each in others.values()])
     assert [usual.p_adjusted, *(each.p_adjusted for each in others.values())] == pytest.approx(expected)
     assert all(each.p_adjusted is None for each in results if each.strategy.name == "single")
 
 
-def test_a_gain_that_nobody_would_doubt_is_shown_although_the_cascade_of_all_voters_gains_nothing() -> None:
+def test_a_gain_that_nobody_would_doubt_is_shown_although_the_vote_of_all_voters_gains_nothing() -> None:
     # In each topic one model is right, and outvoted.
     answers = {"a": "12", "b": "21", "c": "22"}
     results = by_name(compared(answers, answers, groups="xy"))
-    router, cascade = results["group_router a+b"], results["cascade a+b+c"]
+    router, vote = results["group_router a+b"], results["vote a+b+c"]
     assert router.gain.p_no_gain < 1e-4
-    assert cascade.gain.p_no_gain > 0.2
-    assert router.shown == "yes" != cascade.shown
+    assert vote.gain.p_no_gain > 0.2
+    assert router.shown == "yes" != vote.shown
 
 
-def test_a_loss_is_shown_although_the_cascade_gains() -> None:
+def test_a_loss_is_shown_although_the_vote_gains() -> None:
     answers = {"a": "112", "b": "121", "c": "211"}
     # The single responses of the first model are good, and its draws are all wrong.
     draws = {"a": ["2"] * 3}
     found = by_name(compared(answers, answers, draws=draws))
-    assert (found["self_consistency a"].shown, found["cascade a+b+c"].shown) == ("no", "yes")
+    assert (found["self_consistency a"].shown, found["vote a+b+c"].shown) == ("no", "yes")
 
 
 def test_sets_that_decode_together_are_corrected_by_themselves() -> None:
     dev, held_out = splits_of({"a": "112", "b": "121"}, {"a": "112", "b": "121"})
-    sets = {Decoded(names, "unite"): profile("unite", held_out.task, "1") for names in (("a", "b"), ("b", "a"))}
+    sets = {Decoded(names, "unite"): together(names, held_out.task, "1") for names in (("a", "b"), ("b", "a"))}
     judged = dataclasses.replace(held_out, written=sets)
     found = compare_strategies(dev, judged, can_vote=True).results
     own = [each for each in found if each.strategy in sets]
     assert [each.p_adjusted for each in own] == holm([each.gain.p_no_gain for each in own])
     one = dict([next(iter(sets.items()))])
-    learned = {strategy: profile("unite", dev.task, "1112") for strategy in one}
+    learned = {strategy: together(strategy.members, dev.task, "1112") for strategy in one}
     both = compare_strategies(
         dataclasses.replace(dev, written=learned), dataclasses.replace(held_out, written=one), can_vote=True
     )
@@ -268,13 +273,13 @@ def test_sets_that_decode_together_are_corrected_by_themselves() -> None:
 
 def test_costs_are_those_of_the_models_that_are_asked() -> None:
     results = by_name(compared(RIGHTS, RIGHTS))
-    vote, cascade = results["vote a+b+c"], results["cascade a+b+c"]
-    assert (vote.calls, vote.tokens, vote.seconds) == (3, 30, 6)
-    assert cascade.tokens == pytest.approx(10 * cascade.calls)
-    assert 2 <= cascade.calls < 3
+    vote, single = results["vote a+b+c"], results["single a"]
+    assert 2 <= vote.calls < 3
+    assert (vote.tokens, vote.seconds) == (pytest.approx(10 * vote.calls), pytest.approx(2 * vote.calls))
+    assert (single.calls, single.tokens, single.seconds) == (1, 10, 2)
 
 
-def test_the_tokens_of_a_cascade_are_counted_question_by_question() -> None:
+def test_what_a_vote_takes_is_counted_question_by_question() -> None:
     answers = {"a": "1112", "b": "1231", "c": "3241"}
     dev, held_out = splits_of(answers, answers)
     # Where the first two disagree, and the third is asked, all responses are long.
@@ -282,22 +287,27 @@ def test_the_tokens_of_a_cascade_are_counted_question_by_question() -> None:
     lengths = [5 if a.extracted == b.extracted else 50 for a, b in zip(first, second, strict=True)]
     longer = {
         name: dataclasses.replace(
-            own, answers=tuple(dataclasses.replace(a, tokens=n) for a, n in zip(own.answers, lengths, strict=True))
+            own,
+            answers=tuple(
+                dataclasses.replace(a, tokens=n, prompt_tokens=2 * n, seconds=n / 10, dollars=float(n))
+                for a, n in zip(own.answers, lengths, strict=True)
+            ),
         )
         for name, own in held_out.profiles.items()
     }
     held_out = dataclasses.replace(held_out, profiles=longer)
     found = by_name(compare_strategies(dev, held_out, can_vote=True, rules=ALL).results)
     calls = [2 if length == 5 else 3 for length in lengths]
-    assert found["cascade a+b+c"].calls == sum(calls) / N
+    assert found["vote a+b+c"].calls == sum(calls) / N
     wanted = sum(count * length for count, length in zip(calls, lengths, strict=True)) / N
-    assert found["cascade a+b+c"].tokens == pytest.approx(wanted)
+    voted = found["vote a+b+c"]
+    assert (voted.tokens, voted.seconds, voted.price) == pytest.approx((wanted, wanted / 10, 1000 * wanted))
 
 
 def test_a_cost_that_a_log_does_not_say_is_unknown() -> None:
     dev, held_out = task("dev"), task("held_out")
     learned = {name: profile(name, dev, answers) for name, answers in RIGHTS.items()}
-    alone = {name: profile(name, held_out, answers, Cost(0.0, 0)) for name, answers in RIGHTS.items()}
+    alone = {name: profile(name, held_out, answers, 0, 0.0) for name, answers in RIGHTS.items()}
     splits = AnsweredSplit(dev, learned), AnsweredSplit(held_out, alone)
     found = compare_strategies(*splits, can_vote=True).results
     assert all((each.tokens, each.seconds) == (None, None) for each in found)
@@ -308,14 +318,14 @@ def test_a_cost_that_a_log_does_not_say_is_unknown() -> None:
 
 def test_the_largest_expected_gain_comes_first_and_of_equals_the_simplest() -> None:
     results = compared({"a": "1", "b": "1", "c": "1"}, {"a": "1", "b": "1", "c": "1"})
-    assert [each.strategy.name for each in results] == ["single", "cascade", "vote"]
+    assert [each.strategy.name for each in results] == ["single", "vote"]
     gains = [each.expected_gain for each in compared(RIGHTS, RIGHTS)]
     assert gains == sorted(gains, reverse=True)
 
 
 def test_the_set_that_decodes_together_is_compared_as_the_others_and_comes_last_among_equals() -> None:
-    together = {Decoded(("a", "b"), "unite"): profile("unite", task("held_out"), "1")}
-    results = compared({"a": "1", "b": "12"}, {"a": "1", "b": "12"}, together=together)
+    sets = {Decoded(("a", "b"), "unite"): together(("a", "b"), task("held_out"), "1")}
+    results = compared({"a": "1", "b": "12"}, {"a": "1", "b": "12"}, together=sets)
     assert [each.strategy.name for each in results] == ["single", "unite"]
     unite = by_name(results)["unite a+b"]
     assert (unite.gain.points, unite.takes, unite.calls) == (0, (), 2)
@@ -341,29 +351,29 @@ def recommended(results: Sequence[StrategyResult], **limits: Any) -> Recommendat
     return recommend(Compared(tuple(results)), Limits(**limits))
 
 
-SINGLE, CASCADE = Single(("a",)), Cascade(("a", "b", "c"))
+SINGLE, VOTE = Single(("a",)), Vote(("a", "b", "c"))
 ROUTES = (("x", "a"), ("y", "b"))
 ROUTER = GroupRouter(("a", "b", "c"), ROUTES)
 
 
 @pytest.mark.parametrize(
-    ("cascade", "router", "min_gain", "wanted"),
+    ("vote", "router", "min_gain", "wanted"),
     [
-        (2.0, 1.0, 0.0, CASCADE),
+        (2.0, 1.0, 0.0, VOTE),
         (2.0, 2.1, 0.0, ROUTER),  # fewer calls and a larger gain
         (-0.1, -2.0, 0.0, SINGLE),
         (2.0, 1.0, 3.0, SINGLE),
         (2.0, 3.5, 3.0, ROUTER),
         (2.0, -1.0, 3.0, SINGLE),
-        (5.0, -1.0, 3.0, CASCADE),
+        (5.0, -1.0, 3.0, VOTE),
     ],
 )
 def test_the_largest_gain_after_the_price_of_calls_is_recommended(
-    cascade: float, router: float, min_gain: float, wanted: Strategy
+    vote: float, router: float, min_gain: float, wanted: Strategy
 ) -> None:
     results = [
         result_of_strategy(SINGLE, 0.0),
-        result_of_strategy(CASCADE, cascade, 2.5),
+        result_of_strategy(VOTE, vote, 2.5),
         result_of_strategy(ROUTER, router),
     ]
     found = recommended(results, min_gain=min_gain)
@@ -374,19 +384,19 @@ def test_the_largest_gain_after_the_price_of_calls_is_recommended(
 
 @pytest.mark.parametrize(
     ("gain", "min_gain", "wanted"),
-    [(2.0, None, "cascade"), (2.19, None, "cascade"), (2.2, None, "vote"), (2.1, 0.0, "vote")],
+    [(2.0, None, 2), (2.19, None, 2), (2.2, None, 3), (2.1, 0.0, 3)],
 )
 def test_a_strategy_that_costs_more_than_another_one_must_gain_more_for_it(
-    gain: float, min_gain: float | None, wanted: str
+    gain: float, min_gain: float | None, wanted: int
 ) -> None:
-    results = [result_of_strategy(Vote(("a", "b", "c")), gain, 3.0), result_of_strategy(CASCADE, 2.0, 2.0)]
+    results = [result_of_strategy(VOTE, gain, 3.0), result_of_strategy(Vote(("a", "b")), 2.0, 2.0)]
     found = recommended([*results, result_of_strategy(SINGLE, 0.0)], min_gain=min_gain)
-    assert found is not None and found.result.strategy.name == wanted
+    assert found is not None and len(found.result.strategy.members) == wanted
 
 
 @pytest.mark.parametrize(
     ("strategy", "gain", "calls", "wanted"),
-    [(CASCADE, 0.4, 3.1, SINGLE), (CASCADE, 0.7, 3.1, CASCADE), (ROUTER, 0.1, 1.0, SINGLE), (ROUTER, 0.2, 1.0, ROUTER)],
+    [(VOTE, 0.4, 3.1, SINGLE), (VOTE, 0.7, 3.1, VOTE), (ROUTER, 0.1, 1.0, SINGLE), (ROUTER, 0.2, 1.0, ROUTER)],
 )
 def test_a_single_model_stays_unless_the_gain_is_worth_the_calls(
     strategy: Strategy, gain: float, calls: float, wanted: Strategy
@@ -406,7 +416,7 @@ COSTS = st.tuples(*[st.integers(0, 3)] * 4)
 def test_no_recommended_strategy_is_dominated_in_its_gain_and_all_known_costs(
     figures: list[tuple[int, int, int, int]], has_prices: bool, within: int | None
 ) -> None:
-    makers = (Cascade, Vote, _router, Cascade, Vote, _router)
+    makers = (Vote, _router) * 3
     results = [dataclasses.replace(result_of_strategy(SINGLE, 0.0), price=1.0 if has_prices else None, seconds=1.0)]
     for n, (gain, calls, price, seconds) in enumerate(figures):
         own = result_of_strategy(makers[n](("a", "b", "c", "d")[: 3 + n // 3]), float(gain), 1.0 + calls)
@@ -422,23 +432,23 @@ def test_no_recommended_strategy_is_dominated_in_its_gain_and_all_known_costs(
         pairs = list(zip(figures_of(each), figures_of(best), strict=True))
         is_better = all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
         # A single model stays if the other's gain does not pay for its calls.
-        assert not is_better or (best.strategy.IS_SINGLE and each.expected_gain < 0.2 * each.calls)
+        assert not is_better or (isinstance(best.strategy, Single) and each.expected_gain < 0.2 * each.calls)
 
 
-@pytest.mark.parametrize(("within", "wanted"), [(None, CASCADE), (1.9, CASCADE), (2.0, ROUTER), (3.0, SINGLE)])
+@pytest.mark.parametrize(("within", "wanted"), [(None, VOTE), (1.9, VOTE), (2.0, ROUTER), (3.0, SINGLE)])
 def test_within_so_many_points_of_the_best_the_cheapest_strategy_is_recommended(
     within: float | None, wanted: Strategy
 ) -> None:
-    prices = {SINGLE: (0.0, 1.0), CASCADE: (3.0, 2.5), ROUTER: (1.0, 1.2)}
+    prices = {SINGLE: (0.0, 1.0), VOTE: (3.0, 2.5), ROUTER: (1.0, 1.2)}
     results = [
         dataclasses.replace(result_of_strategy(own, gain, 2.0), price=price) for own, (gain, price) in prices.items()
     ]
     found = recommended(results, min_gain=0.0, within=within)
     assert found is not None and found.result.strategy == wanted
-    assert ("the cheapest strategy at most" in found.text) == (wanted != CASCADE)
+    assert ("the cheapest strategy at most" in found.text) == (wanted != VOTE)
 
 
-PRICED = {Single(("b",)): (-4.0, 0.1), SINGLE: (0.0, 1.0), CASCADE: (3.0, 2.5), ROUTER: (-1.0, 0.4)}
+PRICED = {Single(("b",)): (-4.0, 0.1), SINGLE: (0.0, 1.0), VOTE: (3.0, 2.5), ROUTER: (-1.0, 0.4)}
 
 
 def priced() -> list[StrategyResult]:
@@ -447,7 +457,7 @@ def priced() -> list[StrategyResult]:
 
 
 @pytest.mark.parametrize(
-    ("budget", "wanted"), [(None, CASCADE), (2.5, CASCADE), (2.4, SINGLE), (0.5, ROUTER), (0.1, Single(("b",)))]
+    ("budget", "wanted"), [(None, VOTE), (2.5, VOTE), (2.4, SINGLE), (0.5, ROUTER), (0.1, Single(("b",)))]
 )
 def test_a_budget_leaves_out_what_costs_more(budget: float | None, wanted: Strategy) -> None:
     found = recommended(priced(), budget=budget)
@@ -463,8 +473,8 @@ def test_without_a_strategy_within_the_budget_the_cheapest_is_recommended() -> N
 
 
 def test_a_strategy_without_a_price_is_not_within_a_budget() -> None:
-    single, cascade = priced()[1], result_of_strategy(CASCADE, 3.0)
-    found = recommended([cascade, single], budget=5.0)
+    single, vote = priced()[1], result_of_strategy(VOTE, 3.0)
+    found = recommended([vote, single], budget=5.0)
     assert (
         found is not None
         and found.text == "Use a alone: there is no other strategy within the budget to compare it with."
@@ -476,10 +486,10 @@ def test_a_budget_needs_prices() -> None:
         recommended([result_of_strategy(SINGLE, 0.0)], budget=1)
 
 
-@pytest.mark.parametrize(("price", "wanted"), [(2.0, CASCADE), (4.9, CASCADE), (5.1, SINGLE)])
+@pytest.mark.parametrize(("price", "wanted"), [(2.0, VOTE), (4.9, VOTE), (5.1, SINGLE)])
 def test_with_prices_a_gain_must_be_worth_the_price_and_not_the_calls(price: float, wanted: Strategy) -> None:
     results = [
-        dataclasses.replace(result_of_strategy(CASCADE, 1.0, 9.0), price=price),
+        dataclasses.replace(result_of_strategy(VOTE, 1.0, 9.0), price=price),
         dataclasses.replace(result_of_strategy(SINGLE, 0.0), price=1.0),
     ]
     found = recommended(results)
@@ -511,19 +521,19 @@ def test_a_route_or_a_strategy_with_a_shown_loss_is_not_recommended() -> None:
         assert recommended(doubtful).result.strategy == SINGLE  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("measured", "wanted"), [(-0.3, SINGLE), (0.3, CASCADE)])
+@pytest.mark.parametrize(("measured", "wanted"), [(-0.3, SINGLE), (0.3, VOTE)])
 def test_a_gain_that_only_the_prediction_expects_is_not_recommended(measured: float, wanted: Strategy) -> None:
-    cascade = dataclasses.replace(result_of_strategy(CASCADE, measured, 2.0), updated=Prediction(2.6, 4.0))
-    found = recommended([cascade, result_of_strategy(SINGLE, 0.0)])
+    vote = dataclasses.replace(result_of_strategy(VOTE, measured, 2.0), updated=Prediction(2.6, 4.0))
+    found = recommended([vote, result_of_strategy(SINGLE, 0.0)])
     assert found is not None and found.result.strategy == wanted
     assert ("expected to gain 2.6 points, but only by the prediction" in found.text) == (wanted == SINGLE)
 
 
-@pytest.mark.parametrize(("points", "wanted"), [(1.25, SINGLE), (1.5, CASCADE)])
+@pytest.mark.parametrize(("points", "wanted"), [(1.25, SINGLE), (1.5, VOTE)])
 def test_a_gain_of_one_question_is_not_recommended(points: float, wanted: Strategy) -> None:
     gain = Gain(points, points, 1.0, 80.0, questions=80, answered=80)
-    cascade = dataclasses.replace(result_of_strategy(CASCADE, points, 2.0), gain=gain)
-    found = recommended([cascade, result_of_strategy(SINGLE, 0.0)])
+    vote = dataclasses.replace(result_of_strategy(VOTE, points, 2.0), gain=gain)
+    found = recommended([vote, result_of_strategy(SINGLE, 0.0)])
     assert found is not None and found.result.strategy == wanted
     assert ("but this is no more than one of 80 questions" in found.text) == (wanted == SINGLE)
 
@@ -544,11 +554,11 @@ def test_the_advice_says_why_there_is_no_vote(answers: str, can_vote: bool, why:
     assert recommendation.text.startswith("Use a alone: there is no other strategy to compare it with, because " + why)
 
 
-def test_a_vote_that_is_better_is_recommended_as_the_cascade_and_shown() -> None:
+def test_a_vote_that_is_better_is_recommended_and_shown() -> None:
     held_out = {"a": "112", "b": "121", "c": "211"}
     recommendation = recommended(compared({"a": "112", "b": "121", "c": "211"}, held_out))
     assert recommendation is not None
-    assert recommendation.result.strategy == Cascade(("a", "b", "c"))
+    assert recommendation.result.strategy == Vote(("a", "b", "c"))
     assert recommendation.result.shown == "yes"
     # What other pools gain is less, but it does not fit here, so it counts little.
     assert 25 < recommendation.result.expected_gain < 36
@@ -561,7 +571,7 @@ def test_what_may_be_chance_is_recommended_and_said_not_to_be_shown() -> None:
     held_out = {"a": "2" + "1" * 39, "b": "1" * 20 + "33" + "1" * 18, "c": "1" * 30 + "44" + "1" * 8}
     recommendation = recommended(compared({"a": "1", "b": "1", "c": "1"}, held_out))
     assert recommendation is not None
-    assert (recommendation.result.strategy.name, recommendation.result.shown) == ("cascade", "not_yet")
+    assert (recommendation.result.strategy.name, recommendation.result.shown) == ("vote", "not_yet")
     assert 0 < recommendation.result.expected_gain < 4
 
 
@@ -573,7 +583,7 @@ def test_without_strategies_nothing_is_recommended() -> None:
     ("strategy", "words"),
     [
         (Single(("a",)), "Use a alone"),
-        (Cascade(("a", "b", "c")), "Ask a, b and c in this order, stop as soon as"),
+        (Vote(("a", "b", "c")), "Ask a, b and c in this order, stop as soon as"),
         (SelfConsistency(("a",), 5), "Ask a 5 times"),
         (
             Decoded(("a", "b"), "unite"),
@@ -611,9 +621,9 @@ def test_without_a_prediction_the_expected_gain_is_the_measured_one() -> None:
     drawn = found["self_consistency a"]
     assert drawn.updated is None
     assert (drawn.expected_gain, drawn.expected_interval()) == (drawn.gain.points, drawn.gain.interval())
-    cascade = found["cascade a+b+c"]
-    assert cascade.updated is not None
-    assert cascade.expected_gain != cascade.gain.points
+    vote = found["vote a+b+c"]
+    assert vote.updated is not None
+    assert vote.expected_gain != vote.gain.points
 
 
 # --- In a run ---
@@ -630,7 +640,7 @@ def test_a_run_compares_strategies_without_decoding_anything_more(place: Place, 
     outcome = run_of_three(place, models)
     result = written(result_of(outcome))
     counts = Counter(one["strategy"] for one in result["strategies"])
-    assert counts["vote"] == counts["cascade"] == counts["unite"] == 1
+    assert counts["vote"] == counts["unite"] == 1
     assert outcome.verified is not None
     unite = next(one for one in result["strategies"] if one["strategy"] == "unite")
     for key in ("measured_gain", "measured_gain_ci", "accuracy", "n", "questions", "answered"):
@@ -642,14 +652,14 @@ def test_a_run_compares_strategies_without_decoding_anything_more(place: Place, 
 
 def test_the_samples_say_whose_response_the_recommended_strategy_takes(place: Place, models: Path) -> None:
     outcome = run_of_three(place, models)
-    cascade = next(each for each in outcome.strategies if each.strategy.name == "cascade")
-    recommendation = recommended([cascade])
+    vote = next(each for each in outcome.strategies if each.strategy.name == "vote")
+    recommendation = recommended([vote])
     outcome = dataclasses.replace(outcome, advice=dataclasses.replace(outcome.advice, recommendation=recommendation))
     lines = [written(each) for each in samples_of(outcome)]
     assert all(line["recommended"] is None for line in lines if line["split"] == "dev")
     held_out = [line for line in lines if line["split"] == "held_out"]
     assert held_out
-    for line, (taken, _) in zip(held_out, cascade.takes, strict=True):
+    for line, (taken, _) in zip(held_out, vote.takes, strict=True):
         own = line["responses"][line["recommended"]["model"]]
         assert line["recommended"]["model"] == taken
         assert (line["recommended"]["extracted"], line["recommended"]["score"]) == (own["extracted"], own["score"])
@@ -657,11 +667,11 @@ def test_the_samples_say_whose_response_the_recommended_strategy_takes(place: Pl
 
 @settings(max_examples=3, deadline=None)
 @given(ANSWERS)
-def test_no_vote_cascade_or_router_is_predicted_to_gain_more_than_its_models_know(held_out: list[str]) -> None:
+def test_no_vote_or_router_is_predicted_to_gain_more_than_its_models_know(held_out: list[str]) -> None:
     alone = dict(zip("abcd", held_out, strict=False))
     results = compared(alone, alone)
     for result in results:
-        if result.updated is None or not is_bounded(result.strategy):
+        if result.updated is None or not result.takes:
             continue
         best = scores(profile(result.best_single_model, task("held_out"), alone[result.best_single_model]))
         members = [scores(profile(name, task("held_out"), alone[name])) for name in result.strategy.members]

@@ -1,4 +1,4 @@
-"""Votes and cascades against slow counts that follow the definition."""
+"""Votes and votes against slow counts that follow the definition."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from advisor.response_cache import Response
 from advisor.running.asking import Answerer
 from advisor.running.strategy_to_run import StrategyPlan
 from advisor.strategies import kinds
-from advisor.strategies.strategy import AnsweredSplit, TrainingData
-from advisor.strategies.vote import cascade_calls, codes_of, is_decided
+from advisor.strategies.learned_vote import LearnedVote
+from advisor.strategies.replay import codes_of, play, replay_all
+from advisor.strategies.strategy import AnsweredSplit, Call, QuestionText, TrainingData
+from advisor.strategies.vote import Vote, asked_until_decided, is_decided
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.decode.settings import Settings
 from ensemble.methods import get_module
@@ -75,10 +77,10 @@ def test_a_vote_is_decided_exactly_if_no_further_answers_change_its_winner(answe
 
 
 @given(st.lists(COLUMN, min_size=1, max_size=5).filter(lambda columns: len({len(own) for own in columns}) == 1))
-def test_a_cascade_stops_at_the_first_member_after_which_the_vote_is_decided(columns: list[list[str | None]]) -> None:
+def test_a_vote_stops_at_the_first_member_after_which_the_vote_is_decided(columns: list[list[str | None]]) -> None:
     codes = answer_codes(list(zip(*columns, strict=True)))
     members = codes.shape[0]
-    for question, calls in enumerate(cascade_calls(codes)):
+    for question, calls in enumerate(asked_until_decided(codes)):
         own = codes[:, [question]]
         first = next(n for n in range(1, members + 1) if n == members or is_decided(own[:n], members - n)[0])
         assert calls == first
@@ -88,7 +90,7 @@ def test_a_cascade_stops_at_the_first_member_after_which_the_vote_is_decided(col
 def test_three_members_need_a_third_call_only_where_the_first_two_give_different_answers() -> None:
     codes = answer_codes([["a", "a", "a", None], ["a", "b", "b", "b"], ["a", "b", "c", "b"]])
     # In the last column the third member can at most tie, and then the second decides.
-    assert cascade_calls(codes).tolist() == [2, 3, 3, 2]
+    assert asked_until_decided(codes).tolist() == [2, 3, 3, 2]
     assert vote(codes).tolist() == [0, 1, 0, 1]
 
 
@@ -110,6 +112,33 @@ def asked(name: str, answers: Sequence[str | None]) -> int:
     return int(asyncio.run(Answerer(plan, models).answer("?", Settings())).model)
 
 
+def test_the_flow_and_the_shortcut_of_a_vote_agree_on_ten_thousand_ballots() -> None:
+    chance = np.random.default_rng(0)
+    for members, weights in (
+        (3, None),
+        (5, None),
+        (4, (2.0, 1.5, 1.0, 0.3)),
+        (6, (0.7,) * 6),
+        (5, (3.0, 0.0, 1.0, 1.0, 0.5)),
+    ):
+        names = tuple(str(n) for n in range(members))
+        strategy = Vote(names) if weights is None else LearnedVote(names, weights)
+        given = chance.integers(-1, 4, (members, 2000))
+        profiles = {
+            name: Profile(name, tuple(Answer("1", "", None if a < 0 else str(a), 0.0, "eos") for a in own))
+            for name, own in zip(names, given.tolist(), strict=True)
+        }
+        shortcut = replay_all(strategy, AnsweredSplit(task("dev", 2000), profiles))
+
+        def ask(calls: Sequence[tuple[int, Call]]) -> list[Answer]:
+            return [profiles[names[call.members[0]]].answers[n] for n, call in calls]  # noqa: B023
+
+        played = play(strategy, [QuestionText("", "")] * 2000, ask)
+        assert shortcut.takes == tuple((names[each.calls[each.taken].members[0]], None) for each in played)
+        calls = np.stack(list(shortcut.asked.values())).sum(axis=0)
+        assert calls.tolist() == [len(each.calls) for each in played]
+
+
 @given(st.lists(ANSWER, min_size=3, max_size=7))
 @example(["a", "b", "b", "c", "c"])
 @example([None, "b", "c"])
@@ -120,7 +149,6 @@ def test_select_evaluate_run_and_serve_decide_ties_alike(answers: list[str | Non
     assert chosen == slow_vote(answers)
     assert voting.choose("?", [""] * len(answers), answers) == chosen
     assert asked("vote", answers) == chosen
-    assert asked("cascade", answers) == chosen
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -144,15 +172,12 @@ def test_of_equal_answers_each_vote_takes_that_of_the_most_accurate_model(kind: 
     split = AnsweredSplit(replace(task("dev", n), examples=examples), profiles)
     given = TrainingData(split, "", fitting_voters(list(profiles.values()), Limits(vote_gap=100)), can_vote=True)
     for strategy in kinds()[kind].learn(given):
-        responses = split.responses(strategy) or ()
-        picks = strategy.picks(responses, split.task)
-        accuracies = [profiles[name].accuracy for name in strategy.members]
+        takes = replay_all(strategy, split).takes
         plan = StrategyPlan(strategy, (), reader=VoteReader("exact_match", "([a-c])", "test"))
-        for place, (pick, each) in enumerate(zip(picks, examples, strict=True)):
-            answers = [own.answers[place].extracted for own in responses]
-            assert accuracies[pick] == max(
-                own for own, text in zip(accuracies, answers, strict=True) if text == answers[pick]
-            )
-            models_told = [Told(*pair) for pair in zip(strategy.members, answers, strict=True)]
+        for place, ((taken, _), each) in enumerate(zip(takes, examples, strict=True)):
+            answers = {name: profiles[name].answers[place].extracted for name in strategy.members}
+            equal = [name for name, text in answers.items() if text == answers[taken]]
+            assert profiles[taken].accuracy == max(profiles[name].accuracy for name in equal)
+            models_told = [Told(*pair) for pair in answers.items()]
             served = asyncio.run(Answerer(plan, models_told).answer("?", Settings(), group=each.group))
-            assert served.model == strategy.members[pick]
+            assert served.model == taken

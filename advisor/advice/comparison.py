@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.advice.cross_fitting import Applied, CrossFitted, Take, apply, cross_fit, learned
+from advisor.advice.cross_fitting import CrossFitted, cross_fit, learned
 from advisor.advice.gain import (
     FEWEST_QUESTIONS,
     Ceiling,
@@ -25,14 +25,13 @@ from advisor.advice.gain import (
     ceiling_of,
     cross_fitted_gain,
     estimate_gain,
-    is_bounded,
 )
 from advisor.advice.groups import GroupGain, group_gains
 from advisor.advice.labels import gain_by_labels
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.sequential import Look
 from advisor.choose.rules import fitting_voters, rank
-from advisor.records import ALPHA, TOLERANCE, Cost, Limits, Profile, Shown, within
+from advisor.records import ALPHA, TOLERANCE, Limits, Profile, Shown, within
 from advisor.statistics import (
     Floats,
     Interval,
@@ -43,21 +42,21 @@ from advisor.statistics import (
     most_accurate,
     scores,
 )
-from advisor.strategies import kinds, largest_usual
+from advisor.strategies import kinds, largest_default
+from advisor.strategies.decoded import Decoded
+from advisor.strategies.replay import Choice, Replay, Spent, codes_of, replay, replay_all, spent_by_member
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData
-from advisor.strategies.vote import codes_of
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import UniteError
-from ensemble.models.spec import Price
 
 _MOVED = 0.01
 """The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
 
 
-USUAL_SHARE = 0.9
-"""The share of alpha for the usual strategy: nearly all, because it is the best one most often. The rest is enough for
-another strategy whose gain is beyond doubt."""
+DEFAULT_SHARE = 0.9
+"""The share of alpha for the default strategy: nearly all, because it is the best one most often. The rest is enough
+for another strategy whose gain is beyond doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,7 @@ class StrategyResult:
         strategy: The strategy, as all questions teach it.
         profile: Its answers to the held-out questions. Of a strategy that learns from these questions, those
             that other questions taught.
-        takes: For each question the model whose response it takes, and the number of the response among the model's
-            draws; empty for a strategy that writes new texts.
+        takes: The reply that each question takes; empty for a strategy that writes new texts.
         accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
         gain: Its gain over the best single model, from all questions: cross-fitted, unless it writes new texts.
         predicted: What the answers of single models to all questions predict its gain to be; None without a prediction.
@@ -92,7 +90,7 @@ class StrategyResult:
 
     strategy: Strategy
     profile: Profile
-    takes: tuple[Take, ...]
+    takes: tuple[Choice, ...]
     accuracy_ci: Interval
     gain: Gain
     predicted: Prediction | None
@@ -119,7 +117,7 @@ class StrategyResult:
     def expected_interval(self) -> Interval:
         """Its interval; the true gain is beyond each end with the probability :data:`ALPHA`."""
         # Over itself, a model gains nothing, and that is certain.
-        is_baseline = self.strategy.IS_SINGLE and self.strategy.members == (self.best_single_model,)
+        is_baseline = isinstance(self.strategy, Single) and self.strategy.members == (self.best_single_model,)
         if is_baseline:
             return 0.0, 0.0
         low, high = (self.updated or self.gain).interval()
@@ -162,7 +160,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     """Compare all strategies that fit the task with the best single model.
 
     Two families of tests have :data:`ALPHA` each. *Strategies that write new texts*: Holm's correction. *All others*:
-    the usual strategy with all voters (:data:`advisor.strategies.USUAL`) has :data:`USUAL_SHARE` of it, all others
+    the default strategy with all voters has :data:`DEFAULT_SHARE` of it, all others
     together have the rest with Holm's correction. What is shown passes its alpha on (a closed test with weights: Bretz
     et al. 2009, Statistics in Medicine 28(4)). Without a vote, and for losses, all have Holm's correction.
 
@@ -192,7 +190,8 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     everything = teach(evidence.questions)
     every = learned(everything, kinds())
     offered = {
-        kind: [each for each in found if each.same_as is None and not each.IS_SINGLE] for kind, found in every.items()
+        kind: [each for each in found if each.same_as is None and not isinstance(each, Single)]
+        for kind, found in every.items()
     }
     singles = dict.fromkeys((evidence.best, *evidence.cheaper(held_out)))
     answers = [evidence.single(name, held_out) for name in singles]
@@ -201,14 +200,14 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         # A router that sends all questions to one model is this model.
         if not strategy.LEARNS or strategy.COUNTS or len(set(found.answered.takes)) > 1:
             # What learned a question by heart is shown by what the others taught.
-            own = None if strategy.LEARNS else apply(strategy, held_out)
+            own = None if strategy.LEARNS else replay(strategy, held_out)
             answers.append(evidence.on_held_out(strategy, found, own))
     gains = [evidence.gain(each) for each in answers]
     corrected = float if look is None else look.corrected
     if look is not None:
         gains = [replace(gain, stretch=look.stretch(ALPHA, gain.freedom)) for gain in gains]
-    better = _adjusted(answers, [corrected(gain.p_no_gain) for gain in gains], has_usual=True)
-    worse = _adjusted(answers, [corrected(gain.p_no_loss) for gain in gains], has_usual=False)
+    better = _adjusted(answers, [corrected(gain.p_no_gain) for gain in gains], has_default=True)
+    worse = _adjusted(answers, [corrected(gain.p_no_loss) for gain in gains], has_default=False)
     results = []
     for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
@@ -216,7 +215,9 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
             shown = "yes" if p_no_gain <= ALPHA else "no" if p_no_loss <= ALPHA else "not_yet"
         groups = evidence.groups(each)
         predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy, everything.voters)
-        ceiling = evidence.ceiling(each.strategy.members) if is_bounded(each.strategy) else None
+        is_bounded = each.held_out.takes and all(draw is None for _, draw in each.held_out.takes)
+        # What takes an answer that a model gave alone gains no more than the best of them.
+        ceiling = evidence.ceiling(each.strategy.members) if is_bounded else None
         updated = evidence.updated(each, gain, predicted, ceiling)
         result = _result(each, gain, p_no_gain, shown, groups, held_out, evidence.best, seed)
         results.append(replace(result, predicted=predicted, updated=updated, ceiling=ceiling))
@@ -277,15 +278,13 @@ def compare_by_labels(
     results = []
     baseline = held_out.profiles[single]
     for each in (strategy, Single((single,))):
-        applied = apply(each, held_out)
-        if applied is None:
-            raise UniteError(f"{each}: it cannot be applied to these questions")
-        found = _Answers(each, applied)
-        codes = codes_of((applied.profile, baseline))
+        replayed = replay_all(each, held_out)
+        found = _Answers(each, replayed)
+        codes = codes_of((replayed.profile, baseline))
         gain = gain_by_labels(
-            scores(applied.profile), scores(baseline), codes[0] != codes[1], labelled, clusters_of(held_out.task)
+            scores(replayed.profile), scores(baseline), codes[0] != codes[1], labelled, clusters_of(held_out.task)
         )
-        is_tested = not each.IS_SINGLE
+        is_tested = not isinstance(each, Single)
         shown: Shown = "yes" if gain.p_no_gain <= ALPHA else "no" if gain.p_no_loss <= ALPHA else "not_yet"
         p_value = gain.p_no_gain if is_tested else None
         results.append(_result(found, gain, p_value, shown if is_tested else "not_yet", (), held_out, single, 0))
@@ -302,10 +301,10 @@ class _Answers(NamedTuple):
     """
 
     strategy: Strategy
-    held_out: Applied
+    held_out: Replay
     differences: Floats | None = None
     dev: Profile | None = None
-    takes: tuple[Take, ...] = ()
+    takes: tuple[Choice, ...] = ()
 
 
 class _Evidence:
@@ -353,8 +352,8 @@ class _Evidence:
 
     def cheaper(self, held_out: AnsweredSplit) -> Iterator[str]:
         """The models that are better than all that cost less, by their prices; none if the prices are not known."""
-        once = np.ones(len(held_out.task.examples))
-        prices = [spent(held_out.profiles[name], once).price(held_out.prices.get(name)) for name in self.models]
+        spent = [Spent.of([(held_out.profiles[name], None)]) for name in self.models]
+        prices = [own.price(held_out.prices.get(name)) for name, own in zip(self.models, spent, strict=True)]
         accuracies = self._scores.mean(axis=1).round(9)
         known = [
             (price, -accuracy, name)
@@ -369,17 +368,16 @@ class _Evidence:
 
     def single(self, name: str, held_out: AnsweredSplit) -> _Answers:
         """A single model; the best one gains nothing over itself."""
-        n = len(held_out.task.examples)
-        own = Applied(held_out.profiles[name], tuple((name, 0) for _ in range(n)), {name: np.ones(n)})
-        return _Answers(Single((name,)), own, (self._scores[self.models.index(name)] - self._baseline)[None])
+        strategy, n = Single((name,)), len(held_out.task.examples)
+        own = Replay(held_out.profiles[name], ((name, None),) * n, {(name, None): np.ones(n, dtype=np.bool_)})
+        return _Answers(strategy, own, (self._scores[self.models.index(name)] - self._baseline)[None])
 
     def anew(self, strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answers:
         """A strategy that writes new texts."""
-        calls = strategy.calls((), held_out.task, range(len(held_out.task.examples)))
-        asked = dict(zip(strategy.members, calls, strict=True))
-        return _Answers(strategy, Applied(held_out.written[strategy], (), asked), None, dev.written.get(strategy))
+        on_dev = dev.written.get(strategy)
+        return _Answers(strategy, held_out.written[strategy], None, None if on_dev is None else on_dev.profile)
 
-    def on_held_out(self, strategy: Strategy, found: CrossFitted, own: Applied | None) -> _Answers:
+    def on_held_out(self, strategy: Strategy, found: CrossFitted, own: Replay | None) -> _Answers:
         """A strategy that is cross-fitted, with its `own` answers to the held-out questions, or those of its parts."""
         places = range(self._dev, self._scores.shape[1])
         held_out = own or found.answered.part(places)
@@ -463,7 +461,7 @@ class _Evidence:
 
     def predicted(self, strategy: Strategy, voters: Sequence[str] = ()) -> Prediction | None:
         """The gain that all answers of single models predict; None for strategies without a prediction."""
-        if not strategy.ASKS:
+        if isinstance(strategy, Decoded):
             return self._predictor.decoded(strategy.members)
         # Only a learned vote asks other models than the voters; without evidence it gains what their vote gains.
         members = strategy.members if set(strategy.members) <= set(voters) else voters
@@ -496,11 +494,11 @@ class _Evidence:
         if len(members) < 2:
             return None
         least = min(member.accuracy for member in members)
-        taken = self.models if strategy.ASKS else strategy.members
+        taken = self.models if not isinstance(strategy, Decoded) else strategy.members
         others = [scores(own) for name, own in self._learned.items() if name not in taken]
         rows = [own for own in others if 100 * own.mean() <= least + TOLERANCE]
         first = min(self._learned.values(), key=rank)
-        if not strategy.ASKS and within(first.accuracy - least, self._rules.max_gap):
+        if isinstance(strategy, Decoded) and within(first.accuracy - least, self._rules.max_gap):
             rows.append(scores(first) - self._rules.max_gap / 100)
         return np.stack(rows) if rows else None
 
@@ -525,17 +523,16 @@ def _moved(*splits: tuple[Floats, Task]) -> float | None:
     return 100 * float(splits[1][0].mean() - splits[0][0].mean())
 
 
-def _adjusted(answers: Sequence[_Answers], p_values: Sequence[float], *, has_usual: bool) -> list[float | None]:
+def _adjusted(answers: Sequence[_Answers], p_values: Sequence[float], *, has_default: bool) -> list[float | None]:
     """The p-values after correction; see :func:`compare_strategies`. None for single models.
 
-    `has_usual` says whether the usual strategy has a larger share of alpha.
+    `has_default` says whether the default strategy has a larger share of alpha.
     """
     adjusted: list[float | None] = [None] * len(answers)
-    anew = [n for n, each in enumerate(answers) if each.strategy.WRITES]
-    others = [n for n, each in enumerate(answers) if not each.strategy.WRITES and not each.strategy.IS_SINGLE]
-    usual = largest_usual([each.strategy for each in answers]) if has_usual else None
-    # Vote and cascade of the same models give the same answers, so they are one hypothesis.
-    first = [n for n in others if usual is not None and answers[n].strategy.hypothesis == usual.hypothesis]
+    anew = [n for n, each in enumerate(answers) if each.differences is None]
+    others = [n for n, each in enumerate(answers) if n not in anew and not isinstance(each.strategy, Single)]
+    default = largest_default([each.strategy for each in answers]) if has_default else None
+    first = [n for n in others if answers[n].strategy == default]
     rest: dict[object, list[int]] = {}
     for n in others:
         if n not in first:
@@ -543,15 +540,15 @@ def _adjusted(answers: Sequence[_Answers], p_values: Sequence[float], *, has_usu
     family = holm([max(p_values[n] for n in same) for same in rest.values()])
     for n, value in zip(anew, holm([p_values[n] for n in anew]), strict=True):
         adjusted[n] = value
-    # The largest p of all intersections of hypotheses: with the usual one, each part has its share of alpha.
+    # The largest p of all intersections of hypotheses: with the default one, each part has its share of alpha.
     own = max((p_values[n] for n in first), default=1.0)
     for same, corrected in zip(rest.values(), family, strict=True):
-        shared = min(own / USUAL_SHARE, corrected / (1 - USUAL_SHARE)) if first else 0.0
+        shared = min(own / DEFAULT_SHARE, corrected / (1 - DEFAULT_SHARE)) if first else 0.0
         for n in same:
             adjusted[n] = min(1.0, max(corrected, shared))
     for n in first:
         largest = max(family, default=0.0)
-        adjusted[n] = min(1.0, max(own, min(own / USUAL_SHARE, largest / (1 - USUAL_SHARE))))
+        adjusted[n] = min(1.0, max(own, min(own / DEFAULT_SHARE, largest / (1 - DEFAULT_SHARE))))
     return adjusted
 
 
@@ -571,27 +568,16 @@ def _result(
     best: str,
     seed: int,
 ) -> StrategyResult:
-    profile, takes, asked = answered.held_out
-    n = len(profile.answers)
+    found = answered.held_out
+    profile, n = found.profile, len(found.profile.answers)
     differences = scores(profile) - scores(held_out.profiles[best])
-    costs = (
-        {name: Spent.of(cost) for name, cost in held_out.spent[answered.strategy].items()}
-        if answered.strategy in held_out.spent
-        else {name: spent(held_out.profiles[name], own) for name, own in asked.items() if own.any()}
-    )
-    seconds = _mean([each.seconds for each in costs.values()], n)
-    if profile.cost.tokens and not answered.strategy.ASKS:
-        # Decoded together: all members write all tokens, in the time of the whole set. But of thinking, each writes its
-        # own, which is only counted in all.
-        tokens = profile.cost.tokens_of_set(len(costs)) / len(costs)
-        costs = {name: each._replace(tokens=tokens) for name, each in costs.items()}
-        seconds = profile.cost.seconds / n
+    costs = spent_by_member(found, held_out)
     prices = [each.price(held_out.prices.get(name)) for name, each in costs.items()]
     known = [price for price in prices if price is not None]
     return StrategyResult(
         strategy=answered.strategy,
         profile=profile,
-        takes=takes,
+        takes=found.takes,
         accuracy_ci=accuracy_interval(profile, seed=seed),
         gain=gain,
         cross_fitted=answered.differences is not None,
@@ -605,45 +591,14 @@ def _result(
         p_adjusted=p_adjusted,
         shown=shown,
         groups=groups,
-        calls=float(sum(own.sum() for own in asked.values())) / n,
+        calls=found.calls_per_question,
         tokens=_mean([each.tokens for each in costs.values()], n),
-        seconds=seconds,
+        seconds=_mean([each.seconds for each in costs.values()], n),
         price=1000 / n * sum(known) if len(known) == len(prices) else None,
     )
 
 
-class Spent(NamedTuple):
-    """What responses of a model take: ``dollars`` by a log, or None; the others are 0 where they are not known."""
-
-    seconds: float
-    tokens: float
-    prompt_tokens: float
-    dollars: float | None
-
-    @classmethod
-    def of(cls, cost: Cost) -> Spent:
-        """The whole cost of some responses."""
-        return cls(cost.seconds, float(cost.tokens), float(cost.prompt_tokens), None)
-
-    def price(self, price: Price | None) -> float | None:
-        """Dollars, by the log or by the price of the tokens; None if neither is known."""
-        if self.dollars is not None or price is None:
-            return self.dollars
-        return price.of(self.prompt_tokens, self.tokens)
-
-
-def spent(profile: Profile, asked: Floats) -> Spent:
-    """The cost of a model's responses, each as often as it is asked for."""
-    cost, share = profile.cost, float(asked.mean())
-    own = np.array([answer.tokens for answer in profile.answers], dtype=np.float64)
-    # Counted where they are known: a cascade asks more members on hard questions, whose responses are longer.
-    tokens = float(asked @ own) if own.any() else share * cost.tokens
-    paid = profile.dollars
-    dollars = None if paid is None else float(asked @ np.array(paid))
-    return Spent(share * cost.seconds, tokens, share * cost.prompt_tokens, dollars)
-
-
-def _mean(totals: Sequence[float], n: int) -> float | None:
+def _mean(totals: Sequence[float | None], n: int) -> float | None:
     """The mean over the questions; None if a member's total is not known."""
-    # A sum of 0 means that the log does not say it: no response takes no time.
-    return sum(totals) / n if all(totals) else None
+    known = [total for total in totals if total is not None]
+    return sum(known) / n if len(known) == len(totals) else None

@@ -17,38 +17,16 @@ from numpy.typing import NDArray
 from advisor.records import Answer, Profile
 from advisor.statistics import Floats, Labels, folds_of, scores
 from advisor.strategies import kinds
+from advisor.strategies.replay import Choice, Replay, replay
 from advisor.strategies.single import Single
-from advisor.strategies.strategy import AnsweredSplit, Strategy, TrainingData, picked_answers
+from advisor.strategies.strategy import AnsweredSplit, Strategy, TrainingData
 from advisor.tasks.task import clusters_of
-from ensemble.errors import InputError
 
 _FOLDS = 5
 _REPEATS = 4
 _FEWEST_REPEATS = 2  # their differences tell how much the choice depends on the questions
 _MOST_ANSWERS = 4000
 """Questions times repeats: with many questions, other folds hardly choose otherwise."""
-
-Take = tuple[str, int]
-
-
-class Applied(NamedTuple):
-    """A strategy's answers to the questions of a split.
-
-    Attributes:
-        profile: The answers.
-        takes: For each question the model whose response it takes, and the number of the response among the model's
-            draws; empty for a strategy that writes new texts.
-        asked: How often each question asks each model.
-    """
-
-    profile: Profile
-    takes: tuple[Take, ...]
-    asked: Mapping[str, Floats]
-
-    def part(self, places: Sequence[int]) -> Applied:
-        """The answers to some of the questions, by their numbers."""
-        takes = tuple(self.takes[place] for place in places)
-        return Applied(self.profile.part(places), takes, {name: own[places] for name, own in self.asked.items()})
 
 
 class CrossFitted(NamedTuple):
@@ -59,25 +37,8 @@ class CrossFitted(NamedTuple):
         differences: Its score minus that of the best single model of the other folds, repeats by questions.
     """
 
-    answered: Applied
+    answered: Replay
     differences: Floats
-
-
-def apply(strategy: Strategy, split: AnsweredSplit) -> Applied | None:
-    """The answers of a strategy that asks models one by one; None if it cannot be applied to these questions."""
-    responses = split.responses(strategy)
-    if responses is None:
-        return None
-    try:
-        picks = strategy.picks(responses, split.task)
-    except InputError:
-        return None
-    draws = strategy.responses_per_member
-    return Applied(
-        picked_answers(strategy.name, responses, picks),
-        tuple((strategy.members[each // draws], each % draws) for each in picks),
-        dict(zip(strategy.members, strategy.calls(responses, split.task, picks), strict=True)),
-    )
 
 
 def learned(given: TrainingData, names: Iterable[str]) -> dict[str, list[Strategy]]:
@@ -106,17 +67,17 @@ def cross_fit(
     n = len(questions.task.examples)
     wanted = [(kind, place, each) for kind, own in strategies.items() for place, each in enumerate(own)]
     # The answers of votes to a question depend on nothing that was learned, so each vote is counted once.
-    counted: dict[Strategy, Applied | None] = {}
+    counted: dict[Strategy, Replay | None] = {}
     alone = {name: scores(profile) for name, profile in questions.profiles.items()}
-    answers: dict[Strategy, list[tuple[Sequence[int], Applied]]] = {each: [] for _, _, each in wanted}
+    answers: dict[Strategy, list[tuple[Sequence[int], Replay]]] = {each: [] for _, _, each in wanted}
     repeats = list(repeated_folds(n, clusters_of(questions.task)))
     differences = {each: np.zeros((len(repeats), n)) for _, _, each in wanted}
 
-    def answer(strategy: Strategy, places: Sequence[int]) -> Applied | None:
+    def answer(strategy: Strategy, places: Sequence[int]) -> Replay | None:
         if strategy.LEARNS:
-            return apply(strategy, questions.part(places))
+            return replay(strategy, questions.part(places))
         if strategy not in counted:
-            counted[strategy] = apply(strategy, questions)
+            counted[strategy] = replay(strategy, questions)
         found = counted[strategy]
         return None if found is None else found.part(places)
 
@@ -154,9 +115,9 @@ def repeated_folds(n: int, clusters: Labels | None = None) -> Iterator[NDArray[n
         yield folds_of(clusters, n, _FOLDS, chance)
 
 
-def _joined(strategy: Strategy, pieces: Sequence[tuple[Sequence[int], Applied]], n: int) -> Applied:
+def _joined(strategy: Strategy, pieces: Sequence[tuple[Sequence[int], Replay]], n: int) -> Replay:
     """The answers to all questions from those to some, each with their numbers."""
-    in_order: list[tuple[int, Take, Answer]] = sorted(
+    in_order: list[tuple[int, Choice, Answer]] = sorted(
         (
             (place, part.takes[number], part.profile.answers[number])
             for places, part in pieces
@@ -164,9 +125,9 @@ def _joined(strategy: Strategy, pieces: Sequence[tuple[Sequence[int], Applied]],
         ),
         key=lambda each: each[0],
     )
-    asked = {name: np.zeros(n) for _, part in pieces for name in part.asked}
+    asked = {choice: np.zeros(n, dtype=np.bool_) for _, part in pieces for choice in part.asked}
     for places, part in pieces:
-        for name, own in part.asked.items():
-            asked[name][places] = own
+        for choice, own in part.asked.items():
+            asked[choice][places] = own
     answers = tuple(answer for _, _, answer in in_order)
-    return Applied(Profile(strategy.name, answers), tuple(take for _, take, _ in in_order), asked)
+    return Replay(Profile(strategy.name, answers), tuple(take for _, take, _ in in_order), asked)

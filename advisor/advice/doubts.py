@@ -19,8 +19,8 @@ from advisor.advice.recommendation import Recommendation, recommend
 from advisor.choose.rules import rank, select
 from advisor.records import ALPHA, Answer, Doubt, Limits, Profile, RunDoubtCode, join
 from advisor.statistics import Floats, is_binary, scores
-from advisor.strategies.strategy import AnsweredSplit, Strategy
-from advisor.strategies.vote import codes_of
+from advisor.strategies.replay import codes_of
+from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks.task import Example, Task
 from ensemble.common.text import counted, shortened
 from ensemble.methods.voting import NONE, Codes, count_votes
@@ -400,11 +400,14 @@ def with_more_tokens(
 def completed(split: AnsweredSplit) -> AnsweredSplit:
     """A split in which the cut-off responses are right as often as the model's others."""
     profiles = list(split.profiles.values())
-    if not any(each.truncated for each in (*profiles, *split.written.values())):
+    if not any(each.truncated for each in (*profiles, *(each.profile for each in split.written.values()))):
         return split
     easy = np.mean([[answer.score for answer in each.answers] for each in profiles], axis=0)
     right = [_right_answer(n, example, profiles) for n, example in enumerate(split.task.examples)]
-    written: Mapping[Strategy, Profile] = {name: _completed(each, easy, right) for name, each in split.written.items()}
+    written = {
+        strategy: each._replace(profile=_completed(each.profile, easy, right))
+        for strategy, each in split.written.items()
+    }
     return replace(split, profiles={each.model: _completed(each, easy, right) for each in profiles}, written=written)
 
 

@@ -25,7 +25,6 @@ from scipy import special
 from advisor.records import ALPHA, FIGURE_ALPHA
 from advisor.runs.schema.samples import RIGHT
 from advisor.statistics import Floats, Interval, Labels, cluster_totals, is_binary
-from advisor.strategies.strategy import Strategy
 
 MOST_IN_PATTERN = 5
 """Models whose answers make a pattern: with more than 2**5 patterns, many would have few questions."""
@@ -301,11 +300,6 @@ class Ceiling:
     interval: Interval
     all_wrong: float
     n: int
-
-
-def is_bounded(strategy: Strategy) -> bool:
-    """Whether a strategy takes one of the answers that its models gave alone."""
-    return not strategy.WRITES and strategy.responses_per_member == 1
 
 
 def ceiling_of(scores: Floats, members: Sequence[int], clusters: Labels | None = None) -> Ceiling:

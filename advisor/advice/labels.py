@@ -26,8 +26,8 @@ from advisor.advice.drift import paired_gain
 from advisor.advice.gain import Gain
 from advisor.records import FIGURE_ALPHA, Profile
 from advisor.statistics import Floats, Interval, z_value
+from advisor.strategies.replay import codes_of
 from advisor.strategies.strategy import AnsweredSplit
-from advisor.strategies.vote import codes_of
 from advisor.tasks.task import sha256
 from ensemble.methods.voting import answer_key
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from advisor.advice.comparison import Compared, StrategyResult
 from advisor.records import CONFIDENCE, TOLERANCE, Limits, signed
 from advisor.statistics import Interval
+from advisor.strategies.single import Single
 from ensemble.common.text import counted, interval_name, price
 from ensemble.errors import InputError
 
@@ -63,8 +64,10 @@ def recommend(compared: Compared, rules: Limits = Limits()) -> Recommendation | 
     if not compared.results:
         return None
     results = compared.results if rules.budget is None else _affordable(compared.results, rules.budget)
-    base = max((each for each in results if each.strategy.IS_SINGLE), key=_rounded_gain, default=None)
-    able = [each for each in results if each.strategy.IS_SINGLE or _pays(each, base, rules.min_gain)] or results
+    base = max((each for each in results if isinstance(each.strategy, Single)), key=_rounded_gain, default=None)
+    able = [
+        each for each in results if isinstance(each.strategy, Single) or _pays(each, base, rules.min_gain)
+    ] or results
     left = [each for each in able if not any(_dominates(other, each) for other in able)]
     # The results are in order, and `max` takes the first of several largest values.
     best = max(left, key=lambda each: _worth(each, base, rules.min_gain))
@@ -78,7 +81,7 @@ def recommend(compared: Compared, rules: Limits = Limits()) -> Recommendation | 
                 f"{signed(best.expected_gain)}.{few_questions(len(cheapest.profile.answers))}"
             )
             return Recommendation(cheapest, near, text)
-    least = (rules.min_gain or 0.0) if best.strategy.IS_SINGLE else _least_gain(best, base, rules.min_gain)
+    least = (rules.min_gain or 0.0) if isinstance(best.strategy, Single) else _least_gain(best, base, rules.min_gain)
     return Recommendation(best, least, _text(best, base, compared, rules))
 
 
@@ -89,7 +92,7 @@ def _rounded_gain(result: StrategyResult) -> float:
 
 def _worth(result: StrategyResult, base: StrategyResult | None, min_gain: float | None) -> float:
     """The expected gain less what the strategy's cost must gain; of a single model, nothing is taken away."""
-    cost = 0.0 if result.strategy.IS_SINGLE else _least_gain(result, base, min_gain)
+    cost = 0.0 if isinstance(result.strategy, Single) else _least_gain(result, base, min_gain)
     return round(result.expected_gain - cost, 9)
 
 
@@ -169,9 +172,9 @@ def _text(best: StrategyResult, base: StrategyResult | None, compared: Compared,
             f"the cheapest one ({price(best.price)}).{few_questions(len(best.profile.answers))}"
         )
     # A single model has no gain to speak of: it is the baseline, or worse.
-    if best.strategy.IS_SINGLE:
+    if isinstance(best.strategy, Single):
         within = "" if rules.budget is None else " within the budget"
-        others = [each for each in results if not each.strategy.IS_SINGLE and _is_within(each, rules.budget)]
+        others = [each for each in results if not isinstance(each.strategy, Single) and _is_within(each, rules.budget)]
         if not others:
             why = f", because {compared.no_vote}" if compared.no_vote else ""
             return f"{best.strategy.describe()}: there is no other strategy{within} to compare it with{why}.{end}"
@@ -179,7 +182,7 @@ def _text(best: StrategyResult, base: StrategyResult | None, compared: Compared,
         least = min(_least_gain(each, base, min_gain) for each in (best, *others))
         if ceiling is not None and ceiling.interval[1] < least - TOLERANCE:
             return (
-                f"{best.strategy.describe()}: no vote, cascade or router of these models can gain more than "
+                f"{best.strategy.describe()}: no vote or router of these models can gain more than "
                 f"{ceiling.interval[1]:.1f} points (95%), and the least gain that pays is {least:g}.{end}"
             )
         enough = "anything"
@@ -217,7 +220,7 @@ def _other_best(
         return ""
     if not _is_within(top, rules.budget):
         why = f"its price for 1,000 questions ({price(top.price)}) is not within the budget"
-    elif top.strategy.IS_SINGLE or top.gain.points <= 0:
+    elif isinstance(top.strategy, Single) or top.gain.points <= 0:
         why = "on all questions together it gains nothing"
     elif not _is_measured(top):
         why = "its measured gain is no more than one question"

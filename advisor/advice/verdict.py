@@ -146,7 +146,7 @@ def behind_server(selection: Selection, remote: Collection[str], voters: Sequenc
     Args:
         selection: The rules' outcome.
         remote: The names of all candidates behind servers that give whole texts only.
-        voters: The models of votes, cascades and routers.
+        voters: The models of votes and routers.
     """
     apart = [name for name in voters if name in remote]
     if not apart or remote_in(selection, remote):

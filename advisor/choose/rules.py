@@ -80,7 +80,7 @@ def select(
 
 
 def fitting_voters(profiles: Sequence[Profile], rules: Limits) -> tuple[str, ...]:
-    """The models of votes and cascades: the most accurate one and those close to it. Lengths do not matter.
+    """The models of votes: the most accurate one and those close to it. Lengths do not matter.
 
     Args:
         profiles: The candidates' answers to the dev questions.

@@ -24,8 +24,8 @@ from advisor.config import (
     RunConfig,
     load_split,
 )
-from advisor.jobs.fused import fuse
 from advisor.jobs.planning.dry_run import say_judging
+from advisor.jobs.played import play_with_models
 from advisor.jobs.session import open_session, with_task_of
 from advisor.judge.judge import open_profiler
 from advisor.options.finished_run import CheckOptions
@@ -44,8 +44,10 @@ from advisor.running.strategy_to_run import figures_to_strategy, find_strategy
 from advisor.runs.run import Run
 from advisor.runs.schema.result import EnsembleResult
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
+from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion
-from advisor.strategies.self_consistency import TEMPERATURE
+from advisor.strategies.replay import replay
+from advisor.strategies.single import Single
 from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Example, Task, clusters_of, sha256
@@ -74,7 +76,7 @@ class _Promise(NamedTuple):
     @property
     def is_baseline(self) -> bool:
         """Whether it is the best single model, which gains nothing over itself."""
-        return self.strategy.IS_SINGLE and self.strategy.members[0] == self.best_single_model
+        return isinstance(self.strategy, Single) and self.strategy.members[0] == self.best_single_model
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -204,7 +206,7 @@ def _from_models(
         raise InputError(f"{run.place} was made from logs; give --logs FILE with fresh questions, or --task")
     options = with_task_of(run, options)
     strategy, seed = promise.strategy, options.seed
-    decodes = not strategy.ASKS
+    decodes = isinstance(strategy, Decoded)
     entries = entries_as(candidates_of_run(run, promise.models, options.pool, options.trust_remote_code), options)
     for entry in entries:
         # Before anything is contacted.
@@ -256,17 +258,9 @@ def _from_models(
         alone = profiler.alone(asked, task)
         for name, reason in profiler.failures.items():
             raise MemberError(reason, of=name)
-        if decodes:
-            answers = profiler.together(strategy.members, task)
-        elif isinstance(strategy, Fusion):
-            answers = profiler.graded(fuse(profiler, strategy, task, alone, seed).profile, strategy.members, task)
-        else:
-            drawn: dict[str, list[Profile]] = {}
-            if strategy.responses_per_member > 1:
-                for name in strategy.members:
-                    seeds = range(seed, seed + strategy.responses_per_member)
-                    drawn[name] = [profiler.drawn(name, task, TEMPERATURE, each) for each in seeds]
-            answers = _answers(strategy, AnsweredSplit(task, alone, draws=drawn))
+        answers = play_with_models(profiler, strategy, task, alone, seed).replay.profile
+        if isinstance(strategy, Fusion):
+            answers = profiler.graded(answers, strategy.members, task)
     return _Fresh(options.split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
 
 
@@ -295,7 +289,7 @@ def _from_logs(
 ) -> _Fresh:
     """Take the answers to fresh questions from logs."""
     strategy = promise.strategy
-    if strategy.WRITES:
+    if isinstance(strategy, (Decoded, Fusion)):
         raise InputError(
             f"--logs: {', '.join(strategy.members)} write a new text together ({strategy.name}), and logs have the "
             "answers of models alone; leave out --logs, or name another strategy with --strategy"
@@ -328,15 +322,15 @@ def _scoring_of_run(run: Run) -> str | None:
 
 
 def _answers(strategy: Strategy, split: AnsweredSplit) -> Profile:
-    """The answers of a strategy that asks models one by one, from their responses."""
-    responses = split.responses(strategy)
-    if responses is None:
+    """The answers of a strategy by the responses of a log."""
+    replayed = replay(strategy, split)
+    if replayed is None:
         fewest = min(len(split.draws.get(name, ())) for name in strategy.members)
         raise InputError(
             f"--logs: {', '.join(strategy.members)} has {counted(max(fewest, 1), 'response')} to each question, and "
             f"the strategy needs {strategy.responses_per_member}; give a log with more"
         )
-    return strategy.apply(responses, split.task)
+    return replayed.profile
 
 
 def _result(promise: _Promise, fresh: _Fresh, min_gain: float, seed: int) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def handed_over(run: Path, chosen: EnsembleSpec | StrategyPlan, serve: str) -> t
     while name in {member.name for member in members}:
         name += "-strategy"
     notes = []
-    if local or strategy is None or not (strategy.IS_SINGLE or router):
+    if local or strategy is None or not (isinstance(strategy, Single) or router):
         runs = f"`{serve}` runs it, and the model {name} of the file is at its address, {_SERVED_URL}"
         what = "a set that decodes together" if strategy is None else str(strategy)
         reason = f"no server runs {', '.join(local)}" if local else "such a program sends each question to one model"

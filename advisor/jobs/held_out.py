@@ -18,13 +18,14 @@ from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
 from advisor.choose.profiled_pool import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters, with_chosen_set
 from advisor.config import BEST, RunConfig
-from advisor.jobs.fused import Fused, fuse
+from advisor.jobs.played import play_with_models
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import TRIES, Cost, Limits, Profile, Selection
+from advisor.records import TRIES, Limits, Profile, Selection
 from advisor.statistics import Difference, Interval, accuracy_interval, compare
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion
+from advisor.strategies.replay import Replay
 from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Task
@@ -88,7 +89,7 @@ class ChosenSet:
             one: the selected set, or if the rules left fewer than two models, the one that the prediction chose.
         alone: The answers of single models to the held-out questions, by name: the sets' members, and other models that
             the sets are compared with.
-        voters: The models of votes, cascades and routers; empty if they were not asked the held-out questions.
+        voters: The models of votes and routers; empty if they were not asked the held-out questions.
         fused: The answers of fusions to the held-out questions.
         trouble: Why a set could not be run on the held-out questions.
         sets: All sets that could be decoded, the most promising first.
@@ -100,7 +101,7 @@ class ChosenSet:
     verified: tuple[Verified, ...] = ()
     alone: Mapping[str, Profile] = field(default_factory=dict)
     voters: tuple[str, ...] = ()
-    fused: Mapping[Fusion, Fused] = field(default_factory=dict)
+    fused: Mapping[Strategy, Replay] = field(default_factory=dict)
     trouble: str | None = None
     sets: tuple[PredictedSet, ...] = ()
     note: str | None = None
@@ -108,13 +109,13 @@ class ChosenSet:
     def splits(self, config: RunConfig, held_out: Task) -> tuple[AnsweredSplit, AnsweredSplit]:
         """The dev and the held-out questions, with all answers to them."""
         sets: dict[Strategy, Verified] = {each.strategy: each for each in self.verified}
-        on_dev = {strategy: each.dev for strategy, each in sets.items() if each.dev is not None}
-        written: dict[Strategy, Profile] = {strategy: each.ensemble for strategy, each in sets.items()}
-        written |= {fusion: each.profile for fusion, each in self.fused.items()}
-        spent: dict[Strategy, dict[str, Cost]] = {fusion: each.spent for fusion, each in self.fused.items()}
+        on_dev = {strategy: Replay(each.dev) for strategy, each in sets.items() if each.dev is not None}
+        written: dict[Strategy, Replay] = {
+            strategy: Replay(each.ensemble, calls=((each.models, each.ensemble),)) for strategy, each in sets.items()
+        }
         return (
             AnsweredSplit(config.dev, self.pool.complete, on_dev),
-            AnsweredSplit(held_out, self.alone, written, spent, prices_of(config)),
+            AnsweredSplit(held_out, self.alone, {**written, **self.fused}, prices_of(config)),
         )
 
     def as_dict(self, set_by: str, results: Sequence[StrategyResult]) -> dict[str, Any] | None:
@@ -126,7 +127,7 @@ class ChosenSet:
         """
         if not self.sets:
             return None
-        gains = {each.strategy.members: each.gain.points for each in results if not each.strategy.ASKS}
+        gains = {each.strategy.members: each.gain.points for each in results if isinstance(each.strategy, Decoded)}
         sets = [
             each.as_dict(decoded=each.models in gains, gain=gains.get(each.models))
             for n, each in enumerate(self.sets)
@@ -217,10 +218,10 @@ def _fused(
     config: RunConfig,
     profiler: Profiler,
     progress: Progress,
-) -> dict[Fusion, Fused]:
+) -> dict[Strategy, Replay]:
     """The answers of a fusion to the held-out questions; none if a model failed."""
     try:
-        made = fuse(profiler, fusion, task, alone, config.seed)
+        made = play_with_models(profiler, fusion, task, alone, config.seed)
     except MemberError as error:
         progress.say(str(error))
         return {}
@@ -229,7 +230,8 @@ def _fused(
             f"{fusion}: {len(made.unread):,} of {made.readings:,} prompts with drafts could not be answered; an "
             f"earlier draft counts there; the first: {made.unread[0]}"
         )
-    return {fusion: made._replace(profile=profiler.graded(made.profile, fusion.members, task))}
+    graded = profiler.graded(made.replay.profile, fusion.members, task)
+    return {fusion: made.replay._replace(profile=graded)}
 
 
 def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]:
@@ -272,7 +274,7 @@ def _verify(
 
 
 def _voters(pool: ProfiledPool, task: Task, rules: Limits, selected: Sequence[str]) -> tuple[str, ...]:
-    """The models of votes, cascades and routers, the most accurate on dev first."""
+    """The models of votes and routers, the most accurate on dev first."""
     if can_vote(task):
         return fitting_voters(list(pool.complete.values()), rules)
     # Without votes only the router by groups is left. It chooses among the set of the rules, also behind servers.

@@ -11,7 +11,9 @@ from advisor.judge.judge import Judge
 from advisor.judge.prompts import Grade, Match, name_of_set
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
 from advisor.records import FIGURE_CONFIDENCE, Profile
+from advisor.strategies.replay import Replay
 from advisor.strategies.schema import strategy_json
+from advisor.strategies.single import Single
 from advisor.strategies.strategy import Strategy
 from advisor.tasks.task import Task, clusters_of
 from ensemble.common.text import counted, interval_name
@@ -54,7 +56,7 @@ def judge_section(
             figures = summarize_matches(matches, sure, lengths, candidates, seed=seed, clusters=clusters)
             # Strategies are compared on the held-out questions only; the dev questions choose their members.
             if task is responses[-1][0]:
-                taking_part = [each for each in strategies if not each.strategy.IS_SINGLE]
+                taking_part = [each for each in strategies if not isinstance(each.strategy, Single)]
                 met = [_met(each, [*matches[0], *sure], clusters) for each in taking_part]
         else:
             low, high = task.rubric.scale if task.rubric else (0, 1)
@@ -69,9 +71,9 @@ def judge_section(
     }
 
 
-def written_by_name(written: Mapping[Strategy, Profile]) -> dict[str, Profile]:
+def written_by_name(written: Mapping[Strategy, Replay]) -> dict[str, Profile]:
     """The responses of strategies that write new texts, by the names that the verdicts have."""
-    return {name_of_set(each.model, strategy.members): each for strategy, each in written.items()}
+    return {name_of_set(each.profile.model, strategy.members): each.profile for strategy, each in written.items()}
 
 
 def warnings_on_judge(section: Mapping[str, Any] | None) -> list[str]:
@@ -102,7 +104,7 @@ def _without(failed: Collection[str], verdicts: Sequence[Match | Grade]) -> list
 def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str, str]) -> dict[str, Any] | None:
     """A strategy against the best single model; None if the judge compared none of its responses with that model's."""
     strategy = result.strategy
-    if strategy.responses_per_member > 1 and not strategy.WRITES:
+    if any(draw is not None for _, draw in result.takes):
         return None  # responses of one model, which verdicts do not tell apart
     # New texts are of no member's making, so the judge compared them under the strategy's name.
     together = name_of_set(result.profile.model, strategy.members)

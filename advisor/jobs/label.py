@@ -39,7 +39,9 @@ from advisor.progress import Progress
 from advisor.records import ALPHA, Decision, Profile, Selection
 from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import Interval, questions_needed, scores, z_value
-from advisor.strategies import usual
+from advisor.strategies import default_strategy
+from advisor.strategies.replay import replay_all
+from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import VOTE_METRICS, can_vote
 from advisor.tasks.task import clusters_of
@@ -287,9 +289,8 @@ def _choose(answers: _Answers, first: list[OpenQuestion], labels: Labels, option
     voters = fitting_voters(list(dev.values()), options.limits)
     if len(voters) < FEWEST_VOTERS:
         return _Chosen(dev, voters[0], None, [], [])
-    strategy, held_out = usual(voters), answers.held_out
-    voted = strategy.apply([held_out.profiles[name] for name in voters], held_out.task)
-    both = [voted, held_out.profiles[voters[0]]]
+    strategy, held_out = default_strategy(voters), answers.held_out
+    both = [replay_all(strategy, held_out).profile, held_out.profiles[voters[0]]]
     verify = open_questions(held_out, both, "verify", options.seed)
     agreed = open_questions(held_out, both, "accuracy", options.seed, agreed=True)
     if not verify:
@@ -346,7 +347,7 @@ def _labels_used(chosen: _Chosen, labelled: list[OpenQuestion], n: int, results:
         f"The gain comes from the labels of {count:,} of {differ:,} held-out questions to which the two strategies "
         f"give different answers; on the other {n - differ:,} both have the same score."
     )
-    tested = next(each for each in results if not each.strategy.IS_SINGLE)
+    tested = next(each for each in results if not isinstance(each.strategy, Single))
     changed = (tested.gained + tested.lost) / count * differ / n
     needed = questions_needed(tested.gain.points, changed, ALPHA) if tested.gain.points > 0 and changed else None
     if tested.shown == "not_yet" and needed is not None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from advisor.config import RunConfig
-from advisor.jobs.fused import draws_worth, fuse
+from advisor.jobs.played import draws_worth, play_with_models
 from advisor.judge.judge import open_profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Cost, Profile
@@ -204,20 +204,19 @@ class Evaluator:
         """Let a member read responses and write the answers."""
         writer = aggregation.aggregator or (_best(alone).model if aggregation.own_draws else self._names[0])
         panel, draws = (self._names, 1) if not aggregation.own_draws else ([writer], len(self._names))
-        made = fuse(
+        made = play_with_models(
             self._profiler,
             Fusion.of(panel, writer, draws, aggregation.layers, aggregation.template),
             self.task,
             dict(zip(self._names, alone, strict=True)),
             self._config.seed,
             name,
-            keeps_order=True,
         )
         # Everything that was written counts, since the answer was made from it.
-        ran = [reply for _, reply in made.calls]
+        ran = [reply for _, reply in made.replay.calls]
         speeds = [_speed(each.cost) for each in ran]
         speed = sum(speed[0] for speed in speeds), sum(speed[1] for speed in speeds)
-        profile = self._profiler.graded(made.profile, self._names, self.task)
+        profile = self._profiler.graded(made.replay.profile, self._names, self.task)
         result = self._result(name, "response", profile, alone, speed, None)
         if made.unread:
             note = f"{len(made.unread)} of {made.readings} answers {_KEPT}; the first: {made.unread[0]}"

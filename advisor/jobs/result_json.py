@@ -11,9 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-import numpy as np
-
-from advisor.advice.comparison import StrategyResult, spent
+from advisor.advice.comparison import StrategyResult
 from advisor.advice.doubts import answer_shares, doubts_of, enough_tokens, finished_accuracy
 from advisor.advice.gain import Ceiling
 from advisor.advice.groups import GroupGain
@@ -49,8 +47,11 @@ from advisor.runs.schema.result import (
 )
 from advisor.runs.schema.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
 from advisor.statistics import Interval, accuracy_interval
+from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion
+from advisor.strategies.replay import Spent
 from advisor.strategies.schema import strategy_json
+from advisor.strategies.single import Single
 from advisor.tasks.task import Task
 from ensemble.models.spec import Price
 
@@ -351,14 +352,14 @@ def _single(profile: Profile, dev: Profile | None, price: Price | None) -> Singl
     """A single model on the held-out questions; seconds and price are null if they are not known."""
     every = profile if dev is None else replace(profile, answers=(*dev.answers, *profile.answers))
     n = len(profile.answers)
-    dollars = spent(profile, np.ones(n)).price(price)
+    spent = Spent.of([(profile, None)])
+    dollars = spent.price(price)
     return SingleModel(
         model=profile.model,
         n=n,
         accuracy=profile.accuracy,
         groups=_groups(every),
-        # A sum of 0 means that a log does not say it.
-        seconds_per_question=profile.cost.seconds / n if profile.cost.seconds else None,
+        seconds_per_question=None if spent.seconds is None else spent.seconds / n,
         price_per_1000=None if dollars is None else 1000 * dollars / n,
     )
 
@@ -399,7 +400,7 @@ def _recommendation(recommendation: Recommendation | None) -> RecommendedStrateg
     result = recommendation.result
     return RecommendedStrategy(
         **strategy_json(result.strategy),
-        method=None if result.strategy.ASKS else result.strategy.name,
+        method=None if not isinstance(result.strategy, Decoded) else result.strategy.name,
         expected_gain=result.expected_gain,
         expected_gain_ci=result.expected_interval(),
         calls_per_question=result.calls,
@@ -463,7 +464,7 @@ def _trace(trace: Mapping[str, Any] | None) -> ResponseTrace | None:
 def _recommended(outcome: Outcome) -> StrategyResult | None:
     """The recommended strategy if it takes one of several responses, or writes one from them."""
     recommendation = outcome.advice.recommendation
-    if recommendation is None or recommendation.result.strategy.IS_SINGLE or not recommendation.result.strategy.ASKS:
+    if recommendation is None or isinstance(recommendation.result.strategy, (Single, Decoded)):
         return None
     return recommendation.result
 
@@ -473,10 +474,10 @@ def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
     answer = result.profile.answers[n]
     own = {}
     if isinstance(result.strategy, Fusion):
-        model, draw, own = result.strategy.writer, 0, {"text": answer.text}
+        model, draw, own = result.strategy.writer, None, {"text": answer.text}
     else:
         model, draw = result.takes[n]
-    return RecommendedAnswer(model=model, draw=draw, extracted=answer.extracted, score=_score(answer), **own)
+    return RecommendedAnswer(model=model, draw=draw or 0, extracted=answer.extracted, score=_score(answer), **own)
 
 
 def _answer(answer: Answer, *, counted: bool) -> dict[str, Any]:

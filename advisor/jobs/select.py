@@ -55,7 +55,8 @@ from advisor.response_cache import ResponseCache
 from advisor.runs.run import Run, check_out, check_settings, dated, folder_name, write_run
 from advisor.runs.schema.result import Result, TaskInfo
 from advisor.statistics import Interval, accuracy_interval
-from advisor.strategies import largest_usual
+from advisor.strategies import largest_default
+from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote_reader import can_vote
 from ensemble.common.text import counted, p_value
@@ -225,7 +226,11 @@ def _verify(
     def verify(n: int) -> Gain | None:
         found = _tested(*ask(n)[1:])
         # If a member fails in a later batch, another set is left.
-        is_same = ask(n)[1].voters == voters if strategy.ASKS else found is not None and found.strategy == strategy
+        is_same = (
+            ask(n)[1].voters == voters
+            if not isinstance(strategy, Decoded)
+            else found is not None and found.strategy == strategy
+        )
         if found is None or not is_same:
             return None
         if config.until_sure:
@@ -237,7 +242,7 @@ def _verify(
 
     weights = "" if config.weights == EQUAL else f", weights {config.weights}"
     how = f"{strategy.name}{weights}" + (f", think {config.think}" if config.think else "")
-    members = voters if strategy.ASKS else strategy.members
+    members = voters if not isinstance(strategy, Decoded) else strategy.members
     blank = Look(questions_id(whole), members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
     looks = look_until_sure(verify, blank, earlier)
     part, chosen, compared = asked[max(asked)]
@@ -246,11 +251,11 @@ def _verify(
 
 
 def _tested(chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
-    """What looks test: the set that decodes together, chosen on dev, or the usual strategy, chosen by each look."""
+    """What looks test: the set that decodes together, chosen on dev, or the default strategy, chosen by each look."""
     found = {each.strategy: each for each in compared.results}
     together = next((found[each.strategy] for each in chosen.verified[:1] if each.strategy in found), None)
-    usual = largest_usual(list(found))
-    return together or (None if usual is None else found[usual])
+    default = largest_default(list(found))
+    return together or (None if default is None else found[default])
 
 
 def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) -> Compared:

@@ -79,7 +79,7 @@ class JoinedLogs:
         if self.can_vote:
             return None
         return (
-            "no votes and cascades are compared, because most answers have no extracted answer, or long ones that are "
+            "no votes are compared, because most answers have no extracted answer, or long ones that are "
             "all different; add --metric METRIC:PATTERN, or name the column of a table with --column extracted=NAME"
         )
 
@@ -157,8 +157,7 @@ class _Model:
 
     def __init__(self) -> None:
         self.answers: dict[int, dict[int, Answer]] = {}
-        self.tokens = self.prompt_tokens = self.repeated = 0
-        self.seconds = 0.0
+        self.repeated = 0
         self.first_repeated = ""
 
 
@@ -282,11 +281,6 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
             model.repeated += 1
             model.first_repeated = model.first_repeated or record.place
             continue
-        # What a response takes counts once, also if a record with its score follows.
-        if record.draw not in draws:
-            model.tokens += record.tokens or 0
-            model.prompt_tokens += record.prompt_tokens or 0
-            model.seconds += record.seconds or 0.0
         draws[record.draw] = _answer(record)
     if other_tasks and not (reading.models or other_models):
         raise InputError(
@@ -406,6 +400,8 @@ def _answer(record: LogRecord) -> Answer:
         group=record.group,
         logged_length=record.length,
         tokens=record.tokens or 0,
+        prompt_tokens=record.prompt_tokens or 0,
+        seconds=record.seconds or 0.0,
         thinking=thinking,
         thought=record.thought or thinking is not None,
         dollars=record.dollars,
@@ -647,11 +643,12 @@ def _profile(reading: _Reading, name: str, numbers: Sequence[int], draw: int) ->
         answer if answer.id == example.id else replace(answer, id=example.id)
         for answer, example in zip(own, examples, strict=True)
     )
-    # Tokens and seconds are sums over all records of the model; these questions get their share.
-    total = sum(map(len, model.answers.values()))
-    share = len(taken) / total
-    tokens, prompt_tokens = round(model.tokens * share), round(model.prompt_tokens * share)
-    return Profile(name, taken, Cost(model.seconds * share, tokens, prompt_tokens=prompt_tokens))
+    cost = Cost(
+        sum(each.seconds for each in taken),
+        sum(each.tokens for each in taken),
+        prompt_tokens=sum(each.prompt_tokens for each in taken),
+    )
+    return Profile(name, taken, cost)
 
 
 def _draws(reading: _Reading, kept: Sequence[str], common: Sequence[int]) -> dict[str, tuple[Profile, ...]]:

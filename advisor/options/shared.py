@@ -203,7 +203,7 @@ class LimitsOptions(Options, panel="Limits"):
     )
     max_length_ratio: float = option(2.0, "How many times longer or shorter a member's responses may be.")
     max_models: int = option(3, "The maximum number of members.")
-    max_voters: int = option(5, "The maximum number of models in a vote or a cascade.", **ANSWERS)
+    max_voters: int = option(5, "The maximum number of models in a vote.", **ANSWERS)
     min_gain: float | None = option(
         None,
         "Points that a strategy with more than one model or call must gain.",
@@ -352,7 +352,7 @@ class StrategyOptions(TrustOptions, panel="Models and questions"):
 
     strategy: str | None = option(
         None,
-        "A strategy that the run compared: single, vote (the best one), cascade/3, ... Default: the recommended one.",
+        "A strategy that the run compared: single, vote (the best one), vote/3, ... Default: the recommended one.",
         metavar="NAME",
     )
     pool: str | None = option(

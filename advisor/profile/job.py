@@ -150,7 +150,7 @@ class Job:
         answers = [_answer(example, r, next(scores) if r.error is None else None) for example, r in pairs]
         if self.server:
             # In this process, a response has a share of its batch's time, which no client sees.
-            answers = [replace(each, seconds=r.seconds) for each, r in zip(answers, responses, strict=True)]
+            answers = [replace(each, waited=r.seconds) for each, r in zip(answers, responses, strict=True)]
             self._say_cut_prompts(responses)
         profile = Profile(self.name, tuple(answers), cost)
         if lacking := [f"{count:,} {reason}" for reason, count in profile.no_answer.items() if count]:
@@ -237,6 +237,8 @@ def _answer(example: Example, response: Response, score: Score | None) -> Answer
         options=response.options,
         group=example.group,
         tokens=response.tokens,
+        prompt_tokens=response.prompt_tokens,
+        seconds=response.seconds,
         thinking=response.thinking,
         thought=bool(response.thinking or response.thinking_tokens),
         problem=score.problem,

@@ -16,12 +16,14 @@ from advisor.profile.loaded_models import LoadedModels
 from advisor.response_cache import Response
 from advisor.running.strategy_to_run import StrategyPlan
 from advisor.servers.completions import AskedPrompt, ToolChat, in_one_form
-from advisor.strategies.vote_reader import VoteReader
+from advisor.strategies.fusion import Fusion
+from advisor.strategies.replay import answered
+from advisor.strategies.self_consistency import drawn
+from advisor.strategies.strategy import QuestionText, Reply
 from advisor.tasks.metrics import READERS
 from advisor.tasks.task import read_answer
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError, UniteError, first_line
-from ensemble.methods.voting import Codes, answer_codes, vote
 from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
@@ -57,126 +59,83 @@ class Answered:
         return len(self.answers) + len(self.failures)
 
 
-class PromptCalls:
-    """The calls of models for one prompt; a strategy makes them in :meth:`advisor.strategies.strategy.Strategy.ask`.
+class Answerer:
+    """Answers prompts by a strategy: drives its flow with models.
 
     Args:
-        models: The members, in the strategy's order.
-        prompt: A text, or a conversation.
-        settings: How each model writes.
-        group: The group of the prompt; None if it has none.
-        deadline: When models that have not answered count as failed, by the monotonic clock; None for no limit.
-        reader: Reads the answers of responses; None if the strategy counts none.
+        plan: The strategy.
+        models: Its models, in its order.
         observe: Called with each call of a model.
-
-    Attributes:
-        settings: How each model writes.
-        group: The group of the prompt.
-        made: The calls so far: the number of the member, and its reply.
     """
 
-    def __init__(
-        self,
-        models: Sequence[AskedModel],
-        prompt: AskedPrompt,
-        settings: Settings,
-        *,
-        group: str | None,
-        deadline: float | None,
-        reader: VoteReader | None,
-        observe: Observe,
-    ) -> None:
-        self.settings, self.group = settings, group
-        self.made: list[tuple[int, Response | UniteError]] = []
-        self._models, self._prompt, self._deadline = models, prompt, deadline
-        self._reader, self._observe = reader, observe
-        self._has_tools = isinstance(prompt, ToolChat)
+    def __init__(self, plan: StrategyPlan, models: Sequence[AskedModel], observe: Observe = lambda *_: None) -> None:
+        self._strategy, self._reader = plan.strategy, plan.reader
+        self._models, self._observe = models, observe
 
-    @property
-    def text(self) -> str:
-        """The prompt as a text: the messages of a conversation together."""
-        if isinstance(self._prompt, Sourced):
-            return self._prompt.prompt
-        if isinstance(self._prompt, str):
-            return self._prompt
-        messages = self._prompt.messages if isinstance(self._prompt, ToolChat) else self._prompt
-        return "\n".join(message["content"] or "" for message in messages)
+    async def answer(
+        self, prompt: AskedPrompt, settings: Settings, group: str | None = None, deadline: float | None = None
+    ) -> Answered:
+        """Answer a prompt.
 
-    @property
-    def question(self) -> str:
-        """What a text is wanted for: the prompt, or the last message of a conversation.
+        Args:
+            prompt: A text, or a conversation.
+            settings: How each model writes.
+            group: The group of the prompt; None if it has none.
+            deadline: When models that have not answered count as failed, by the monotonic clock; None for no limit.
 
         Raises:
-            InputError: The models may call functions, or the conversation has no message.
+            InputError: No model can read this prompt.
+            MemberError: All models failed.
         """
-        if isinstance(self._prompt, ToolChat):
-            raise InputError("the strategy writes a new text, and no calls of functions; leave out tools")
-        if isinstance(self._prompt, str | Sourced):
-            return self.text
-        if not self._prompt:
-            raise InputError("the conversation has no message; give one")
-        return self._prompt[-1]["content"] or ""
+        text = _question_of(prompt, writes=isinstance(self._strategy, Fusion))
+        flow = self._strategy.flow(QuestionText(text, text, group))
+        made: list[tuple[AskedModel, Response | UniteError]] = []
+        answers: list[str | None] = []
+        calls = next(flow)
+        while True:
+            models = [self._models[call.members[0]] for call in calls]
+            replies = await asyncio.gather(
+                *(
+                    self._ask(
+                        model,
+                        prompt if call.prompt is None else _with_question(prompt, call.prompt),
+                        settings if call.draw is None else drawn(settings, call.draw),
+                        deadline,
+                    )
+                    for model, call in zip(models, calls, strict=True)
+                )
+            )
+            made += zip(models, replies, strict=True)
+            new = [
+                Reply(None, None)
+                if isinstance(reply, UniteError)
+                else Reply(reply.text, self._read(reply, prompt, settings))
+                for reply in replies
+            ]
+            answers += [reply.answer for reply in new]
+            try:
+                calls = flow.send(new)
+            except StopIteration as end:
+                return _answered(made, answers, end.value)
 
-    def with_question(self, text: str) -> Prompt:
-        """The prompt with another text in the place of :attr:`question`."""
-        if isinstance(self._prompt, str | Sourced | ToolChat):
-            return text
-        return [*self._prompt[:-1], {**self._prompt[-1], "content": text}]
-
-    def text_of(self, number: int) -> str | None:
-        """The text of a call's reply; None if it failed."""
-        _, reply = self.made[number]
-        return None if isinstance(reply, UniteError) else reply.text
-
-    async def one(self, member: int, settings: Settings) -> None:
-        """Ask one member, and wait for its reply."""
-        self.made.append((member, await self._ask(member, settings, self._prompt)))
-
-    async def together(self, calls: Sequence[tuple[int, Settings]], prompt: Prompt | None = None) -> None:
-        """Make several calls at the same time: members by their numbers, and how each writes.
-
-        `prompt` is what they read instead of the prompt; None for that one.
-        """
-        read = self._prompt if prompt is None else prompt
-        replies = await asyncio.gather(*(self._ask(*call, read) for call in calls))
-        self.made.extend((member, reply) for (member, _), reply in zip(calls, replies, strict=True))
-
-    async def until_answered(self, order: Sequence[int]) -> int:
-        """Ask members in this order until one does not fail; the number of the last call."""
-        for member in order:
-            await self.one(member, self.settings)
-            if not isinstance(self.made[-1][1], UniteError):
-                break
-        return len(self.made) - 1
-
-    def answers(self) -> list[str | None]:
-        """What was read from each reply; None if it has no answer, or answers are not counted."""
-        return [None if isinstance(reply, UniteError) else self._read(reply) for _, reply in self.made]
-
-    def _read(self, reply: Response) -> str | None:
+    def _read(self, reply: Response, prompt: AskedPrompt, settings: Settings) -> str | None:
         """The answer in a reply."""
         if self._reader is None:
             return None
-        if self._has_tools:
+        if isinstance(prompt, ToolChat):
             return in_one_form(reply.calls)
         # Texts that a client wants as JSON are compared as JSON, whatever the answers of the run were.
-        if self.settings.grammar is not None and self._reader.metric not in READERS:
+        if settings.grammar is not None and self._reader.metric not in READERS:
             return read_answer("json", None, reply.text)[0]
         return self._reader.read(reply.text)
 
-    def codes(self) -> Codes:
-        """The votes so far, as those on one question."""
-        return answer_codes([[answer] for answer in self.answers()])
-
-    def winner(self, weights: Sequence[float] | None = None) -> int:
-        """The number of the call whose response wins the vote; `weights` are those of the calls, None for 1 each."""
-        return int(vote(self.codes(), weights)[0])
-
-    async def _ask(self, member: int, settings: Settings, prompt: AskedPrompt) -> Response | UniteError:
-        start, model = time.monotonic(), self._models[member]
+    async def _ask(
+        self, model: AskedModel, prompt: AskedPrompt, settings: Settings, deadline: float | None
+    ) -> Response | UniteError:
+        start = time.monotonic()
         result: Response | UniteError
         try:
-            left = None if self._deadline is None else max(0.0, self._deadline - start)
+            left = None if deadline is None else max(0.0, deadline - start)
             result = await asyncio.wait_for(model.ask(prompt, settings), left)
         except UniteError as error:
             result = error
@@ -188,61 +147,55 @@ class PromptCalls:
         return result
 
 
-class Answerer:
-    """Answers prompts by a strategy.
+def _answered(
+    made: Sequence[tuple[AskedModel, Response | UniteError]], answers: Sequence[str | None], taken: int
+) -> Answered:
+    """The answer by the replies to all calls, and the number of the one that is taken."""
+    # Messages of members often begin with their name, which is given beside them here.
+    failures = [(model.name, reply.without(model.name)) for model, reply in made if isinstance(reply, UniteError)]
+    given = {
+        n: (model.name, reply, answer)
+        for n, ((model, reply), answer) in enumerate(zip(made, answers, strict=True))
+        if not isinstance(reply, UniteError)
+    }
+    if not given:
+        refused = [reply for _, reply in made if isinstance(reply, InputError)]
+        # The prompt is wrong if all models refuse it; else a model failed.
+        if len(refused) == len(made):
+            raise refused[0]
+        raise MemberError("no model answered: " + "; ".join(f"{name}: {reason}" for name, reason in failures))
+    name, response, answer = given[answered(taken, [n not in given for n in range(len(made))])]
+    found = [own for *_, own in given.values()]
+    return Answered(
+        name,
+        response,
+        tuple((name, own) for name, _, own in given.values()),
+        tuple(failures),
+        None if answer is None else found.count(answer) / len(found),
+    )
 
-    Args:
-        plan: The strategy.
-        models: Its models, in its order.
-        observe: Called with each call of a model.
+
+def _question_of(prompt: AskedPrompt, *, writes: bool) -> str:
+    """What a text is wanted for: the prompt, or the last message of a conversation.
+
+    Raises:
+        InputError: The strategy writes a new text, and a call of a function is wanted; or there is no message.
     """
+    if isinstance(prompt, str | Sourced):
+        return prompt.prompt if isinstance(prompt, Sourced) else prompt
+    if isinstance(prompt, ToolChat) and writes:
+        raise InputError("the strategy writes a new text, and no calls of functions; leave out tools")
+    messages = prompt.messages if isinstance(prompt, ToolChat) else prompt
+    if not messages:
+        raise InputError("the conversation has no message; give one")
+    return messages[-1]["content"] or ""
 
-    def __init__(self, plan: StrategyPlan, models: Sequence[AskedModel], observe: Observe = lambda *_: None) -> None:
-        self._strategy, self._reader, self._models, self._observe = plan.strategy, plan.reader, models, observe
 
-    async def answer(
-        self, prompt: AskedPrompt, settings: Settings, group: str | None = None, deadline: float | None = None
-    ) -> Answered:
-        """Answer a prompt; see :class:`PromptCalls` for the arguments.
-
-        Raises:
-            InputError: No model can read this prompt.
-            MemberError: All models failed.
-        """
-        calls = PromptCalls(
-            self._models,
-            prompt,
-            settings,
-            group=group,
-            deadline=deadline,
-            reader=self._reader,
-            observe=self._observe,
-        )
-        winner = await self._strategy.ask(calls)
-        # Messages of members often begin with their name, which is given beside them here.
-        failures = [
-            (self._models[member].name, reply.without(self._models[member].name))
-            for member, reply in calls.made
-            if isinstance(reply, UniteError)
-        ]
-        answered = {n: reply for n, (_, reply) in enumerate(calls.made) if not isinstance(reply, UniteError)}
-        if not answered:
-            refused = [reply for _, reply in calls.made if isinstance(reply, InputError)]
-            # The prompt is wrong if all models refuse it; else a model failed.
-            if len(refused) == len(calls.made):
-                raise refused[0]
-            raise MemberError("no model answered: " + "; ".join(f"{name}: {reason}" for name, reason in failures))
-        # A vote without any answer takes the first model, which may have failed.
-        number = winner if winner in answered else min(answered)
-        names, answers = [self._models[member].name for member, _ in calls.made], calls.answers()
-        answer, given = answers[number], [answers[n] for n in answered]
-        return Answered(
-            names[number],
-            answered[number],
-            tuple(zip((names[n] for n in answered), given, strict=True)),
-            tuple(failures),
-            None if answer is None else given.count(answer) / len(given),
-        )
+def _with_question(prompt: AskedPrompt, text: str) -> Prompt:
+    """The prompt with another text in the place of its question."""
+    if isinstance(prompt, str | Sourced | ToolChat):
+        return text
+    return [*prompt[:-1], {**prompt[-1], "content": text}]
 
 
 def answer_prompt(plan: StrategyPlan, prompt: Prompt, settings: Settings, group: str | None = None) -> Answered:

@@ -30,6 +30,7 @@ from advisor.runs.schema.result import Result, StrategyFigures
 from advisor.strategies import kinds, label
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.schema import SCHEMA_VERSION, file_json, file_shape_of, strategy_of
+from advisor.strategies.single import Single
 from advisor.strategies.strategy import Strategy
 from advisor.strategies.vote_reader import VOTE_METRICS, VoteReader
 from ensemble.common.files import exists
@@ -111,12 +112,12 @@ def plan_of_run(
         strategy = recommended
     if recommended is not None:
         _warn(strategy, recommended, strategies, compared, say)
-    if not strategy.ASKS:
+    if isinstance(strategy, Decoded):
         return chosen_by_run(run, strategy.members, strategy.name, pool, trusted)
     entries = candidates_of_run(run, strategy.members, pool, trusted)
     (first, *_) = entries
     # Decoded in this process, a model also gives streams and log-probabilities.
-    if strategy.IS_SINGLE and not first.is_remote:
+    if isinstance(strategy, Single) and not first.is_remote:
         return chosen_by_run(run, strategy.members, ALONE, pool, trusted)
     # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
@@ -300,7 +301,7 @@ def read_plan(folder: Path, *, trusted: Collection[str] = (), check_files: bool 
     if problem := strategy.problem():
         raise InputError(f"{path}: {problem[0]} should be {problem[1]}; {_WAY_OUT}")
     members = tuple(member_from_json(each, f"{path}: models[{n}]", folder) for n, each in enumerate(file.models))
-    # Weights, scores and places in a cascade go by the order.
+    # Weights and the order of a vote go by the order.
     if tuple(member.name for member in members) != strategy.members:
         raise InputError(f"{path}: models should be one object for each of members, in the same order; {_WAY_OUT}")
     local = [member for member in members if not member.is_remote]

@@ -11,7 +11,7 @@ from ensemble.common import text
 
 
 def ceiling_in_words(result: Result) -> str:
-    """What votes, cascades and routers of a run's models can gain at most; empty if that is not known."""
+    """What votes and routers of a run's models can gain at most; empty if that is not known."""
     ceiling = result.advice.ceiling
     if ceiling is None:
         return ""
@@ -22,7 +22,7 @@ def ceiling_in_words(result: Result) -> str:
     if result.is_graded:
         every = ""
     return (
-        f"No vote, cascade or router of these models can gain more than {most} points over the best single model (95%; "
+        f"No vote or router of these models can gain more than {most} points over the best single model (95%; "
         f"{here} on these {text.counted(ceiling.n, 'question')}).{every}"
     )
 

@@ -2,11 +2,10 @@
 
 To add a strategy, add one file here; no other code changes. It needs a subclass of
 :class:`~advisor.strategies.strategy.Strategy` with a ``KIND``, the strategy's name, and these methods: ``learn`` (from
-dev answers), ``picks`` (from stored answers, and ``calls``, what that costs), ``ask`` (models, for ``advisor run`` and
-``serve``), and its words: ``title``, ``describe``, ``headline``. Its fields are its keys in files. A strategy that
-reads answers, not only texts, sets ``COUNTS``; otherwise ``calls.answers()`` has only None. `single.py` is a short
-example. A strategy that writes a text which no member gave alone sets ``WRITES``: its answers take new calls, which
-:mod:`advisor.jobs` makes (`fusion.py`). Files without such a class have what several strategies share.
+answers), ``flow`` (asks the members a question), and its words: ``title``, ``describe``, ``headline``. Its fields are
+its keys in files. A strategy that reads answers, not only texts, sets ``COUNTS``; otherwise replies have none.
+`single.py` is a short example; the calls of `fusion.py` have new prompts. Files without such a class have what
+several strategies share.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from types import GenericAlias
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import Strategy
 
-USUAL = "cascade"
+DEFAULT = "vote"
 """The strategy that is the best choice most often on real pools (docs/pools.md). With all voters as its members it
 has most of the accepted error probability of the tests, and is recommended unless another one is clearly better."""
 
 
 @cache
 def kinds() -> Mapping[str, type[Strategy]]:
-    """The strategies that ask models one by one, by name, the simplest first."""
+    """The strategies but sets that decode together, by name, the simplest first."""
     found: dict[str, type[Strategy]] = {}
     for module in pkgutil.iter_modules(__path__):
         for value in vars(import_module(f"{__name__}.{module.name}")).values():
@@ -38,26 +37,26 @@ def kinds() -> Mapping[str, type[Strategy]]:
     return dict(sorted(found.items(), key=lambda each: each[1].SIMPLICITY))
 
 
-def usual(members: Sequence[str]) -> Strategy:
-    """The usual strategy of these members."""
-    return kinds()[USUAL](tuple(members))
+def default_strategy(members: Sequence[str]) -> Strategy:
+    """The default strategy of these members."""
+    return kinds()[DEFAULT](tuple(members))
 
 
 def tested(name: str, members: Sequence[str]) -> Strategy:
-    """The strategy that looks at held-out questions test: the usual one, or a set that decodes by a method."""
-    return usual(members) if name == USUAL else Decoded(tuple(members), name)
+    """The strategy that looks at held-out questions test: the default one, or a set that decodes by a method."""
+    return default_strategy(members) if name == DEFAULT else Decoded(tuple(members), name)
 
 
-def largest_usual(strategies: Sequence[Strategy]) -> Strategy | None:
-    """The usual strategy with the most members among several; None if none of them is one."""
-    own = [each for each in strategies if each.KIND == USUAL]
+def largest_default(strategies: Sequence[Strategy]) -> Strategy | None:
+    """The default strategy with the most members among several; None if none of them is one."""
+    own = [each for each in strategies if each.KIND == DEFAULT]
     return max(own, key=lambda each: len(each.members), default=None)
 
 
 def label(strategy: Strategy, others: Sequence[Strategy]) -> str:
     """The name by which ``--strategy`` chooses a strategy: ``vote``, or more where others of a run have the same name.
 
-    What alone has a detail is named by it: ``cascade/3``. Without one, its place among all of this name tells it apart:
+    What alone has a detail is named by it: ``vote/3``. Without one, its place among all of this name tells it apart:
     ``fusion#2``.
     """
     same = [each for each in others if each.name == strategy.name]

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from advisor.records import Profile
-from advisor.strategies.strategy import Strategy, TrainingData
-from advisor.tasks.task import Task
-from ensemble.errors import InputError
-
-if TYPE_CHECKING:
-    from advisor.running.asking import PromptCalls
+from advisor.strategies.strategy import Call, Flow, QuestionText, Strategy, TrainingData
 
 
 @dataclass(frozen=True)
@@ -25,8 +19,6 @@ class Decoded(Strategy):
 
     method: str
 
-    ASKS: ClassVar[bool] = False
-    WRITES: ClassVar[bool] = True
     ROLE: ClassVar[str] = "member of the set"
 
     @property
@@ -39,21 +31,10 @@ class Decoded(Strategy):
         """No set: :mod:`advisor.jobs.held_out` chooses and runs it."""
         yield from ()
 
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
-        """A set takes no response of a member.
-
-        Raises:
-            InputError: Always.
-        """
-        raise InputError(f"{self._names} decode together ({self.method}), and write a new text")
-
-    async def ask(self, calls: PromptCalls) -> int:  # noqa: ARG002
-        """A set is not asked model by model.
-
-        Raises:
-            InputError: Always.
-        """
-        raise InputError(f"{self._names} decode together ({self.method}), and are not asked one by one")
+    def flow(self, question: QuestionText) -> Flow:  # noqa: ARG002
+        """One call of all members."""
+        yield [Call(tuple(range(len(self.members))))]
+        return 0
 
     def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
         """See :meth:`Strategy.title`."""

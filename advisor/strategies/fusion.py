@@ -13,26 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
-import numpy as np
 from pydantic import Field
 
-from advisor.records import Profile, join
-from advisor.strategies.self_consistency import Draws, drawn
-from advisor.strategies.strategy import MOST_MEMBERS, Strategy, TrainingData
+from advisor.records import join
+from advisor.strategies.self_consistency import Draws
+from advisor.strategies.strategy import MOST_MEMBERS, Call, Flow, QuestionText, Reply, Strategy, TrainingData
 from advisor.tasks.data_files import Record
-from advisor.tasks.task import Task, sha256
+from advisor.tasks.task import sha256
 from advisor.tasks.templates import Template
 from ensemble.common.schema import Exact
 from ensemble.common.text import counted, in_words
 from ensemble.errors import InputError
 from ensemble.methods._response import read_prompt
-
-if TYPE_CHECKING:
-    from advisor.running.asking import PromptCalls
-    from advisor.statistics import Floats
-    from ensemble.models.member import Prompt
 
 
 @cache
@@ -81,7 +75,6 @@ class Fusion(Strategy):
 
     KIND: ClassVar[str] = "fusion"
     SIMPLICITY: ClassVar[int] = 80
-    WRITES: ClassVar[bool] = True
     MEMBERS: ClassVar[tuple[int, int]] = (1, MOST_MEMBERS)
 
     @classmethod
@@ -101,7 +94,7 @@ class Fusion(Strategy):
 
     @classmethod
     def learn(cls, given: TrainingData) -> Iterator[Fusion]:  # noqa: ARG003
-        """No fusion: its answers take new calls, which a user asks for. :mod:`advisor.jobs.fused` makes them."""
+        """No fusion: its answers take new calls, which a user asks for. :mod:`advisor.jobs.played` makes them."""
         yield from ()
 
     def problem(self) -> tuple[str, str] | None:
@@ -118,45 +111,25 @@ class Fusion(Strategy):
             return "prompt", f"a template over prompt and responses ({error})"
         return None
 
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
-        """It takes no response of a member.
-
-        Raises:
-            InputError: Always.
-        """
-        raise InputError(f"{self.writer} writes a new text from the drafts of {self._panel} (fusion)")
-
-    def calls(
-        self,
-        responses: Sequence[Profile],  # noqa: ARG002
-        task: Task,
-        picks: Sequence[int],  # noqa: ARG002
-    ) -> Floats:
-        """See :meth:`Strategy.calls`; the same for each question."""
-        each = [self.draws * self.rounds * (name in self.panel) + (name == self.writer) for name in self.members]
-        return np.repeat(np.array(each, dtype=np.float64)[:, None], len(task.examples), axis=1)
-
-    async def ask(self, calls: PromptCalls) -> int:
+    def flow(self, question: QuestionText) -> Flow:
         """Ask the panel, then the writer; where the writer fails, the first draft of the last round is taken."""
-        question = calls.question
         places = [self.members.index(name) for name in self.panel]
-        draws = [drawn(calls.settings, n) for n in range(self.draws)] if self.draws > 1 else [calls.settings]
-        await calls.together([(place, settings) for place in places for settings in draws])
-        latest = list(range(len(calls.made)))
+        draws = range(self.draws) if self.draws > 1 else [None]
+        replies = list((yield [Call((place,), draw) for place in places for draw in draws]))
+        latest = list(range(len(replies)))
         for _ in range(1, self.rounds):
-            start = len(calls.made)
-            await calls.together([(place, calls.settings) for place in places], self._reading(calls, question, latest))
-            # An earlier draft takes the place of one that failed, as in :mod:`advisor.jobs.fused`.
-            latest = [start + n if calls.text_of(start + n) is not None else old for n, old in enumerate(latest)]
+            prompt, start = self._reading(question, [replies[n] for n in latest]), len(replies)
+            replies += yield [Call((place,), prompt=prompt) for place in places]
+            # An earlier draft takes the place of one that failed.
+            latest = [old if replies[start + n].failed else start + n for n, old in enumerate(latest)]
         writer = self.members.index(self.writer)
-        await calls.together([(writer, calls.settings)], self._reading(calls, question, latest))
-        order = [len(calls.made) - 1, *latest]
-        return next((number for number in order if calls.text_of(number) is not None), order[0])
+        replies += yield [Call((writer,), prompt=self._reading(question, [replies[n] for n in latest]))]
+        order = [len(replies) - 1, *latest]
+        return next((number for number in order if not replies[number].failed), order[0])
 
-    def _reading(self, calls: PromptCalls, question: str, drafts: Sequence[int]) -> Prompt:
-        """The prompt of those who read the drafts of these calls."""
-        template, texts = prompt_template(self.prompt), [calls.text_of(number) for number in drafts]
-        return calls.with_question(with_drafts(template, question, question, texts, "the prompt"))
+    def _reading(self, question: QuestionText, drafts: Sequence[Reply]) -> str:
+        """What those read who read drafts."""
+        return with_drafts(prompt_template(self.prompt), question, [draft.text for draft in drafts])
 
     def title(self, members: Sequence[str]) -> str:
         """See :meth:`Strategy.title`."""
@@ -209,28 +182,18 @@ def check_prompt(source: str, file: str, question: Sequence[str]) -> None:
     template.text(Record({**dict.fromkeys(question, ""), "responses": [""]}, "a question"))
 
 
-def with_drafts(
-    template: Template,
-    prompt: str,
-    question: str,
-    drafts: Sequence[str | None],
-    place: str,
-    *,
-    keeps_order: bool = False,
-) -> str:
-    """What a model reads that writes an answer from drafts.
+def with_drafts(template: Template, question: QuestionText, drafts: Sequence[str | None]) -> str:
+    """What a model reads that writes an answer from drafts. Their order follows from the prompt.
 
     Args:
         template: See :func:`prompt_template`.
-        prompt: All that the panel read of the question.
-        question: The same without instructions and demonstrations.
+        question: The question.
         drafts: In the order of the panel; None for one that failed, which is left out.
-        place: The question, for messages.
-        keeps_order: Whether drafts stay in this order. Otherwise their order follows from the prompt.
 
     Raises:
         InputError: The template fails on the question.
     """
-    order = range(len(drafts)) if keeps_order else sorted(range(len(drafts)), key=lambda n: sha256(prompt, n))
+    order = sorted(range(len(drafts)), key=lambda n: sha256(question.prompt, n))
     responses = [draft for n in order if (draft := drafts[n]) is not None]
-    return template.text(Record({"prompt": prompt, "question": question, "responses": responses}, place))
+    fields = {"prompt": question.prompt, "question": question.text, "responses": responses}
+    return template.text(Record(fields, question.place))

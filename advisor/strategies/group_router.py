@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from advisor.records import Profile, join
-from advisor.statistics import Floats, scores
-from advisor.strategies.strategy import Strategy, TrainingData
-from advisor.tasks.task import Task
+from advisor.records import join
+from advisor.statistics import scores
+from advisor.strategies.strategy import Call, Flow, QuestionText, Strategy, TrainingData
 from ensemble.common.schema import Exact, wrong
 from ensemble.common.text import shortened
-
-if TYPE_CHECKING:
-    from advisor.running.asking import PromptCalls
 
 _PRIOR = 10
 """Questions of the whole task that count for a model in each group, so that few questions of a group decide nothing."""
@@ -95,24 +91,15 @@ class GroupRouter(Strategy):
         is_known = all(name in self.members for _, name in self.routes)
         return None if is_known else ("routes", _EXPECTED)
 
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
-        """See :meth:`Strategy.picks`."""
-        return [self._member_of(example.group) for example in task.examples]
-
-    def calls(
-        self,
-        responses: Sequence[Profile],  # noqa: ARG002
-        task: Task,  # noqa: ARG002
-        picks: Sequence[int],
-    ) -> Floats:
-        """See :meth:`Strategy.calls`."""
-        asked: Floats = (np.array(picks) == np.arange(len(self.members))[:, None]).astype(np.float64)
-        return asked
-
-    async def ask(self, calls: PromptCalls) -> int:
+    def flow(self, question: QuestionText) -> Flow:
         """Ask the member of the group; the others, in their order, only if it fails."""
-        first = self._member_of(calls.group)
-        return await calls.until_answered([first, *(each for each in range(len(self.members)) if each != first)])
+        first = self._member_of(question.group)
+        order = [first, *(each for each in range(len(self.members)) if each != first)]
+        for number, member in enumerate(order):
+            (reply,) = yield [Call((member,))]
+            if not reply.failed:
+                return number
+        return 0
 
     def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
         """See :meth:`Strategy.title`."""

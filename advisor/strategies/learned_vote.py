@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,12 @@ from pydantic import Field
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from advisor.records import Profile
 from advisor.statistics import Floats, folds_of, scores
-from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
-from advisor.strategies.vote import ask_until_decided, asked_members, codes_of, winners
-from advisor.tasks.task import Task, clusters_of
+from advisor.strategies.replay import codes_of
+from advisor.strategies.strategy import FEWEST_VOTERS, TrainingData
+from advisor.strategies.vote import Vote
+from advisor.tasks.task import clusters_of
 from ensemble.methods.voting import NONE, Codes, vote
-
-if TYPE_CHECKING:
-    from advisor.running.asking import PromptCalls
 
 _MOST_MODELS = 50
 _MOST_QUESTIONS = 3000  # more hardly change 50 weights, and take seconds
@@ -47,7 +44,7 @@ Weight = Annotated[float, Field(strict=True, ge=0, le=_LARGEST_IN_FILE)]
 
 
 @dataclass(frozen=True)
-class LearnedVote(Strategy):
+class LearnedVote(Vote):
     """A vote with learned weights that stops early; its members are the most accurate first.
 
     Attributes:
@@ -58,8 +55,6 @@ class LearnedVote(Strategy):
 
     KIND: ClassVar[str] = "learned_vote"
     SIMPLICITY: ClassVar[int] = 65
-    COUNTS: ClassVar[bool] = True
-    ROLE: ClassVar[str] = "voter"
     LEARNS: ClassVar[bool] = True
     MEMBERS: ClassVar[tuple[int, int]] = (1, _MOST_MODELS)
 
@@ -85,6 +80,11 @@ class LearnedVote(Strategy):
         yield cls(tuple(names[row] for row in order), tuple(float(weights[row]) for row in order))
 
     @property
+    def ballots(self) -> Sequence[float]:
+        """See :attr:`Vote.ballots`."""
+        return self.weights
+
+    @property
     def same_as(self) -> str | None:
         """See :attr:`Strategy.same_as`."""
         if len(self.members) == 1:
@@ -95,23 +95,6 @@ class LearnedVote(Strategy):
         """See :meth:`Strategy.problem`."""
         count = len(self.members)
         return None if len(self.weights) == count else ("weights", f"{count} numbers from 0 to {_LARGEST_IN_FILE:g}")
-
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
-        """See :meth:`Strategy.picks`."""
-        return winners(responses, self.weights)
-
-    def calls(
-        self,
-        responses: Sequence[Profile],
-        task: Task,  # noqa: ARG002
-        picks: Sequence[int],  # noqa: ARG002
-    ) -> Floats:
-        """See :meth:`Strategy.calls`."""
-        return asked_members(codes_of(responses), self.weights)
-
-    async def ask(self, calls: PromptCalls) -> int:
-        """See :meth:`Strategy.ask`."""
-        return await ask_until_decided(calls, len(self.members), self.weights)
 
     def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
         """See :meth:`Strategy.title`."""

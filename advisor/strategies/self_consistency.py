@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from advisor.records import Profile
-from advisor.strategies.strategy import FEWEST_VOTERS, Strategy, TrainingData
-from advisor.strategies.vote import winners
-from advisor.tasks.task import Task
+from advisor.strategies.strategy import FEWEST_VOTERS, Call, Flow, QuestionText, Strategy, TrainingData
+from advisor.strategies.vote import votes_of
 from ensemble.common.text import counted, in_words
+from ensemble.methods.voting import Codes, vote
 
 if TYPE_CHECKING:
-    from advisor.running.asking import PromptCalls
     from ensemble.decode.settings import Settings
 
 TEMPERATURE = 0.7
@@ -56,14 +56,14 @@ class SelfConsistency(Strategy):
         if given.can_vote and draws >= FEWEST_VOTERS:
             yield cls((given.best,), draws)
 
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
-        """See :meth:`Strategy.picks`."""
-        return winners(responses)
+    def flow(self, question: QuestionText) -> Flow:  # noqa: ARG002
+        """See :meth:`Strategy.flow`."""
+        replies = yield [Call((0,), draw) for draw in range(self.draws)]
+        return int(vote(votes_of(replies))[0])
 
-    async def ask(self, calls: PromptCalls) -> int:
-        """Draw with the temperature of the evaluation, if that of the request is 0."""
-        await calls.together([(0, drawn(calls.settings, number)) for number in range(self.draws)])
-        return calls.winner()
+    def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """See :meth:`Strategy.replay_votes`."""
+        return vote(codes), np.ones(codes.shape, dtype=np.bool_)
 
     def title(self, members: Sequence[str]) -> str:
         """See :meth:`Strategy.title`."""

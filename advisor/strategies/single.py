@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from advisor.records import Profile
-from advisor.strategies.strategy import Strategy, TrainingData
-from advisor.tasks.task import Task
-
-if TYPE_CHECKING:
-    from advisor.running.asking import PromptCalls
+from advisor.strategies.strategy import Call, Flow, QuestionText, Strategy, TrainingData
 
 
 @dataclass(frozen=True)
@@ -20,7 +15,6 @@ class Single(Strategy):
 
     KIND: ClassVar[str] = "single"
     SIMPLICITY: ClassVar[int] = 0
-    IS_SINGLE: ClassVar[bool] = True
     ROLE: ClassVar[str] = "single model"
     MEMBERS: ClassVar[tuple[int, int]] = (1, 1)
 
@@ -29,13 +23,10 @@ class Single(Strategy):
         """See :meth:`Strategy.learn`."""
         yield cls((given.best,))
 
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
-        """See :meth:`Strategy.picks`."""
-        return [0] * len(responses[0].answers)
-
-    async def ask(self, calls: PromptCalls) -> int:
-        """See :meth:`Strategy.ask`."""
-        return await calls.until_answered([0])
+    def flow(self, question: QuestionText) -> Flow:  # noqa: ARG002
+        """See :meth:`Strategy.flow`."""
+        yield [Call((0,))]
+        return 0
 
     def title(self, members: Sequence[str]) -> str:
         """See :meth:`Strategy.title`."""

@@ -1,28 +1,87 @@
-"""What a strategy is, and the answers that it is learned from and applied to."""
+"""What a strategy is, and the answers that it is learned from and replayed on.
+
+A strategy is written once, as a generator (:meth:`Strategy.flow`): it yields calls of its members, gets their replies,
+and returns the number of the reply that it takes. :mod:`advisor.strategies.replay` drives it with stored replies, and
+:mod:`advisor.running.asking` with models, so that what was verified is what is served.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
-
-from advisor.records import Cost, Profile, join
+from advisor.records import Profile, join
 from advisor.tasks.task import Task
 from ensemble.common.text import counted, in_words
 from ensemble.models.spec import Price
 
 if TYPE_CHECKING:
-    from advisor.running.asking import PromptCalls
-    from advisor.statistics import Floats
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from advisor.strategies.replay import Replay
+    from ensemble.methods.voting import Codes
 
 S = TypeVar("S", bound="Strategy")
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
 MOST_MEMBERS = 100
 _MOST_NAMES = 12  # in a sentence
+
+
+class QuestionText(NamedTuple):
+    """What a strategy knows of a question, or of a prompt in production.
+
+    Attributes:
+        prompt: All that the members read.
+        text: The same without instructions and demonstrations, or the last message of a conversation.
+        group: The part of the task that it belongs to; None if it has none.
+        place: The question, for messages.
+    """
+
+    prompt: str
+    text: str
+    group: str | None = None
+    place: str = "the prompt"
+
+
+class Call(NamedTuple):
+    """One call: of a member, or of several that decode together.
+
+    Attributes:
+        members: Their numbers in :attr:`Strategy.members`; one, unless they decode together.
+        draw: The number of a response that is drawn at random, from 0; None for one as the request wants it.
+        prompt: What is read in place of the question's text; None for the question.
+    """
+
+    members: tuple[int, ...]
+    draw: int | None = None
+    prompt: str | None = None
+
+
+class Reply(NamedTuple):
+    """The reply to a call.
+
+    Attributes:
+        text: The response; None if the call failed.
+        answer: What was read from it, for votes; None if it has no answer, or answers are not counted.
+    """
+
+    text: str | None
+    answer: str | None
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no response."""
+        return self.text is None
+
+
+Flow: TypeAlias = Generator[Sequence[Call], Sequence[Reply], int]
+"""The way of a question through a strategy: yields calls that are made at the same time, gets their replies in this
+order, and returns the number of the reply that is taken, counted over all calls. If that call failed, the first one
+that did not is taken in its place."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +96,9 @@ class Strategy(ABC):
         KIND: The name in files, options and tables.
         SIMPLICITY: Its place from the simplest to the most complex: of equally good strategies the first is
             recommended.
-        ASKS: Whether it asks models one by one. Otherwise they decode together.
-        WRITES: Whether it writes a text that no member gave alone. Its answers take new calls, so they are in
-            :attr:`AnsweredSplit.written`, and :meth:`picks` refuses.
         COUNTS: Whether it counts answers, so that it needs a task with short, fixed ones.
         LEARNS: Whether it learns from questions; ``learn`` then gives at most one strategy. Its own answers to these
             questions prove nothing.
-        IS_SINGLE: Whether it is one model that answers once, with which all others are compared.
         ROLE: What each member does, for tables; ``{n}`` stands for its place.
         MEMBERS: The fewest and the most members.
     """
@@ -52,11 +107,8 @@ class Strategy(ABC):
 
     KIND: ClassVar[str] = ""
     SIMPLICITY: ClassVar[int] = 100
-    ASKS: ClassVar[bool] = True
-    WRITES: ClassVar[bool] = False
     COUNTS: ClassVar[bool] = False
     LEARNS: ClassVar[bool] = False
-    IS_SINGLE: ClassVar[bool] = False
     ROLE: ClassVar[str] = "member"
     MEMBERS: ClassVar[tuple[int, int]] = (2, MOST_MEMBERS)
 
@@ -90,13 +142,8 @@ class Strategy(ABC):
         """The simpler strategy, by its name, that gives the same answers, so that this one is left out; else None."""
         return None
 
-    @property
-    def hypothesis(self) -> Strategy:
-        """What a test is about: strategies that give the same answers to all questions have the same one."""
-        return self
-
     def __str__(self) -> str:
-        """The strategy in few words, for tables: ``Cascade, 3 models``."""
+        """The strategy in few words, for tables: ``Vote, 3 models``."""
         return self.title(self.members)
 
     # Learn
@@ -110,56 +157,33 @@ class Strategy(ABC):
         """The own field whose value does not fit the others, and what it should be; None if all fit."""
         return None
 
-    # Apply to stored answers
+    # Ask
 
     @abstractmethod
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:
-        """For each question, the place in `responses` of the one that it takes.
-
-        Args:
-            responses: The answers of each member; with several draws, those of each draw.
-            task: The questions.
+    def flow(self, question: QuestionText) -> Flow:
+        """Ask the members a question: the strategy itself; see :data:`Flow`.
 
         Raises:
-            InputError: It cannot be applied to these questions.
+            InputError: A new prompt cannot be made of the question.
         """
 
-    def calls(
-        self,
-        responses: Sequence[Profile],  # noqa: ARG002
-        task: Task,  # noqa: ARG002
-        picks: Sequence[int],
-    ) -> Floats:
-        """How often each question asks each member.
+    def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.bool_]] | None:  # noqa: ARG002
+        """The same for many questions at once, for strategies that only count answers; None for all others.
 
         Args:
-            responses: As in :meth:`picks`.
-            task: As in :meth:`picks`.
-            picks: The result of :meth:`picks`.
+            codes: The answers of :attr:`responses_per_member` replies of each member, replies by questions; see
+                :func:`ensemble.methods.voting.answer_codes`.
 
         Returns:
-            Members by questions.
+            The number of the reply that each question takes, and whether it asks for each reply, replies by questions.
         """
-        return np.full((len(self.members), len(picks)), float(self.responses_per_member))
-
-    def apply(self, responses: Sequence[Profile], task: Task) -> Profile:
-        """Its answers; see :meth:`picks`."""
-        return picked_answers(self.name, responses, self.picks(responses, task))
-
-    # Ask models
-
-    @abstractmethod
-    async def ask(self, calls: PromptCalls) -> int:
-        """Ask the members a prompt; the number of the call whose response is taken.
-
-        If that call failed, the first one that did not is taken in its place.
-        """
+        return None
 
     # Words
 
     @abstractmethod
     def title(self, members: Sequence[str]) -> str:
-        """The strategy in few words, for tables: ``Cascade, 3 models``. `members` has the names to show."""
+        """The strategy in few words, for tables: ``Vote, 3 models``. `members` has the names to show."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -167,7 +191,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def headline(self) -> str:
-        """What to do, as a short sentence: ``Run a cascade of three models.``."""
+        """What to do, as a short sentence: ``Take a vote of three models.``."""
 
     def list_members(self, names: Sequence[str]) -> str:
         """The members with what the strategy knows of each. `names` has the first of them."""
@@ -194,16 +218,15 @@ class AnsweredSplit:
     Attributes:
         task: The questions.
         profiles: The models' answers, by name.
-        written: The answers of the strategies that write new texts (:attr:`Strategy.WRITES`). On dev they are optional.
-        spent: What all calls of such a strategy took, by the name of the member; none for sets that decode together.
+        written: The replays of strategies that write new texts, so that no stored reply is theirs. On dev they are
+            optional.
         prices: What the models' tokens cost, if it is known, by name.
         draws: Several responses of a model to each question, by name.
     """
 
     task: Task
     profiles: Mapping[str, Profile]
-    written: Mapping[Strategy, Profile] = field(default_factory=dict)
-    spent: Mapping[Strategy, Mapping[str, Cost]] = field(default_factory=dict)
+    written: Mapping[Strategy, Replay] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
     draws: Mapping[str, Sequence[Profile]] = field(default_factory=dict)
 
@@ -216,14 +239,12 @@ class AnsweredSplit:
             draws={name: [each.part(numbers) for each in own] for name, own in self.draws.items()},
         )
 
-    def responses(self, strategy: Strategy) -> Sequence[Profile] | None:
-        """The responses that a strategy reads: those of its members, or the draws; None if some are not there."""
-        draws = strategy.responses_per_member
-        if draws > 1:
-            drawn = [each for name in strategy.members for each in self.draws.get(name, ())[:draws]]
-            return drawn if len(drawn) == draws * len(strategy.members) else None
-        known = [self.profiles[name] for name in strategy.members if name in self.profiles]
-        return known if len(known) == len(strategy.members) else None
+    def replies(self, model: str, draw: int | None) -> Profile | None:
+        """A model's draw of this number, or what it answers alone; None if that is not there."""
+        if draw is None:
+            return self.profiles.get(model)
+        draws = self.draws.get(model, ())
+        return draws[draw] if draw < len(draws) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +254,7 @@ class TrainingData:
     Attributes:
         questions: What to learn from, with the answers of all models.
         best: The most accurate model on these questions.
-        voters: The models of votes, cascades and routers, the most accurate first.
+        voters: The models of votes and routers, the most accurate first.
         can_vote: Whether the extracted answers can be counted.
         draws: How many responses of a model to each question there are, by name.
     """
@@ -247,11 +268,6 @@ class TrainingData:
     def profiles(self, names: Sequence[str]) -> list[Profile]:
         """The answers of some models."""
         return [self.questions.profiles[name] for name in names]
-
-
-def picked_answers(name: str, responses: Sequence[Profile], picks: Sequence[int]) -> Profile:
-    """The answers of a strategy: for each question, those of the response that it picks."""
-    return Profile(name, tuple(responses[pick].answers[n] for n, pick in enumerate(picks)))
 
 
 def vote_sizes(given: TrainingData) -> list[int]:

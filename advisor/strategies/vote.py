@@ -1,30 +1,23 @@
-"""A vote and a cascade: the answer that most members give is taken.
+"""A vote: the answer that most members give is taken.
 
-All members answer a vote. A cascade asks one after the other, and stops as soon as the rest cannot change the winner,
-so its answers are those of the vote, with fewer calls. :mod:`ensemble.methods.voting` counts the votes and decides
-ties.
+Members are asked in their order, until the rest cannot change the winner. So the answers are those of a vote of all
+members, with fewer calls. :mod:`ensemble.methods.voting` counts the votes and decides ties.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.records import Profile
-from advisor.strategies.strategy import Strategy, TrainingData, vote_sizes
-from advisor.tasks.task import Task
+from advisor.strategies.strategy import Call, Flow, QuestionText, Reply, Strategy, TrainingData, vote_sizes
 from ensemble.methods.voting import NONE, Codes, answer_codes, count_votes, vote
 
-if TYPE_CHECKING:
-    from advisor.running.asking import PromptCalls
-    from advisor.statistics import Floats
-
 _SLACK = 1e-6
-"""By how much more votes a learned vote must be decided."""
+"""By how much more votes a vote with weights must be decided."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +25,14 @@ class Vote(Strategy):
     """A vote in which all members have the same weight."""
 
     KIND: ClassVar[str] = "vote"
-    SIMPLICITY: ClassVar[int] = 50
+    SIMPLICITY: ClassVar[int] = 40
     COUNTS: ClassVar[bool] = True
-    ROLE: ClassVar[str] = "voter"
+    ROLE: ClassVar[str] = "voter {n}"
+
+    @property
+    def ballots(self) -> Sequence[float] | None:
+        """The weight of each member's vote, at least 0; None for 1 each."""
+        return None
 
     @classmethod
     def learn(cls, given: TrainingData) -> Iterator[Vote]:
@@ -42,14 +40,23 @@ class Vote(Strategy):
         for size in vote_sizes(given):
             yield cls(given.voters[:size])
 
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
-        """See :meth:`Strategy.picks`."""
-        return winners(responses)
+    def flow(self, question: QuestionText) -> Flow:  # noqa: ARG002
+        """Ask members until the vote is decided; those at once that are asked even if they all agree."""
+        members, weights = len(self.members), self.ballots
+        agreed = np.zeros((members, 1), dtype=np.int32)
+        replies: list[Reply] = []
+        asked = next((n for n in range(1, members) if is_decided(agreed[:n], members - n, weights)[0]), members)
+        while True:
+            replies += yield [Call((member,)) for member in range(len(replies), asked)]
+            codes = votes_of(replies)
+            if asked == members or is_decided(codes, members - asked, weights)[0]:
+                return int(vote(codes, None if weights is None else weights[:asked])[0])
+            asked += 1
 
-    async def ask(self, calls: PromptCalls) -> int:
-        """See :meth:`Strategy.ask`."""
-        await calls.together([(member, calls.settings) for member in range(len(self.members))])
-        return calls.winner()
+    def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """See :meth:`Strategy.replay_votes`."""
+        asked = np.arange(len(codes))[:, None] < asked_until_decided(codes, self.ballots)
+        return vote(codes, self.ballots), asked
 
     def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
         """See :meth:`Strategy.title`."""
@@ -57,97 +64,23 @@ class Vote(Strategy):
 
     def describe(self) -> str:
         """See :meth:`Strategy.describe`."""
-        return f"Ask {self._names}, and take the answer that most of them give (a vote)"
-
-    def headline(self) -> str:
-        """See :meth:`Strategy.headline`."""
-        return f"Take a vote of {self._count} models."
-
-
-@dataclass(frozen=True)
-class Cascade(Strategy):
-    """A cascade; it asks its members in their order."""
-
-    KIND: ClassVar[str] = "cascade"
-    SIMPLICITY: ClassVar[int] = 40
-    COUNTS: ClassVar[bool] = True
-    ROLE: ClassVar[str] = "stage {n} of the cascade"
-
-    @property
-    def hypothesis(self) -> Strategy:
-        """The vote of the same models, which gives the same answers."""
-        return Vote(self.members)
-
-    @classmethod
-    def learn(cls, given: TrainingData) -> Iterator[Cascade]:
-        """See :meth:`Strategy.learn`."""
-        for size in vote_sizes(given):
-            yield cls(given.voters[:size])
-
-    def picks(self, responses: Sequence[Profile], task: Task) -> Sequence[int]:  # noqa: ARG002
-        """See :meth:`Strategy.picks`."""
-        return winners(responses)
-
-    def calls(
-        self,
-        responses: Sequence[Profile],
-        task: Task,  # noqa: ARG002
-        picks: Sequence[int],  # noqa: ARG002
-    ) -> Floats:
-        """See :meth:`Strategy.calls`."""
-        return asked_members(codes_of(responses))
-
-    async def ask(self, calls: PromptCalls) -> int:
-        """See :meth:`Strategy.ask`."""
-        return await ask_until_decided(calls, len(self.members))
-
-    def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
-        """See :meth:`Strategy.title`."""
-        return f"Cascade, {self._models}"
-
-    def describe(self) -> str:
-        """See :meth:`Strategy.describe`."""
         return (
-            f"Ask {self._names} in this order, stop as soon as the rest cannot change the majority, and take the "
-            "answer that most of them give (a cascade)"
+            f"Ask {self._names} in this order, stop as soon as the rest cannot change the winner, and take the answer "
+            "that most of them give (a vote)"
         )
 
     def headline(self) -> str:
         """See :meth:`Strategy.headline`."""
-        return f"Run a cascade of {self._count} models."
+        return f"Take a vote of {self._count} models."
 
     def list_members(self, names: Sequence[str]) -> str:
         """The members in the order in which they are asked."""
         return ", then ".join(names)
 
 
-def codes_of(profiles: Sequence[Profile]) -> Codes:
-    """The numbers of the answers of profiles, in their order; see :func:`ensemble.methods.voting.answer_codes`."""
-    return answer_codes([[answer.extracted for answer in profile.answers] for profile in profiles])
-
-
-def winners(responses: Sequence[Profile], weights: Sequence[float] | None = None) -> Sequence[int]:
-    """The place of the response that a vote takes, for each question; see :func:`ensemble.methods.voting.vote`."""
-    places: list[int] = vote(codes_of(responses), weights).tolist()
-    return places
-
-
-async def ask_until_decided(calls: PromptCalls, members: int, weights: Sequence[float] | None = None) -> int:
-    """Ask members in their order until the rest cannot change the vote; the number of the call that wins.
-
-    Args:
-        calls: Asks the members.
-        members: How many there are.
-        weights: The weight of each member's vote; None for 1 each.
-    """
-    asked = 0
-    while asked < members:
-        await calls.one(asked, calls.settings)
-        asked += 1
-        # The function of the evaluation, so that a cascade stops where it stopped there.
-        if is_decided(calls.codes(), members - asked, weights)[0]:
-            break
-    return calls.winner(None if weights is None else weights[:asked])
+def votes_of(replies: Sequence[Reply]) -> Codes:
+    """The votes of replies to one question."""
+    return answer_codes([[reply.answer] for reply in replies])
 
 
 def is_decided(codes: Codes, left: int, weights: Sequence[float] | None = None) -> NDArray[np.bool_]:
@@ -174,8 +107,8 @@ def is_decided(codes: Codes, left: int, weights: Sequence[float] | None = None) 
     return decided
 
 
-def cascade_calls(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.intp]:
-    """The number of models that a cascade asks, for each question; see :func:`is_decided` for the arguments."""
+def asked_until_decided(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.intp]:
+    """The number of members that a vote asks, for each question; see :func:`is_decided` for the arguments."""
     models, questions = codes.shape
     calls = np.full(questions, models)
     # Decided questions are not looked at again, which saves most of the time.
@@ -185,9 +118,3 @@ def cascade_calls(codes: Codes, weights: Sequence[float] | None = None) -> NDArr
         calls[open_questions[decided]] = asked
         open_questions = open_questions[~decided]
     return calls
-
-
-def asked_members(codes: Codes, weights: Sequence[float] | None = None) -> Floats:
-    """Whether a cascade asks each model, 1 or 0, models by questions; see :func:`is_decided` for the arguments."""
-    asked: Floats = (np.arange(len(codes))[:, None] < cascade_calls(codes, weights)).astype(np.float64)
-    return asked

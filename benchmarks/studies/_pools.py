@@ -19,8 +19,9 @@ from advisor.choose.rules import fitting_voters, select
 from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
 from advisor.records import Limits, Profile
 from advisor.statistics import Floats, scores
+from advisor.strategies.replay import codes_of
 from advisor.strategies.strategy import AnsweredSplit
-from advisor.strategies.vote import cascade_calls, codes_of
+from advisor.strategies.vote import asked_until_decided
 from benchmarks._measure import ROOT
 from ensemble.methods.voting import Codes, vote
 
@@ -169,8 +170,8 @@ class Ballot:
 
     Attributes:
         right: The score of the answer to each question, between 0 and 1; a mean where chance decides ties.
-        models: How many models a vote asks.
-        calls: How many of them a cascade asks, on average.
+        models: How many models vote.
+        calls: How many of them are asked, on average.
     """
 
     right: Floats
@@ -188,7 +189,7 @@ def ballot(pool: RealPool, voters: Sequence[str], places: Places) -> Ballot:
     rows = pool.rows(voters)
     codes, right = pool.codes[rows][:, places], pool.right[rows][:, places]
     picked = np.take_along_axis(right, vote(codes)[None], axis=0)[0]
-    return Ballot(picked, len(rows), float(cascade_calls(codes).mean()))
+    return Ballot(picked, len(rows), float(asked_until_decided(codes).mean()))
 
 
 def voter_sets(profiles: Sequence[Profile]) -> dict[str, tuple[str, ...]]:

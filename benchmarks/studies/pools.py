@@ -33,11 +33,12 @@ from advisor.advice.recommendation import recommend
 from advisor.choose.rules import fitting_voters, select
 from advisor.records import ALPHA, Limits, Profile
 from advisor.statistics import resampled_means, scores, z_value
-from advisor.strategies import largest_usual, usual
+from advisor.strategies import default_strategy, largest_default
 from advisor.strategies.learned_vote import LearnedVote
+from advisor.strategies.replay import replay_all
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData
-from advisor.strategies.vote import Cascade, Vote
+from advisor.strategies.vote import Vote
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks.studies._pools import (
     ANSWERED,
@@ -198,15 +199,15 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
         points |= {Single((name,)): profile.accuracy for name, profile in judge.profiles.items()}
         best = max(points.values())
         single = Single(fitting_voters(profiles, Limits(max_voters=1)))
-        largest = largest_usual([each.strategy for each in tested])
+        largest = largest_default([each.strategy for each in tested])
         together = largest or single
-        cascade = next((each for each in tested if each.strategy == largest), None)
+        voted = next((each for each in tested if each.strategy == largest), None)
         recommended = recommend(compared)
         if recommended is None:
             raise AssertionError("compared strategies have a best one")
         gains = {each.strategy: points[each.strategy] - sub.best(sub.judge) for each in tested}
-        is_shown = cascade is not None and cascade.shown == "yes"
-        if cascade is not None and points[together] > points[single]:
+        is_shown = voted is not None and voted.shown == "yes"
+        if voted is not None and points[together] > points[single]:
             values["power"].append(float(is_shown))
         values["vote_gains"].append(float(points[together] > points[single]))
         choices = {
@@ -236,7 +237,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
 
 def _points(strategy: Strategy, split: AnsweredSplit) -> float:
     """The accuracy of a strategy on other questions than those that it was learned and compared on, in points."""
-    return strategy.apply([split.profiles[name] for name in strategy.members], split.task).accuracy
+    return replay_all(strategy, split).profile.accuracy
 
 
 def _predictions(
@@ -250,8 +251,7 @@ def _predictions(
     predictor = Predictor(both, coefficients)
     found: dict[Strategy, Prediction] = {}
     for members in (tuple(voters[:FEWEST_VOTERS]), tuple(voters)):
-        prediction = predictor.vote_before(members)
-        found |= {Vote(members): prediction, Cascade(members): prediction}
+        found[Vote(members)] = predictor.vote_before(members)
     return found
 
 
@@ -266,10 +266,10 @@ def _mean(name: str, values: Sequence[float], what: str) -> Figure:
 def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
     """How true the measured gains are: strategies on some labels, judged on all other questions.
 
-    ``bias_measured_gain``: the measured gain of the default cascade minus the gain that the others tell, in points.
+    ``bias_measured_gain``: the measured gain of the default vote minus the gain that the others tell, in points.
     ``interval_coverage_recommended``: how often the 90% interval of the recommended strategy's measured gain holds that
     gain, whose own error widens the interval; ``_expected`` for the interval of the expected gain. Over the model that
-    is the best on the labels. ``power_gain5_n300``: how often 300 labels in all show the gain of the cascade, where the
+    is the best on the labels. ``power_gain5_n300``: how often 300 labels in all show the gain of the vote, where the
     other questions tell one of 4 to 6 points.
     """
     names = _answered(folder, quick)
@@ -287,14 +287,13 @@ def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
             judged = sub.answered("held_out", judge)
             compared = compare_strategies(splits[0], splits[1], can_vote=True)
             tested = compared.results
-            largest = largest_usual([each.strategy for each in tested])
+            largest = largest_default([each.strategy for each in tested])
             recommended = recommend(compared)
             for result in tested:
                 is_recommended = recommended is not None and result is recommended.result
-                if result.strategy.IS_SINGLE or not (is_recommended or result.strategy == largest):
+                if isinstance(result.strategy, Single) or not (is_recommended or result.strategy == largest):
                     continue
-                own = [judged.profiles[member] for member in result.strategy.members]
-                differences = scores(result.strategy.apply(own, judged.task)) - scores(
+                differences = scores(replay_all(result.strategy, judged).profile) - scores(
                     judged.profiles[result.best_single_model]
                 )
                 truth, error = 100 * float(differences.mean()), 100 * float(differences.std()) / len(judge) ** 0.5
@@ -353,14 +352,13 @@ def _learn(sub: SubPool, labels: int, values: Values) -> None:
     given, judge = sub.answered("dev", known), sub.answered("held_out", sub.judge)
     dev = sub.answered("dev", known[: min(len(sub.dev), labels // 2)])
     voters = fitting_voters(list(dev.profiles.values()), Limits())
-    default = usual(voters) if len(voters) >= FEWEST_VOTERS else Single(voters[:1])
+    default = default_strategy(voters) if len(voters) >= FEWEST_VOTERS else Single(voters[:1])
     learned = next(LearnedVote.learn(TrainingData(given, voters[0], voters, can_vote=True)))
     points, calls = [], []
     for strategy in (learned, default):
-        responses = [judge.profiles[name] for name in strategy.members]
-        points.append(strategy.apply(responses, judge.task).accuracy)
-        asked = strategy.calls(responses, judge.task, strategy.picks(responses, judge.task))
-        calls.append(float(asked.sum(axis=0).mean()))
+        voted = replay_all(strategy, judge)
+        points.append(voted.profile.accuracy)
+        calls.append(voted.calls_per_question)
     values[f"gain_learned_minus_default_vote_{labels}"].append(points[0] - points[1])
     values[f"plain_vote_stays_{labels}"].append(float(learned.same_as is not None))
     if labels == TAUGHT[-1]:

@@ -21,7 +21,7 @@ import numpy as np
 from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor, gaps_of, read_coefficients
 from advisor.records import Profile
 from advisor.statistics import scores
-from advisor.strategies.vote import codes_of
+from advisor.strategies.replay import codes_of
 from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks.studies._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, of_zoo, set_gains
 from benchmarks.studies._pools import ANSWERED, NAMES, POOLS, RealPool, read_pool, split

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 
 from advisor.config import BEST, InferenceConfig, RunConfig
-from advisor.jobs.fused import reading_task
 from advisor.jobs.planning.plan import (
     plan_loads,
     plan_model,
@@ -20,13 +19,16 @@ from advisor.jobs.planning.plan import (
     problem_of,
     tokens_written,
 )
+from advisor.jobs.played import reading_task
 from advisor.judge.judge import judging
 from advisor.judge.prompts import Shown, judge_task
 from advisor.pool.fit import weights_here
 from advisor.profile.job import continued
 from advisor.profile.profiler import Said, splits_of, stored_responses, unanswered
 from advisor.progress import Progress
-from advisor.records import TRIES, Answer, Profile
+from advisor.records import TRIES
+from advisor.strategies.fusion import prompt_template, with_drafts
+from advisor.strategies.replay import question_of
 from advisor.tasks.task import Example, Rubric, Task
 from ensemble.common.text import counted
 from ensemble.errors import InputError, UniteError, first_line
@@ -142,11 +144,14 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     named = fusion.panel
     # Later turns of conversations have the writer's own texts before them, which are as long as drafts.
     n, drafts = len(task.examples), fusion.drafts * (len(named) or min(config.rules.max_voters, len(by_name)))
-    unknown = Profile("", tuple(Answer(each.id, UNKNOWN, None, 0.0, "unknown") for each in task.examples))
+    template = prompt_template(fusion.template)
 
     def reads(count: int) -> _Prompts:
         """Prompts with so many drafts; without drafts these are the questions."""
-        asked = reading_task(task, fusion.template, [unknown] * count) if count else task
+        asked, read = task, [UNKNOWN] * count
+        if count:
+            prompts = [with_drafts(template, question_of(example), read) for example in task.examples]
+            asked = reading_task(task, dict(enumerate(prompts)))
         return _Prompts(asked.examples, [count] * n, inference.limit(task), tokens_written(task, inference))
 
     def plan(role: str, name: str, prompts: _Prompts, count: int) -> dict[str, Any]:

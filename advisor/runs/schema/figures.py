@@ -7,7 +7,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import GetJsonSchemaHandler, PrivateAttr, ValidationInfo, model_validator
 from pydantic_core import CoreSchema
 
+from advisor.strategies.decoded import Decoded
 from advisor.strategies.schema import shape_of, strategy_of, with_own_keys
+from advisor.strategies.single import Single
 from advisor.strategies.strategy import Strategy
 from ensemble.common.schema import Count, Figure, Interval, Line, Points, Schema, SparseSchema, must, wrong
 from ensemble.common.text import visible
@@ -52,12 +54,12 @@ class StrategyKey(Schema, extra="allow"):
     @property
     def is_single(self) -> bool:
         """Whether it is one model that answers once, with which the others are compared."""
-        return self._value.IS_SINGLE
+        return isinstance(self._value, Single)
 
     @property
     def is_decoded(self) -> bool:
         """Whether it is a set that decodes together; its name is then the method."""
-        return not self._value.ASKS
+        return isinstance(self._value, Decoded)
 
 
 def _clean(value: Any) -> Any:

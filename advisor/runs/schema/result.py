@@ -82,9 +82,9 @@ class RuleLimits(Schema):
     max_models: Count | None = None
     """the most members of the set that decodes together"""
     vote_gap: Number = 15.0
-    """for votes and cascades: the largest gap to the most accurate model, in points"""
+    """for votes: the largest gap to the most accurate model, in points"""
     max_voters: Count = 5
-    """the most models in a vote or a cascade"""
+    """the most models in a vote"""
     min_gain: Number | None = None
     """points that a strategy with more than one model or call must gain to be recommended; null: 0.2 for each call, or
     where prices are known for each multiple of the price of the single model"""

@@ -14,7 +14,7 @@ user allows code to run, and ``METRIC.score`` raises InputError. `exact_match.py
 name with an underscore is not a metric, but what several share. Other packages add metrics by entry
 points; see :mod:`ensemble.plugins`.
 
-Votes, learned votes and cascades are compared only for a metric in ``VOTE_METRICS`` of
+Votes are compared only for a metric in ``VOTE_METRICS`` of
 `advisor/strategies/vote_reader.py`. Add it there if it reads its answer without looking at the reference.
 """
 

@@ -1,0 +1,137 @@
+"""Plays a strategy with models: its calls are asked, or found in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from advisor.profile.profiler import Profiler
+from advisor.records import Answer, Cost, Profile
+from advisor.strategies.replay import Replay, play, question_of
+from advisor.strategies.self_consistency import TEMPERATURE
+from advisor.strategies.strategy import Call, Strategy
+from advisor.tasks.task import Task, fingerprint
+from ensemble.errors import MemberError
+
+
+class PlayedTask(NamedTuple):
+    """A strategy on the questions of a task.
+
+    Attributes:
+        replay: Its answers, and all its calls. A judge has not scored new texts yet.
+        unread: Why a model could not answer a prompt with drafts, for each such reply.
+        readings: The replies to prompts with drafts.
+    """
+
+    replay: Replay
+    unread: Sequence[str]
+    readings: int
+
+
+def play_with_models(
+    profiler: Profiler, strategy: Strategy, task: Task, alone: Mapping[str, Profile], seed: int, name: str = ""
+) -> PlayedTask:
+    """Let a strategy answer the questions of a task. Stored replies are not asked for again.
+
+    Args:
+        profiler: Asks the models.
+        strategy: The strategy.
+        task: The questions.
+        alone: What models answer alone; of others it is asked.
+        seed: Of the first of several responses that are drawn at random.
+        name: The name of the answers; empty for the strategy's.
+
+    Raises:
+        InputError: A prompt cannot be made of a question.
+        MemberError: A model failed.
+    """
+    asked = _Asked(profiler, strategy, task, alone, seed, name or str(strategy))
+    played = play(strategy, [question_of(example) for example in task.examples], asked)
+    answers = tuple(each.replies[each.taken] for each in played)
+    cost = Cost.total([profile.cost for _, profile in asked.calls])
+    profile = Profile(name or strategy.name, answers, cost)
+    return PlayedTask(Replay(profile, calls=asked.calls), asked.unread, asked.readings)
+
+
+class _Asked:
+    """Replies to calls; the same call of several questions is one job."""
+
+    def __init__(
+        self, profiler: Profiler, strategy: Strategy, task: Task, alone: Mapping[str, Profile], seed: int, name: str
+    ) -> None:
+        self._profiler, self._strategy, self._task, self._seed, self._name = profiler, strategy, task, seed, name
+        self._alone = dict(alone)
+        self.calls: list[tuple[tuple[str, ...], Profile]] = []
+        self.unread: list[str] = []
+        self.readings = 0
+
+    def __call__(self, calls: Sequence[tuple[int, Call]]) -> list[Answer]:
+        jobs: dict[Call, dict[int, Call]] = {}
+        for n, call in calls:
+            jobs.setdefault(call._replace(prompt=None if call.prompt is None else ""), {})[n] = call
+        replies: dict[tuple[int, Call], Answer] = {}
+        for job, own in jobs.items():
+            names = tuple(self._strategy.members[member] for member in job.members)
+            profile = self._profile(names, job, own)
+            self.calls.append((names, profile))
+            replies |= {(n, call): answer for (n, call), answer in zip(own.items(), profile.answers, strict=True)}
+        return [replies[each] for each in calls]
+
+    def _profile(self, names: tuple[str, ...], job: Call, own: Mapping[int, Call]) -> Profile:
+        """The replies to one call of some questions."""
+        if job.prompt is not None:
+            task = reading_task(self._task, {n: call.prompt or "" for n, call in own.items()})
+            read = self._profiler.reading(names[0], task, f"{self._name}: {names[0]}")
+            self.readings += len(read.answers)
+            self.unread += [answer.error for answer in read.answers if answer.error is not None]
+            return read
+        if len(names) > 1:
+            whole = self._profiler.together(names, self._task)
+        elif job.draw is not None:
+            whole = self._profiler.drawn(names[0], self._task, TEMPERATURE, self._seed + job.draw)
+        else:
+            if names[0] not in self._alone:
+                self._alone |= self._profiler.alone(names, self._task)
+            if names[0] not in self._alone:
+                raise MemberError(self._profiler.failures[names[0]], of=names[0])
+            whole = self._alone[names[0]]
+        return whole if len(own) == len(self._task.examples) else whole.part(list(own))
+
+
+def reading_task(task: Task, prompts: Mapping[int, str]) -> Task:
+    """Some questions of a task, by their numbers, with other prompts: drafts are in them.
+
+    Encoder-decoder models read the whole prompt, since a source has no drafts.
+    """
+    examples = [replace(task.examples[n], prompt=prompt, source=None) for n, prompt in prompts.items()]
+    split = f"{task.split} with responses"
+    return replace(
+        task, split=split, examples=tuple(examples), fingerprint=fingerprint(task.fingerprint, split, examples)
+    )
+
+
+_MOST_DRAWS = 32
+"""Responses of a model with the tokens of others; one that answers at once would have to write a hundred."""
+
+
+def draws_worth(profiler: Profiler, model: str, task: Task, seed: int, budget: float) -> list[Profile]:
+    """As many responses of a model as have a budget of tokens, to the nearest whole number, from 1 to 32.
+
+    Args:
+        profiler: Asks the model.
+        model: The model.
+        task: The questions.
+        seed: Of the first response; the next one has the next seed, so that a repeated run finds both in the cache.
+        budget: The tokens of all questions together.
+
+    Raises:
+        MemberError: The model failed.
+    """
+    drawn: list[Profile] = []
+    spent = 0.0
+    # Half a response more than the budget is as far from it as half a response less.
+    while not drawn or (spent + spent / len(drawn) / 2 < budget and len(drawn) < _MOST_DRAWS):
+        drawn.append(profiler.drawn(model, task, TEMPERATURE, seed + len(drawn)))
+        spent += drawn[-1].cost.tokens
+    return drawn
