@@ -65,27 +65,6 @@ def test_profiling_writes_as_much_as_lm_eval_and_the_same(capsys, tmp_path: Path
     assert json.loads((tmp_path / "profiling.json").read_text(encoding="utf-8"))["quick"] is True
 
 
-def test_gpu_leaves_out_what_fails_and_what_has_no_time(monkeypatch: pytest.MonkeyPatch, capsys):
-    now = 0.0
-    monkeypatch.setattr(gpu.time, "monotonic", lambda: now)
-
-    def fail(_: gpu.Run) -> list[Figure]:
-        raise NotImplementedError("no such operation\non this device")
-
-    def take_all(_: gpu.Run) -> list[Figure]:
-        nonlocal now
-        now = 60.0
-        return [Figure("taken", 1.0)]
-
-    monkeypatch.setattr(gpu, "_steps", fail)
-    monkeypatch.setattr(gpu, "_half", take_all)
-    assert gpu.main(["--quick", "--device", "cpu", "--minutes", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "| step_over_topk | not measured | ratio |  | NotImplementedError: no such operation |" in lines
-    assert "| taken | 1 |  |  |  |" in lines
-    assert "| host_ms_per_step | not measured | ms |  | the 1 minutes were over |" in lines
-
-
 def test_steps_measures_every_token_level_method_that_fits(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

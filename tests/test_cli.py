@@ -466,7 +466,7 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
 
 LONG = (*SELECT, "--quiet", "--batch-size", "4", *LENIENT)
 RUNS = """
-import gc, json, os, resource, signal, sys
+import gc, json, os, signal, sys
 import advisor.commands.select, advisor.jobs.select, advisor.terminal.tables, ensemble.api, reports.page
 import transformers.models.llama.modeling_llama
 from advisor.cli import main
@@ -474,22 +474,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the bac
 gc.freeze()  # what is imported need not be searched for freed models
 for line in sys.stdin:
     job = json.loads(line)
-    runs = []
-    for command in job["commands"]:
-        run = os.fork()
-        if not run:
-            os.chdir(job["folder"])
-            os.environ["XDG_CACHE_HOME"] = job["cache"]
-            for stream, name in ((1, "printed"), (2, "errors")):
-                os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-            if job["most"]:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (job["most"], job["most"]))
-            sys.argv = ["advisor", *command]
-            main()
-            sys.exit()
-        runs.append(run)
-    print(json.dumps(runs), flush=True)
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]) for run in runs]), flush=True)
+    run = os.fork()
+    if not run:
+        os.chdir(job["folder"])
+        os.environ["XDG_CACHE_HOME"] = job["cache"]
+        for stream, name in ((1, "printed"), (2, "errors")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+        sys.argv = ["advisor", *job["command"]]
+        main()
+        sys.exit()
+    print(run, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]), flush=True)
 """
 """Starts the command again and again, each time in a process of its own, having imported what it needs only once."""
 
@@ -500,36 +495,31 @@ class Runs:
 
     process: subprocess.Popen[str]
 
-    def start(self, place: Place, *outs: str, most: int | None = None) -> list[int]:
-        """Start the long job once for each run folder, all of them at once; the processes' ids.
-
-        No file can grow beyond ``most`` bytes: a disk that is full.
-        """
-        commands = [[*LONG, "--out", out] for out in outs]
-        job = {"folder": str(place.folder), "cache": str(place.cache), "commands": commands, "most": most}
+    def start(self, place: Place) -> int:
+        """Start the long job; the process' id."""
+        job = {"folder": str(place.folder), "cache": str(place.cache), "command": [*LONG, "--out", "run"]}
         assert self.process.stdin is not None
         print(json.dumps(job), file=self.process.stdin, flush=True)
         return self._answer()
 
-    def statuses(self) -> list[int]:
-        """The exit statuses of those that were started, or minus the signal that ended one."""
+    def status(self) -> int:
+        """The exit status of what was started, or minus the signal that ended it."""
         return self._answer()
 
     def stop(self, place: Place, count: int, wait: float, number: signal.Signals) -> int:
         """Start the job, and send it a signal some time after the store has this many answers; its status."""
-        (run,) = self.start(place, "run")
+        run = self.start(place)
         end = time.monotonic() + 120
         while answered(place.cache) < count and time.monotonic() < end:
             time.sleep(0.005)
         time.sleep(wait)
         with suppress(ProcessLookupError):  # on a slow machine it may have ended meanwhile
             os.kill(run, number)
-        return self.statuses()[0]
+        return self.status()
 
-    def _answer(self) -> list[int]:
+    def _answer(self) -> int:
         assert self.process.stdout is not None
-        numbers: list[int] = json.loads(self.process.stdout.readline())
-        return numbers
+        return int(self.process.stdout.readline())
 
 
 @pytest.fixture(scope="module")
@@ -552,8 +542,8 @@ def undisturbed(runs: Runs, models: Path, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("undisturbed")
     place = Place(folder, folder / "cache", lambda: None)  # type: ignore[arg-type]
     write_long(place, models)
-    runs.start(place, "run")
-    assert runs.statuses() == [0]
+    runs.start(place)
+    assert runs.status() == 0
     return outcome(folder / "run")
 
 
@@ -620,35 +610,9 @@ def test_a_run_that_is_killed_again_and_again_goes_on_to_the_undisturbed_result(
     # One or two of the last may come too late, when all is done.
     assert ends.count(-signal.SIGKILL) >= times - 2 > 0
     assert set(ends) <= {-signal.SIGKILL, 0}
-    runs.start(place, "run")
-    assert runs.statuses() == [0]
+    runs.start(place)
+    assert runs.status() == 0
     assert errors(place) == ""
-    assert outcome(place.folder / "run") == undisturbed
-
-
-def test_two_runs_at_once_both_come_to_the_undisturbed_result(
-    place: Place, models: Path, runs: Runs, undisturbed: tuple[Any, list[str]]
-) -> None:
-    write_long(place, models)
-    runs.start(place, "one", "two")
-    assert runs.statuses() == [0, 0]
-    assert errors(place) == ""
-    assert outcome(place.folder / "one") == outcome(place.folder / "two") == undisturbed
-
-
-def test_a_full_disk_is_one_line_and_the_same_command_goes_on_from_there(
-    place: Place, models: Path, runs: Runs, undisturbed: tuple[Any, list[str]]
-) -> None:
-    write_long(place, models)
-    runs.start(place, "run", most=200_000)
-    assert runs.statuses() == [1]
-    kept = answered(place.cache)
-    assert 0 < kept < 100
-    assert re.fullmatch(
-        r"advisor: the response cache \S+ cannot be read and written \(.*\); free disk space .*\n", errors(place)
-    )
-    runs.start(place, "run")
-    assert runs.statuses() == [0]
     assert outcome(place.folder / "run") == undisturbed
 
 

@@ -152,15 +152,6 @@ def test_the_level_holds_with_clusters_and_does_not_without(size: int) -> None:
     assert 0.93 <= covered / repetitions <= 0.98
 
 
-def test_the_interval_of_an_accuracy_covers_it_with_clusters() -> None:
-    generator, covered = np.random.default_rng(1), 0
-    for _ in range(400):
-        a, _, labels = clustered(generator, 40, 5)
-        low, high = PairedScores(a[:, None], labels).accuracy_interval(0)
-        covered += low <= 50 <= high
-    assert 0.925 <= covered / 400 <= 0.975
-
-
 # --- Pairs ---
 
 
@@ -202,18 +193,6 @@ def test_graded_scores_have_the_p_values_of_the_permutation_test() -> None:
     (pair,) = pairs_of(table(a, b))
     assert pair.difference.p_two_sided == pytest.approx(sign_flip(b - a), abs=0.02)
     assert pair.difference.test == "sign-flip permutation"
-
-
-def test_graded_scores_in_clusters_keep_the_level() -> None:
-    generator, false = np.random.default_rng(8), 0
-    for repetition in range(200):
-        labels = np.repeat(np.arange(25), 4)
-        a, b = (generator.normal(size=(25, 2))[labels] + generator.normal(size=(100, 2))).T
-        squash = [1 / (1 + np.exp(-column)) for column in (a, b)]
-        false += (
-            PairedScores(np.column_stack(squash), [str(n) for n in labels], repetition).p_two_sided(0, 1)[0] <= 0.05
-        )
-    assert false / 200 <= 0.09
 
 
 def test_the_same_answers_are_no_difference() -> None:
@@ -268,13 +247,6 @@ def test_the_smallest_difference_is_shown_four_times_out_of_five(n: int, discord
         a, b = draw(generator, n, gain, max(discordance, gain))
         shown += mcnemar(b - a) <= 0.05
     assert 0.77 <= shown / 1500 <= 0.85
-
-
-def test_the_smallest_difference_needs_enough_changed_questions_for_the_exact_test() -> None:
-    gain = shown_from(np.zeros(100))
-    generator = np.random.default_rng(1)
-    shown = np.mean([mcnemar(np.array([1.0] * generator.binomial(100, gain) + [0.0])) <= 0.05 for _ in range(2000)])
-    assert 0.77 <= shown <= 0.88
 
 
 def test_figures_of_graded_scores_are_on_the_scale_of_their_differences() -> None:
@@ -332,15 +304,6 @@ def power(n: int, gain: float, discordance: float) -> float:
     return float(total)
 
 
-@pytest.mark.parametrize(("gained", "lost", "n"), [(25, 15, 100), (35, 25, 200), (9, 3, 100)])
-def test_the_questions_needed_show_the_observed_difference_four_times_out_of_five(
-    gained: int, lost: int, n: int
-) -> None:
-    (pair,) = pairs_of(table(*changed(gained, lost, n)))
-    assert pair.questions_needed is not None
-    assert 0.785 <= power(pair.questions_needed, (gained - lost) / n, (gained + lost) / n) <= 0.82
-
-
 @pytest.mark.slow
 def test_the_safe_number_of_questions_keeps_its_promise_although_the_difference_is_estimated() -> None:
     """Findings D2: the number for the observed difference promises 80% and reaches 44 to 71%."""
@@ -392,12 +355,6 @@ def outcomes(seed: int, n: int, gain: float, *, repetitions: int = 400, points: 
     generator = np.random.default_rng(seed)
     found = [check_gate(table(*draw(generator, n, gain, 0.15)), points)[0].verdict for _ in range(repetitions)]
     return {outcome: found.count(outcome) / repetitions for outcome in ("better", "equal", "worse", "unclear")}
-
-
-@pytest.mark.parametrize("n", [100, 1000])
-def test_the_gate_rarely_fails_a_model_that_loses_no_more_than_is_allowed(n: int) -> None:
-    assert outcomes(1, n, -0.01)["worse"] <= 0.075
-    assert outcomes(2, n, 0.0)["worse"] <= 0.05
 
 
 def test_the_gate_rarely_passes_a_model_that_loses_more_than_is_allowed() -> None:

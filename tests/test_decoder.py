@@ -297,18 +297,6 @@ def test_the_order_of_the_other_members_does_not_matter(line: str, tables: Path)
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize("line", ["bytes* unigram_with_bytes unigram", "unigram bytes unigram_with_bytes"])
-def test_batches_equal_their_rows(line: str, tables: Path) -> None:
-    ensemble = ensemble_of(line, tables)
-    texts = [*PROMPTS, *(text for text in TEXTS.values() if text)][:16]
-    alone = [ensemble.generate([text], max_new_tokens=20, stop=["e", "\n"])[0] for text in texts]
-    # Rows end at different steps, so that prompts that wait are admitted in their places.
-    assert len({len(made.tokens) for made in alone}) > 5
-    for batch_size in (2, 5, 16):
-        together = ensemble.generate(texts, max_new_tokens=20, stop=["e", "\n"], batch_size=batch_size)
-        assert together == alone, batch_size
-
-
 @pytest.mark.parametrize("copies", [2, 3])
 @pytest.mark.parametrize("name", [available(name) for name in ("bytes*", "unigram_with_bytes*", "gpt-2*", "llama-2*")])
 def test_copies_of_one_model_write_what_it_writes_alone(name: str, copies: int, tables: Path) -> None:

@@ -7,15 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import reference
 from reference import ReferenceMember
 from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
 
-from ensemble import Ensemble, Generation
-from ensemble.decode.settings import Batch, Settings
+from ensemble import Ensemble
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 
@@ -127,11 +124,6 @@ def test_a_stream_shows_no_half_characters(sure: Ensemble) -> None:
     assert "\ufffd" not in "".join(sure.stream("x", max_new_tokens=57))
 
 
-def test_a_stream_draws_as_generate_does(pair: Ensemble) -> None:
-    (drawn,) = pair.generate(["x"], max_new_tokens=20, temperature=1.5, seed=4)
-    assert "".join(pair.stream("x", max_new_tokens=20, temperature=1.5, seed=4)) == drawn.text
-
-
 # Sampling
 
 
@@ -150,12 +142,6 @@ def test_equal_prompts_have_draws_of_their_own(pair: Ensemble) -> None:
     assert len({g.tokens for g in made}) > 3
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 5])
-def test_draws_do_not_depend_on_the_batch(pair: Ensemble, batch_size: int) -> None:
-    options: dict[str, Any] = {"max_new_tokens": 12, "temperature": 0.9, "top_p": 0.8, "seed": 3}
-    assert pair.generate(PROMPTS, batch_size=batch_size, **options) == pair.generate(PROMPTS, **options)
-
-
 def test_top_k_draws_come_as_often_as_the_ensembles_likeliest_tokens(pair: Ensemble) -> None:
     (greedy,) = pair.generate(["x"], max_new_tokens=1, trace=True)
     shares = sorted((c.mean for c in greedy.trace[0].candidates if c.token is not None), reverse=True)[:4]
@@ -169,53 +155,4 @@ def test_top_k_draws_come_as_often_as_the_ensembles_likeliest_tokens(pair: Ensem
     assert chi_squared < 16.27
 
 
-@pytest.mark.parametrize(
-    "cold",
-    [{"temperature": 1e-5}, {"temperature": 1.0, "top_p": 1e-9}, {"temperature": 1.0, "top_k": 1}],
-    ids=["temperature", "top_p", "top_k"],
-)
-def test_cold_draws_are_greedy(pair: Ensemble, cold: dict[str, Any]) -> None:
-    assert pair.generate(PROMPTS, max_new_tokens=12, **cold) == pair.generate(PROMPTS, max_new_tokens=12)
-
-
 # Traces
-
-
-def assert_the_steps(made: Generation, members: Sequence[Member], prompt: str, k: int, limit: int) -> None:
-    judges = plain(members)
-    judged = reference.generate(judges, prompt, k=k, max_new_tokens=limit)
-    assert len(made.trace) == len(judged.steps)
-    for t, (step, expected) in enumerate(zip(made.trace, judged.steps, strict=True)):
-        contexts = reference.contexts_of(judges, reference.prompts_of(judges, prompt), judged.ids[:t])
-        tops = [judge.top(judge.z(context), k) for judge, context in zip(judges, contexts, strict=True)]
-        found = {reference.EOS if c.data is None else c.data: c for c in step.candidates}
-        assert found.keys() == {*expected.union}
-        for entry, candidate in found.items():
-            assert candidate.token == expected.ids[0][entry]
-            assert candidate.probabilities == pytest.approx([p[entry] for p in expected.member_p])
-            assert candidate.mean == pytest.approx(expected.p[entry])
-            assert candidate.wanted_by == tuple(m for m, top in enumerate(tops) if entry in top)
-        assert [c.mean for c in step.candidates] == sorted((c.mean for c in step.candidates), reverse=True)
-        assert step.candidates[step.chosen] is found[expected.winner]
-        is_end = expected.winner == reference.EOS
-        assert step.data == (None if is_end else judges[0].token_bytes(expected.emitted))
-
-
-@pytest.mark.parametrize("draft", [0, 12])
-def test_a_trace_is_what_the_reference_saw(draft: int, tables: Path) -> None:
-    members = [writer(), member("unigram with bytes", 1), member("unigram", 2)]
-    ensemble = Ensemble(members, k=3, cache_dir=tables)
-    prompt = [ensemble.encode("x")]
-    ((_, made),) = ensemble.generate_each(prompt, Settings(12), Batch(trace=True, draft=draft))
-    assert_the_steps(made, members, "x", 3, 12)
-
-
-def test_every_row_of_a_batch_has_its_own_trace(pair: Ensemble) -> None:
-    made = pair.generate(PROMPTS, max_new_tokens=10, trace=True, batch_size=3)
-    assert {g.finish_reason for g in made} == {"eos", "length"}
-    for prompt, generation in zip(PROMPTS, made, strict=True):
-        assert_the_steps(generation, pair.members, prompt, pair.k, 10)
-
-
-def test_no_trace_unless_asked_for(pair: Ensemble) -> None:
-    assert pair.generate(["x"], max_new_tokens=4)[0].trace == ()

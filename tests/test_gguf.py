@@ -17,7 +17,6 @@ from tokenizers.processors import TemplateProcessing
 from transformers import BitsAndBytesConfig
 
 from advisor.pool.pool_file import read_pool
-from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError
 from ensemble.models.check import check
 from ensemble.models.gguf import weight_count
@@ -74,14 +73,6 @@ def test_a_quantised_file_gives_similar_logits_and_unquantised_weights(tiny: Pat
     held = sum(parameter.numel() * parameter.itemsize for parameter in member.model.parameters())
     assert {parameter.dtype for parameter in member.model.parameters()} == {torch.float32}
     assert held == 4 * weight_count(tiny / "tiny-q8.gguf") > 2 * (tiny / "tiny-q8.gguf").stat().st_size
-
-
-def test_an_ensemble_of_both_forms_writes_what_the_model_writes(tiny: Path, tmp_path: Path) -> None:
-    def written(*models: str) -> list[int]:
-        together = Ensemble.from_pretrained([tiny / model for model in models], cache_dir=tmp_path)
-        return list(together.generate([PROMPT], max_new_tokens=12)[0].tokens)
-
-    assert written("dense", "tiny.gguf") == written("tiny.gguf") == written("dense")
 
 
 def test_the_chat_template_of_a_file_is_used(tiny: Path, tmp_path: Path) -> None:

@@ -198,24 +198,6 @@ def test_equal_mean_grades_are_said_and_their_intervals_have_a_width() -> None:
     assert judge_warnings(["judge"], summarize_grades([better], {}, 1.0)) == []
 
 
-def test_turns_of_one_conversation_do_not_narrow_the_intervals() -> None:
-    generator = np.random.default_rng(1)
-    wins = generator.integers(0, 2, 30).astype(float)
-    clusters = {f"{n}:{turn}": str(n) for n in range(30) for turn in (1, 2)}
-    turns = [Match(each, "a", "b", wins[int(own)]) for each, own in clusters.items()]
-    grades = [Grade(each, "a", wins[int(own)]) for each, own in clusters.items()]
-    alone = [each._replace(question=clusters[each.question]) for each in turns[::2]]
-    taken = dict.fromkeys(clusters, "a")
-    once = head_to_head(alone, {each.question: "a" for each in alone}, "b")
-    apart, together = head_to_head(turns, taken, "b"), head_to_head(turns, taken, "b", clusters=clusters)
-    assert np.ptp(apart["win_rate_ci"]) < 0.8 * np.ptp(once["win_rate_ci"])
-    assert np.ptp(together["win_rate_ci"]) == pytest.approx(np.ptp(once["win_rate_ci"]), rel=0.05)
-    shares = [summarize_matches([turns], [], {}, clusters=each)["first_wins"] for each in (None, clusters)]
-    means = [summarize_grades([grades], {}, 1.0, clusters=each)["models"][0] for each in (None, clusters)]
-    assert np.ptp(shares[0]["share_ci"]) < 0.8 * np.ptp(shares[1]["share_ci"])
-    assert np.ptp(means[0]["score_ci"]) < 0.8 * np.ptp(means[1]["score_ci"])
-
-
 def test_verdicts_that_cannot_be_read_give_a_warning() -> None:
     warnings = judge_warnings(["judge", "other"], judged(lambda n, *_: None if n % 3 else 0.5))
     assert any("40 of 60 verdicts of the judge judge cannot be read" in each for each in warnings)

@@ -19,7 +19,7 @@ from test_votes import Told, slow_vote
 from advisor.records import Answer, Profile
 from advisor.running.asking import Answerer
 from advisor.running.strategy_to_run import StrategyPlan
-from advisor.strategies.learned_vote import LearnedVote, _choices_of, _fit, _loss_of
+from advisor.strategies.learned_vote import LearnedVote, _choices_of, _loss_of
 from advisor.strategies.replay import codes_of, replay_all
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.strategy import AnsweredSplit, TrainingData
@@ -88,15 +88,6 @@ def test_its_likelihood_is_that_of_a_slow_count() -> None:
     assert value == pytest.approx(total)
     steps = 1e-6 * np.eye(3)
     assert slopes == pytest.approx([(loss(weights + s)[0] - loss(weights - s)[0]) / 2e-6 for s in steps], abs=1e-5)
-
-
-def test_no_other_weights_have_a_larger_penalized_likelihood() -> None:
-    chance = np.random.default_rng(0)
-    codes = chance.integers(-1, 3, (5, 60)).astype(np.int32)
-    choices, ridge = _choices_of(codes, (codes == 1).astype(float)), np.eye(5)
-    found, loss = _fit(choices, ridge, np.full(5, 0.5)), _loss_of(choices, ridge + 0.05 * np.eye(5))
-    for _ in range(50):
-        assert loss(found)[0] <= loss(np.maximum(found + chance.normal(0, 0.05, 5), 0))[0] + 1e-4
 
 
 def test_the_weights_are_in_the_order_of_what_independent_models_know() -> None:

@@ -226,12 +226,6 @@ def test_a_header_without_a_model_or_task_is_refused(tmp_path: Path, changes: di
         read("inspect", path)
 
 
-@pytest.mark.parametrize("kind", ["eval", "json"])
-def test_a_renamed_log_is_recognised(tmp_path: Path, kind: str) -> None:
-    path = written(tmp_path, kind, sample()).rename(tmp_path / "mine.dat")
-    assert len(recognise("inspect", path)[0]) == 1
-
-
 def test_a_header_with_the_ids_of_many_samples_is_recognised(tmp_path: Path) -> None:
     spec = {"task": "sums", "created": EVAL["created"], "dataset": {"sample_ids": list(range(50_000))}, **EVAL}
     assert len(recognise("inspect", write(tmp_path, sample(), header={**HEADER, "eval": spec}))[0]) == 1

@@ -20,7 +20,6 @@ from test_methods import member
 from tiny import byte_tokenizer, tiny_model, tokenizer_named
 from torch import Tensor
 
-from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods import _token_mapping, get_module, make_options
 from ensemble.methods._token_mapping import TokenMapping, common_and_foreign, load_or_make
@@ -30,7 +29,7 @@ from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.step.distribution import Distribution
 from ensemble.step.token_method import Setup, TokenRule
-from ensemble.vocabulary.joint import EOS, build
+from ensemble.vocabulary.joint import build
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 quick = settings(max_examples=50, deadline=None, derandomize=True)
@@ -305,32 +304,6 @@ def test_common_tokens_are_those_whose_bytes_both_have() -> None:
 
 
 @pytest.mark.parametrize("name", [*METHODS, "deepen"])
-def test_rows_do_not_see_each_other(name: str) -> None:
-    members = [member("bytes"), member("unigram", 1), member("unigram with bytes", 2)]
-    made, logits = rule(name, members), logits_of(members, 3)
-    together = made.combine([z.clone() for z in logits])
-    for row in range(3):
-        alone = made.combine([z[row : row + 1].clone() for z in logits])
-        assert torch.allclose(alone.mean[0], together.mean[row], atol=1e-10)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_probabilities_sum_to_one(name: str) -> None:
-    members = [member("unigram"), member("bytes", 1)]
-    step = rule(name, members).combine(logits_of(members, 2))
-    assert torch.allclose(step.members.sum(dim=2), torch.ones(2, 2, dtype=torch.float64))
-    assert torch.allclose(step.mean.sum(dim=1), torch.ones(2, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("name", [*METHODS, "deepen"])
-def test_identical_members_give_the_members_own_choice(name: str, tmp_path: Path) -> None:
-    own = member("bytes")
-    alone = Ensemble([own], cache_dir=tmp_path).generate(["The cat"], max_new_tokens=12)
-    copies = Ensemble([own, own], method=name, cache_dir=tmp_path).generate(["The cat"], max_new_tokens=12)
-    assert copies[0].tokens == alone[0].tokens
-
-
-@pytest.mark.parametrize("name", [*METHODS, "deepen"])
 def test_a_nan_logit_makes_its_row_nan(name: str) -> None:
     members = [member("bytes"), member("unigram", 1)]
     logits = logits_of(members, 2)
@@ -356,14 +329,6 @@ def test_members_of_different_precision_go_together(name: str) -> None:
         logits = [z.to(one.model.dtype) for z, one in zip(logits_of(members, 2), members, strict=True)]
         step = rule(name, members).combine(logits)
         assert torch.allclose(step.mean.sum(dim=1).double(), torch.ones(2, dtype=torch.float64), atol=1e-5)
-
-
-def test_eos_is_mapped_to_eos() -> None:
-    members = [member("bytes"), member("unigram", 1)]
-    logits = [torch.zeros(1, one.vocabulary.size, dtype=torch.float64) for one in members]
-    logits[1][0, members[1].vocabulary.eos_ids[0]] = 50
-    step = rule("mined", members).combine(logits)
-    assert int(step.entries[0, step.members[1, 0].argmax()]) == EOS
 
 
 def test_a_member_that_disagrees_with_all_others_is_left_out() -> None:

@@ -20,7 +20,6 @@ from torch import Tensor
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods.deepen import Optimiser, Options, RelativeSpace, search
-from ensemble.methods.deepen_adapt import adaptive_weights
 from ensemble.models.member import Member
 
 Array = npt.NDArray[np.float64]
@@ -182,18 +181,6 @@ def test_the_loss_is_never_higher_at_the_end_than_at_the_start(
         assert found.exp().sum(dim=1).tolist() == pytest.approx([1] * 160, abs=1e-4)
 
 
-def test_a_step_of_mirror_descent_without_the_softmax_lowers_the_loss_up_to_a_rate_of_1() -> None:
-    random = torch.Generator().manual_seed(0)
-    for _ in range(100):
-        vectors = torch.nn.functional.normalize(torch.randn(60, 6, generator=random, dtype=torch.float64))
-        options = Options(relative_norm=False, learning_rate=1.0, steps=1)
-        space = RelativeSpace(vectors, 30, options, cells=2**20)
-        start, other = (5 * torch.randn(2, 20, 60, generator=random, dtype=torch.float64)).log_softmax(dim=2)
-        related, target = space.relate(start)[1], space.relate(other)[1]
-        found = search(space, start, related, target, options)
-        assert bool((space.loss(target, space.relate(found)[1]) < space.loss(target, related)).all())
-
-
 def test_tokens_with_probability_0_keep_it() -> None:
     vectors = torch.eye(4, dtype=torch.float64)
     log_p = torch.tensor([[-math.inf, -math.inf, math.log(0.25), math.log(0.75)]], dtype=torch.float64)
@@ -201,23 +188,6 @@ def test_tokens_with_probability_0_keep_it() -> None:
     moved, related = space.relate(log_p, torch.ones(1, 2, dtype=torch.float64), lambda before, gain, _: before + gain)
     assert moved.exp().tolist() == [pytest.approx([0, 0, 0.25, 0.75])]
     assert related.tolist() == [pytest.approx([0.5, 0.5])]
-
-
-@pytest.mark.parametrize("optimiser", ["mirror", "adamw"])
-def test_identical_members_give_the_members_own_distribution(optimiser: str) -> None:
-    members = [member("bytes")] * 3
-    one = logits_of(members[:1], 2)[0]
-    step = rule("deepen", members, optimiser=optimiser).combine([one.clone() for _ in members])
-    assert torch.allclose(step.mean, step.members[0], atol=1e-12)
-    assert torch.allclose(step.members.sum(dim=2), torch.ones(3, 2, dtype=torch.float64))
-
-
-def test_a_draw_of_all_common_tokens_changes_nothing() -> None:
-    members = [member("bytes"), member("unigram", 1)]
-    common = len(candidates(members[0]).keys() & candidates(members[1]).keys())
-    logits = logits_of(members, 2)
-    full, drawn = (rule("deepen", members, anchors=n).combine([z.clone() for z in logits]) for n in (0, common))
-    assert torch.equal(full.mean, drawn.mean)
 
 
 def test_another_seed_draws_other_anchors() -> None:
@@ -230,30 +200,12 @@ def test_another_seed_draws_other_anchors() -> None:
     assert not torch.allclose(one.mean, two.mean)
 
 
-def test_the_primary_moves_to_a_token_that_another_member_wants() -> None:
-    members = [member("bytes"), member("unigram", 1)]
-    wanted = [one.vocabulary.representatives[b"J"] for one in members]
-    logits = [torch.zeros(1, one.vocabulary.size, dtype=torch.float64) for one in members]
-    logits[1][0, wanted[1]] = 20
-    step = rule("deepen", members).combine(logits)
-    assert int(step.ids[0, step.mean[0].argmax()]) == wanted[0]
-
-
 def test_scoring_is_in_double_precision_and_gives_every_token_a_share() -> None:
     members = [member("bytes"), member("unigram", 1)]
     logits = [z.float() for z in logits_of(members, 1)]
     step = rule("deepen", members).combine(logits, also=torch.tensor([[1]]))
     assert step.mean.dtype == torch.float64
     assert (step.mean > 0).all()
-
-
-def test_adapt_weighs_by_the_accuracy_above_chance() -> None:
-    assert adaptive_weights([75, 50, 20], chance=25) == pytest.approx([2 / 3, 1 / 3, 0])
-    members = [member("bytes"), member("unigram", 1)]
-    logits = logits_of(members, 1)
-    adapted = rule("deepen-adapt", members, accuracies=[60, 20]).combine([z.clone() for z in logits])
-    weighted = rule("deepen", members, [0.75, 0.25]).combine([z.clone() for z in logits])
-    assert torch.equal(adapted.mean, weighted.mean)
 
 
 def with_embedding(one: Member, weight: object) -> Member:

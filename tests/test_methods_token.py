@@ -22,12 +22,11 @@ from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import MemberError
-from ensemble.methods import average, gac, unite
+from ensemble.methods import gac
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.step import distribution as mixing
-from ensemble.step.token_method import Setup
-from ensemble.vocabulary.joint import NONE, build
+from ensemble.vocabulary.joint import NONE
 
 quick = settings(max_examples=50, deadline=None, derandomize=True)
 SCRIPT = "The cat sat on the mat. James and Anna went. 今天天气很好 12 apples.\n"
@@ -108,22 +107,6 @@ def test_the_geometric_mean_is_the_product_of_powers(case: Case) -> None:
 def found(entries: torch.Tensor, present: torch.Tensor, mean: torch.Tensor) -> dict[int, float]:
     rows = zip(entries.tolist(), present.tolist(), mean.tolist(), strict=True)
     return {entry: p for entry, there, p in rows if there}
-
-
-def test_average_gac_and_unite_with_all_tokens_are_equal_over_one_vocabulary() -> None:
-    members = MEMBERS["one vocabulary"]()
-    joint = build([m.vocabulary for m in members])
-    setup = Setup(members, joint, members[0].vocabulary.size, (0.5, 0.3, 0.2))
-    logits = [
-        torch.randn(4, m.vocabulary.size, dtype=torch.float64, generator=torch.manual_seed(n))
-        for n, m in enumerate(members)
-    ]
-    made = [average.make(setup, None), gac.make(setup, None), unite.make(setup, unite.Options())]
-    steps = [rule.combine([z.clone() for z in logits]) for rule in made]
-    for row in range(4):
-        averaged, joined, united = (found(s.entries[row], s.present[row], s.mean[row]) for s in steps)
-        assert averaged == pytest.approx(joined, abs=1e-12)
-        assert averaged == pytest.approx(united, abs=1e-12)
 
 
 # Slow decoding
@@ -328,41 +311,7 @@ def test_a_trace_over_whole_vocabularies_holds_the_likeliest(tables: Path) -> No
         assert all(0 in c.wanted_by for c in sorted(step.candidates, key=lambda c: -c.probabilities[0])[:1])
 
 
-def test_where_all_tokenizations_end_together_safe_is_unite(tables: Path) -> None:
-    tokenizer = byte_tokenizer()
-    members = [writer(6.0), member_of(tiny_model(tokenizer, 2), tokenizer, name="bytes")]
-    safe, plain = (
-        Ensemble(members, cache_dir=tables, gate=gate).generate(PROMPTS, max_new_tokens=12) for gate in ("safe", None)
-    )
-    assert safe == plain
-    assert sum(g.counts.combined for g in safe) < sum(g.counts.combined for g in plain)
-
-
 METHODS = ("unite", "gac", "gac-threshold", "geometric", "safe")
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_drafted_plain_and_batched_texts_are_equal(method: str, tables: Path) -> None:
-    ensemble = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method=method)
-    prompts = [ensemble.encode(prompt) for prompt in PROMPTS]
-    ways = {"drafted": Batch(1), "plain": Batch(1, draft=0), "batched": Batch(5)}
-    made = {way: dict(ensemble.generate_each(prompts, Settings(20), batch)) for way, batch in ways.items()}
-    assert made["drafted"] == made["plain"] == made["batched"]
-    counted = {
-        way: [(g.counts.steps, g.counts.combined, g.counts.handled) for _, g in sorted(gs.items())]
-        for way, gs in made.items()
-    }
-    assert counted["drafted"] == counted["plain"] == counted["batched"]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_draws_of_a_batch_are_those_of_its_rows(method: str, tables: Path) -> None:
-    ensemble = Ensemble(MEMBERS["different"](), cache_dir=tables, method=method)
-    prompts = [ensemble.encode(prompt) for prompt in PROMPTS[:4]]
-    alone, together = (
-        dict(ensemble.generate_each(prompts, Settings(10, temperature=1.0, seed=3), Batch(size))) for size in (1, 4)
-    )
-    assert alone == together
 
 
 def test_options_of_unite_equal_the_methods_with_their_names(tables: Path) -> None:
@@ -378,16 +327,6 @@ def test_options_of_unite_equal_the_methods_with_their_names(tables: Path) -> No
         assert a == b
         written.append([g.text for g in a])
     assert len({tuple(texts) for texts in written}) > 1
-
-
-@pytest.mark.parametrize("mean", ["arithmetic", "geometric"])
-def test_copies_of_a_member_have_its_probabilities_under_every_mean(mean: str) -> None:
-    one = member("bytes")
-    joint = build([one.vocabulary] * 3)
-    z = torch.randn(2, one.vocabulary.size, dtype=torch.float64, generator=torch.manual_seed(0))
-    rule = unite.make(Setup([one] * 3, joint, 5, (1 / 3,) * 3), unite.Options(None, mean))
-    step = rule.combine([z.clone() for _ in range(3)])
-    assert torch.allclose(step.mean, step.members[0])
 
 
 @pytest.mark.parametrize("method", ["gac", "gac-threshold"])

@@ -40,12 +40,6 @@ def test_no_test_could_find_these_so_they_are_left_alone(line: str) -> None:
     assert changes("file.py", line + "\n") == []
 
 
-def test_a_result_becomes_none_and_the_line_is_known_to_be_in_a_function() -> None:
-    [change] = [each for each in changes("file.py", "def f(a):\n    return a\n") if each.kind == "returns None"]
-    assert change.in_function
-    assert change.apply("def f(a):\n    return a\n") == "def f(a):\n    return None\n"
-
-
 # --- The two lanes ---
 
 

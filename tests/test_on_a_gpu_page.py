@@ -1,18 +1,12 @@
-"""The page "On a GPU": its table is computed, and each of its commands runs, with tiny models on the CPU."""
+"""The page "On a GPU": its table is computed, and its refusal is what the program prints."""
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib
 import pytest
-from pages import Shell, blocks, warm_shell
-from sharing import demo_cache
 
 from ensemble.models.memory import gigabytes, need_of
 
@@ -23,58 +17,6 @@ pytest_plugins = ["pools"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "how-to" / "on-a-gpu.md").read_text(encoding="utf-8")
-# The only changes to the commands: tiny models of the demo for the large ones, their task for GSM8K, and few questions.
-# This machine has no GPU, so the third model is loaded as it is stored.
-SUBSTITUTIONS = {
-    "Qwen/Qwen2-7B-Instruct": "advisor/demo/models/terse-llama",
-    "mistralai/Mistral-7B-Instruct-v0.3": "advisor/demo/models/terse-neox",
-    "meta-llama/Llama-3.1-70B-Instruct    quantization=4bit": "advisor/demo/models/terse-mistral",
-    "--task gsm8k": "--task advisor/demo/word_problems.yaml --limit 20 --max-new-tokens 16",
-}
-INSTALLS = "pip install"
-
-
-def tiny(text: str) -> str:
-    for large, small in SUBSTITUTIONS.items():
-        text = text.replace(large, small)
-    return text
-
-
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    folder = tmp_path_factory.mktemp("gpu")
-    (folder / "advisor").symlink_to(ROOT / "advisor")
-    env = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "MPLCONFIGDIR": matplotlib.get_cachedir(),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-        "XDG_CACHE_HOME": str(demo_cache(tmp_path_factory)),
-    }
-    with warm_shell(folder, env) as warm:
-        yield warm
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_every_command_of_the_page_runs_with_tiny_models(shell: Shell) -> None:
-    lines = []
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for block in blocks(PAGE):
-        if block.file is not None:
-            lines.append(f'```text title="{block.file}"\n{tiny(block.code)}```')
-        elif block.language == "bash" and INSTALLS not in block.code:
-            code = tiny(block.code).replace("--port 8000", f"--port {port}")
-            mark = f"<!-- stays: http://127.0.0.1:{port}/v1/models -->\n" if "advisor serve" in code else ""
-            lines.append(f"{mark}```bash\n{code}```")
-    page = shell.folder / "page.md"
-    page.write_text("\n\n".join(lines), encoding="utf-8")
-    shell.run(page)
-    assert (shell.folder / "runs" / "gsm8k" / "report.html").is_file()
-    assert len(lines) == 6
 
 
 def test_the_refusal_on_the_page_is_what_the_program_prints(
@@ -91,10 +33,6 @@ def test_the_refusal_on_the_page_is_what_the_program_prints(
     monkeypatch.setattr("advisor.pool.resources.resolve_device", lambda _: "cuda")
     monkeypatch.setattr("advisor.jobs.session.check_pool", lambda *_, **__: None)
     assert place.refused("select", "--pool", "models.txt", "--task", "task.yaml") == quoted
-
-
-def test_every_substitution_is_of_something_on_the_page() -> None:
-    assert [large for large in SUBSTITUTIONS if large not in PAGE] == []
 
 
 def config(**values: int) -> object:

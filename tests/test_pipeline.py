@@ -28,7 +28,6 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits
 from advisor.response_cache import ResponseCache
-from advisor.running.models_to_run import candidates_of_run, chosen_by_run
 from advisor.runs.run import Run, check_out, dated, folder_name, replace, write_run
 from advisor.runs.schema.result import CandidateFigures, Result, TaskInfo
 from advisor.runs.schema.samples import Sample, SampleResponse
@@ -499,37 +498,6 @@ def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: P
 
 REAL = Path(__file__).parent / "fuzz" / "seeds" / "result.json"
 MODEL = ("provenance", "models", "terse-mistral")
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("ensemble",), []), (("ensemble", "k"), 0), (("ensemble", "k"), True), (("ensemble", "k"), 1e308),
-        (("ensemble", "method"), []), (("ensemble", "method"), "x\x1b[2J"), (("task",), 3), (("task", "stop"), [3]),
-        (("task", "stop"), ["\ud800"]), (("task", "stop"), "ab"), (("task", "max_new_tokens"), -1),
-        (("selected",), [{}]), (("candidates",), [[]]), (("candidates",), [{"model": "a", "accuracy": "x"}]),
-        (("provenance",), "x"), (MODEL, []), ((*MODEL, "dtype"), "float8"), ((*MODEL, "device"), {}),
-        ((*MODEL, "chat_template"), "perhaps"), ((*MODEL, "revision"), 3), ((*MODEL, "path_or_id"), "a\x00b"),
-        ((*MODEL, "path_or_id"), "\ud800"), ((*MODEL, "files"), {"config.json": 3}), ((*MODEL, "gguf_file"), 3),
-        ((*MODEL, "source"), {}), ((*MODEL, "remote"), "http://x"),
-    ],
-)  # fmt: skip
-def test_a_result_with_a_value_of_another_form_is_refused_with_its_place(
-    tmp_path: Path, place: tuple[str, ...], value: Any
-) -> None:
-    result = json.loads(REAL.read_text(encoding="utf-8"))
-    at = result
-    for key in place[:-1]:
-        at = at[key]
-    at[place[-1]] = value
-    (tmp_path / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    with pytest.raises(InputError) as caught:
-        run = Run.open(tmp_path)
-        candidates_of_run(run)
-        chosen_by_run(run)
-    assert str(caught.value).startswith(f"{tmp_path / 'result.json'}: ")
-    assert place[-1] in str(caught.value)
-    assert "advisor select" in str(caught.value)
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, "\xff", "", "[]", "nul"])

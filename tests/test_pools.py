@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +15,10 @@ from benchmarks.studies import pools
 from benchmarks.studies._pools import NAMES, POOLS, RealPool, read_pool, sub_pools
 
 
-@cache
-def read(name: str) -> RealPool:
-    return read_pool(name)
-
-
 def real(name: str) -> RealPool:
     if not (POOLS / f"{name}.jsonl.xz").is_file():
         pytest.skip(f"../shared/pools/{name}.jsonl.xz is not here")
-    return read(name)
+    return read_pool(name)
 
 
 def test_vote_of_the_three_most_accurate_save_15_percent_of_the_calls() -> None:

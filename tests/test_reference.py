@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from reference import CHARACTER_OF, EOS, ReferenceMember, ReferenceVocabulary, generate, score, step, vocabulary_of
+from reference import CHARACTER_OF, ReferenceMember, ReferenceVocabulary, generate, step, vocabulary_of
 from tiny import (
     ARCHITECTURES,
     BYTES,
@@ -18,7 +18,6 @@ from tiny import (
     PROMPTS,
     TEXTS,
     byte_tokenizer,
-    load_tokenizer,
     real_tokenizers,
     tiny_model,
     tokenizer_named,
@@ -119,21 +118,6 @@ def test_copies_of_one_member_are_that_member(copies: int) -> None:
         alone = generate(members[:1], prompt, max_new_tokens=10)
         together = generate(members, prompt, max_new_tokens=10)
         assert (together.ids, together.text, together.finish_reason) == (alone.ids, alone.text, alone.finish_reason)
-
-
-def test_a_weight_of_one_leaves_the_primary_alone() -> None:
-    primary = ReferenceMember(tiny_model(unigram_tokenizer(True), seed=1), unigram_tokenizer(True))
-    other = ReferenceMember(tiny_model(byte_tokenizer((" the",)), seed=2), byte_tokenizer((" the",)))
-    for prompt in PROMPTS:
-        alone = generate([primary], prompt, max_new_tokens=10)
-        assert generate([primary, other], prompt, weights=[1, 0], max_new_tokens=10).ids == alone.ids
-
-
-def test_weights_are_normalised_to_sum_to_one() -> None:
-    members = [ReferenceMember(tiny_model(byte_tokenizer(), seed=seed), byte_tokenizer()) for seed in (1, 2)]
-    small, large = (step(members, [[1], [1]], weights=weights).p for weights in ([0.25, 0.75], [3, 9]))
-    assert small == pytest.approx(large)
-    assert sum(small.values()) == pytest.approx(1)
 
 
 # Tokens are bytes
@@ -268,22 +252,6 @@ def test_runs_of_spaces_have_two_ids_in_gpt_neox_and_the_lower_one_is_the_candid
 # One step
 
 
-def test_padding_rows_and_special_tokens_are_never_wanted() -> None:
-    tokenizer = unigram_tokenizer()
-    best = {**dict.fromkeys(range(2), 9.0), **dict.fromkeys(range(len(tokenizer), len(tokenizer) + 3), 9.0)}
-    member = ReferenceMember(Scripted(len(tokenizer) + 3, lambda _: best), tokenizer)
-    seen = step([member], [[5]], k=1000)
-    assert set(seen.union) == {*member.candidates, EOS}
-
-
-def test_equal_logits_are_taken_by_their_ids() -> None:
-    member = ReferenceMember(Scripted(260, lambda _: {}), byte_tokenizer())
-    seen = step([member], [[5]], k=3)
-    assert seen.ids == [dict(zip(seen.union, [0, 1, 2], strict=True))]
-    assert seen.emitted == 0
-    assert seen.cut == seen.margin == 0
-
-
 def test_the_union_holds_what_any_member_wants_and_a_missing_word_has_its_first_id() -> None:
     primary = scripted(byte_tokenizer(("Jam",)), {b"Jam": 1.0, b"x": 0.0})
     other = scripted(byte_tokenizer(("James",)), {b"James": 5.0, b"x": 1.0})
@@ -317,66 +285,7 @@ def test_other_members_read_the_whole_text_anew() -> None:
     assert other.model.seen[1:] == [[8, 9], [8, 9, vocabulary[b"Jam"]], [8, 9, vocabulary[b"James"]]]
 
 
-def test_what_a_member_cannot_express_has_no_share_there() -> None:
-    primary = scripted(byte_tokenizer(), {b"\xff": 3.0, b"a": 2.0})
-    other = scripted(unigram_tokenizer(), {b"a": 1.0, b"o": 0.0})
-    seen = step([primary, other], [[1], [4]], k=2)
-    assert seen.ids[1][b"\xff"] is None
-    assert seen.member_p[1][b"\xff"] == 0
-    assert seen.winner == b"a"
-
-
-def test_what_the_primary_cannot_express_is_never_emitted() -> None:
-    primary = scripted(unigram_tokenizer(), {b"a": 1.0, b"o": 0.0})
-    other = scripted(byte_tokenizer(), {b"\xff": 30.0, b"o": 3.0})
-    seen = step([primary, other], [[4], [1]], k=2)
-    assert max(seen.p, key=seen.p.__getitem__) == b"\xff"
-    assert seen.ids[0][b"\xff"] is None
-    assert seen.winner == b"a"
-
-
-def test_equal_shares_go_to_what_the_primary_wants_more() -> None:
-    primary = scripted(byte_tokenizer(), {b"a": 0.0, b"b": 1.0})
-    other = scripted(byte_tokenizer(), {b"a": 1.0, b"b": 0.0})
-    assert step([primary, other], [[1], [1]], k=2).winner == b"b"
-    assert step([other, primary], [[1], [1]], k=2).winner == b"a"
-    equal = scripted(byte_tokenizer(), {b"b": 1.0, b"a": 1.0})
-    assert step([equal, equal], [[1], [1]], k=2).winner == b"a"
-
-
-def test_eos_is_one_entry_for_all_and_its_logit_the_largest_of_its_ids() -> None:
-    tokenizer = byte_tokenizer(eos="<|stop|>")
-    second = tokenizer.convert_tokens_to_ids("Z")
-    primary = scripted(unigram_tokenizer(), {EOS: 2.0, b"a": 1.0})
-    other = ReferenceMember(Scripted(300, lambda _: {second: 4.0, tokenizer.eos_token_id: 1.0}, eos=second), tokenizer)
-    assert other.eos_ids == sorted([tokenizer.eos_token_id, second])
-    assert b"Z" not in other.candidates
-    seen = step([primary, other], [[4], [1]], k=1)
-    assert seen.union == [EOS]
-    assert step([other], [[1]], k=2).p[EOS] == pytest.approx(1 / (1 + math.exp(-13)))
-    assert generate([primary, other], "a", max_new_tokens=3).finish_reason == "eos"
-
-
-def test_a_primary_without_eos_goes_on() -> None:
-    endless = byte_tokenizer(("q",), eos="<|no|>")
-    endless.eos_token = None
-    primary = ReferenceMember(Scripted(256, lambda _: {3: 1.0}), endless)
-    other = scripted(byte_tokenizer(), {EOS: 9.0})
-    assert generate([primary, other], "a", max_new_tokens=3).ids == [3, 3, 3]
-
-
 # The contexts and the end
-
-
-def test_the_prompt_is_the_default_encoding_unless_the_run_says_otherwise() -> None:
-    tokenizer = unigram_tokenizer()
-    model = Scripted(len(tokenizer), lambda _: {})
-    assert ReferenceMember(model, tokenizer).prompt("the cat") == tokenizer("the cat")["input_ids"]
-    templated = ReferenceMember(model, tokenizer, prompt_ids=lambda text: [1, len(text)])
-    assert templated.prompt("the cat") == [1, 7]
-    assert templated.prompt([3, 4]) == [3, 4]
-    with pytest.raises(ValueError, match="no ids"):
-        ReferenceMember(model, tokenizer).prompt([])
 
 
 @pytest.mark.parametrize(
@@ -397,48 +306,7 @@ def test_the_end(stop: tuple[str, ...], limit: int, text: str, reason: str, coun
     assert (g.text, g.finish_reason, len(g.ids)) == (text, reason, count)
 
 
-def test_half_a_character_is_replaced_in_the_text() -> None:
-    member = writes("a🙂".encode())
-    assert generate([member], [[1]], max_new_tokens=9).text == "a🙂"
-    assert generate([member], [[1]], max_new_tokens=3).text == "a\ufffd"
-
-
 # Scoring
 
 
-def test_a_score_with_all_candidates_is_the_models_own_likelihood() -> None:
-    tokenizer = byte_tokenizer((" the", " cat"))
-    member = ReferenceMember(tiny_model(tokenizer, seed=8), tokenizer)
-    prompt, option = member.prompt("see"), member.continuation(b" the cats")
-    expected = 0.0
-    for t, token in enumerate(option):
-        expected += member.z(prompt + option[:t]).log_softmax(0)[token].item()
-    assert score([member], "see", " the cats", k=10**6) == pytest.approx(expected)
-    assert score([member, member], "see", " the cats", k=10**6) == pytest.approx(expected)
-
-
-def test_a_score_joins_the_members_over_the_union_and_the_wanted_token() -> None:
-    primary = scripted(byte_tokenizer(), {b"a": 2.0, b"b": 1.0})
-    other = scripted(byte_tokenizer(), {b"b": 3.0, b"c": 0.0})
-    e = math.exp
-    # k is 1: the union is a (the primary's), b (the other's) and the wanted token.
-    expected = math.log((e(-9) / (e(2) + e(1) + e(-9)) + e(0) / (e(-9) + e(3) + e(0))) / 2)
-    assert score([primary, other], [[1], [1]], "c", k=1) == pytest.approx(expected)
-    assert score([primary, other], [[1], [1]], "cc", k=1) == pytest.approx(2 * expected)
-    assert score([primary, other], [[1], [1]], "", k=1) == 0
-
-
 # Real tokenizers together
-
-
-@pytest.mark.parametrize(
-    "names", [pair for pair in (("llama-2", "gpt-2"), ("gpt-neox", "phi-3", "falcon")) if {*pair} <= {*REAL}]
-)
-def test_real_tokenizers_decode_together(names: tuple[str, ...]) -> None:
-    members = [ReferenceMember(tiny_model(name, seed=n), load_tokenizer(name)) for n, name in enumerate(names)]
-    g = generate(members, PROMPTS[1], max_new_tokens=6)
-    assert b"".join(map(members[0].token_bytes, g.ids)).decode("utf-8", "replace") == g.text
-    for seen in g.steps:
-        assert len(seen.union) <= 10 * len(names)
-        assert sum(seen.p.values()) == pytest.approx(1)
-        assert all(sum(own.values()) == pytest.approx(1) for own in seen.member_p)

@@ -189,20 +189,6 @@ def test_search_looks_into_responses(window: Any) -> None:
     assert shown_examples(window) == expected[:20] != []
 
 
-def test_more_examples_come_by_a_button(window: Any) -> None:
-    before = len(shown_examples(window))
-    click(window, "#explorer .more")
-    assert len(shown_examples(window)) == before + 40
-
-
-def test_an_example_is_built_when_it_is_opened(window: Any) -> None:
-    assert not find(window, "#explorer .inside")
-    find(window, "#explorer summary")[0].click()
-    time.sleep(0.1)
-    answers = find(window, "#explorer .inside .answer .who")
-    assert [answer.text for answer in answers] == ["terse-bytes", "terse-pieces", "terse-unigram", "unite ensemble"]
-
-
 def test_what_differs_from_the_ensembles_response_is_marked(window: Any) -> None:
     click(window, "#explorer [data-filter=recovered]")
     find(window, "#explorer .example:not([hidden]) summary")[0].click()

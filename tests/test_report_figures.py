@@ -18,9 +18,9 @@ from report_fixture import make_evaluation, make_result, make_samples, write_eva
 
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result
-from reports.charts.axes import NARROW, WIDE, add_axes, linear_limits, log_limits, mark, points_limits, set_ticks
+from reports.charts.axes import NARROW, WIDE, linear_limits, log_limits, mark, set_ticks
 from reports.charts.scatter import point_axes, write_names
-from reports.charts.svg import new_figure, plain_style
+from reports.charts.svg import plain_style
 from reports.page import section_values
 from reports.report_data import ReportData, report_data
 
@@ -143,36 +143,6 @@ def test_names_on_a_map_never_collide(spots: list[tuple[int, int]], names: list[
     assert all(axes.bbox.padded(13).contains(*corner) for box in written for corner in (box.min, box.max))
 
 
-def test_a_lone_name_stands_right_of_its_mark_without_a_line() -> None:
-    with plain_style():
-        axes = point_axes(WIDE, 400, (0, 10), (0, 10))
-        write_names(axes, [(5, 5, "model", True)], [(5, 5)])
-        (text,), (x, y) = axes.texts, axes.transData.transform((5, 5))
-        box = text.get_window_extent()
-    assert text.get_text() == "model" and text.get_weight() == "bold" and not axes.lines
-    assert box.x0 > x + 8 and box.y0 < y < box.y1
-
-
-def test_a_name_avoids_a_line_if_it_can() -> None:
-    with plain_style():
-        axes = point_axes(WIDE, 400, (0, 10), (0, 10))
-        write_names(axes, [(5, 5, "model", False)], [(5, 5)], [Bbox([[5, 5], [9, 5]])])
-        assert axes.texts[0].get_window_extent().x1 < axes.transData.transform((5, 5))[0]
-
-
-@settings(deadline=None)
-@given(st.floats(0, 100), st.floats(0, 100), st.integers(3, 10))
-def test_ticks_of_points_are_few_and_round(low: float, high: float, most: int) -> None:
-    with plain_style():
-        axes = add_axes(new_figure(WIDE, 300), 10, 10, 900, 290)
-        axes.set_xlim(*points_limits([low, high]))
-        set_ticks(axes.xaxis, most)
-        start, end = axes.get_xlim()
-        ticks = [tick for tick in axes.get_xticks() if start <= tick <= end]
-    assert 0 <= start < end <= 100
-    assert 0 < len(ticks) <= most + 1
-
-
 @settings(deadline=None)
 @given(st.floats(1, 1e6), st.floats(1, 1e6), st.integers(3, 10))
 def test_ticks_of_lengths_are_few_and_on_the_scale(low: float, high: float, most: int) -> None:
@@ -196,10 +166,6 @@ def test_a_mark_outside_of_the_scale_is_drawn_at_its_end() -> None:
         mark(axes, 1e18, -4, "primary")
         (drawn,) = (child for child in axes.get_children() if isinstance(child, Line2D))
     assert (drawn.get_xdata(), drawn.get_ydata()) == ([10], [0])
-
-
-def test_sizes_are_those_of_the_page() -> None:
-    assert (WIDE, NARROW) == (904, 358)
 
 
 def test_methods_stand_on_lines_of_their_own_by_accuracy_and_cost(figures: Figures) -> None:

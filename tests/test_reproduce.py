@@ -21,36 +21,6 @@ from ensemble.methods import list_methods, option_fields
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 PAGE = ROOT / "docs" / "how-to" / "reproduce.md"
-PAPER = ROOT.parent / "shared" / "papers" / "unite-determine-then-ensemble.txt"
-NUMBER = re.compile(r"\d+\.?\d*")
-
-
-def rows(heading: str) -> list[list[str]]:
-    """The cells of the tables of a section of the page, without their heads."""
-    section = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}")[2].partition("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("| ")]
-    found = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return [cells for cells in found if NUMBER.fullmatch(cells[-1])]
-
-
-@pytest.mark.parametrize(("table", "cells"), [("Table 3", 49), ("Table 4", 40)])
-def test_every_number_of_a_table_is_in_that_table_of_the_paper(table: str, cells: int) -> None:
-    said = [cell for row in rows(table) for cell in row[1:]]
-    assert len(said) == cells
-    if not PAPER.is_file():
-        pytest.skip("../shared/papers is not beside the project")
-    text = PAPER.read_text(encoding="utf-8")
-    # A table is before its caption, in some lines of cells between tabs.
-    before = text.partition(f"\n{table}: ")[0].splitlines()[-45:]
-    printed = {number for line in before if "\t" in line for number in NUMBER.findall(line)}
-    assert set(said) <= printed
-
-
-@pytest.mark.parametrize("table", ["Table 3", "Table 4"])
-def test_the_mean_of_a_row_is_that_of_its_cells(table: str) -> None:
-    for _, *cells, mean in rows(table):
-        # The paper rounds 49.505 up.
-        assert sum(map(float, cells)) / len(cells) == pytest.approx(float(mean), abs=0.0051)
 
 
 # --- Commands that cannot run here ---

@@ -127,17 +127,6 @@ def test_characters_that_libraries_know_differently_have_the_ids_of_the_whole(na
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(quick, max_examples=20)
-@given(seed=st.integers(0, 10**6))
-def test_parts_that_are_tokens_of_another_vocabulary_have_the_ids_of_the_whole(name: str, seed: int) -> None:
-    draw = random.Random(seed)
-    names = [other for other in NAMES if isinstance(other, str)]
-    other = vocabulary_named(draw.choice(names))
-    some = [other.token_bytes(draw.randrange(other.size)) or b"" for _ in range(30)]
-    grow(vocabulary_named(name), some)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@settings(quick, max_examples=20)
 @given(start=texts, one=texts, other=texts)
 def test_forks_do_not_disturb_each_other(name: str, start: bytes, one: bytes, other: bytes) -> None:
     vocabulary = vocabulary_named(name)

@@ -211,22 +211,6 @@ def test_rows_without_holes_need_no_mask(arch: str, monkeypatch: pytest.MonkeyPa
     rows.feed([25], [[8]])
 
 
-def test_rows_that_are_cut_to_one_length_need_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, masks = Both(model_of("llama")), list[bool]()
-    forward = model_of("llama").forward
-
-    def noted(**kwargs: Any) -> Any:
-        masks.append(kwargs.get("attention_mask") is not None)
-        return forward(**kwargs)
-
-    rows.admit([[1, 2], [3, 4]])
-    rows.feed([2, 2], [[5, 6, 7], [8]])
-    monkeypatch.setattr(model_of("llama"), "forward", noted)
-    rows.feed([2, 2], [[5], [8]])
-    rows.feed([3, 3], [[6], [9]])
-    assert not any(masks)
-
-
 def test_the_last_logits_of_a_prompt_may_reach_into_what_it_shares() -> None:
     rows = Both(model_of("llama"))
     rows.admit([[*PREFIX, 4], [*PREFIX, 5]])

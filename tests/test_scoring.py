@@ -59,14 +59,6 @@ def test_a_score_is_the_references(names: tuple[str, ...], k: int, weights: list
     assert ensemble.score(PROMPTS[0], OPTIONS) == pytest.approx(slow(ensemble, PROMPTS[0], OPTIONS), rel=1e-9)
 
 
-@pytest.mark.parametrize("names", [("gpt-2", "llama-2"), ("llama-2", "gpt-2")])
-def test_a_score_is_the_references_with_real_tokenizers(names: tuple[str, str], tables: Path) -> None:
-    if not {*names} <= {*real_tokenizers()}:
-        pytest.skip("../shared/tokenizers is absent")
-    ensemble = Ensemble([member(name, n) for n, name in enumerate(names)], cache_dir=tables)
-    assert ensemble.score(PROMPTS[1], LONGER) == pytest.approx(slow(ensemble, PROMPTS[1], LONGER), abs=1e-6)
-
-
 # To load models and tables for each of them takes minutes; what is read is all that depends on the tokenizer.
 @pytest.mark.parametrize("name", [*MADE_UP, *real_tokenizers()])
 def test_a_member_reads_the_continuation_of_each_beginning(name: str) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
 from benchmarks._parameters import never_passed
-from benchmarks.structure import PACKAGES, TARGETS, measure
 
 
 @pytest.mark.parametrize(
@@ -33,25 +31,3 @@ def test_a_parameter_is_needless_if_no_call_gives_it(code: str, found: list[str]
 
 def test_a_filter_of_a_template_is_a_call() -> None:
     assert never_passed({"m": ast.parse("def f(a, b=1): ...\nf(1)")}, "{{ x | f(2) }}") == []
-
-
-def test_every_target_is_of_a_figure(tmp_path: Path) -> None:
-    for package in PACKAGES:
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").write_text('"""Nothing."""\n', encoding="utf-8")
-    for path, text in {
-        "tests/test_a.py": "a = 1\n",
-        "benchmarks/studies/b.py": "b = 1\nc = 2\n",
-        "docs/c/d.md": "# Some words\n",
-    }.items():
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_text(text, encoding="utf-8")
-    found = measure(tmp_path)
-    assert TARGETS.keys() <= found.keys()
-    assert [found[name] for name in ("lines", "lines_of_tests", "lines_of_benchmarks", "pages", "words")] == [
-        3,
-        1,
-        2,
-        1,
-        3,
-    ]

@@ -116,23 +116,9 @@ def test_a_long_text_without_white_space_is_read_once() -> None:
     assert span.append(0, b" b c d e f g h ") == b"abcdefgh" * 4000 + b" b c d e f g h"
 
 
-def test_a_batch_equals_its_rows(tables: Path) -> None:
-    sweetspan = ensemble(3, tables)
-    batch = sweetspan.generate(PROMPTS, max_new_tokens=20)
-    assert batch == [sweetspan.generate([prompt], max_new_tokens=20)[0] for prompt in PROMPTS]
-    assert batch == sweetspan.generate(PROMPTS, max_new_tokens=20, batch_size=2)
-
-
 def test_the_time_of_a_round_is_shared_by_its_texts(tables: Path) -> None:
     seconds = [each.counts.seconds for each in ensemble(3, tables).generate(PROMPTS, max_new_tokens=4)]
     assert min(seconds) > 0
-
-
-def test_copies_of_one_member_write_what_it_writes_alone(tables: Path) -> None:
-    member = pair(0)[0]
-    together = Ensemble([member] * 3, method="sweetspan", cache_dir=tables).generate(PROMPTS, max_new_tokens=20)
-    alone = Ensemble([member], k=1, cache_dir=tables).generate(PROMPTS, max_new_tokens=20)
-    assert [generation.text for generation in together] == [generation.text for generation in alone]
 
 
 def test_the_filter_drops_the_outliers_of_the_papers_example() -> None:

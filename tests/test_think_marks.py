@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import ReferenceMember
@@ -174,18 +173,6 @@ def test_alone_a_model_writes_its_marks_as_the_page_does(name: str, method: str,
     (made,) = Ensemble([one], cache_dir=tables, method=method).generate([PROMPT], max_new_tokens=TOKENS)
     assert (list(made.tokens), made.text) == slow_alone(one, name, prompt)
     assert made.text.startswith(f"{FAMILY[name].opening}so it is 4{FAMILY[name].closing}\n\nThe cat")
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_alone_a_model_writes_what_transformers_writes(name: str, tables: Path) -> None:
-    one = thinker(name)
-    (prompt,) = Ensemble([one], cache_dir=tables).encode(PROMPT)
-    (made,) = Ensemble([one], cache_dir=tables).generate([PROMPT], max_new_tokens=TOKENS)
-    given_ids = torch.tensor([prompt])
-    wanted = one.local.model.generate(
-        given_ids, attention_mask=torch.ones_like(given_ids), max_new_tokens=TOKENS, do_sample=False, pad_token_id=0
-    )
-    assert list(made.tokens) == wanted[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("name", FAMILY)

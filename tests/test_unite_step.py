@@ -181,16 +181,6 @@ def test_the_union_also_holds_what_is_asked_for(case: Case, first: int, second: 
 
 
 @quick
-@given(cases(batch=3))
-def test_rows_do_not_see_each_other(case: Case) -> None:
-    together = case.run()
-    for row in batch_of(case):
-        alone = replace(case, logits=[z[row : row + 1] for z in case.logits]).run()
-        assert torch.equal(alone.entries[0], together.entries[row])
-        assert torch.equal(alone.mean[0], together.mean[row])
-
-
-@quick
 @given(cases(), st.sampled_from([math.nan, math.inf, 50.0]))
 def test_logits_of_what_is_no_candidate_are_not_looked_at(case: Case, noise: float) -> None:
     noisy = []
@@ -242,21 +232,6 @@ def test_members_of_different_precision_go_together() -> None:
 
 
 # Step 7
-
-
-@quick
-@given(cases())
-def test_the_winner_has_the_largest_mean_then_the_primarys_favour_then_the_lower_id(case: Case) -> None:
-    step = case.run()
-    for row, winner in enumerate(greedy(step).tolist()):
-        ranked = sorted(
-            (-mean, -own, token)
-            for mean, own, token in zip(
-                step.mean[row].tolist(), step.members[0, row].tolist(), step.ids[row].tolist(), strict=True
-            )
-            if token != NONE
-        )
-        assert int(step.ids[row, winner]) == ranked[0][2]
 
 
 def made(mean: Sequence[float], own: Sequence[float], ids: Sequence[int]) -> Distribution:

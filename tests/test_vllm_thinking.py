@@ -7,14 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import as_json, raw_server
 
-from advisor.response_cache import apart
-from advisor.servers.completions import generate
-from ensemble.decode.settings import Settings
 from ensemble.models.thinking import ThinkingReader
-from ensemble.servers.address import ServerAddress
-from ensemble.servers.client import ServerClient
 
 MODELS = json.loads((Path(__file__).parent / "data" / "vllm_thinking.json").read_text(encoding="utf-8"))["models"]
 CASES = [(model, response) for model in MODELS for response in model["responses"]]
@@ -93,19 +87,3 @@ def test_texts_are_parted_as_vllm_parts_them(model: dict[str, Any], response: di
     differs = model["parser"] in DIFFERENCES.get(response["case"], ())
     assert (found != of_message(response["message"])) == differs
     assert found == (meant(model, response) if differs else of_message(response["message"]))
-
-
-@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
-def test_messages_of_vllm_have_the_parts_that_its_parser_gave(field: str) -> None:
-    """Older versions have the second name."""
-    with raw_server() as raw, ServerClient(ServerAddress(raw.url, "m"), 0) as client:
-        for _, response in CASES:
-            message = {field if name == "reasoning" else name: each for name, each in response["message"].items()}
-            choice = {"message": message, "finish_reason": "length" if response["cut"] else "stop"}
-            raw.answer = lambda *_, choice=choice: as_json({"choices": [choice], "usage": {"completion_tokens": 9}})
-            (made,) = apart([generate(client, "2 + 2?", Settings(99), chat=True)[0]])
-            thinking, answer = of_message(response["message"])
-            if response["case"] == "is cut off" and answer.startswith("<think>"):
-                thinking, answer = "2 + 2 is", ""  # as above: the parser left the section in the answer
-            assert parts(made.thinking, made.text) == (thinking, answer)
-            assert made.thinking is None or made.thinking.strip()

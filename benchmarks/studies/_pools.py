@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,7 @@ class RealPool:
         return self.logs.profiles[model].part(places.tolist())
 
 
+@lru_cache(maxsize=2)
 def read_pool(name: str, folder: Path = POOLS) -> RealPool:
     """Read a pool as ``select --logs`` does; all models of a pool that is not in :data:`NAMES` count as open.
 

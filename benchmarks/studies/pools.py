@@ -91,7 +91,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "--sub-pools", type=int, default=COMPARED, metavar="N", help="where all strategies are compared"
     )
     options = parser.parse_args(given)
-    folder, quick, count = options.pools, options.quick, 3 if options.quick else options.sub_pools
+    folder, quick, count = options.pools, options.quick, 1 if options.quick else options.sub_pools
     if not (folder / f"{NAMES[0]}.jsonl.xz").is_file():
         progress(f"benchmarks.pools: no pools in {folder}; without them nothing can be measured")
         return 0
@@ -117,7 +117,7 @@ def pool_figures(folder: Path, quick: bool) -> list[Figure]:
 
 
 def _one_pool(name: str, *, folder: Path, quick: bool) -> list[Figure]:
-    pool, count = read_pool(name, folder), 3 if quick else SUB_POOLS
+    pool, count = read_pool(name, folder), 1 if quick else SUB_POOLS
     key = name.replace("-", "_")
     figures = [
         Figure(f"{key}_questions", pool.right.shape[1]),
@@ -155,12 +155,13 @@ def _votes(drawn: Sequence[SubPool]) -> Values:
 
 def recommended_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
     """What each way to decide loses, and what the recommendation gains over the default vote, on five pools."""
-    cases = {name: list(vote_cases(read_pool(name, folder))) for name in _answered(folder, False)}
+    cases = {name: list(vote_cases(read_pool(name, folder), quick)) for name in _answered(folder, quick)}
     values: dict[str, list[float]] = defaultdict(list)
     for name in _answered(folder, quick):
         progress(f"benchmarks.pools: the recommendation on {count} sub-pools of {name}")
         # No prediction may come from the pool that judges it.
-        coefficients = {"vote": fit_vote({each: own for each, own in cases.items() if each != name})}
+        others = {each: own for each, own in cases.items() if each != name}
+        coefficients = {"vote": fit_vote(others if len(others) > 1 else cases)}
         pool, key = read_pool(name, folder), name.replace("-", "_")
         for kind, part, drawn in (
             ("narrow", "", sub_pools(pool, count)),
@@ -280,7 +281,7 @@ def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
         pool, key = read_pool(name, folder), f"{name.replace('-', '_')}_{labels}"
         values: Values = defaultdict(list)
         enough = labels + _FEWEST_JUDGED <= pool.right.shape[1]
-        for sub in sub_pools(pool, 2 if quick else count, seed=3) if enough else ():
+        for sub in sub_pools(pool, count, seed=3) if enough else ():
             order = np.concatenate([sub.dev, sub.rest])
             half, places, judge = labels // 2, order[:labels], order[labels:][:JUDGED]
             splits = [sub.answered(*each) for each in (("dev", places[:half]), ("held_out", places[half:]))]
