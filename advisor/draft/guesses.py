@@ -544,7 +544,7 @@ def _boxed(found: Guess, given: Given, answers: Texts, then: str, why: str) -> N
 
 def _words(found: Guess) -> tuple[str, str]:
     """What is before the question and before the answer, in the language of the question's column."""
-    return _WORDS.get(found.question.lower(), ("Question: ", "Answer:"))
+    return _WORDS.get(re.split(r"\W|_", found.question.lower())[0], ("Question: ", "Answer:"))
 
 
 def _with_context(found: Guess, columns: Columns, before: str = "") -> str:

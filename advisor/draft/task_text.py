@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import random
@@ -13,6 +12,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import yaml
 
 from advisor.draft.columns import Columns
 from advisor.draft.data import DraftData
@@ -32,6 +33,8 @@ _MOST_SCORED = 2_500
 _MOST_COMPARED, _LONGEST_COMPARED = 10_000, 500
 """Pairs of an accepted text and another reference, and characters of the latter: together less than a second."""
 _WIDTH = 118
+_FEW_LINES = 5
+"""Line ends of a text that stays on one line."""
 _MOST_PLACES = 5
 """Places of records that are listed."""
 
@@ -81,16 +84,16 @@ def text_of_task(name: str, found: Guess, data: DraftData, columns: Columns, com
     lines = [
         *_comment(f"Written by `{shortened(command, 200)}`. Each comment says why; change what is wrong."),
         *_comment("docs/how-to/own-task.md describes every key."),
-        f"name: {_value(name)}",
+        _entry("name", name),
         *_comment(f"Data: {why}."),
-        *_mapping("data", keys),
+        _entry("data", keys),
     ]
     if data.dev_size is not None:
         lines.append(f"dev_size: {data.dev_size}")
     for key, value in found.keys.items():
         if key in found.why:
             lines += _comment(f"{key}: {found.why[key]}.")
-        lines += _block(key, value) if isinstance(value, dict) else [f"{key}: {_value(value)}"]
+        lines.append(_entry(key, value))
     return "\n".join(lines) + "\n"
 
 
@@ -235,35 +238,27 @@ def _comment(text: str) -> list[str]:
     return textwrap.wrap(plain, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
-def _mapping(key: str, values: Mapping[str, object]) -> list[str]:
-    line = f"{key}: {_value(values)}"
-    return [line] if len(line) < _WIDTH else [f"{key}:", *(f"  {_key(k)}: {_value(v)}" for k, v in values.items())]
+class _Dumper(yaml.SafeDumper):
+    """Writes texts in double quotes, or as they are where they are names or have many lines."""
+
+    def text(self, text: str) -> yaml.ScalarNode:
+        is_plain = re.fullmatch(r"[A-Za-z_][\w./-]*", text)
+        style = None if is_plain else "|" if text.count("\n") > _FEW_LINES else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 
-def _block(key: str, values: Mapping[str, object]) -> list[str]:
-    """A mapping on several lines, with long texts as people write them."""
-    lines = [f"{key}:"]
-    for name, value in values.items():
-        if isinstance(value, str) and "\n" in value:
-            lines += [f"  {name}: |-", *(f"    {line}".rstrip() for line in value.split("\n"))]
-        else:
-            lines.append(f"  {name}: {_value(value)}")
-    return lines
+_Dumper.add_representer(str, _Dumper.text)
 
 
-def _value(value: object) -> str:
-    """A value in YAML's flow style, which JSON is a part of."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)}: {_value(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w./-]*", value) and value.lower() not in _WORDS:
-        return value
-    printable = not isinstance(value, str) or value.replace("\n", "").isprintable()
-    return json.dumps(value, ensure_ascii=not printable)
+def _entry(key: str, value: object) -> str:
+    """A key with its value: on one line, or a long mapping with a line for each of its keys."""
+    line = f"{key}: {_yaml(value, flow=True)}"
+    is_long = isinstance(value, dict) and len(line) >= _WIDTH
+    return f"{key}:\n{textwrap.indent(_yaml(value, flow=False), '  ')}" if is_long else line
 
 
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z_]\w*", key) and key.lower() not in _WORDS else json.dumps(key)
-
-
-# What YAML reads as something else than text.
-_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+def _yaml(value: object, *, flow: bool) -> str:
+    text = yaml.dump(
+        value, Dumper=_Dumper, default_flow_style=flow, width=math.inf, allow_unicode=True, sort_keys=False
+    )
+    return text.removesuffix("...\n").rstrip("\n")

@@ -70,7 +70,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
     path, variant = find_task(name_or_path)
     definition = read_definition(path, variant, needs_reference=needs_reference)
     source = open_source(definition.data, path, folder)
-    count = definition.shots if shots is None else shots
+    count = definition.settings.shots if shots is None else shots
     bank = QuestionBank(definition, source)
     # Before the questions: a demonstration must be in no split.
     demonstrations = _shots(definition, source, bank, count, seed)
@@ -102,8 +102,8 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         metric=definition.metric,
         split=split,
         examples=examples,
-        stop=definition.stop,
-        max_new_tokens=definition.max_new_tokens,
+        stop=definition.settings.stop,
+        max_new_tokens=definition.settings.max_new_tokens,
         shots=count,
         seed=seed,
         extract=definition.extract,
@@ -133,7 +133,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
                 ),
             ),
         ),
-        scoring=definition.scoring,
+        scoring=definition.settings.scoring or "texts",
         allow_code_execution=allow_code_execution,
         rubric=definition.rubric,
         template=template,
@@ -149,7 +149,7 @@ def _shots(
     split = source.split_of("shots")
     groups: dict[str | None, list[Question]] = {}
     for question in bank.split(split):
-        groups.setdefault(bank.group(question) if definition.shots_by_group else None, []).append(question)
+        groups.setdefault(bank.group(question) if definition.settings.shots_by_group else None, []).append(question)
     drawn = {group: draw_shots(questions, count, seed) for group, questions in groups.items()}
     for group, shots in drawn.items():
         if len(shots) < count:
@@ -169,7 +169,7 @@ def _prefix(
     """The instructions and the shots before a question."""
     shots: Sequence[Question] = ()
     if demonstrations:
-        group = bank.group(question) if definition.shots_by_group else None
+        group = bank.group(question) if definition.settings.shots_by_group else None
         if group not in demonstrations:
             raise InputError(f"{question.record.place}: there are no demonstrations of {group}; give --shots 0")
         shots = demonstrations[group]
@@ -194,7 +194,7 @@ def _prompt_template(
             question=definition.prompt.source,
             instructions=None if instructions is None else instructions.source,
             shots=shots,
-            group=group.source if definition.shots_by_group and group is not None else None,
+            group=group.source if definition.settings.shots_by_group and group is not None else None,
             choices=tuple(each.source for each in definition.choices) if "_options" in named else (),
             variant=definition.variant,
             source=None if source is None else source.source,
@@ -212,7 +212,7 @@ def _questions(
     if split in ("dev", "held_out"):
         # The dev sample is drawn for held_out as well, since its questions are left out there.
         pool = without(bank.split(source.split_of("dev")), shots)
-        size = len(pool) if definition.dev_size is None else definition.dev_size
+        size = len(pool) if definition.settings.dev_size is None else definition.settings.dev_size
         # At most half of shared data is dev, so that held_out is not the smaller part: the verdict is made on it.
         is_shared = source.is_same("dev", "held_out")
         dev = sample(pool, min(size, len(pool) // 2) if is_shared else size, seed)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, cast
 from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
 from advisor.tasks.data_sources import DataSpec, Files
-from advisor.tasks.task import JUDGE, Rubric, Scoring
+from advisor.tasks.task import JUDGE, Rubric
 from advisor.tasks.templates import Template, check_pattern
 from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
@@ -80,7 +80,7 @@ class TaskDefinition:
     Attributes:
         name: The task's name, with ``:variant`` and ``:form`` if the user chose them.
         file: The task file, for messages.
-        summary: One line for lists.
+        settings: Its keys as they are written.
         variant: The value of ``{{variant}}``; None if the file has no variants.
         data: Where the records come from.
         id: Renders a question's id; None for the field ``id``.
@@ -89,18 +89,12 @@ class TaskDefinition:
         reference: Render the accepted texts; a template whose value is a list gives several.
         choices: Render the options of a choice task; empty for others.
         metric: Name of the metric.
-        scoring: What decides between the options of a choice task.
         instructions: Renders the text before the shots; None for none.
         group: Renders the part of the task that a question belongs to.
         cluster: Renders what a question shares with others, for example its passage.
         source: Renders the bare text that encoder-decoder models read; None if they read the prompt.
         extract: Regular expression on the response.
-        stop: Stop strings, not empty.
-        max_new_tokens: At least 1.
-        shots: Demonstrations, if the user gives no other number.
-        shots_by_group: Whether the demonstrations of a question are of its group.
         shot_response: Renders the response of a demonstration; None for the reference.
-        dev_size: Questions of the dev split, drawn from its data; None for all of them.
         digest: SHA-256 of the file's content, without its layout, and of the variant.
         prompt_digest: SHA-256 of the keys that decide what a model reads and where its response ends.
         rubric: How a judge grades the responses; None for other metrics.
@@ -108,7 +102,7 @@ class TaskDefinition:
 
     name: str
     file: Path
-    summary: str
+    settings: TaskFile
     variant: str | None
     data: DataSpec
     id: Template | None
@@ -117,18 +111,12 @@ class TaskDefinition:
     reference: tuple[Template, ...]
     choices: tuple[Template, ...]
     metric: str
-    scoring: Scoring
     instructions: Template | None
     group: Template | None
     cluster: Template | None
     source: Template | None
     extract: str | None
-    stop: tuple[str, ...]
-    max_new_tokens: int
-    shots: int
-    shots_by_group: bool
     shot_response: Template | None
-    dev_size: int | None
     digest: str
     prompt_digest: str
     rubric: Rubric | None
@@ -233,7 +221,7 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
     return TaskDefinition(
         name=name,
         file=path,
-        summary=file.summary or "",
+        settings=file,
         variant=chosen,
         data=_data_spec(file.data, chosen or "", texts),
         id=_field("id", file.id, texts),
@@ -243,18 +231,12 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
         choices=texts.templates("choices", file.choices),
         # Another metric, so that votes and run folders need only its name.
         metric="number_comma" if file.decimal == "," else "exact_match_squad" if file.normalise else file.metric,
-        scoring=file.scoring or "texts",
         instructions=texts.optional("instructions", file.instructions),
         group=texts.optional("group", file.group),
         cluster=_field("cluster", file.cluster, texts),
         source=texts.optional("source", file.source),
         extract=_LAST_NUMBER if file.extract == "last_number" else texts.pattern("extract", file.extract),
-        stop=file.stop,
-        max_new_tokens=file.max_new_tokens,
-        shots=file.shots,
-        shots_by_group=file.shots_by_group,
         shot_response=texts.optional("shot_response", file.shot_response),
-        dev_size=file.dev_size,
         digest=_digest(values, tuple(values), chosen),
         prompt_digest=_digest(values, _PROMPT_KEYS, chosen),
         rubric=None if file.judge is None else rubric_of(file.judge, texts),

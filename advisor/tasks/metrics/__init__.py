@@ -46,10 +46,11 @@ class Metric(Protocol):
         packages: Distributions whose version can change a score; their versions go into the signature.
     """
 
-    packages: tuple[str, ...]
+    packages: tuple[str, ...] = ()
 
-    def problem(self, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> str | None:
-        """Why this metric cannot use these accepted texts and choices; None if it can."""
+    def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
+        """Why this metric cannot use these accepted texts and choices; None if it can, as most metrics any text."""
+        return None
 
     def score(self, text: str, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """The score, 0 to 1, and the answer that was read from the text; the answer is None if the text has none.

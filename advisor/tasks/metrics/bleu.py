@@ -14,6 +14,8 @@ from collections.abc import Iterable
 
 from sacrebleu.metrics.bleu import BLEU
 
+from advisor.tasks.metrics import Metric
+
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff]")
 # Kana; Thai and Lao; Tibetan and Burmese; Khmer.
 _OTHERS_WITHOUT_SPACES = re.compile("[\u3040-\u30ff\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff]")
@@ -33,14 +35,10 @@ def tokenizer_of(references: Iterable[str]) -> str:
     return "char" if others else "zh"
 
 
-class Bleu:
+class Bleu(Metric):
     """Sentence BLEU over 100."""
 
     packages: tuple[str, ...] = ("sacrebleu",)
-
-    def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """None: every text that is not blank can be used."""
-        return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Compare the whole response, without the white space around it."""

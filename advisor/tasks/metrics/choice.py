@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import string
 
+from advisor.tasks.metrics import Metric
 from advisor.tasks.metrics._reading import FOLDED, LETTER_END, Place, pieces
 from advisor.tasks.metrics.exact_match import normal
 
@@ -40,10 +41,8 @@ LETTERS_ALONE = tuple(chr(0xE000 + number) for number in range(26))
 """The options of a question whose options are not known, so that only letters are read."""
 
 
-class ChoiceMetric:
+class ChoiceMetric(Metric):
     """1 if the response names the option that the reference names, else 0."""
-
-    packages: tuple[str, ...] = ()
 
     def problem(self, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> str | None:
         """An accepted text must be a letter of an option or the full text of one; of "true" and "yes" one is."""

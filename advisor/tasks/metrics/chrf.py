@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from sacrebleu.metrics.chrf import CHRF
 
+from advisor.tasks.metrics import Metric
 
-class Chrf:
+
+class Chrf(Metric):
     """Sentence chrF over 100."""
 
     packages: tuple[str, ...] = ("sacrebleu",)
-
-    def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """None: every text that is not blank can be used."""
-        return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Compare the whole response, without the white space around it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 
+from advisor.tasks.metrics import Metric
 from advisor.tasks.metrics._reading import FOLDED, LETTER_END
 from advisor.tasks.metrics.exact_match import normal
 
@@ -19,14 +20,8 @@ _BEFORE = rf"(?<![{_LETTERS}+#@&*/^~.-])(?<!\d:)"
 _AFTER = rf"(?![{_LETTERS}+#@&*/^~-]|[.:][{_LETTERS}]|'(?!s\b)[{_LETTERS}])"
 
 
-class Contains:
+class Contains(Metric):
     """1 if an accepted text occurs in the response in normal form, else 0."""
-
-    packages: tuple[str, ...] = ()
-
-    def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """None: every text that is not blank can be used."""
-        return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Search for the accepted texts; the answer is the first of them that occurs."""

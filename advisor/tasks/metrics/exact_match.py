@@ -20,6 +20,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+from advisor.tasks.metrics import Metric
 from advisor.tasks.metrics._reading import FOLDED
 
 _MOST_PASSES = 20
@@ -33,21 +34,15 @@ _OPERATOR = re.compile(r"(?<=\w) ([+*/=<>^]|-(?= \d)) (?=\w)")
 _ARTICLE = re.compile(r"(?<!\S)(?:the(?= \S)|an?(?= (?:\d|[^\W\d_]{2})))")
 
 
-class ExactMatch:
+class ExactMatch(Metric):
     """1 if the response equals an accepted text in normal form, else 0.
 
     Args:
         normal: Gives the normal form of a text.
     """
 
-    packages: tuple[str, ...] = ()
-
     def __init__(self, normal: Callable[[str], str]) -> None:
         self._normal = normal
-
-    def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """None: every text that is not blank can be used."""
-        return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Compare the whole text; the answer is its normal form."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from advisor.tasks.metrics import Metric
 from advisor.tasks.metrics._json import canonical, find_json, readable
 
 
@@ -20,10 +21,8 @@ def read(text: str) -> str:
     return canonical(find_json(text))
 
 
-class Json:
+class Json(Metric):
     """1 if the JSON value of the response equals an accepted one, else 0."""
-
-    packages: tuple[str, ...] = ()
 
     def problem(self, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
         """Each accepted text must be JSON."""

@@ -8,17 +8,12 @@ judges whose grades are averaged.
 
 from __future__ import annotations
 
+from advisor.tasks.metrics import Metric
 from ensemble.errors import InputError
 
 
-class JudgeMetric:
+class JudgeMetric(Metric):
     """Stands in the list of metrics; the scores come from a judge."""
-
-    packages: tuple[str, ...] = ()
-
-    def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """None: a judge can read every reference, and needs none."""
-        return None
 
     def score(self, _text: str, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Refuse: only a model can score.

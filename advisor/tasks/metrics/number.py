@@ -18,6 +18,7 @@ from decimal import Context, Decimal, Inexact
 from fractions import Fraction
 from typing import NamedTuple
 
+from advisor.tasks.metrics import Metric
 from advisor.tasks.metrics._reading import FOLDED, AnswerMark, Place, pieces
 
 _MOST_DIGITS = 300
@@ -102,15 +103,13 @@ class Token(NamedTuple):
         return f"-{value}".replace("--", "") if is_negative and value not in (None, "0") else value
 
 
-class Number:
+class Number(Metric):
     """1 if the number that the response gives equals an accepted number, else 0.
 
     Args:
         fold: Replaces each character that stands for another, such as full-width digits, so that a point is decimal.
         mark: The decimal mark of the answer.
     """
-
-    packages: tuple[str, ...] = ()
 
     def __init__(self, fold: Callable[[str], str], mark: str) -> None:
         self._fold, self._mark = fold, mark

@@ -18,6 +18,7 @@ import re
 import textwrap
 import warnings
 
+from advisor.tasks.metrics import Metric
 from ensemble.errors import InputError
 
 _FENCED = re.compile(r"```([^`\n]*)\n(.*?)(?:```|\Z)", re.DOTALL)
@@ -25,14 +26,12 @@ _DEFINING = re.compile(r"^[ \t]*(?:async[ \t]+def|def|class)\b|^\w+[ \t]*=", re.
 _PYTHON = ("", "python", "python3", "py")
 
 
-class PassAt1:
+class PassAt1(Metric):
     """1 if the program passes all tests, else 0.
 
     Args:
         allowed: Whether programs may run; otherwise ``score`` raises.
     """
-
-    packages: tuple[str, ...] = ()
 
     def __init__(self, *, allowed: bool) -> None:
         self._allowed = allowed

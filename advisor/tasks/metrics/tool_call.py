@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from advisor.tasks.metrics import Metric
 from advisor.tasks.metrics._json import canonical, find_all, find_json, has_start, readable
 
 _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -46,10 +47,8 @@ def read(text: str) -> str:
     return canonical(_calls(text))
 
 
-class ToolCall:
+class ToolCall(Metric):
     """1 if the calls of the response are those of an accepted reference, in any order, else 0."""
-
-    packages: tuple[str, ...] = ()
 
     def problem(self, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
         """Each accepted text must be calls, accepted values of calls, or no call."""
