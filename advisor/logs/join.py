@@ -19,7 +19,8 @@ from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources, plugins, records_of
 from advisor.records import Answer, Cost, Profile, fits, fits_patterns, join
 from advisor.tables.streams import Notes
-from advisor.tasks.metrics import READERS, Metric, get_metric
+from advisor.tasks.metrics import READERS, get_metric
+from advisor.tasks.metrics._metric import Metric
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.common.text import counted
 from ensemble.errors import InputError

@@ -2,7 +2,7 @@
 
 To add a metric, add one file here; no other code changes. The file's name is the metric's name in a task file. It needs
 
-- ``METRIC``, an object with the three members of the protocol `Metric`: ``packages``, ``problem`` and ``score``;
+- ``METRIC``, an object with the three members of `Metric` in `_metric.py`: ``packages``, ``problem`` and ``score``;
 - a module docstring that says when a response is right, with an example of ``METRIC.score`` and its result, and what
   the metric does not cover.
 
@@ -24,8 +24,9 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Protocol, cast
+from typing import cast
 
+from advisor.tasks.metrics._metric import Metric
 from ensemble.plugins import Plugins
 
 OF_CORPORA = frozenset({"bleu", "chrf"})
@@ -37,26 +38,6 @@ one."""
 
 READERS = {"json": "json", "json_fields": "json", "tool_call": "tool_call"}
 """The metrics that read JSON, and what reads it: a name for ``extract`` in a task file."""
-
-
-class Metric(Protocol):
-    """Scores a response.
-
-    Attributes:
-        packages: Distributions whose version can change a score; their versions go into the signature.
-    """
-
-    packages: tuple[str, ...] = ()
-
-    def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
-        """Why this metric cannot use these accepted texts and choices; None if it can, as most metrics any text."""
-        return None
-
-    def score(self, text: str, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> tuple[float, str | None]:
-        """The score, 0 to 1, and the answer that was read from the text; the answer is None if the text has none.
-
-        It never raises. Two texts with the same answer have the same score.
-        """
 
 
 @cache

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from sacrebleu.metrics.bleu import BLEU
 
-from advisor.tasks.metrics import Metric
+from advisor.tasks.metrics._metric import Metric
 
 _HAN = re.compile("[\u3400-\u9fff\uf900-\ufaff]")
 # Kana; Thai and Lao; Tibetan and Burmese; Khmer.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import string
 
-from advisor.tasks.metrics import Metric
+from advisor.tasks.metrics._metric import Metric
 from advisor.tasks.metrics._reading import FOLDED, LETTER_END, Place, pieces
 from advisor.tasks.metrics.exact_match import normal
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sacrebleu.metrics.chrf import CHRF
 
-from advisor.tasks.metrics import Metric
+from advisor.tasks.metrics._metric import Metric
 
 
 class Chrf(Metric):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from advisor.tasks.metrics import Metric
+from advisor.tasks.metrics._metric import Metric
 from advisor.tasks.metrics._reading import FOLDED, LETTER_END
 from advisor.tasks.metrics.exact_match import normal
 

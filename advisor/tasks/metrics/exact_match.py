@@ -20,7 +20,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-from advisor.tasks.metrics import Metric
+from advisor.tasks.metrics._metric import Metric
 from advisor.tasks.metrics._reading import FOLDED
 
 _MOST_PASSES = 20

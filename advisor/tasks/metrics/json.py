@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.tasks.metrics import Metric
 from advisor.tasks.metrics._json import canonical, find_json, readable
+from advisor.tasks.metrics._metric import Metric
 
 
 def read(text: str) -> str:

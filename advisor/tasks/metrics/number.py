@@ -18,7 +18,7 @@ from decimal import Context, Decimal, Inexact
 from fractions import Fraction
 from typing import NamedTuple
 
-from advisor.tasks.metrics import Metric
+from advisor.tasks.metrics._metric import Metric
 from advisor.tasks.metrics._reading import FOLDED, AnswerMark, Place, pieces
 
 _MOST_DIGITS = 300
