@@ -8,17 +8,19 @@ A text below the field says what it is. From the field follow the option of a li
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, get_type_hints
 
-from pydantic import BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, create_model
+from pydantic import BeforeValidator, Field, Strict, TypeAdapter, create_model
 
 from ensemble.common.schema import Schema
 
-DOCUMENTED = ConfigDict(use_attribute_docstrings=True)
-"""The configuration of a data class with options: pydantic reads the text below each field."""
 Goal = Literal["ensemble", "result", "key"]
 """``ensemble.json`` and ``strategy.json``, the provenance of ``result.json``, the cache key of a response."""
 _T = TypeVar("_T")
@@ -60,15 +62,29 @@ def options_of(kind: Any) -> dict[str, StatedOption]:
 @cache
 def _stated(kind: Any) -> tuple[dict[str, StatedOption], dict[str, Any]]:
     """The fields of a data class that are options, and those that are data classes."""
-    hints = get_type_hints(kind, include_extras=True)
-    texts = TypeAdapter(kind).json_schema()["properties"]
+    hints, texts = get_type_hints(kind, include_extras=True), _texts(kind.__module__)
     own = {
-        each.name: StatedOption(hints[each.name], each.default, goes, texts[each.name].get("description", ""))
+        each.name: StatedOption(hints[each.name], each.default, goes, texts[kind.__name__, each.name])
         for each in fields(kind)
         for goes in getattr(hints[each.name], "__metadata__", ())
         if isinstance(goes, PoolOption)
     }
     return own, {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+
+
+@cache
+def _texts(module: str) -> dict[tuple[str, str], str]:
+    """The text below each field of a module's classes, by class and field."""
+    # Pydantic reads them too, but parses the whole file for each class and each class within it.
+    parsed = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {
+        (each.name, field.target.id): inspect.cleandoc(str(text.value.value))
+        for each in parsed
+        if isinstance(each, ast.ClassDef)
+        for field, text in pairwise(each.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
 
 
 def with_options(options: Mapping[str, StatedOption]) -> Callable[[type[_Shape]], type[_Shape]]:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from ensemble.common.files import exists
 from ensemble.common.pool_option import (
-    DOCUMENTED,
     Budget,
     Goal,
     PoolOption,
@@ -156,7 +155,6 @@ class Sides:
     """the language that a translation model writes (`deu_Latn`); required if it writes several"""
     reads: Annotated[Reads | None, PoolOption()] = None
     """what an encoder reads: the task's `source` or the whole `prompt`; the default is the `source`, if there is one"""
-    __pydantic_config__: ClassVar[ConfigDict] = DOCUMENTED
 
     def key(self) -> dict[str, str]:
         """The options that are set, by name; empty for a causal model."""
@@ -181,7 +179,6 @@ class Checkpoint:
     sides: Sides = Sides()
     gguf_file: Annotated[GgufFile | None, PoolOption()] = None
     """the GGUF file of a repository of the hub"""
-    __pydantic_config__: ClassVar[ConfigDict] = DOCUMENTED
     # Of a checkpoint and of a server's address, so that a type checker tells them apart by it.
     is_remote: ClassVar[Literal[False]] = False
     can_decode: ClassVar[Literal[True]] = True
@@ -246,7 +243,6 @@ class Resources:
     """cores of a node of a cluster, and threads that the model computes with; 1 by default"""
     num_gpus: Annotated[Gpus | None, PoolOption(ensemble=False, result=False)] = None
     """GPUs of a node of a cluster; several models can share one. The default is 1 for a model on `cuda`, else 0"""
-    __pydantic_config__: ClassVar[ConfigDict] = DOCUMENTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +300,6 @@ class ModelSpec:
     known families"""
     thinking_budget: Annotated[Budget | None, PoolOption(key=True)] = None
     """the most tokens that the model thinks"""
-    __pydantic_config__: ClassVar[ConfigDict] = DOCUMENTED
     # Two lines may name the same model.
     place: str = field(default="", compare=False)
 

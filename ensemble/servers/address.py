@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
-from ensemble.common.pool_option import DOCUMENTED, AboveZero, Budget, PoolOption, options_of
+from ensemble.common.pool_option import AboveZero, Budget, PoolOption, options_of
 from ensemble.common.schema import Exact, must
 from ensemble.errors import InputError
 
@@ -98,7 +98,6 @@ class ServerAddress:
     """how much it thinks, in the server's words; instead of `thinking_budget`"""
     left_out: Annotated[Fields, PoolOption(key=True)] = ()
     """fields that are not sent; those that a server refuses are found without it"""
-    __pydantic_config__: ClassVar[ConfigDict] = DOCUMENTED
     is_remote: ClassVar[Literal[True]] = True
 
     @property
