@@ -361,9 +361,7 @@ def check_consent(candidates: Sequence[ModelSpec], options: TrustOptions) -> Non
             variable that may hold another secret.
     """
     for entry in candidates:
-        entry.check_trust(options.trust_remote_code, f"{entry.place}: {entry.name}")
-        if entry.checkpoint.is_remote:
-            entry.checkpoint.check_key_name(f"{entry.place}: {entry.name}")
+        entry.check_consent(options.trust_remote_code, None, f"{entry.place}: {entry.name}")
 
 
 def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Task) -> tuple[ModelSpec, ...]:

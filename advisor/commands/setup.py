@@ -195,7 +195,7 @@ def _plain(text: str) -> str:
 
 def doctor(options: DoctorOptions) -> None:
     """Show the machine, versions, the hub, the cache, and with --pool which models fit. Status 1 if one cannot run."""
-    from advisor.config import InferenceConfig, load_split
+    from advisor.config import InferenceConfig, check_consent, load_split
     from advisor.jobs.planning import machine
     from advisor.jobs.planning.plan import (
         machine_lines,
@@ -219,8 +219,7 @@ def doctor(options: DoctorOptions) -> None:
     # Checked first: a wrong option must not wait for the hub.
     inference = InferenceConfig.from_options(options)
     entries = () if options.pool is None else read_pool(options.pool)
-    for entry in entries:
-        entry.check_trust(options.trust_remote_code, f"{entry.place}: {entry.name}")
+    check_consent(entries, options)
     questions = None if options.task is None else load_split(options, "dev")
     found: dict[str, Any] = {
         "machine": machine.machine(),

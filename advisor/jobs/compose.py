@@ -75,7 +75,7 @@ def compose(
             placed.append(member)
         elif _is_vllm(address):
             # Its prompts go to a container of this set-up, so only the variable of its key needs consent.
-            address.check_key_name(f"{options.run}: {member.name}")
+            address.check_consent(None, f"{options.run}: {member.name}")
             # Members of one server share its service, as they shared the server.
             key = address.url, address.model
             name, _ = vllm.setdefault(key, (_service_name(address, {name for name, _ in vllm.values()}), address))

@@ -23,8 +23,8 @@ from advisor.strategies.strategy import Strategy
 from ensemble.common.files import write_text
 from ensemble.common.text import shown, visible
 from ensemble.errors import InputError, UniteError
-from ensemble.models.hub import commit_of, push_files
-from ensemble.models.model_files import check_unchanged, hashes_of
+from ensemble.models.hub import push_files
+from ensemble.models.model_files import check_unchanged
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.model_card import MARKER, escaped, model_card, prompt_section
@@ -114,16 +114,10 @@ def _hand_over(options: ExportOptions, chosen: EnsembleSpec | StrategyPlan) -> s
 
 
 def _pinned(member: ModelSpec, source: ModelSource | None) -> ModelSpec:
-    """A member with its commit, or its absolute path and the hashes of its files, from what the run knows of it."""
+    """A member as :func:`ensemble.saved.folder.pinned` has it, from what the run knows of it."""
     checkpoint = member.checkpoint
-    if checkpoint.is_remote:
-        return member
-    if not checkpoint.is_local:
-        # The run has the commit; a pool file may have a branch, which moves.
-        commit = checkpoint.revision if source is not None else commit_of(checkpoint)
-        return replace(member, checkpoint=replace(checkpoint, revision=commit))
-    if source is None:
-        return replace(member, checkpoint=checkpoint.absolute, files=hashes_of(checkpoint))
+    if source is None or checkpoint.is_remote or not checkpoint.is_local:
+        return savedfolder.pinned(member)
     # The run's hashes, not new ones: the evidence is about the files that the run loaded.
     files = dict(source.files)
     check_unchanged(checkpoint, files, since="the run")

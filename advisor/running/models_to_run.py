@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from advisor.config import InferenceConfig, check_decodes, read_judges
 from advisor.options.finished_run import AgainOptions
@@ -76,12 +75,7 @@ def loaded_as(models: Sequence[ModelSpec], options: ChosenOptions) -> tuple[Mode
     Raises:
         InputError: A model cannot be loaded.
     """
-    changed = (
-        EnsembleSpec(tuple(models))
-        .with_loading(device=options.device, dtype=options.dtype, chat_template=options.chat_template)
-        .members
-    )
-    changed, said = place_models(changed)
+    changed, said = place_models(_loaded_by(models, options))
     if said is not None:
         Progress().say(said)
     changed = tuple(replace(model, device=resolve_device(model.device or "auto")) for model in changed)
@@ -96,12 +90,15 @@ def entries_as(entries: Sequence[ModelSpec], options: LoadingOptions) -> tuple[M
     Raises:
         InputError: This machine lacks a device of the run, and no option replaces it.
     """
-    names = ("device", "dtype", "chat_template")
-    given: dict[str, Any] = {name: value for name in names if (value := getattr(options, name)) is not None}
     for entry in entries:
-        if entry.device is not None and "device" not in given:
+        if entry.device is not None and options.device is None:
             check_device(f"{entry.place}: {entry.name} ran on another device, which --device replaces", entry.device)
-    return tuple(replace(entry, **given) for entry in entries)
+    return _loaded_by(entries, options)
+
+
+def _loaded_by(models: Sequence[ModelSpec], options: LoadingOptions) -> tuple[ModelSpec, ...]:
+    spec = EnsembleSpec(tuple(models))
+    return spec.with_loading(device=options.device, dtype=options.dtype, chat_template=options.chat_template).members
 
 
 def check_decoding(options: ChosenOptions) -> None:
@@ -233,13 +230,9 @@ def check_servers(
     Raises:
         InputError: A server, or the variable of its key, is not allowed.
     """
+    allowed = None if is_trusted else options.allow_server
     for model in models:
-        if not model.checkpoint.is_remote:
-            continue
-        place = f"{model.place or source}: {model.name}"
-        if not is_trusted:
-            model.checkpoint.check_consent(options.allow_server, place)
-        model.checkpoint.check_key_name(place)
+        model.check_consent(None, allowed, f"{model.place or source}: {model.name}")
 
 
 def chosen_by_folder(
@@ -290,7 +283,7 @@ def candidates_of_run(
                 f"--pool {pool}: it has no model with the name {unknown!r} of {place}; add name={unknown} to its line"
             )
         for name in names:
-            entries[name].check_trust(trusted, f"{entries[name].place}: {name}")
+            entries[name].check_consent(trusted, None, f"{entries[name].place}: {name}")
         return tuple(entries[name] for name in names)
     sources = run.result.provenance.models
     if sources and (unknown := next((name for name in names if name not in sources), None)):

@@ -13,6 +13,7 @@ from advisor.progress import Progress
 from advisor.running.strategy_to_run import StrategyPlan, answer_reader
 from advisor.servers.identity import ServerHealth
 from advisor.strategies.schema import file_json
+from ensemble.common.pool_option import dumped
 from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec
 
@@ -77,11 +78,8 @@ def served_id(chosen: EnsembleSpec | StrategyPlan, prompt: TaskPrompt | None = N
     for model in chosen.members:
         checkpoint = model.checkpoint
         place = checkpoint.path_or_id if checkpoint.is_remote else checkpoint.location
-        limits: list[object] = [model.thinking_budget]
-        if checkpoint.is_remote:
-            limits = [checkpoint.thinking_budget, checkpoint.reasoning_effort]
-        limits = [each for each in limits if each is not None]
-        models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template, *limits])
+        options = {**dumped(checkpoint, "key"), **model.options("key")}
+        models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template, *options.values()])
     # The version counts too: a new release may decode differently.
     template = None if prompt is None else prompt.template.model_dump(mode="json")
     parts = [metadata.version("unite-advisor"), *_decoding(chosen), models, template]

@@ -380,23 +380,25 @@ class ModelSpec:
         folders = {absolute(start / Path(each).expanduser()).resolve() for each in trusted for start in starts}
         return absolute(Path(path_or_id)).resolve() in folders
 
-    def check_trust(self, trusted: Collection[str], place: str) -> None:
-        """Check that the user lets it run the code in its own files, if a file asks for that.
+    def check_consent(self, trusted: Collection[str] | None, allowed: Collection[str] | None, place: str) -> None:
+        """Check that the user lets it run the code in its own files, or lets its server have the prompts and the key.
 
         Args:
-            trusted: See :meth:`is_trusted`.
+            trusted: See :meth:`is_trusted`; None for a user who trusts all.
+            allowed: See :meth:`ensemble.servers.address.ServerAddress.check_consent`.
             place: The file and the model, for the message.
 
         Raises:
-            InputError: It would run code, and the user does not name it.
+            InputError: The user does not.
         """
-        if self.checkpoint.is_remote or not self.checkpoint.trust_remote_code or self.is_trusted(trusted):
-            return
-        at = f"@{self.checkpoint.revision}" if self.checkpoint.revision else ""
-        raise InputError(
-            f"{place} runs the code in {self.checkpoint.path_or_id}{at}; read that code, and then add "
-            f"--trust-remote-code {shlex.quote(self.name)} (in Python trust_remote_code=[{self.name!r}])"
-        )
+        if self.checkpoint.is_remote:
+            self.checkpoint.check_consent(allowed, place)
+        elif self.checkpoint.trust_remote_code and trusted is not None and not self.is_trusted(trusted):
+            at = f"@{self.checkpoint.revision}" if self.checkpoint.revision else ""
+            raise InputError(
+                f"{place} runs the code in {self.checkpoint.path_or_id}{at}; read that code, and then add "
+                f"--trust-remote-code {shlex.quote(self.name)} (in Python trust_remote_code=[{self.name!r}])"
+            )
 
     @property
     def weights(self) -> Checkpoint:

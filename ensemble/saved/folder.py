@@ -15,7 +15,7 @@ from ensemble.methods import make_options
 from ensemble.models.gguf import SUFFIX
 from ensemble.models.hub import commit_of, file_on_hub, push_files
 from ensemble.models.model_files import check_unchanged, hashes_of
-from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
+from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.saved.ensemble_json import from_json, to_json
 from ensemble.saved.model_card import MARKER, model_card
 
@@ -49,11 +49,7 @@ def specs_of(members: Sequence[Member]) -> tuple[ModelSpec, ...]:
                 "save the model to a folder, and load it from there",
                 of=member.name,
             )
-        spec = member.spec
-        if not spec.checkpoint.is_remote:
-            checkpoint, files = _pinned(spec.checkpoint)
-            spec = replace(spec, checkpoint=checkpoint, files=files)
-        specs.append(spec)
+        specs.append(pinned(member.spec))
     return _distinct_names(specs)
 
 
@@ -214,13 +210,9 @@ def check_members(
     """
     for member in members:
         checkpoint = member.checkpoint
-        if checkpoint.is_remote:
-            checkpoint.check_consent(allow_servers, f"{file}: its member {member.name}")
-            checkpoint.check_key_name(f"{file}: its member {member.name}")
-            continue
-        if trust_remote_code is not True:
-            member.check_trust(trust_remote_code or (), f"{file}: its member {member.name}")
-        if checkpoint.is_local and check_files:
+        trusted = None if trust_remote_code is True else trust_remote_code or ()
+        member.check_consent(trusted, allow_servers, f"{file}: its member {member.name}")
+        if not checkpoint.is_remote and checkpoint.is_local and check_files:
             if not exists(checkpoint.path_or_id):
                 raise InputError(f"{file}: its member {checkpoint.path_or_id} does not exist; correct the path there")
             try:
@@ -263,11 +255,18 @@ def _content(path: Path, file: str) -> str:
         raise InputError(f"{file}: cannot be read as UTF-8 text ({error}); save the ensemble again") from error
 
 
-def _pinned(checkpoint: Checkpoint) -> tuple[Checkpoint, dict[str, str]]:
-    """A checkpoint with its commit or its absolute path, and the hashes of a local model's files."""
+def pinned(member: ModelSpec) -> ModelSpec:
+    """A member with its commit, or with its absolute path and the hashes of its files.
+
+    Raises:
+        InputError: The hub does not know its commit.
+    """
+    checkpoint = member.checkpoint
+    if checkpoint.is_remote:
+        return member
     if checkpoint.is_local:
-        return checkpoint.absolute, hashes_of(checkpoint)
-    return replace(checkpoint, revision=commit_of(checkpoint)), {}
+        return replace(member, checkpoint=checkpoint.absolute, files=hashes_of(checkpoint))
+    return replace(member, checkpoint=replace(checkpoint, revision=commit_of(checkpoint)))
 
 
 def _distinct_names(members: Sequence[ModelSpec]) -> tuple[ModelSpec, ...]:

@@ -122,40 +122,30 @@ class ServerAddress:
         host = parts.hostname or ""
         return parts.scheme == "https" and (host == _OPENAI or host.endswith(f".{_OPENAI}"))
 
-    def check_key_name(self, place: str) -> None:
-        """Check that the environment variable of the key is one of an API key.
+    def check_consent(self, allowed: Collection[str] | None, place: str) -> None:
+        """Check that the user allows the server where a file of other people names it, and the variable of its key.
 
         Args:
-            place: File and line, for the message.
+            allowed: Values of ``--allow-server``; see :func:`is_allowed`. None if the user wrote where the server is.
+            place: The file and the model, for messages.
 
         Raises:
-            InputError: Its name does not end in ``_API_KEY``, so it may hold another secret.
+            InputError: The user does not allow the server, a value of ``allowed`` is not a server, or the name of the
+                variable does not end in ``_API_KEY``, so that it may hold another secret.
         """
+        if allowed is not None and not is_allowed(self.url, allowed):
+            server = self.origin
+            key = "" if self.key_env is None else f", with the key in {self.key_env}"
+            raise InputError(
+                f"{place} is behind the server {server}, to which the questions would be sent{key}; add --allow-server "
+                f"{server} if you trust it"
+            )
         if self.key_env is not None and not self.key_env.endswith(_KEY_NAME):
             # The name is not shown: a user may have written the key itself after key_env=.
             raise InputError(
                 f"{place}: key_env names a variable that does not end in {_KEY_NAME}, so it is not read; put the "
                 "key into a variable with such a name"
             )
-
-    def check_consent(self, allowed: Collection[str], place: str) -> None:
-        """Check that the user allows this server on the command line, because a file of other people names it.
-
-        Args:
-            allowed: Values of ``--allow-server``; see :func:`is_allowed`.
-            place: The file and the model, for the message.
-
-        Raises:
-            InputError: The user does not allow it, or a value of ``allowed`` is not a server.
-        """
-        if is_allowed(self.url, allowed):
-            return
-        server = self.origin
-        key = "" if self.key_env is None else f", with the key in {self.key_env}"
-        raise InputError(
-            f"{place} is behind the server {server}, to which the questions would be sent{key}; add --allow-server "
-            f"{server} if you trust it"
-        )
 
     @property
     def origin(self) -> str:
