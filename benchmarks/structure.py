@@ -74,15 +74,12 @@ def data_classes(root: Path) -> list[str]:
 
 
 def imports(root: Path) -> dict[str, set[str]]:
-    """The modules of the packages that each module imports when it runs, also inside of functions.
-
-    Imports for type annotations only (``if TYPE_CHECKING``) are left out.
-    """
+    """The modules of the packages that each module imports, also inside of functions and for annotations only."""
     known = dict(modules(root))
     found: dict[str, set[str]] = {}
     for name, path in known.items():
         found[name] = set()
-        for node in _running(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in PACKAGES:
                 targets = {f"{node.module}.{alias.name}" for alias in node.names}
                 found[name] |= {target if target in known else node.module for target in targets}
@@ -90,15 +87,6 @@ def imports(root: Path) -> dict[str, set[str]]:
                 found[name] |= {alias.name for alias in node.names if alias.name in known}
         found[name].discard(name)
     return found
-
-
-def _running(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those below ``if TYPE_CHECKING``."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        yield node
-        yield from _running(node)
 
 
 def needless_parameters(root: Path) -> list[str]:

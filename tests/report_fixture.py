@@ -53,7 +53,7 @@ def make_evaluation(result: dict[str, Any]) -> dict[str, Any]:
         for place, member in enumerate(run["members"])
     ]
     figures = {key: run[key] for key in ("accuracy", "accuracy_ci", "gained", "lost")}
-    figures |= {"delta": run["difference"], "delta_ci": run["difference_ci"], "p_value": run["p_two_sided"]}
+    figures |= {key: run[key] for key in ("difference", "difference_ci", "p_two_sided")}
     left_out = {**dict.fromkeys(figures), "left_out": "method average: it needs one vocabulary"}
     methods = [
         _entry("unite", "token", **figures, p_adjusted=0.0312, handled_per_step=23.7),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openai
 
@@ -25,6 +26,9 @@ from advisor.serving.server import GracefulServer, address_of, allowed_hosts, bi
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch
 from ensemble.errors import UniteError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,29 +134,38 @@ def running(
     port: int = 0,
 ) -> Iterator[Running]:
     """Run a server with an engine; all requests are finished at the end."""
-    ready = threading.Event()
+    digest = None if key is None else digest_of(key)
     with bind("127.0.0.1", port) as bound:
         names = allowed_hosts(bound, "127.0.0.1", hosts)
-        app = make_app(engine, served, limits, metrics, None if key is None else digest_of(key), names, health)
-        server = GracefulServer(app, engine, bound, connections=connections, ready=ready.set)
-        errors: list[UniteError] = []
-
-        def run() -> None:
-            try:
-                server.run_bound()
-            except UniteError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        assert ready.wait(20)
-        found = Running(address_of(bound), server, engine, thread, errors)
-        try:
+        app = make_app(engine, served, limits, metrics, digest, names, health)
+        with listening(bound, app, engine, connections) as found:
             yield found
-        finally:
-            if not engine.refusing:
-                server.handle_exit(signal.SIGTERM, None)
-            thread.join(30)
-            for client in found.clients:
-                client.close()
+
+
+@contextlib.contextmanager
+def listening(
+    bound: socket.socket, app: FastAPI, engine: RequestHandler, connections: int | None = None
+) -> Iterator[Running]:
+    """Run an application on a bound socket; all requests are finished at the end."""
+    ready, errors = threading.Event(), list[UniteError]()
+    server = GracefulServer(app, engine, bound, connections=connections, ready=ready.set)
+
+    def run() -> None:
+        try:
+            server.run_bound()
+        except UniteError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert ready.wait(20)
+    found = Running(address_of(bound), server, engine, thread, errors)
+    try:
+        yield found
+    finally:
+        if not engine.refusing:
+            server.handle_exit(signal.SIGTERM, None)
+        thread.join(30)
+        for client in found.clients:
+            client.close()
     assert not thread.is_alive()

@@ -56,7 +56,7 @@ def test_every_method_stands_beside_the_members_and_a_control(run: Place) -> Non
     assert [entry["method"] for entry in found["methods"]] == [*METHODS.split(","), "self-consistency"]
     by_name = {entry["method"]: entry for entry in found["methods"]}
     assert by_name["unite"]["accuracy"] == result["ensemble"]["accuracy"]
-    assert by_name["unite"]["delta"] == result["ensemble"]["difference"]
+    assert by_name["unite"]["difference"] == result["ensemble"]["difference"]
     assert by_name["gac"]["handled_per_step"] > by_name["unite"]["handled_per_step"] > 0
     assert by_name["unite"]["share_ensembled"] == 1
     assert json.loads((run.folder / "run" / "evaluation.json").read_text(encoding="utf-8")) == found

@@ -24,11 +24,10 @@ from advisor.running.asking import Answered, Answerer
 from advisor.running.strategy_to_run import find_strategy
 from advisor.strategies import label
 from advisor.strategies.fusion import Fusion, own_prompt, prompt_template, with_drafts
-from advisor.strategies.replay import Replay
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.single import Single
-from advisor.strategies.strategy import QuestionText
+from advisor.strategies.strategy import QuestionText, Replay
 from advisor.strategies.vote import Vote
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError

@@ -77,8 +77,8 @@ def test_memory_that_nobody_measured_has_no_column(tmp_path: Path, result: dict[
         ('{"schema_version": [1]}', "evaluation.json: schema_version should be 2"),
         ('{"schema_version": 2, "methods": [{}]}', "evaluation.json: methods[0].method is missing"),
         (
-            '{"schema_version": 2, "methods": [{"method": "a", "level": "token", "delta": "much"}]}',
-            "evaluation.json: methods[0].delta should be a number",
+            '{"schema_version": 2, "methods": [{"method": "a", "level": "token", "difference": "much"}]}',
+            "evaluation.json: methods[0].difference should be a number",
         ),
         (
             '{"schema_version": 2, "methods": [{"method": "a", "level": "word"}]}',

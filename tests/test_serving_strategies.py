@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -19,7 +18,6 @@ from running_server import Running, running
 from servers import Answer, Raw, as_json, completion
 from test_ensemble_api import member, writer
 
-from advisor.config import InferenceConfig
 from advisor.profile import asked_model
 from advisor.profile.asked_model import ServerModel
 from advisor.response_cache import Response
@@ -32,13 +30,12 @@ from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
 from advisor.serving.strategy_handler import DecoderModel, StrategyHandler
 from advisor.strategies import kinds
-from advisor.strategies.vote import Vote
 from advisor.strategies.vote_reader import VoteReader
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.models.served_task import PromptTemplate
-from ensemble.models.spec import Checkpoint, ModelSpec
+from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
 
 READER = VoteReader("exact_match", None, "x")
@@ -402,19 +399,3 @@ def test_models_that_think_longer_are_another_system() -> None:
         for limit in ({}, {"thinking_budget": 5}, {"thinking_budget": 9}, {"reasoning_effort": "low"})
     ]
     assert len({starting.served_id(each) for each in places}) == 4
-
-
-def test_the_models_of_a_strategy_are_loaded_and_served() -> None:
-    folder = Path(__file__).parents[1] / "advisor" / "demo" / "models"
-    members = tuple(ModelSpec(Checkpoint(str(folder / name)), name) for name in ("terse-neox", "terse-mistral"))
-    names = tuple(each.name for each in members)
-    reader = VoteReader("number", None, "x")
-    plan = StrategyPlan(Vote(names), members, 20, ("\n",), reader)
-    _, engine = starting.make_app_of(plan, "demo", LIMITS, None, None, InferenceConfig())
-    assert isinstance(engine, StrategyHandler)
-    prompt = "Question: Ann has 12 pens. She buys 5 more. How many pens does Ann have now?\nAnswer:"
-    served = ServedModel("tiny", names, "vote", starting.served_id(plan), 0)
-    with running(engine, served, LIMITS, Metrics()) as server, server.client() as client:
-        made = client.completions.create(model="tiny", prompt=prompt, max_tokens=64, stop=["\n"])
-    assert "17" in made.choices[0].text
-    assert usage(made)["calls"] == 2

@@ -26,10 +26,9 @@ from advisor.records import Answer, Cost, Limits, Profile
 from advisor.statistics import holm, scores
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.group_router import GroupRouter
-from advisor.strategies.replay import Replay
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.single import Single
-from advisor.strategies.strategy import AnsweredSplit, Strategy
+from advisor.strategies.strategy import AnsweredSplit, Replay, Strategy
 from advisor.strategies.vote import Vote
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task

@@ -44,9 +44,9 @@ from advisor.statistics import (
 )
 from advisor.strategies import kinds, largest_default
 from advisor.strategies.decoded import Decoded
-from advisor.strategies.replay import Choice, Replay, Spent, codes_of, replay, replay_all, spent_by_member
+from advisor.strategies.replay import Spent, codes_of, replay, replay_all, spent_by_member
 from advisor.strategies.single import Single
-from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Choice, Replay, Strategy, TrainingData
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import UniteError
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from advisor.records import Answer, Profile
 from advisor.statistics import Floats, Labels, folds_of, scores
 from advisor.strategies import kinds
-from advisor.strategies.replay import Choice, Replay, replay
+from advisor.strategies.replay import replay
 from advisor.strategies.single import Single
-from advisor.strategies.strategy import AnsweredSplit, Strategy, TrainingData
+from advisor.strategies.strategy import AnsweredSplit, Choice, Replay, Strategy, TrainingData
 from advisor.tasks.task import clusters_of
 
 _FOLDS = 5

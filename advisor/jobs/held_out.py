@@ -25,8 +25,7 @@ from advisor.records import TRIES, Limits, Profile, Selection
 from advisor.statistics import Difference, Interval, accuracy_interval, compare
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion
-from advisor.strategies.replay import Replay
-from advisor.strategies.strategy import AnsweredSplit, Strategy
+from advisor.strategies.strategy import AnsweredSplit, Replay, Strategy
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Task
 from ensemble.errors import MemberError

@@ -11,10 +11,9 @@ from advisor.judge.judge import Judge
 from advisor.judge.prompts import Grade, Match, name_of_set
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
 from advisor.records import FIGURE_CONFIDENCE, Profile
-from advisor.strategies.replay import Replay
 from advisor.strategies.schema import strategy_json
 from advisor.strategies.single import Single
-from advisor.strategies.strategy import Strategy
+from advisor.strategies.strategy import Replay, Strategy
 from advisor.tasks.task import Task, clusters_of
 from ensemble.common.text import counted, interval_name
 

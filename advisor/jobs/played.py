@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from advisor.profile.profiler import Profiler
 from advisor.records import Answer, Cost, Profile
-from advisor.strategies.replay import Replay, play, question_of
+from advisor.strategies.replay import play, question_of
 from advisor.strategies.self_consistency import TEMPERATURE
-from advisor.strategies.strategy import Call, Strategy
+from advisor.strategies.strategy import Call, Replay, Strategy
 from advisor.tasks.task import Task, fingerprint
 from ensemble.errors import MemberError
 

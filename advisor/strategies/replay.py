@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from advisor.records import AMOUNTS, Amount, Answer, Profile
-from advisor.strategies.strategy import AnsweredSplit, Call, QuestionText, Reply, Strategy
+from advisor.strategies.strategy import AnsweredSplit, Call, Choice, QuestionText, Replay, Reply, Strategy
 from advisor.tasks.task import Example
 from ensemble.errors import UniteError
 from ensemble.methods.voting import Codes, answer_codes
 from ensemble.models.spec import Price
 
-Choice = tuple[str, int | None]
-"""A reply that is taken: its model, and the number of the draw; None for what the model answers alone."""
 Ask = Callable[[Sequence[tuple[int, Call]]], Sequence[Answer]]
 """Gives the replies to calls, each with the number of its question."""
 
@@ -28,34 +25,6 @@ class QuestionCalls(NamedTuple):
     calls: Sequence[Call]
     replies: Sequence[Answer]
     taken: int
-
-
-class Replay(NamedTuple):
-    """A strategy's answers to the questions of a split.
-
-    Attributes:
-        profile: The answers.
-        takes: The reply that each question takes; empty for a strategy that writes new texts.
-        asked: Whether each question asks for a stored reply.
-        calls: The calls of a strategy that writes new texts: the members, and the replies to the questions that ask.
-    """
-
-    profile: Profile
-    takes: tuple[Choice, ...] = ()
-    asked: Mapping[Choice, NDArray[np.bool_]] = MappingProxyType({})
-    calls: Sequence[tuple[Sequence[str], Profile]] = ()
-
-    @property
-    def calls_per_question(self) -> float:
-        """How many responses of members a question takes, on average."""
-        made = sum(int(own.sum()) for own in self.asked.values())
-        made += sum(len(names) * len(profile.answers) for names, profile in self.calls)
-        return made / len(self.profile.answers)
-
-    def part(self, places: Sequence[int]) -> Replay:
-        """The answers to some of the questions, by their numbers, of a strategy that writes no new texts."""
-        takes = tuple(self.takes[place] for place in places)
-        return Replay(self.profile.part(places), takes, {choice: own[places] for choice, own in self.asked.items()})
 
 
 def codes_of(profiles: Sequence[Profile]) -> Codes:

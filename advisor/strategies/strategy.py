@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from advisor.records import Profile, join
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from advisor.strategies.replay import Replay
     from ensemble.methods.voting import Codes
 
 S = TypeVar("S", bound="Strategy")
@@ -209,6 +209,38 @@ class Strategy(ABC):
     @property
     def _count(self) -> str:
         return in_words(len(self.members))
+
+
+Choice = tuple[str, int | None]
+"""A reply that is taken: its model, and the number of the draw; None for what the model answers alone."""
+
+
+class Replay(NamedTuple):
+    """A strategy's answers to the questions of a split.
+
+    Attributes:
+        profile: The answers.
+        takes: The reply that each question takes; empty for a strategy that writes new texts.
+        asked: Whether each question asks for a stored reply.
+        calls: The calls of a strategy that writes new texts: the members, and the replies to the questions that ask.
+    """
+
+    profile: Profile
+    takes: tuple[Choice, ...] = ()
+    asked: Mapping[Choice, NDArray[np.bool_]] = MappingProxyType({})
+    calls: Sequence[tuple[Sequence[str], Profile]] = ()
+
+    @property
+    def calls_per_question(self) -> float:
+        """How many responses of members a question takes, on average."""
+        made = sum(int(own.sum()) for own in self.asked.values())
+        made += sum(len(names) * len(profile.answers) for names, profile in self.calls)
+        return made / len(self.profile.answers)
+
+    def part(self, places: Sequence[int]) -> Replay:
+        """The answers to some of the questions, by their numbers, of a strategy that writes no new texts."""
+        takes = tuple(self.takes[place] for place in places)
+        return Replay(self.profile.part(places), takes, {choice: own[places] for choice, own in self.asked.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -334,7 +334,7 @@ def methods_table(evaluation: Evaluation) -> Table:
         share, handled = entry.share_ensembled, entry.handled_per_step
         table.add_row(
             *_scores(entry),
-            _gain(entry.delta),
+            _gain(entry.difference),
             chance(entry.p),
             _number(entry.ms_per_token, ".2f"),
             "" if share is None else f"{100 * share:.0f}%",

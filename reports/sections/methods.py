@@ -57,7 +57,7 @@ def _shape(row: EvaluatedModel | EvaluatedMethod) -> str:
     # The control is one model, asked several times.
     if isinstance(row, EvaluatedModel) or row.level == "control":
         return "selected"
-    return shape_of(row.delta)
+    return shape_of(row.difference)
 
 
 def _milliseconds(value: float) -> str:

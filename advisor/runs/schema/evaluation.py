@@ -33,11 +33,11 @@ class EvaluatedMethod(Scored, OfMethod):
     """why it was not run"""
     note: Line | None = None
     """what to know about its figures"""
-    delta: Points = None
+    difference: Points = None
     """accuracy minus that of the best single model"""
-    delta_ci: Interval = None
+    difference_ci: Interval = None
     """its 95% interval"""
-    p_value: Figure = None
+    p_two_sided: Figure = None
     """two-sided p of this difference"""
     p_adjusted: Figure = None
     """after the correction for several methods (Holm); null for the control"""
@@ -61,7 +61,7 @@ class EvaluatedMethod(Scored, OfMethod):
     @property
     def p(self) -> float | None:
         """After the correction; the control has none."""
-        return self.p_value if self.p_adjusted is None else self.p_adjusted
+        return self.p_two_sided if self.p_adjusted is None else self.p_adjusted
 
 
 class Evaluation(Schema):
