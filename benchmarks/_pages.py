@@ -342,7 +342,9 @@ def methods() -> str:
     for name in sorted(ran, key=lambda name: -ran[name]["accuracy"]):
         row = ran[name]
         time = "–" if row["ms_per_token"] is None else f"{row['ms_per_token'] / unit:.2f}"
-        rows.append([f"`{name}`", f"{row['accuracy']:.1f}", _gain({"gain": row["difference"], "p": row["p_two_sided"]}), time])
+        rows.append(
+            [f"`{name}`", f"{row['accuracy']:.1f}", _gain({"gain": row["difference"], "p": row["p_two_sided"]}), time]
+        )
     best = next(row["accuracy"] for row in table["members"] if row["model"] == table["best_single_model"])
     rows.append([f"`{table['best_single_model']}`, the best single model", f"{best:.1f}", "–", "–"])
     return _table(["method", "points", "gain (p)", "time a token"], rows)
