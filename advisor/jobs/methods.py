@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from advisor.config import RunConfig
 from advisor.jobs.played import draws_worth, play_with_models
@@ -20,7 +20,9 @@ from advisor.records import Answer, Cost, Profile
 from advisor.response_cache import ResponseCache, key_of
 from advisor.statistics import Difference, check_same_questions, compare, holm
 from advisor.strategies.fusion import Fusion, check_prompt
-from advisor.strategies.self_consistency import TEMPERATURE
+from advisor.strategies.replay import replay_all
+from advisor.strategies.self_consistency import TEMPERATURE, SelfConsistency
+from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Example, Score, Task
 from ensemble.common.files import remembered_sha256
@@ -260,12 +262,13 @@ class Evaluator:
             samples = [self._profiler.drawn(best, self.task, TEMPERATURE, each) for each in seeds]
         else:
             samples = draws_worth(self._profiler, best, self.task, seed, tokens)
-        profile, _ = chosen(CONTROL, cast("ResponseMethod", self._responder("voting")), self.task, samples)
+        majority = SelfConsistency((best,), len(samples))
+        voted = replay_all(majority, AnsweredSplit(self.task, {}, draws={best: samples}))
         ms_per_token, seconds = zip(*(_speed(sample.cost) for sample in samples), strict=True)
         # All samples are needed for one answer, so their times add up.
         speed = sum(ms_per_token), sum(seconds)
         drawn, n = sum(sample.cost.tokens for sample in samples), len(self.task.examples)
-        profile = replace(profile, cost=Cost(speed[1], drawn))
+        profile = replace(voted.profile, model=CONTROL, cost=Cost(speed[1], drawn))
         result = self._result(CONTROL, "control", profile, alone, speed, samples[0].cost)
         if tokens is None:
             return result
