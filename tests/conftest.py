@@ -89,7 +89,7 @@ SECOND_LANE: dict[str, str] = {
     "test_docs.py::test_examples_of_the_quick_start_run": "runs the examples of a page",
     "test_docs.py::test_site_is_built_without_a_warning": "builds the site",
     "test_docs.py::test_site_loads_nothing_from_elsewhere": "builds the site",
-    "test_docs.py::test_site_with_a_link_that_leads_nowhere_is_not_built": "builds the site",
+    "test_docs.py::test_site_with_links_that_lead_nowhere_is_not_built": "builds the site",
     "test_docs.py::test_the_page_of_files_has_every_key_that_a_run_wrote": "runs the examples of a page",
     "test_docs.py::test_the_page_of_commands_has_every_option": "builds the site",
     "test_docs.py::test_the_readme_has_the_gains_of_the_demo": "runs the demo",

@@ -31,13 +31,6 @@ def read(name: str, *paths: Path, options: LogOptions | None = None) -> tuple[li
     return [record for each in sources for record in records_of(each, options or LogOptions(), notes)], notes
 
 
-def read_one(name: str, path: Path) -> tuple[list[LogRecord], list[str]]:
-    """The records of a file that the user named and in which a format finds exactly one source, and the notes."""
-    notes: list[str] = []
-    (source,) = get_format(name).recognise([LogFile(path, given=True)], notes)
-    return list(records_of(source, LogOptions(), notes)), notes
-
-
 def scores(records: Sequence[LogRecord]) -> dict[str, float | None]:
     """The score of each question, by its id."""
     return {record.id: record.score for record in records}

@@ -16,7 +16,7 @@ from benchmarks import _pages, decode, gpu, profiling, serving, start, steps
 from benchmarks._measure import Figure, Timer, ratio
 from benchmarks._models import made_up_tokenizer
 from benchmarks._proxies import delayed, recorded
-from benchmarks.studies import advice, methods, zoo
+from benchmarks.studies import advice, methods
 from ensemble.methods import list_methods
 
 
@@ -168,13 +168,6 @@ def test_advice_draws_false_gains_and_intervals(capsys):
     for name in ("false_ensemble", "false_ensemble_votes", "power_gain5_n300", "sequential_size"):
         assert 0 <= printed[name] <= 1, name
     assert 0 < printed["coverage"] <= 1
-
-
-def test_the_zoo_answers_alone_and_in_pairs(tmp_path: Path):
-    demo = dict(list(zoo.demo_folders().items())[:2])
-    outcomes = zoo.decode(demo, tmp_path, 10)
-    assert set(outcomes.models) == set(demo)
-    assert [len(right) for right in outcomes.sets.values()] == [10]
 
 
 def test_methods_stand_side_by_side_in_their_table(capsys, tmp_path: Path):

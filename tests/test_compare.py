@@ -274,12 +274,6 @@ def test_two_questions_show_no_equality(clusters: tuple[str, ...]) -> None:
     assert (pair.verdict, pair.equivalent) == ("unclear", False)
 
 
-def test_clusters_make_the_smallest_difference_larger() -> None:
-    a, b, labels = clustered(np.random.default_rng(3), 60, 10)
-    alone, together = (pairs_of(table(a, b, clusters=names))[0].smallest_shown for names in ((), labels))
-    assert together > 1.3 * alone
-
-
 def test_too_few_clusters_show_no_difference() -> None:
     a, b = changed(60, 0, 60)
     pairs = [pairs_of(table(a, b, clusters=[str(n % count) for n in range(60)]))[0] for count in (5, 6)]
@@ -333,13 +327,6 @@ def test_a_large_group_does_not_hide_small_ones() -> None:
     assert pair.macro is not None
     assert pair.macro < -30
     assert [name for name, group in pair.groups.items() if pair.is_opposite(group)] == [f"small{n}" for n in range(9)]
-
-
-def test_a_group_has_the_interval_of_its_questions() -> None:
-    old, new = changed(8, 2, 40)
-    (pair,) = pairs_of(table(old * 2, new * 2, groups=["x"] * 40 + ["y"] * 40))
-    assert [(name, group.n) for name, group in pair.groups.items()] == [("x", 40), ("y", 40)]
-    assert pair.groups["x"].interval == bonett_price(np.array([1.0] * 8 + [-1.0] * 2 + [0.0] * 30))
 
 
 def test_one_group_is_not_compared_with_itself() -> None:

@@ -62,19 +62,18 @@ def test_site_is_built_without_a_warning(site: Path) -> None:
     assert (site / "index.html").is_file()
 
 
-@pytest.mark.parametrize("link", ["reference/commands.md#no-such-heading", "no-such-page.md"])
-def test_site_with_a_link_that_leads_nowhere_is_not_built(link: str, tmp_path: Path) -> None:
+def test_site_with_links_that_lead_nowhere_is_not_built(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     for package in ("advisor", "ensemble", "reports"):
         (tmp_path / package).symlink_to(ROOT / package)
     page = tmp_path / "docs" / "limits.md"
-    page.write_text(f"{page.read_text(encoding='utf-8')}\n[A link]({link}).\n", encoding="utf-8")
+    links = "[A link](reference/commands.md#no-such-heading), [a link](no-such-page.md)"
+    page.write_text(f"{page.read_text(encoding='utf-8')}\n{links}.\n", encoding="utf-8")
     done = build_site(tmp_path, tmp_path / "site")
     assert done.returncode != 0
     warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
-    assert len(warnings) == 1
-    assert link.partition("#")[0] in warnings[0]
+    assert ["reference/commands.md" in line for line in sorted(warnings)] == [False, True]
 
 
 @pytest.mark.browser

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from advisor import statistics as evidence
 from advisor.records import Answer, Profile
 from advisor.statistics import (
     accuracy_interval,
@@ -21,7 +20,6 @@ from advisor.statistics import (
     mcnemar,
     paired_intervals,
     questions_needed,
-    resampled_means,
     sign_flip,
 )
 from ensemble.errors import UniteError
@@ -66,13 +64,6 @@ def test_the_interval_of_graded_scores_is_scipys_bootstrap() -> None:
 
 
 # --- The bootstrap ---
-
-
-def test_the_chunks_do_not_change_the_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(0).random((40, 3))
-    whole = resampled_means(values, seed=5)
-    monkeypatch.setattr(evidence, "CHUNK", 7 * 40)
-    np.testing.assert_allclose(resampled_means(values, seed=5), whole, rtol=1e-12)
 
 
 def test_the_gap_is_bootstrapped_in_pairs_as_scipy_does() -> None:

@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import _fuzzing as fuzzing
-from benchmarks import fuzz
 from benchmarks._fuzz_readers import offline, warm
 
 pytestmark = [
@@ -105,10 +104,3 @@ def test_a_process_that_ends_is_a_traceback() -> None:
     import os
 
     assert outcome_of(lambda *_: os._exit(3)) == "tracebacks"
-
-
-def test_the_benchmark_counts_every_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fuzz.main(["--inputs", "40", "--seed", "3", "--kinds", "numbers,pool", "--save", str(tmp_path / "f")]) == 0
-    saved = json.loads((tmp_path / "f").read_text(encoding="utf-8"))
-    assert saved["all"]["inputs"] == saved["all"]["accepted"] + saved["all"]["refused"] >= 40
-    assert capsys.readouterr().out.startswith("seed 3\n")

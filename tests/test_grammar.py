@@ -30,7 +30,6 @@ PATTERNS = (
     r"(ab)*c?",
 )
 LINES = ["bytes unigram", "unigram_with_bytes* bytes", "unigram_with_bytes bytes unigram"]
-REAL = "gpt-2* llama-2"
 BATCHES = {"batched": Batch(4), "one by one": Batch(1), "without drafts": Batch(1, draft=0)}
 PERSON = {
     "type": "object",

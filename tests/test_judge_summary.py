@@ -168,19 +168,6 @@ def test_a_place_that_always_wins_is_said_for_as_few_questions_as_chance_allows(
     assert any("changes its verdict on 100%" in each for each in warnings) == is_said
 
 
-def test_many_verdicts_on_few_questions_may_change_by_chance() -> None:
-    models = [str(n) for n in range(8)]
-    # In two of five questions the first one always wins, in the others the better model does.
-    matches = [
-        Match(str(n), *pair, 1.0 if n < 2 else float(pair[0] < pair[1]))
-        for n in range(5)
-        for pair in permutations(models, 2)
-    ]
-    found = summarize_matches([matches], [], {})
-    assert found["changed"]["share"] == 40
-    assert judge_warnings(["judge"], found) == []
-
-
 @pytest.mark.parametrize("score", [0.5, 1.0])
 def test_a_judge_that_prefers_no_model_is_said_to_tell_nothing(score: float) -> None:
     warnings = judge_warnings(["judge", "other"], judged(lambda *_: score))

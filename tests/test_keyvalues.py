@@ -98,13 +98,3 @@ def test_memory_of_rows_that_are_gone_is_given_up_once_it_is_most() -> None:
     cache.keep([0, 1], there.device)
     assert cache.growing[0].values.flatten().tolist() == [0, 1]
     assert cache.growing[0].keys.untyped_storage().nbytes() == before // 3
-
-
-def test_joined_rows_are_at_their_numbers_behind_empty_slots() -> None:
-    parts = [GrowingCache(), GrowingCache()]
-    long, short = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[5.0]])
-    for part, rows in zip(parts, (long, short), strict=True):
-        part.update(rows[:, None, :, None], rows[:, None, :, None], 0)
-    cache = GrowingCache()
-    cache.join(parts, [torch.tensor([2, 0]), torch.tensor([1])], rows=3, slots=3)
-    assert cache.growing[0].keys[:, 0, :, 0].tolist() == [[0, 3, 4], [0, 0, 5], [0, 1, 2]]

@@ -17,15 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 from test_methods import member
-from tiny import byte_tokenizer, tiny_model, tokenizer_named
+from tiny import byte_tokenizer
 from torch import Tensor
 
 from ensemble.errors import InputError
 from ensemble.methods import _token_mapping, get_module, make_options
-from ensemble.methods._token_mapping import TokenMapping, common_and_foreign, load_or_make
+from ensemble.methods._token_mapping import TokenMapping, load_or_make
 from ensemble.methods.eva import Options, alignment, faithful
 from ensemble.methods.mined import nearest
-from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.step.distribution import Distribution
 from ensemble.step.token_method import Setup, TokenRule
@@ -295,14 +294,6 @@ def test_a_token_is_mapped_to_a_similar_spelling() -> None:
     assert nearest([b"get", b"Mass"], {b"gets": 3, b"ass": 1, b"Massachusetts": 2}) == [3, 1]
 
 
-def test_common_tokens_are_those_whose_bytes_both_have() -> None:
-    members = [member("bytes"), member("unigram", 1)]
-    one, two = (candidates(who) for who in members)
-    common, foreign = common_and_foreign(build([who.vocabulary for who in members]), 1)
-    assert {tuple(pair) for pair in common.T.tolist()} == {(two[t], one[t]) for t in two if t in one}
-    assert {*foreign.tolist()} == {index for token, index in two.items() if token not in one}
-
-
 @pytest.mark.parametrize("name", [*METHODS, "deepen"])
 def test_a_nan_logit_makes_its_row_nan(name: str) -> None:
     members = [member("bytes"), member("unigram", 1)]
@@ -311,24 +302,6 @@ def test_a_nan_logit_makes_its_row_nan(name: str) -> None:
     step = rule(name, members).combine(logits)
     assert step.mean[0].isnan().any()
     assert not step.mean[1].isnan().any()
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_scoring_is_in_double_precision(name: str) -> None:
-    members = [member("bytes"), member("unigram", 1)]
-    step = rule(name, members).combine([z.float() for z in logits_of(members, 1)], also=torch.tensor([[1]]))
-    assert step.mean.dtype == torch.float64
-
-
-@pytest.mark.parametrize("name", [*METHODS, "deepen"])
-def test_members_of_different_precision_go_together(name: str) -> None:
-    single = member_of(
-        tiny_model(tokenizer_named("unigram"), 1, dtype=torch.float32), tokenizer_named("unigram"), name="single"
-    )
-    for members in ([member("bytes"), single], [single, member("bytes")]):
-        logits = [z.to(one.model.dtype) for z, one in zip(logits_of(members, 2), members, strict=True)]
-        step = rule(name, members).combine(logits)
-        assert torch.allclose(step.mean.sum(dim=1).double(), torch.ones(2, dtype=torch.float64), atol=1e-5)
 
 
 def test_a_member_that_disagrees_with_all_others_is_left_out() -> None:

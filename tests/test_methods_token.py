@@ -311,9 +311,6 @@ def test_a_trace_over_whole_vocabularies_holds_the_likeliest(tables: Path) -> No
         assert all(0 in c.wanted_by for c in sorted(step.candidates, key=lambda c: -c.probabilities[0])[:1])
 
 
-METHODS = ("unite", "gac", "gac-threshold", "geometric", "safe")
-
-
 def test_options_of_unite_equal_the_methods_with_their_names(tables: Path) -> None:
     members = MEMBERS["different"]()
     pairs: list[tuple[dict[str, object], dict[str, object]]] = [

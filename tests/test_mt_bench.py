@@ -124,15 +124,6 @@ def test_equal_last_answers_are_a_tie_only_in_equal_conversations() -> None:
     assert (same.is_same, other.is_same, Shown(second, ("so", "no"), same).is_same) == (True, False, False)
 
 
-def test_vicuna_bench_has_the_questions_of_its_file() -> None:
-    found = [
-        (example.id, example.prompt, example.group, example.earlier)
-        for example in load("vicuna_bench", "test").examples
-    ]
-    wanted = records("vicuna_bench_question")
-    assert found == [(str(each["question_id"]), each["turns"][0], each["category"], None) for each in wanted]
-
-
 @pytest.fixture(scope="module")
 def cast(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models that answer, one of them with a chat template, and one that judges."""

@@ -78,9 +78,27 @@ def refused(options: type[Options], **given: Any) -> str:
         (RunOptions, {"top_p": 0.0}, "--top-p 0: give a number above 0, up to 1"),
         (ServeOptions, {"port": 65536}, "--port 65536: give a number from 0 to 65535"),
         (ReportOptions, {"form": "pdf"}, "--format pdf: not one of html, md, csv"),
+        (ProfileOptions, {"ray_address": "a:1"}, "--ray-address a:1 has no effect without --engine ray"),
+        (
+            SelectOptions,
+            {"until_sure": True, "no_verify": True},
+            "--until-sure has no effect with --no-verify; leave out",
+        ),
+        (SelectOptions, {"decode_on": "both", "no_verify": True}, "--decode-on has no effect with --no-verify"),
+        (SelectOptions, {"set_by": "predicted", "no_verify": True}, "--set-by has no effect with --no-verify"),
+        (SelectOptions, {"method": "gac", "no_verify": True}, "--method has no effect with --no-verify"),
+        (CompareOptions, {"fail_if_unsure": True}, "--fail-if-unsure has no effect without --fail-if-worse"),
+        (CompareOptions, {"models": ()}, "nothing to compare"),
+        (ExportOptions, {"public": True}, "--public has no effect without --push; add --push, or leave out --public"),
+        (ExportOptions, {"allow_server": ("u",)}, "--allow-server has no effect without --compose or --as"),
+        (RunOptions, {"models": ("a",)}, "give a run folder or --models, not both"),
+        (RunOptions, {"run": None, "prompt": None}, "the prompt is missing"),
+        (ServeOptions, {"run": None}, "give a run folder, or --models for each model, the primary first"),
     ],
 )
-def test_a_value_out_of_range_is_refused(options: type[Options], given: dict[str, Any], says: str) -> None:
+def test_a_value_out_of_range_or_without_an_effect_is_refused(
+    options: type[Options], given: dict[str, Any], says: str
+) -> None:
     assert refused(options, **given).startswith(says)
 
 
@@ -161,31 +179,6 @@ def test_an_option_about_answers_is_refused_with_numbers_alone(name: str) -> Non
 
 def test_a_check_on_logs_draws_as_many_questions_as_it_is_told() -> None:
     assert CheckOptions(run=RUN, logs=("log.jsonl",), limit=20, seed=3).limit == 20
-
-
-@pytest.mark.parametrize(
-    ("options", "given", "says"),
-    [
-        (ProfileOptions, {"ray_address": "a:1"}, "--ray-address a:1 has no effect without --engine ray"),
-        (
-            SelectOptions,
-            {"until_sure": True, "no_verify": True},
-            "--until-sure has no effect with --no-verify; leave out",
-        ),
-        (SelectOptions, {"decode_on": "both", "no_verify": True}, "--decode-on has no effect with --no-verify"),
-        (SelectOptions, {"set_by": "predicted", "no_verify": True}, "--set-by has no effect with --no-verify"),
-        (SelectOptions, {"method": "gac", "no_verify": True}, "--method has no effect with --no-verify"),
-        (CompareOptions, {"fail_if_unsure": True}, "--fail-if-unsure has no effect without --fail-if-worse"),
-        (CompareOptions, {"models": ()}, "nothing to compare"),
-        (ExportOptions, {"public": True}, "--public has no effect without --push; add --push, or leave out --public"),
-        (ExportOptions, {"allow_server": ("u",)}, "--allow-server has no effect without --compose or --as"),
-        (RunOptions, {"models": ("a",)}, "give a run folder or --models, not both"),
-        (RunOptions, {"run": None, "prompt": None}, "the prompt is missing"),
-        (ServeOptions, {"run": None}, "give a run folder, or --models for each model, the primary first"),
-    ],
-)
-def test_an_option_without_an_effect_is_refused(options: type[Options], given: dict[str, Any], says: str) -> None:
-    assert refused(options, **given).startswith(says)
 
 
 def test_with_models_by_hand_the_only_argument_is_the_prompt() -> None:

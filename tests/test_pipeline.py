@@ -496,9 +496,6 @@ def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: P
 
 # --- A result.json of a stranger ---
 
-REAL = Path(__file__).parent / "fuzz" / "seeds" / "result.json"
-MODEL = ("provenance", "models", "terse-mistral")
-
 
 @pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, "\xff", "", "[]", "nul"])
 def test_a_result_that_is_no_usable_json_is_refused(tmp_path: Path, content: str) -> None:

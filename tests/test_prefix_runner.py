@@ -139,15 +139,6 @@ def test_texts_of_one_client_do_not_cost_another_one(monkeypatch: pytest.MonkeyP
     assert fed_by(monkeypatch, runner, [[*mine[0], 5]]) == [(1, 1)]
 
 
-def test_texts_that_are_called_together_share_a_pass_although_they_began_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = PrefixRunner(KINDS["cached"])
-    texts = [[n, *range(20)] for n in range(3)]
-    for text in texts:
-        fed_by(monkeypatch, runner, [text])
-    assert fed_by(monkeypatch, runner, [[*text, 7] for text in texts]) == [(3, 1)]
-    check(runner, model_of("llama"), [[*text, 7, 8] for text in texts])
-
-
 def test_the_least_recently_used_rows_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = PrefixRunner(KINDS["cached"], rows=2)
     texts = [[n, *range(20)] for n in range(3)]
@@ -155,20 +146,6 @@ def test_the_least_recently_used_rows_are_dropped(monkeypatch: pytest.MonkeyPatc
         fed_by(monkeypatch, runner, [text])
     assert fed_by(monkeypatch, runner, [texts[0]]) == [(1, 1)]
     assert fed_by(monkeypatch, runner, [texts[1]]) == [(1, 21)]
-
-
-def test_of_more_contexts_than_rows_as_many_as_possible_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = PrefixRunner(KINDS["cached"], rows=3)
-    texts = [[n, *range(20)] for n in range(5)]
-    fed_by(monkeypatch, runner, texts)
-    assert fed_by(monkeypatch, runner, [[*text, 7] for text in texts]) == [(3, 1), (2, 22)]
-
-
-def test_a_row_that_is_longer_than_all_may_be_together_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_runner, "_TOKENS_PER_ROW", 4)
-    runner = PrefixRunner(KINDS["cached"], rows=2)
-    fed_by(monkeypatch, runner, [[*range(20)]])
-    assert fed_by(monkeypatch, runner, [[*range(21)]]) == [(1, 1)]
 
 
 def test_a_row_that_is_no_longer_needed_leaves_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:

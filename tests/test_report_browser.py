@@ -7,7 +7,6 @@ import random
 import time
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from report_browser import browser, click, find, open_report, prefer, resize
@@ -26,17 +25,6 @@ BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
 def test_nothing_complains_and_nothing_is_asked_for(window: Any) -> None:
     assert window.get_log("browser") == []
     assert window.execute_script("return performance.getEntriesByType('resource').length") == 0
-
-
-def test_a_saved_drawing_needs_nothing_of_the_page(window: Any) -> None:
-    script = """const done = arguments[arguments.length - 1], make = URL.createObjectURL;
-                URL.createObjectURL = (blob) => { blob.text().then(done); return make(blob); };
-                document.querySelector('#map .save').click();"""
-    drawing = ElementTree.fromstring(window.execute_async_script(script))
-    assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
-    values = [value for element in drawing.iter() for value in element.attrib.values()]
-    assert any(value.startswith("rgb(") for value in values) and not any("var(" in value for value in values)
-    assert not any(element.get("data-shown") == "0" for element in drawing.iter())
 
 
 def test_the_contents_are_not_cut_off(window: Any) -> None:
@@ -211,18 +199,6 @@ def test_the_page_is_no_wider_than_the_screen(window: Any, report: Path, width: 
     resize(window, width)
     open_report(window, report)
     assert window.execute_script("return document.documentElement.scrollWidth") <= width
-
-
-def test_names_on_the_map_do_not_collide_in_the_browsers_font(window: Any, report: Path) -> None:
-    script = """const names = [...document.querySelectorAll(arguments[0])]
-                  .filter((text) => /bytes|pieces|unigram/.test(text.textContent));
-                const boxes = names.map((text) => text.getBoundingClientRect());
-                return boxes.filter((a, i) => boxes.some((b, j) => i < j && a.left < b.right && b.left < a.right
-                  && a.top + 2 < b.bottom && b.top + 2 < a.bottom)).length"""
-    for width, drawing in ((1440, "wide"), (390, "narrow")):
-        resize(window, width)
-        open_report(window, report)
-        assert window.execute_script(script, f"#map .{drawing} text") == 0
 
 
 def test_hostile_text_runs_nothing(driver: Any, tmp_path: Path) -> None:

@@ -186,31 +186,6 @@ def test_slots_of_a_draft_that_was_taken_back_are_given_up() -> None:
     assert slots(rows.cached) == 5
 
 
-@pytest.mark.parametrize("arch", [*ARCHITECTURES, *(f"{arch} that slides" for arch in SLIDING)])
-def test_rows_without_holes_need_no_mask(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, window = (sliding(arch.split(maxsplit=1)[0]), 8) if " " in arch else (model_of(arch), None)
-    rows, masks = Both(model, window), list[bool]()
-    forward = model.forward
-
-    def noted(**kwargs: Any) -> Any:
-        masks.append(kwargs.get("attention_mask") is not None)
-        return forward(**kwargs)
-
-    monkeypatch.setattr(model, "forward", noted)
-    rows.admit([[*PREFIX, 4, 5]], last=3)
-    rows.feed([13], [[6]])
-    rows.feed([10], [[7, 8, 9]], last=3)
-    rows.feed([13], [[1] * 9], last=2)
-    rows.admit([list(range(22))])
-    rows.feed([22, 22], [[1], [2]])
-    assert not any(masks)
-    rows.feed([23, 20], [[3], [4, 5]])
-    rows.feed([24, 22], [[6], [7]])
-    assert sum(masks) == 2
-    rows.drop([0])
-    rows.feed([25], [[8]])
-
-
 def test_the_last_logits_of_a_prompt_may_reach_into_what_it_shares() -> None:
     rows = Both(model_of("llama"))
     rows.admit([[*PREFIX, 4], [*PREFIX, 5]])

@@ -26,9 +26,7 @@ from advisor.advice.sequential import (
 )
 from advisor.jobs.select import looks_or_note
 from advisor.progress import Progress
-from advisor.runs.run import Run
 from benchmarks.studies._sequential import Case
-from ensemble.errors import InputError
 
 FIFTHS = np.arange(1, 6) / 5
 BLANK = Look("abc", ("a", "b"), "unite", 10, planned_looks(800), 800, 1.0, 1.0, 0.0, 1)
@@ -187,27 +185,6 @@ def test_looks_are_read_back_from_a_run_folder(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_run_has_no_looks(tmp_path: Path) -> None:
     assert looks_or_note(tmp_path, Progress(quiet=True)) == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("n", -1), ("plan", [800, 100]), ("members", "a"), ("p_no_gain", 2), ("limit", None), ("test", 0)],
-)
-def test_a_look_of_another_form_is_refused_in_one_line_and_noted(tmp_path: Path, name: str, value: object) -> None:
-    recorded(tmp_path, [{**asdict(BLANK), name: value}])
-    with pytest.raises(InputError) as caught:
-        _ = Run.open(tmp_path).result
-    message = str(caught.value)
-    assert f"looks[0].{name}" in message
-    assert message.isprintable()
-    assert looks_or_note(tmp_path, Progress(quiet=True)) == ()
-
-
-def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    with (tmp_path / "result.json").open("wb") as file:
-        file.truncate(2**30)
-    with pytest.raises(InputError, match="larger than"):
-        _ = Run.open(tmp_path).result
 
 
 def test_the_highest_number_has_no_bound_if_there_may_be_no_gain() -> None:

@@ -30,7 +30,6 @@ from ensemble.decode.settings import Batch
 from ensemble.models.load import member_of
 
 COMPLETIONS = "/v1/completions"
-HALF_HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 

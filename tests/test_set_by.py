@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 pytest_plugins = ["pools"]
 
 
-def prospect(models: str, rules: bool = False) -> PredictedSet:
-    return PredictedSet(tuple(models), Prediction(1.0, 2.0), 50.0, 60.0, rules)
-
-
 STANDINGS = [Standing(model, points, 20.0) for model, points in zip("abcd", (80.0, 78.0, 76.0, 60.0), strict=True)]
 
 

@@ -116,17 +116,6 @@ def test_each_method_writes_what_it_writes_behind_the_thinking(method: str, tabl
     assert [each.text for each in made] == by_hand([first, second], PROMPTS[:2], tables, method, **options)
 
 
-def test_one_model_writes_what_it_writes_anyway(tables: Path) -> None:
-    """Thinking and answer together are the greedy text of the model alone."""
-    one = thinkers()[0]
-    plain = Ensemble([one], cache_dir=tables)
-    for prompt, made in zip(PROMPTS, apart([one], PROMPTS, tables), strict=True):
-        ((thought,), (whole,)) = made.thinking, plain.generate([prompt], max_new_tokens=TOKENS)
-        assert thought is not None
-        assert (*thought.tokens, *made.tokens) == whole.tokens
-        assert made.new_tokens == len(whole.tokens)
-
-
 def test_members_that_do_not_think_have_their_prompts_alone(tables: Path) -> None:
     members = [thinkers()[2], thinkers()[0]]
     prompts = ["The capital of France is", "2 + 2 is"]

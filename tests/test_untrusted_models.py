@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from gguf import GGUFWriter
 from ggufs import write_gguf
 from jinja2 import TemplateError
 from tiny import TOKENIZERS, byte_tokenizer, load_tokenizer, real_tokenizers, save_member, tiny_model
@@ -250,15 +249,6 @@ def test_a_configuration_of_millions_of_parts_is_refused_before_it_is_read(copy:
 def test_more_layers_than_the_files_can_have_are_refused(copy: Path) -> None:
     change(copy / "config.json", num_hidden_layers=10**6, layer_types=None)
     assert "far larger than its files" in refusal(copy)
-
-
-def _written(path: Path, add: Callable[[GGUFWriter], object]) -> Path:
-    writer = GGUFWriter(path, "llama")
-    add(writer)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    return path
 
 
 def _key(name: bytes, kind: int, value: bytes) -> bytes:
