@@ -42,6 +42,23 @@ def raw() -> Iterator[Raw]:
 
 
 @pytest.fixture
+def drawings() -> None:
+    """For a test that looks at drawings where others have none."""
+
+
+@pytest.fixture
+def no_drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the drawings of reports empty: they take nine tenths of a report's time."""
+    if "drawings" in request.fixturenames:
+        return
+    from reports import comparison
+    from reports.sections import accuracy_map, ensemble, judge, lengths, methods, pareto, strategies
+
+    for module in (accuracy_map, comparison, ensemble, judge, lengths, methods, pareto, strategies):
+        monkeypatch.setattr(module, "both_widths", lambda _: dict.fromkeys(("wide", "narrow"), "<svg></svg>"))
+
+
+@pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's pauses between tries are its own; only what a server asks for is waited for."""
     monkeypatch.setattr("ensemble.servers.client.FIRST_PAUSE_S", 0.01)
@@ -106,6 +123,7 @@ SECOND_LANE: dict[str, str] = {
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
     "test_pass_at_1.py::test_mbpps_own_solutions_pass_and_those_of_other_tasks_do_not": "runs hundreds of programs",
     "test_pools.py::test_vote_of_the_three_most_accurate_save_15_percent_of_the_calls": "runs a benchmark",
+    "test_pools.py::test_sub_pools_have_models_within_25_points_and_judge_on_other_questions": "reads large pools",
     "test_pools.py::test_the_benchmark_measures_every_strategy": "runs a benchmark",
     "test_real_example.py": "runs the job on logs of real models",
     "test_report.py::test_no_library_that_runs_models_is_loaded": "starts a process",

@@ -145,8 +145,10 @@ command_line = cache(typer.main.get_command)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Place]:
-    """An empty folder to run the command in, with a cache of its own."""
+def place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], no_drawings: None
+) -> Iterator[Place]:
+    """An empty folder to run the command in, with a cache of its own. Its reports have no drawings."""
     folder, cache = tmp_path / "work", tmp_path / "cache"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -30,8 +30,8 @@ from ensemble.step import compiled
 
 TIE = 1e-9
 """A margin of the reference below which rounding may decide."""
-CASES_EACH = 28
-"""Cases of a combination: four settings (k, weights, stop strings, length), seven prompts each."""
+CASES_EACH = 16
+"""Cases of a combination: four settings (k, weights, stop strings, length), four prompts each."""
 WAYS = ("batched", "one by one", "one by one, without drafts")
 SCRIPT = [
     *(TEXTS[key].encode() for key in ("sentence", "chinese", "emoji", "combining", "composed", "rare")),
@@ -221,15 +221,15 @@ def test_ids_text_and_end_are_those_of_the_reference(line: str, way: str, tables
 @pytest.mark.parametrize(
     ("lines", "fewest"),
     [
-        ([line for line in COMBINATIONS if line not in FURTHER], 190),
-        pytest.param(COMBINATIONS, 500, marks=[pytest.mark.second_lane, pytest.mark.further]),
+        ([line for line in COMBINATIONS if line not in FURTHER], 110),
+        pytest.param(COMBINATIONS, 300, marks=[pytest.mark.second_lane, pytest.mark.further]),
     ],
     ids=["first lane", "all"],
 )
 def test_there_are_enough_cases_and_hardly_a_tie_among_them(lines: Sequence[str], fewest: int) -> None:
     here = [line for line in lines if "skip" not in {mark.name for mark in available(line).marks}]
     cases = [case for line in here for _, found in judged(line) for case in found]
-    assert len(cases) >= (fewest if real_tokenizers() else 100)
+    assert len(cases) >= (fewest if real_tokenizers() else 60)
     assert sum(case.is_tie for case in cases) <= len(cases) / 100
     assert {case.outcome[2] for case in cases} == {"eos", "stop", "length"}
 

@@ -54,7 +54,7 @@ def check(runner: PrefixRunner, model: PreTrainedModel, contexts: Sequence[Seque
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(calls=st.lists(context_lists, min_size=1, max_size=6), rows=st.integers(1, 6), idle=st.integers(0, 2))
 def test_any_calls_give_the_logits_of_fresh_runs(kind: str, calls: list[list[list[int]]], rows: int, idle: int) -> None:
     make = KINDS[kind]
@@ -66,7 +66,7 @@ def test_any_calls_give_the_logits_of_fresh_runs(kind: str, calls: list[list[lis
             assert sum(len(batch.rows) for batch in runner._batches) <= rows
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_texts_that_grow_and_are_rolled_back_give_the_logits_of_fresh_runs(data: st.DataObject) -> None:
     make = KINDS["cached"]

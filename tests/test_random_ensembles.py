@@ -22,7 +22,7 @@ from ensemble.models.member import Member
 METHODS = ("unite", "unite", "unite", "gac", "geometric", "safe", "gac-threshold")
 NUMBER = 100
 """Ensembles that the benchmark takes; the test takes some."""
-TEXTS_EACH = 4
+TEXTS_EACH = 2
 
 
 @cache

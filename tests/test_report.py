@@ -22,6 +22,8 @@ from ensemble.errors import InputError
 from reports import write_report
 from reports.sections.card import evidence
 
+pytestmark = pytest.mark.usefixtures("no_drawings")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -552,7 +554,9 @@ def test_strategies_are_a_table_with_their_figures(tmp_path: Path, result: dict[
     assert "0.000" not in text_of(table)
 
 
-def test_a_loss_has_another_colour_than_a_gain(tmp_path: Path, page: str, result: dict[str, Any]) -> None:
+def test_a_loss_has_another_colour_than_a_gain(
+    tmp_path: Path, page: str, result: dict[str, Any], drawings: None
+) -> None:
     assert "a loss" not in text_of(page).partition("Skip to the verdict")[2].partition("Accuracy and cost")[0]
     told = result["advice"]["recommendation"]
     told |= {"expected_gain": -34.0, "expected_gain_ci": [-40.0, -28.0]}
@@ -563,7 +567,7 @@ def test_a_loss_has_another_colour_than_a_gain(tmp_path: Path, page: str, result
     assert "\u221234.0 points expected – a loss – against" in text_of(written(tmp_path, result))
 
 
-def test_an_interval_across_zero_has_both_colours(tmp_path: Path, result: dict[str, Any]) -> None:
+def test_an_interval_across_zero_has_both_colours(tmp_path: Path, result: dict[str, Any], drawings: None) -> None:
     told = result["advice"]["recommendation"]
     told |= {"expected_gain": 2.0, "expected_gain_ci": [-1.0, 5.0]}
     drawing = written(tmp_path, result).partition('aria-label="The difference is')[2].partition("</svg>")[0]

@@ -19,11 +19,15 @@ from advisor.runs.schema.result import StrategyFigures
 from ensemble.common.text import shortened
 from reports import write_report
 from reports.charts.axes import NARROW, WIDE
+from reports.charts.svg import plain_style
 from reports.page import section_values
 from reports.question_rows import MOST_BYTES, fitted, question_row
 from reports.report_data import ReportData, report_data
+from reports.sections import pareto as pareto_section
 from reports.sections import questions
 from reports.sections.pareto import front_of
+
+pytestmark = pytest.mark.usefixtures("no_drawings")
 
 
 @pytest.fixture
@@ -77,8 +81,8 @@ def test_the_front_has_what_nothing_cheaper_beats(points: list[tuple[int, int]])
 
 
 def pareto(result: dict[str, Any], folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = section_values(read(write_json(folder, result)))["pareto"]
-    return found
+    with plain_style():
+        return pareto_section.values(read(write_json(folder, result))) or {}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +94,7 @@ def pareto(result: dict[str, Any], folder: Path) -> dict[str, Any]:
     ],
 )
 def test_the_cost_is_the_best_one_that_all_strategies_have(
-    tmp_path: Path, result: dict[str, Any], unknown: tuple[str, ...], what: str
+    tmp_path: Path, result: dict[str, Any], unknown: tuple[str, ...], what: str, drawings: None
 ) -> None:
     # One strategy without a figure is enough: a point that is left out could be the best one.
     for key in unknown:
@@ -100,7 +104,9 @@ def test_the_cost_is_the_best_one_that_all_strategies_have(
     assert all(what in svg for svg in found["figure"].values())
 
 
-def test_the_recommended_strategy_has_a_ring_and_its_name_in_bold(tmp_path: Path, result: dict[str, Any]) -> None:
+def test_the_recommended_strategy_has_a_ring_and_its_name_in_bold(
+    tmp_path: Path, result: dict[str, Any], drawings: None
+) -> None:
     found = pareto(result, tmp_path)
     (best,) = [name for _, name, _, _, _, is_best in found["rows"] if is_best]
     for svg in found["figure"].values():
@@ -119,7 +125,7 @@ def test_the_recommended_strategy_has_a_ring_and_its_name_in_bold(tmp_path: Path
         assert shortened(best, 20) in bold or best in bold
 
 
-def test_a_loss_is_a_diamond_in_its_own_colour(tmp_path: Path, result: dict[str, Any]) -> None:
+def test_a_loss_is_a_diamond_in_its_own_colour(tmp_path: Path, result: dict[str, Any], drawings: None) -> None:
     vote = next(row for row in result["strategies"] if row["strategy"] == "vote")
     vote["measured_gain"] = -3.0
     for svg in pareto(result, tmp_path)["figure"].values():
@@ -130,7 +136,9 @@ def test_a_loss_is_a_diamond_in_its_own_colour(tmp_path: Path, result: dict[str,
                 assert (path.get("fill"), path.get("stroke")) == ("var(--paper)", "var(--rejected)")
 
 
-def test_single_models_outside_the_comparison_are_points_too(tmp_path: Path, result: dict[str, Any]) -> None:
+def test_single_models_outside_the_comparison_are_points_too(
+    tmp_path: Path, result: dict[str, Any], drawings: None
+) -> None:
     low = min(row["accuracy"] for row in result["strategies"])
     result["single_models"] = [
         {"model": "near", "n": 40, "accuracy": low, "seconds_per_question": 0.1, "price_per_1000": 0.1},
@@ -150,7 +158,9 @@ def test_without_strategies_there_is_no_accuracy_against_cost(tmp_path: Path, re
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_names_of_strategies_do_not_collide_and_are_not_cut(tmp_path: Path, result: dict[str, Any], seed: int) -> None:
+def test_names_of_strategies_do_not_collide_and_are_not_cut(
+    tmp_path: Path, result: dict[str, Any], seed: int, drawings: None
+) -> None:
     chance, row = random.Random(seed), result["strategies"][0]
     result["strategies"] = [
         row

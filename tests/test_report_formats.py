@@ -19,6 +19,8 @@ from ensemble.saved.model_card import escaped
 from reports import write_report
 from reports.formats import as_csv, latex, leaderboard_rows, markdown, strategy_rows
 
+pytestmark = pytest.mark.usefixtures("no_drawings")
+
 HOSTILE = "=cmd|<b>x</b>`[a](b)"
 
 

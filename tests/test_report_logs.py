@@ -65,7 +65,7 @@ def test_what_only_models_have_is_left_out(logs: SimpleNamespace) -> None:
     assert logs.result["task"]["max_new_tokens"] is None
 
 
-def test_without_lengths_nothing_about_lengths_is_shown(place: Place) -> None:
+def test_without_lengths_nothing_about_lengths_is_shown(drawings: None, place: Place) -> None:
     run = logs_run(place, lengths=False)
     assert not {"map", "lengths"} & set(sections(run.page))
     assert 'data-label="Mean length"' not in run.page and "characters on average" not in run.page

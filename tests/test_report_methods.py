@@ -13,6 +13,8 @@ from test_report import text_of
 from ensemble.errors import InputError
 from reports import write_report
 
+pytestmark = pytest.mark.usefixtures("no_drawings")
+
 HEADING = "Methods side by side"
 
 

@@ -15,6 +15,8 @@ from report_fixture import TERSE, TRACED, make_result, make_samples, make_step, 
 
 from reports import write_report
 
+pytestmark = pytest.mark.usefixtures("no_drawings")
+
 
 def write_samples(folder: Path, samples: list[dict[str, Any]]) -> Path:
     lines = "".join(json.dumps(sample) + "\n" for sample in samples)
