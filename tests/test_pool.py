@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from advisor.pool.pool_file import DEMO, entries_named, read_pool
+from advisor.pool.pool_file import DEMO, entries_named, read_line, read_pool
+from advisor.runs.schema.result import ModelSource
+from ensemble.common.pool_option import dumped
 from ensemble.errors import InputError
-from ensemble.models.spec import ModelSpec
+from ensemble.models.spec import ModelSpec, options_of_models
 from ensemble.saved.ensemble_json import member_from_json, member_to_json
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -281,6 +284,64 @@ def test_an_address_with_its_tokenizer_is_read_back_from_its_values(folder: Path
     (candidate,) = read(folder, f"{SERVER} tokenizer='./with space' revision=r1")
     assert candidate.checkpoint.is_remote
     assert member_from_json(member_to_json(candidate, folder), "", folder).checkpoint == candidate.checkpoint
+
+
+VALUES = {
+    "device": "cuda:1",
+    "dtype": "bfloat16",
+    "chat_template": "never",
+    "quantization": "4bit",
+    "price_in": 1.5,
+    "price_out": 2.0,
+    "thinking": "<a>...</a>",
+    "thinking_budget": 16,
+    "num_cpus": 2,
+    "num_gpus": 0.5,
+    "trust_remote_code": True,
+    "source": "eng_Latn",
+    "target": "deu_Latn",
+    "reads": "prompt",
+    "gguf_file": "a.gguf",
+    "tokenizer": "org/name",
+    "key_env": "MY_API_KEY",
+    "revision": "r1",
+    "timeout": 9.0,
+    "concurrency": 2,
+    "requests_per_minute": 30.0,
+    "reasoning_effort": "low",
+    "left_out": ["seed", "top_p"],
+}
+"""A value of each option, as JSON has it."""
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_each_option_of_a_line_is_where_its_field_says(tmp_path: Path, remote: bool) -> None:
+    place = SERVER if remote else f"org/model@{COMMIT}"
+    for name, option in options_of_models(remote=remote).items():
+        value = VALUES[name]
+        text = ",".join(value) if isinstance(value, list) else str(value).replace("True", "true")
+        both = f"price_in={text} price_out={text}" if name.startswith("price") else f"{name}={text}"
+        spec = read_line(f"{place} {both}", "pool:1")
+        member = member_to_json(spec, tmp_path)
+        written = {
+            "ensemble": {**member, **member.get("server", {})},
+            "result": ModelSource(**provenance_of(spec)).model_dump(mode="json"),
+            "key": {**dumped(spec.checkpoint, "key"), **spec.options("key")},
+        }
+        if remote:
+            written["result"] |= written["result"]["remote"]
+        for goal, found in written.items():
+            kept = found.get(name)
+            assert (kept is not None) == getattr(option.goes, goal), (name, goal)
+            if kept is not None and not (goal == "ensemble" and name == "quantization"):
+                assert kept == (value if not isinstance(kept, tuple) else tuple(value)), (name, goal)
+        again = member_from_json(member, "ensemble.json", tmp_path)
+        assert member_to_json(again, tmp_path) == member
+
+
+def provenance_of(spec: ModelSpec) -> dict[str, Any]:
+    remote = {"remote": spec.checkpoint.as_dict()} if spec.checkpoint.is_remote else {}
+    return {"path_or_id": spec.checkpoint.path_or_id, **remote, **spec.options("result")}
 
 
 def test_no_message_shows_what_may_be_a_key(folder: Path) -> None:

@@ -22,16 +22,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import ValidationError
 
 from ensemble.common.pool_option import given_by
+from ensemble.common.schema import first_fault, parsed, validated
 from ensemble.errors import InputError
 from ensemble.methods import get_method
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, absolute
+from ensemble.saved.schema import SavedEnsemble, SavedMember
 from ensemble.servers.address import read_address
-
-if TYPE_CHECKING:
-    from ensemble.saved.schema import SavedMember
 
 SCHEMA_VERSION = 1
 _WAY_OUT = "save the ensemble again"
@@ -43,11 +44,6 @@ def to_json(spec: EnsembleSpec, folder: Path) -> str:
     Raises:
         InputError: An option or a quantization configuration cannot be written as JSON.
     """
-    from pydantic import ValidationError
-
-    from ensemble.common.schema import first_fault
-    from ensemble.saved.schema import SavedEnsemble
-
     generation = {"max_new_tokens": spec.max_new_tokens, "stop": spec.stop}
     generation = {key: value for key, value in generation.items() if value}
     content: dict[str, Any] = {
@@ -106,9 +102,6 @@ def from_json(text: str, source: str, folder: Path | None) -> EnsembleSpec:
     Raises:
         InputError: The file is not an ``ensemble.json``, or a key of it cannot be used.
     """
-    from ensemble.common.schema import parsed, validated
-    from ensemble.saved.schema import SavedEnsemble
-
     values = parsed(text, source, _WAY_OUT)
     if "schema_version" not in values:
         raise InputError(f"{source}: not a saved ensemble, because schema_version is missing; {_WAY_OUT}")
@@ -149,9 +142,6 @@ def member_from_json(values: Mapping[str, Any], source: str, folder: Path | None
     Raises:
         InputError: A key of it cannot be used.
     """
-    from ensemble.common.schema import validated
-    from ensemble.saved.schema import SavedMember
-
     return _spec(validated(SavedMember, values, source, _WAY_OUT, clean=False), source, folder)
 
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
-from ensemble.common.pool_option import options_of, with_options
-from ensemble.common.schema import Exact, Name, Positive, Schema, SparseSchema, must, wrong
+from ensemble.common.pool_option import with_options
+from ensemble.common.schema import Exact, Name, Positive, Schema, must, wrong
 from ensemble.models.served_task import ServedTask
 from ensemble.models.spec import COMMIT, HUB_ID, options_of_models
-from ensemble.servers.address import ServerAddress
+from ensemble.servers.address import SavedServer
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LARGEST_WEIGHT = 1e300  # JSON has no infinity, but Python reads a number with many digits as one
@@ -55,14 +55,6 @@ Sha256 = Annotated[Exact, must(lambda value: bool(_SHA256.fullmatch(value)), "a 
 HubId = Annotated[Exact, must(lambda value: bool(HUB_ID.fullmatch(value)), "an id like org/name")]
 # A branch or tag can move to other weights after the ensemble was measured.
 Commit = Annotated[Exact, must(lambda value: bool(COMMIT.fullmatch(value)), "a commit with all 40 digits")]
-
-
-@with_options(options_of(ServerAddress))
-class SavedServer(SparseSchema, extra="forbid"):
-    """The server of a member; see :class:`ensemble.servers.address.ServerAddress`."""
-
-    address: Exact
-    """``openai:``, the URL, ``#`` and the model's name on the server"""
 
 
 @with_options({name: each for name, each in options_of_models(remote=False).items() if each.goes.ensemble})

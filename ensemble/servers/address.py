@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator, Field
 
-from ensemble.common.pool_option import AboveZero, Budget, PoolOption, options_of
-from ensemble.common.schema import Exact, must
+from ensemble.common.pool_option import AboveZero, Budget, PoolOption, options_of, with_options
+from ensemble.common.schema import Exact, SparseSchema, must
 from ensemble.errors import InputError
 
 PREFIX = "openai:"
@@ -170,6 +170,14 @@ class ServerAddress:
         """As files have it; the key itself is not part of it."""
         values = {name: getattr(self, name) for name in options_of(ServerAddress)}
         return {"address": self.path_or_id, **{name: value for name, value in values.items() if value != ()}}
+
+
+@with_options(options_of(ServerAddress))
+class SavedServer(SparseSchema, extra="forbid"):
+    """The server of a model in ``ensemble.json`` and ``result.json``, as :meth:`ServerAddress.as_dict` gives it."""
+
+    address: Exact
+    """``openai:``, the URL, ``#`` and the model's name on the server"""
 
 
 def is_allowed(url: str, allowed: Collection[str]) -> bool:

@@ -31,7 +31,7 @@ from ensemble.common.schema import (
 )
 from ensemble.models.served_task import PromptTemplate
 from ensemble.models.spec import options_of_models
-from ensemble.saved.schema import SavedServer
+from ensemble.servers.address import SavedServer
 
 MEASURES = {"pairwise": "win rate", "single": "grade", "": "accuracy"}
 """What points are called, by the mode of the judge; without a judge they are accuracies."""
