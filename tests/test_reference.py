@@ -25,7 +25,7 @@ from tiny import (
 )
 
 NO_SHARED = pytest.mark.skip(reason="../shared/tokenizers is absent")
-OF_EACH_KIND = ("deepseek-coder", "gpt-2", "gpt-neox", "internlm2", "llama-2", "phi-3", "qwen2", "starcoder")
+OF_EACH_KIND = ("deepseek-coder", "gpt-2", "gpt-neox", "internlm2", "llama-2", "phi-3")
 """The others are as one of these: the product is compared with the judge on all of them."""
 REAL: list[Any] = [name for name in real_tokenizers() if name in OF_EACH_KIND] or [
     pytest.param("none", marks=NO_SHARED)

@@ -27,8 +27,8 @@ KINDS = {
     "mixed": ("vote", "group_router", "fusion"),
 }
 """Each kind of strategy, and each kind of models with a vote; each case starts a server."""
-FIRST = {"servers": "vote", "mixed": "vote"}
-"""The cases of the first lane."""
+FIRST = {"mixed": "vote"}
+"""The case of the first lane."""
 
 
 @pytest.fixture(scope="module")
