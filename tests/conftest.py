@@ -210,9 +210,12 @@ The others have further vocabularies, sizes or settings; the code is the same. `
 
 
 LONGEST = (
-    *("test_golden.py", "test_cli.py", "test_docs.py", "test_notebooks.py", "test_report_browser.py"),
-    *("test_cluster_profiling.py", "test_benchmarks.py", "test_tasks_vs_lmeval.py", "test_fusing.py"),
-    *("test_loaded_models.py", "test_judge.py", "test_drafting.py", "test_decoder.py", "test_server_members.py"),
+    *("test_golden.py", "test_docs.py", "test_notebooks.py", "test_cluster_profiling.py", "test_report_browser.py"),
+    *("test_benchmarks.py", "test_tasks_vs_lmeval.py", "test_plugins.py", "test_pools.py", "test_fusing.py"),
+    *("test_strategies.py", "test_server_members.py", "test_decoder.py", "test_cli.py", "test_serving_crowds.py"),
+    *("test_vocabulary.py", "test_retokenization.py", "test_think_marks.py", "test_think_apart.py", "test_rows.py"),
+    *("test_think_apart_runs.py", "test_tasks_format.py", "test_serving_runs.py", "test_loaded_models.py"),
+    *("test_judge.py", "test_report_hostile.py", "test_production.py", "test_evaluate.py", "test_drafting.py"),
 )
 """Files that take long, of both lanes: they are begun first, so that no process waits for one that was begun last."""
 
