@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from advisor.profile.job import Job
 from ensemble.errors import InputError
 from ensemble.models.load import check_models, load_member
 from ensemble.models.spec import Checkpoint, ModelSpec
@@ -49,6 +50,17 @@ def test_a_pool_of_ids_runs_from_an_empty_cache_a_full_one_and_without_the_hub(
     assert asked[2] == []
     samples = [(place.folder / str(number) / "samples.jsonl").read_text(encoding="utf-8") for number in range(3)]
     assert samples[0] == samples[1] == samples[2]
+
+
+def test_weights_are_downloaded_before_a_bar_begins_beside_which_those_of_downloads_are_not_shown(
+    place: Place, small_hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, asked = Job.start, small_hub.asked
+    monkeypatch.setattr(Job, "start", lambda job: (asked.append("bar"), start(job))[1])
+    place.task()
+    place.pool("org/alpha")
+    assert place.advisor("profile", "--pool", "models.txt", "--task", "task.yaml", "--quiet").status == 0
+    assert [each for each in asked if each == "bar" or each.endswith("model.safetensors")][-1] == "bar"
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0], ids=["cut", "slow"])

@@ -19,6 +19,7 @@ from advisor.response_cache import Response
 from ensemble.common.background import in_background
 from ensemble.common.garbage import collect_as_usual, keep_present
 from ensemble.errors import MemberError
+from ensemble.models.model_files import stored_weights
 from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec, resolve_device
 
 if TYPE_CHECKING:
@@ -271,6 +272,10 @@ class LocalJobRunner:
             collect_as_usual()
             yield from _run_on_servers(list(servers.values()))
         for job in local:
+            # Before its bar begins, beside which no bar of a download is shown.
+            for model in job.spec.members if job.spec is not None and job.questions else ():
+                if not (model.is_remote or model.weights.is_local):
+                    stored_weights(model.name, model.weights)
             job.start()
             peak, error = None, None
             if job.questions:

@@ -37,10 +37,8 @@ class Secret:
         """Whether a text has a part of the key with half of its letters and digits."""
         if len(text) < self._length:
             return False
-        return any(self._has_part(_letters(form)) for form in {text, _plain(text)})
-
-    def _has_part(self, letters: str) -> bool:
-        return any(letters[start : start + self._length] in self._parts for start in range(len(letters)))
+        forms = {_letters(text), _letters(_plain(text))}
+        return any(form[start : start + self._length] in self._parts for form in forms for start in range(len(form)))
 
 
 def _letters(text: str) -> str:

@@ -161,7 +161,9 @@ class TokenClient:
             return answer, time.perf_counter() - start
 
         try:
-            answer, seconds = retried(attempt, _is_temporary, patience=self._patience)
+            answer, seconds = retried(
+                attempt, lambda error: getattr(error, "failure", "") == "temporary", patience=self._patience
+            )
         except ServerError as error:
             raise MemberError(str(error), of=self.name) from error
         with self._lock:
@@ -183,10 +185,6 @@ class TokenClient:
     def _probe(self) -> list[Logprobs]:
         k = min(_PROBE_K, self.limits.k)
         return [tokens[0].top for tokens in self._server.write(_PROBES, 1, k)]
-
-
-def _is_temporary(error: BaseException) -> bool:
-    return isinstance(error, ServerError) and error.failure == "temporary"
 
 
 def same_model(first: Sequence[Logprobs], second: Sequence[Logprobs]) -> bool:
