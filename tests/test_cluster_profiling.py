@@ -315,12 +315,6 @@ def test_without_ray_one_line_says_what_to_install(place: Place, models: Path, m
     assert line.endswith("needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
 
 
-def test_engines_that_there_are_none_of_and_addresses_of_none_are_refused(place: Place, models: Path) -> None:
-    place.job(models)
-    assert "--engine slurm: not one of local, ray" in place.refused(*PROFILE, "--engine", "slurm")
-    assert "add --engine ray" in place.refused(*PROFILE, "--ray-address", "auto")
-
-
 def test_what_no_node_has_is_refused_with_the_line_that_asks_for_it(place: Place, models: Path, address: str) -> None:
     place.task()
     place.pool(str(models / "alpha"), f"{models / 'beta'} num_cpus=4096")

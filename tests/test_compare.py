@@ -329,11 +329,6 @@ def test_a_large_group_does_not_hide_small_ones() -> None:
     assert [name for name, group in pair.groups.items() if pair.is_opposite(group)] == [f"small{n}" for n in range(9)]
 
 
-def test_one_group_is_not_compared_with_itself() -> None:
-    (pair,) = pairs_of(table(*changed(8, 2, 40), groups=["x"] * 40))
-    assert (pair.groups, pair.macro) == ({}, None)
-
-
 # --- The gate ---
 
 

@@ -30,7 +30,6 @@ from reports.sections.pairs import MEASURES
 ROOT = Path(__file__).resolve().parents[1]
 QUICK_START = ROOT / "README.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-MOST_WORDS = 2500
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -127,11 +126,6 @@ def test_links_lead_to_files_and_headings_that_are_there(name: str) -> None:
 
 
 # --- Imports ---
-
-
-def test_a_page_is_short_enough_to_be_read() -> None:
-    words = {name: len(page.read_text(encoding="utf-8").split()) for name, page in zip(NAMES, PAGES, strict=True)}
-    assert {name: count for name, count in words.items() if count > MOST_WORDS} == {}
 
 
 def test_every_public_name_of_ensemble_can_be_imported() -> None:

@@ -93,13 +93,6 @@ def test_the_length_ratio_is_bootstrapped_in_pairs_as_scipy_does() -> None:
     assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=0.02)
 
 
-def test_many_candidates_at_once_are_the_same_as_each_alone() -> None:
-    generator = np.random.default_rng(0)
-    everyone = [profile(f"m{i}", generator.integers(0, 2, 60), list(generator.integers(1, 9, 60))) for i in range(5)]
-    together = paired_intervals(everyone[0], everyone[1:])
-    assert together == [paired_intervals(everyone[0], [other])[0] for other in everyone[1:]]
-
-
 def test_the_ratio_to_a_model_that_says_next_to_nothing_may_be_infinite_but_is_a_number() -> None:
     silent, spoken = [0] * 29 + [3], [5] * 30
     [(_, (low, high))] = paired_intervals(profile("a", [1] * 30, spoken), [profile("b", [1] * 30, silent)])

@@ -56,11 +56,6 @@ def test_a_pass_has_no_more_logits_than_its_memory_is_planned_for() -> None:
     assert pass_logits(cpu, 2**27) == 1
 
 
-def test_tensors_on_the_host_stay_as_they_are() -> None:
-    tensor = torch.arange(3)
-    assert to_device(tensor, torch.device("cpu")) is tensor
-
-
 def test_a_copy_to_a_gpu_is_pinned_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 

@@ -1,4 +1,4 @@
-"""Real models: how `make real` fetches and converts them, and what the study counts."""
+"""Real models: how `make real` fetches and converts them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from advisor.records import Answer, Cost, Profile
-from advisor.tasks.task import Example, Signature, Task
-from benchmarks.studies import real
 from benchmarks.studies.real_models import Package, Piece, Wanted, convert, fetch
 from ensemble.common.files import sha256
 from ensemble.errors import UniteError
@@ -157,38 +154,3 @@ def test_a_converted_tokenizer_merges_the_best_pair_first(text: str, ids: list[i
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tiny")
     assert tokenizer(text)["input_ids"] == [1, *ids]
     assert tokenizer.decode(ids) == text
-
-
-ANSWERS = {"a": "xxxxxxyy", "b": "xxxxyyxx", "c": "xxyyyyzz"}
-"""Of each model to eight questions, of which x is the right one; a is the best model."""
-
-
-def task_answers(sets: dict[tuple[str, ...], str]) -> real.TaskAnswers:
-    """Answers as `benchmarks.studies.real` gets them, the same on dev and on held-out questions."""
-
-    def profile(name: str, answers: str) -> Profile:
-        made = (Answer(str(n), one * 4, one, float(one == "x"), "eos") for n, one in enumerate(answers))
-        return Profile(name, tuple(made), Cost(2.0 * len(name), 8))
-
-    examples = tuple(Example(str(n), "", ("x",), "") for n in range(8))
-    signature = Signature("t", "exact_match", "test", 8, 0, 0, "", ())
-    task = Task("t", "exact_match", "test", examples, (), 8, 0, 0, None, (), "", signature)
-    alone = {name: profile(name, answers) for name, answers in ANSWERS.items()}
-    decoded = [real.Decoded("unite", real.K, members, profile("unite", answers)) for members, answers in sets.items()]
-    return real.TaskAnswers(task, alone, alone, decoded)
-
-
-def test_a_row_of_a_set_has_its_gain_over_its_best_member_and_what_the_rules_read():
-    [row] = real.rows_of(task_answers({("a", "c"): "xxxxxxxy"}))["sets"]
-    assert (row["accuracy"], row["gain"], row["over"]) == (87.5, 12.5, "a")
-    assert (row["gap"], row["ratio"]) == (50.0, 1.0)
-    assert real.unpacked(row["scores"]).tolist() == [1, 1, 1, 1, 1, 1, 1, 0]
-
-
-def test_gains_are_told_by_the_gap_of_the_last_member():
-    rows = real.rows_of(task_answers({("a", "b"): "xxxxxxxx", ("a", "c"): "xxxxyyyy"}))
-    figures = {figure.name: figure.value for figure in real.answer_figures({"t": rows})}
-    assert figures["all_gain"] == 0.0
-    assert (figures["gap_0_10_gain"], figures["gap_20_100_gain"]) == (25.0, -25.0)
-    assert figures["held_out_questions"] == 8
-    assert figures["table_models"] == 3

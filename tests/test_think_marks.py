@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import ReferenceMember
 from reference import generate as slow
@@ -28,11 +27,10 @@ from transformers import PreTrainedTokenizerFast
 from advisor.config import InferenceConfig
 from advisor.profile.asked_model import ServerModel
 from advisor.profile.generate import answers
-from advisor.response_cache import Response, apart
+from advisor.response_cache import apart
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
-from ensemble.methods import get_module
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec
@@ -354,31 +352,6 @@ def test_a_member_behind_a_server_thinks_with_its_special_tokens(name: str, tmp_
 
 TAGS = [text for form in FAMILIES for text in (form.opening, form.closing, form.ending, *form.around)]
 WORDS = st.text("ab 1\n", min_size=1, max_size=8)
-
-
-@settings(deadline=None, max_examples=15)
-@given(
-    name=st.sampled_from(["Magistral", "gpt-oss"]),
-    thought=WORDS.filter(str.strip),
-    rest=st.lists(WORDS | st.sampled_from(TAGS), max_size=4),
-)
-def test_no_tag_in_an_answer_is_thinking_and_no_thinking_reaches_a_vote(
-    name: str, thought: str, rest: list[str], tables: Path
-) -> None:
-    """The text of a model that writes its thinking in special tokens, and tags of all families in its answer."""
-    family = FAMILY[name]
-    answer = f"x{''.join(rest)}x"
-    one = member(name, f"{family.opening}THOUGHT{thought}{family.closing}{answer}\n", PROMPT)
-    ensemble = Ensemble([one], cache_dir=tables)
-    length = len(ids_of(name, f"{family.opening}THOUGHT{thought}{family.closing}{answer}"))
-    (made,) = ensemble.generate([PROMPT], max_new_tokens=length)
-    limited = replace(one, spec=ModelSpec(Checkpoint("nowhere"), one.name, thinking_budget=length))
-    (in_parts,) = Ensemble([limited], cache_dir=tables).generate([PROMPT], max_new_tokens=length)
-    assert (in_parts.thought, in_parts.text) == (f"THOUGHT{thought}".strip(), answer)
-    (parted,) = apart([Response(made.text, length, "eos", 0.0)])
-    assert (parted.thinking, parted.text) == (f"THOUGHT{thought}".strip(), answer)
-    voting = get_module("voting").make(None)
-    assert voting.choose("?", [parted.text], [parted.text]) == voting.choose("?", [answer], [answer])
 
 
 @pytest.mark.parametrize(
