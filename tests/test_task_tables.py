@@ -178,7 +178,7 @@ def test_a_saved_data_set_is_read(saved: Path, data: dict[str, Any]) -> None:
     task = load(saved, data)
     assert [(example.id[-2:], example.prompt, example.reference) for example in task.examples] == [
         ("-0", "a", ("1", "one")),
-        ("-1", "b", ("2",)),
+        ("-1", "b", "2"),
     ]
 
 

@@ -73,7 +73,7 @@ class Columns:
         """For each record the accepted texts that an expression gives in a task file; none where it fails."""
         return [
             texts_of(value)
-            for value in self._each(expression, lambda template, record: template.texts(record, accepted_texts))
+            for value in self._each(expression, lambda template, record: template.read(record, accepted_texts))
         ]
 
     def _each(self, expression: str, read: Callable[[Template, Record], object]) -> list[object]:

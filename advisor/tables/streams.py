@@ -435,14 +435,6 @@ def _outline(text: _JsonText, path: tuple[str, ...], found: set[str]) -> None:
 
 def lines_of(stream: _Limited) -> Iterator[bytes]:
     """The lines of a stream without their line ends; a line has at most 64 MB."""
-    # The parts of a long line are joined once, at its end, so that the time is linear in its length.
-    parts: list[bytes] = []
-    while piece := stream.read(2**20):
-        first, *others = piece.split(b"\n")
-        parts.append(first)
-        for line in others:
-            stream.next_item()
-            yield b"".join(parts)
-            parts = [line]
-    if rest := b"".join(parts):
-        yield rest
+    for line in io.BufferedReader(stream, _PIECE):
+        stream.next_item()
+        yield line.removesuffix(b"\n")

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.tables.values import UnknownFormError, accepted_texts, option_texts
+from advisor.tables.values import accepted_texts, option_texts, texts_of
 from advisor.tasks.data_files import Record
 from advisor.tasks.data_sources import DataSource
 from advisor.tasks.metrics import READERS, get_metric
@@ -217,18 +217,16 @@ class QuestionBank:
 
     def _reference(self, question: Question) -> str | tuple[str, ...]:
         # A reference that is JSON itself is no list of accepted texts.
-        read = None if self._definition.metric in READERS else accepted_texts
-        rendered = [template.texts(question.record, read) for template in self._definition.reference]
-        if len(rendered) == 1 and isinstance(rendered[0], str) and rendered[0].strip():
-            return rendered[0]
+        are_json, templates = self._definition.metric in READERS, self._definition.reference
         accepted: list[str] = []
-        for texts in rendered:
-            accepted.extend([texts] if isinstance(texts, str) else texts)
+        for template in templates:
+            read = template.texts(question.record) if are_json else template.read(question.record, accepted_texts)
+            accepted.extend([read] if isinstance(read, str) else read or ())
         # Some lists of aliases have empty entries; an empty accepted text would be contained in every response.
         accepted = [text for text in accepted if text.strip()]
-        if not accepted and rendered and self._definition.rubric is None:
+        if not accepted and templates and self._definition.rubric is None:
             raise InputError(f"{question.record.place}: the reference is empty; fill it in, or remove the record")
-        return tuple(accepted)
+        return accepted[0] if len(accepted) == 1 else tuple(accepted)
 
 
 def choices_of(templates: Sequence[Template], record: Record) -> tuple[str, ...] | None:
@@ -241,10 +239,7 @@ def choices_of(templates: Sequence[Template], record: Record) -> tuple[str, ...]
         return ()
     options: list[str] = []
     for template in templates:
-        is_all = len(templates) == 1
-        texts = template.texts(record, option_texts if is_all else None)
-        if is_all:
-            texts = _all_options(texts, record)
+        texts = template.read(record, _all_options) if len(templates) == 1 else template.texts(record)
         options.extend([texts] if isinstance(texts, str) else texts)
     # Empty options at the end are no options: a question with three can be in a file of four columns.
     while options and not options[-1].strip():
@@ -252,15 +247,11 @@ def choices_of(templates: Sequence[Template], record: Record) -> tuple[str, ...]
     return tuple(options) if len(options) > 1 and all(option.strip() for option in options) else None
 
 
-def _all_options(texts: str | tuple[str, ...], record: Record) -> tuple[str, ...]:
+def _all_options(value: object) -> tuple[str, ...]:
     """The options in one value, without their letters."""
+    texts = texts_of(value)
     # A list with a blank in it cannot be used, and the letters after the blank would be others.
-    if not isinstance(texts, str) and not all(text.strip() for text in texts):
-        return texts
-    try:
-        return option_texts(texts) or ()
-    except UnknownFormError as error:
-        raise InputError(f"{record.place}: its options are {error}; correct it, or `choices`") from error
+    return option_texts(value) or () if texts is None or all(map(str.strip, texts)) else texts
 
 
 def with_options(record: Record, choices: Sequence[str]) -> Record:

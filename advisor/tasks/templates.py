@@ -21,16 +21,15 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 import jinja2
 import regex  # type: ignore[import-untyped]
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from advisor.tables.values import is_truth, option_texts, parsed_text, request_text, response_text
+from advisor.tables.values import option_texts, parsed_text, request_text, response_text
 from advisor.tasks.data_files import Record, field_name
-from advisor.tasks.metrics._reading import last_box
 from ensemble.common.limits import SECONDS, LimitExceededError, limited_process
 from ensemble.errors import InputError
 
@@ -77,6 +76,8 @@ def boxed(solution: str) -> str:
     Raises:
         ValueError: The solution has no box, or the last one is not closed.
     """
+    from advisor.tasks.metrics._reading import last_box  # here: the child process has little time for imports
+
     box = last_box(solution)
     if box is None or not solution.startswith("}", box.end):
         raise ValueError("it has no \\boxed{...}, or the last one is not closed")
@@ -119,7 +120,7 @@ _MOST_NODES = 1000
 """Nodes of a template that is compiled in this process; 50,000 take seconds, and more memory than the texts."""
 
 
-Reader: TypeAlias = Callable[[object], "tuple[str, ...] | None"]
+T = TypeVar("T")
 
 
 class Template:
@@ -204,26 +205,19 @@ class Template:
             raise self._failure(record, error) from error
         return value
 
-    def texts(self, record: Record, read: Reader | None = None) -> str | tuple[str, ...]:
+    def texts(self, record: Record) -> str | tuple[str, ...]:
         """Evaluate to one text, or to several if the value is a list. A null is an empty text.
-
-        Args:
-            record: The record.
-            read: Reads the texts of an object, of true and false, of a list of these, and of a text that spells an
-                object or a list.
 
         Raises:
             InputError: As for ``text``, or if the value has another form.
         """
+        return self.read(record, _plain_texts)
+
+    def read(self, record: Record, reader: Callable[[object], T]) -> T:
+        """What a reader makes of the value; any form that it does not know is an error as for ``text``."""
         value = self.value(record)
         try:
-            items = value if isinstance(value, (list, tuple)) else [value]
-            is_spelled = isinstance(value, str) and parsed_text(value) is not None
-            if read is not None and (
-                is_spelled or any(isinstance(item, (dict, list)) or is_truth(item) for item in items)
-            ):
-                return read(value) or ()
-            return tuple(map(_plain, items)) if items is value else _plain(value)
+            return reader(value)
         except (*_FAILURES, InputError) as error:
             raise self._failure(record, error) from error
 
@@ -316,6 +310,10 @@ def _way_out(source: str) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _plain_texts(value: object) -> str | tuple[str, ...]:
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else _plain(value)
 
 
 def _plain(value: object) -> str:
