@@ -14,7 +14,6 @@ from servers import as_json, raw_server
 
 from benchmarks import _pages, decode, gpu, profiling, serving, start, steps
 from benchmarks._measure import Figure, Timer, ratio
-from benchmarks._models import made_up_tokenizer
 from benchmarks._proxies import delayed, recorded
 from benchmarks.studies import advice, methods
 from ensemble.methods import list_methods
@@ -88,13 +87,6 @@ def test_parts_take_turns_and_the_first_turn_does_not_count():
 def test_a_ratio_is_taken_within_each_round():
     figure = ratio("some", [2.0, 40.0, 6.0], [1.0, 10.0, 1.0], [1.0, 10.0, 1.0])
     assert (figure.value, figure.low, figure.high) == (2.0, 1.0, 3.0)
-
-
-def test_made_up_vocabularies_have_their_size_share_words_and_read_text():
-    one, other = (made_up_tokenizer(3000, name) for name in ("one", "other"))
-    assert len(one) == len(other) == 3000
-    assert 0.3 < len(one.get_vocab().keys() & other.get_vocab().keys()) / 3000 < 0.95
-    assert one.decode(one("Tell me of 12 things.")["input_ids"]) == "Tell me of 12 things."
 
 
 def test_serving_loses_no_request_and_refuses_one_over_the_limit(capsys: pytest.CaptureFixture[str]):

@@ -339,16 +339,6 @@ def outcomes(seed: int, n: int, gain: float, *, repetitions: int = 400, points: 
     return {outcome: found.count(outcome) / repetitions for outcome in ("better", "equal", "worse", "unclear")}
 
 
-def test_the_gate_rarely_passes_a_model_that_loses_more_than_is_allowed() -> None:
-    found = outcomes(3, 1000, -0.01)
-    assert found["better"] + found["equal"] <= 0.075
-
-
-def test_the_gate_finds_the_loss_that_it_says_it_finds() -> None:
-    loss = check_gate(table(*changed(75, 75, 1000)), 1)[0].smallest_shown / 100
-    assert 0.75 <= outcomes(4, 1000, -loss)["worse"] <= 0.88
-
-
 def test_the_gate_never_fails_the_same_answers() -> None:
     result = check_gate(table([1, 0] * 5, [1, 0] * 5), 0)[0]
     assert result.verdict == "unclear"  # ten questions cannot show that nothing was lost

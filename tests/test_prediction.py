@@ -150,10 +150,6 @@ def test_the_set_of_the_rules_is_marked_whatever_its_size() -> None:
         assert [one.models for one in found if one.rules] == [tuple("abcdefg")[:most]]
 
 
-def test_one_candidate_has_no_set() -> None:
-    assert predicted_sets([profile("a", "RRRR")], Limits()) == ()
-
-
 def test_candidates_that_answered_different_questions_are_refused() -> None:
     with pytest.raises(UniteError, match="a and b answered different questions"):
         predicted_sets([profile("a", "RRRR"), profile("b", "RRR")], RULES)
