@@ -18,7 +18,7 @@ from advisor.choose.rules import select
 from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Limits, Profile, Selection, Standing
 from advisor.strategies.decoded import Decoded
-from advisor.strategies.strategy import AnsweredSplit
+from advisor.strategies.strategy import AnsweredSplit, Replay
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.errors import UniteError
 
@@ -44,7 +44,8 @@ def together(gained: int, lost: int, both: int, n: int, *, on_dev: bool = False)
     task = Task(
         "t", "number", "dev", examples, (), 1, 0, 0, None, (), "", Signature("t", "number", "dev", n, 0, 0, "", ())
     )
-    sets = {strategy: profile("unite", ensemble)}
+    written = profile("unite", ensemble)
+    sets = {strategy: Replay(written, calls=[(strategy.members, written)])}
     dev = AnsweredSplit(task, alone, sets if on_dev else {})
     held_out = AnsweredSplit(task, alone, sets)
     found = compare_strategies(dev, held_out, can_vote=False).results
