@@ -220,7 +220,7 @@ def _fused(
 ) -> dict[Strategy, Replay]:
     """The answers of a fusion to the held-out questions; none if a model failed."""
     try:
-        made = play_with_models(profiler, fusion, task, alone, config.seed)
+        made = play_with_models(profiler, fusion, task, alone, config.seed, f"fusion by {fusion.writer}")
     except MemberError as error:
         progress.say(str(error))
         return {}
