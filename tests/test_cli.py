@@ -75,6 +75,7 @@ def test_a_run_folder_holds_three_files(finished: SimpleNamespace) -> None:
     assert sorted(path.name for path in finished.run.iterdir()) == ["report.html", "result.json", "samples.jsonl"]
 
 
+@pytest.mark.usefixtures("drawings")
 def test_the_report_is_made_again_from_the_files_alone(place: Place, finished: SimpleNamespace) -> None:
     copy = place.folder / "copy"
     copy.mkdir()

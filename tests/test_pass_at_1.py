@@ -155,8 +155,8 @@ def records() -> list[dict[str, Any]]:
 
 def solutions(task: Task) -> list[str]:
     """The data's own program for each question."""
-    code = {tuple(record["test_list"]): record["code"] for record in records()}
-    return [code[example.accepted[-3:]] for example in task.examples]
+    code = {record["test_list"][0]: record["code"] for record in records()}
+    return [next(code[test] for test in example.accepted if test in code) for example in task.examples]
 
 
 @needs_data

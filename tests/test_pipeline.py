@@ -251,6 +251,7 @@ def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path
         assert 0 <= found["accuracy_bytes"] <= 100
 
 
+@pytest.mark.usefixtures("drawings")
 def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -> None:
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), rules=Limits(max_gap=100))
     records = [{"question": f"{n}?", "answer": "AB"[n % 2]} for n in range(12)]

@@ -205,7 +205,7 @@ def test_what_is_left_out_is_found_before_the_run_said_and_kept_with_it(place: P
     result, said = run(place, raw, picky, stop=["\n"])
     assert result["candidates"][0]["accuracy"] == 100
     assert "far: requests leave out max_tokens, stop, temperature" in said
-    assert result["provenance"]["models"]["far"]["remote"]["left_out"] == "max_tokens,stop,temperature"
+    assert result["provenance"]["models"]["far"]["remote"]["left_out"] == ["max_tokens", "stop", "temperature"]
     # The first look at the pool and the run find it out once each; the questions have it from there.
     assert sum("temperature" in body for _, _, body in raw.asked) == 2
 
@@ -214,7 +214,7 @@ def test_a_line_can_say_that_no_temperature_is_sent(place: Place, raw: Raw) -> N
     result, said = run(place, raw, lambda body: message(str(total(body))), "temperature=default")
     assert not [body for _, _, body in raw.asked if "temperature" in body]
     assert "far: requests leave out temperature" in said
-    assert result["provenance"]["models"]["far"]["remote"]["left_out"] == "temperature"
+    assert result["provenance"]["models"]["far"]["remote"]["left_out"] == ["temperature"]
 
 
 def test_options_need_log_probabilities_also_where_a_server_refuses_them_by_name(place: Place, raw: Raw) -> None:

@@ -122,7 +122,7 @@ def test_openais_client_collects_a_stream(client: openai.OpenAI) -> None:
 def test_openais_client_parses_the_arguments_of_calls_whole_and_streamed() -> None:
     tools: Any = [openai.pydantic_function_tool(weather)["function"]]
     tools = [{"type": "function", **tools[0]}]
-    with servers(ROME, ROME, PARIS) as (models, _), serving("vote", models) as (_, client):
+    with servers(ROME, PARIS, ROME) as (models, _), serving("vote", models) as (_, client):
         made = client.responses.parse(model="tiny", input="How warm is it in Rome?", tools=tools)
         with client.responses.stream(model="tiny", input="How warm is it in Rome?", tools=tools) as stream:
             done = [event for event in stream if event.type == "response.function_call_arguments.done"]
@@ -144,7 +144,7 @@ def test_openais_tool_runner_ends_with_the_answer_to_the_results(how: dict[str, 
         return "21 degrees"
 
     runner = ResponsesToolRunner(functions=[RegisteredFunction(RUNNER_FUNCTION, look)])
-    with servers(ROME, ROME, PARIS) as (models, raws), serving("vote", models) as (_, client):
+    with servers(ROME, PARIS, ROME) as (models, raws), serving("vote", models) as (_, client):
         for raw, says in zip(raws, ("It is 21 degrees.", "It is 21 degrees.", "Warm."), strict=True):
             raw.answer = lambda path, body, first=raw.answer, says=says: (
                 as_json(answer(says)) if body["messages"][-1]["role"] == "tool" else first(path, body)
@@ -152,7 +152,7 @@ def test_openais_tool_runner_ends_with_the_answer_to_the_results(how: dict[str, 
         made = runner.run(client, {"model": "tiny", "input": "How warm is it in Rome?"}, **how)  # type: ignore[arg-type]
     assert made.output_text == "It is 21 degrees."
     assert ran == [{"city": "Rome"}]
-    for raw in raws:
+    for raw in raws[:2]:
         asked, called, result = raw.asked[-1][2]["messages"]
         assert asked == {"role": "user", "content": "How warm is it in Rome?"}
         (call,) = called["tool_calls"]

@@ -20,7 +20,7 @@ from advisor.running.strategy_to_run import StrategyPlan, figures_to_strategy
 from advisor.runs.run import Run
 from advisor.strategies import kinds
 from advisor.strategies.decoded import Decoded
-from advisor.strategies.strategy import AnsweredSplit
+from advisor.strategies.strategy import AnsweredSplit, Replay
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.decode.settings import Settings
 
@@ -39,7 +39,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from advisor.strategies.strategy import Strategy
+from advisor.strategies.strategy import Call, Strategy
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,9 @@ class Nth(Strategy):
         if len(given.voters) > 1:
             yield cls(given.voters, 1)
 
-    def picks(self, responses, task):
-        return [self.place] * len(task.examples)
-
-    async def ask(self, calls):
-        return await calls.until_answered([self.place])
+    def flow(self, question):
+        yield [Call((self.place,))]
+        return 0
 
     def title(self, members):
         return f"The answer of {members[self.place]}"
@@ -144,7 +142,9 @@ def test_sets_are_ordered_by_the_expected_gain_of_the_report() -> None:
     # c and d were passed over, and the questions share passages.
     unite = Decoded(("a", "b"), "unite")
     dev, held_out = (
-        AnsweredSplit(task, {name: profile(name, task, k) for name, k in rates.items()}, {unite: profile("u", task, 9)})
+        AnsweredSplit(
+            task, {name: profile(name, task, k) for name, k in rates.items()}, {unite: Replay(profile("u", task, 9))}
+        )
         for task in tasks
     )
     results = compare_strategies(dev, held_out, can_vote=False).results
