@@ -38,7 +38,6 @@ from advisor.tables.values import (
     accepted_texts,
     id_text,
     is_answer,
-    is_truth,
     line_of,
     option_texts,
     parsed_cell,
@@ -225,7 +224,9 @@ class _ValueReader(NamedTuple):
         value = self._value(row, column)
         if self.options.reads_json and isinstance(value, (list, dict)) and texts_of(value) is None:
             return json.dumps(value)
-        if not isinstance(value, (list, dict)) and not is_truth(value):
+        if isinstance(value, str) and (word := value.strip().lower()) in ("true", "false"):
+            value = word == "true"  # a CSV file has no other way to write it
+        if not isinstance(value, (list, dict, bool)):
             return text_of(value)
         try:
             return accepted_texts(value)

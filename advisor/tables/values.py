@@ -292,12 +292,7 @@ _ACCEPTED = (
     *("value", "text", "answer", "answers", "aliases", "normalized_value", "normalized_aliases", "short_answers"),
     *("accepted", "accepted_answers", "reference", "target", "content", "spans"),
 )
-_YES_OR_NO = {"YES": "yes", "NO": "no", "1": "yes", "0": "no", "true": "yes", "false": "no"}
-
-
-def is_truth(value: object) -> bool:
-    """Whether a value is true or false, also in words: models then answer with yes or no, too."""
-    return isinstance(value, (bool, str)) and str(value).strip().lower() in ("true", "false")
+_YES_OR_NO = {"YES": "yes", "NO": "no", "1": "yes", "0": "no"}
 
 
 def accepted_texts(value: object) -> tuple[str, ...] | None:
@@ -323,7 +318,8 @@ def _accepted(value: object, depth: int) -> list[str]:
     if value is None:
         return []
     if (text := text_of(value)) is not None:
-        return [text, _YES_OR_NO[text.strip().lower()]] if is_truth(text) else [text]
+        # Models answer yes or no where a reference is true or false; the text "True" is only itself.
+        return [text, "yes" if value else "no"] if isinstance(value, bool) else [text]
     if depth and isinstance(value, (list, tuple)) and not _are_messages(value):
         return [text for item in value for text in _accepted(item, depth - 1)]
     if isinstance(value, (list, tuple)):
