@@ -65,10 +65,6 @@ class Columns:
         self.values[expression] = values
         return expression
 
-    def add_options(self, expression: str) -> str | None:
-        """As for ``add``, with the options that the expression gives in a task file."""
-        return self.add(expression, lambda template, record: choices_of((template,), record))
-
     def accepted(self, expression: str) -> list[list[str]]:
         """For each record the accepted texts that an expression gives in a task file; none where it fails."""
         return [
@@ -130,6 +126,11 @@ class Columns:
     def words(self, name: str) -> float:
         """The median number of words of a column's first texts; 0 if it has none."""
         return statistics.median([len(texts[0].split()) for texts in self.texts(name) if texts] or [0])
+
+
+def options_in(template: Template, record: Record) -> tuple[str, ...] | None:
+    """The options that a template gives in a task file, for :meth:`Columns.add`."""
+    return choices_of((template,), record)
 
 
 def texts_of(value: object) -> list[str]:

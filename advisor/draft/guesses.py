@@ -18,6 +18,7 @@ from advisor.draft.columns import (
     id_of,
     judge_of,
     metric_of,
+    options_in,
     reference_of,
     texts_of,
     usual_mark,
@@ -313,11 +314,11 @@ def _mixed(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
     right = columns.named(given.reference) if given.reference else columns.usual(_REFERENCES, wrong)
     if wrong and right is not None:
         # Of several columns each has one answer, even if it looks like a list.
-        others = f"{wrong[0]} | options" if len(wrong) == 1 and columns.add_options(wrong[0]) else ", ".join(wrong)
-        if mixed := columns.add_options(f"{right} | shuffled({others})"):
+        others = f"{wrong[0]} | options" if len(wrong) == 1 and columns.add(wrong[0], options_in) else ", ".join(wrong)
+        if mixed := columns.add(f"{right} | shuffled({others})", options_in):
             return (mixed,), f"{right} and {', '.join(wrong)} are the options, in an order without a rule"
     question, _ = _question(columns, given, set())
-    if _shows(columns, question, right) and (listed := columns.add_options(f"{question} | options")):
+    if _shows(columns, question, right) and (listed := columns.add(f"{question} | options", options_in)):
         return (listed,), f"{question} has the options and their letters"
     return (), ""
 
@@ -357,13 +358,13 @@ def _check_shown(columns: Columns, found: Guess, reference: str) -> None:
 
 def _as_list(columns: Columns, name: str) -> str | None:
     """The expression of a column's options: the column, or its texts split at a separator; None if it has none."""
-    if columns.add_options(name) or name not in columns.values:
+    if columns.add(name, options_in) or name not in columns.values:
         return name if name in columns.values else None
     # A cell of a table has its list as one text, which templates can split.
     texts = [items[0] if items else "" for items in columns.texts(name)]
     for mark in _SEPARATORS:
         if all(len(parts) > 1 and all(parts) for parts in (text.split(mark) for text in texts)):
-            return columns.add_options(f"{name}.split({mark!r})")
+            return columns.add(f"{name}.split({mark!r})", options_in)
     return None
 
 
@@ -404,7 +405,7 @@ def _choice_reference(columns: Columns, reference: str, found: Guess) -> tuple[s
     if len(used) >= _FEW and len(set(places)) == 1:
         form = f"({options[0]} | options)[{places[0]}]" if len(options) == 1 else options[places[0] or 0]
         others = f"({', '.join(options[1:])})" if len(options) > 1 else ""
-        found.options = (columns.add_options(f"{options[0]} | shuffled{others}") or "",)
+        found.options = (columns.add(f"{options[0]} | shuffled{others}", options_in) or "",)
         found.why["choices"] = "; in an order without a rule, because the right one is always in one place"
     return f"{{{{{form}}}}}", "normalised" if is_text or found.options != options else "letters"
 

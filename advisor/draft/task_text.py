@@ -148,16 +148,16 @@ def _alike(task: Task, pairs: Sequence[tuple[Example, str]], scores: Sequence[Sc
     short = [pair for pair in pairs if len(pair[1]) <= _LONGEST_COMPARED]
     size = math.isqrt(_MOST_COMPARED * len(short) // max(1, sum(len(example.accepted) for example, _ in short)))
     compared += itertools.permutations(random.Random(0).sample(short, min(len(short), size)), 2)
-    bare = {id(one): {_bare(text, task.metric) for text in one.accepted} for one, _ in pairs}
+    parts = {id(one): {_what_differs(text, task.metric) for text in one.accepted} for one, _ in pairs}
     found = {}
     for (one, _), (other, response) in compared:
-        if bare[id(one)].isdisjoint(bare[id(other)]) and task.score(one, response).value == 1:
+        if parts[id(one)].isdisjoint(parts[id(other)]) and task.score(one, response).value == 1:
             names = one.accepted[0], other.accepted[0]
             found[frozenset(names)] = names
     return list(found.values())
 
 
-def _bare(text: str, metric: str) -> str:
+def _what_differs(text: str, metric: str) -> str:
     """What makes two references different: of numbers the unit, of texts more than articles, full stops and titles."""
     if metric.startswith("number"):
         return re.sub(r"\\\w+|[\W\d_]", "", text)

@@ -73,12 +73,12 @@ def _simpler(text: str) -> str:
     brackets = "" if is_list else "()[]{}"
     # The marks of feet and of derivatives are no quotation marks.
     quotes = "\"'`" if re.search(r"(?<!\w)[\"'`]", text) else ""
-    words = [_bare(word, brackets, quotes) for word in text.split()]
+    words = [_without_marks(word, brackets, quotes) for word in text.split()]
     text = _ARTICLE.sub(" ", " ".join(word for word in words if word))
     return _OPERATOR.sub(r"\1", " ".join(text.split()))
 
 
-def _bare(word: str, brackets: str, quotes: str) -> str:
+def _without_marks(word: str, brackets: str, quotes: str) -> str:
     word = word.lstrip(quotes + "\u00bf\u00a1" + brackets)
     is_call = any(bracket in word for bracket in "([{")  # f(x)
     word = word.rstrip(quotes + ".:?\u2026" + ("" if is_call else brackets))
