@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import amount_of, check_name, count_of, object_at
+from advisor.logs.values import amount_of, check_name, count_of, listed, object_at
 from advisor.records import fits
 from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, rows_of_object, stem_of
 from advisor.tables.streams import Notes
@@ -140,7 +140,7 @@ def _columns(path: Path, names: Sequence[str], options: LogOptions, notes: Notes
                 f"--column {role}={name}: {visible(role)} is not one of {', '.join((*ROLES, *OF_ALL_LOGS))}"
             )
         if name not in names:
-            raise InputError(f"--column {role}={name}: {path} has no such column; it has {_listed(names)}")
+            raise InputError(f"--column {role}={name}: {path} has no such column; it has {listed(names)}")
         if twin := next((other for other in given if other != role and given[other] == name), None):
             raise InputError(f"--column {role}={name}: the column has the role {twin} already; give another column")
     taken = {*given.values(), *(name for name in names if _is_model(name, options))}
@@ -163,7 +163,7 @@ def _model_columns(path: Path, names: Sequence[str], columns: Mapping[str, str],
     models = [name for name in names if _is_model(name, options) and name not in columns.values()]
     for pattern in options.model_columns:
         if not any(fits(name, pattern) for name in models):
-            raise InputError(f"--column models={pattern}: {path} has no such column; it has {_listed(names)}")
+            raise InputError(f"--column models={pattern}: {path} has no such column; it has {listed(names)}")
     if wrong := next((role for role in _PER_MODEL if models and role in columns), None):
         raise InputError(
             f"--column {wrong}={columns[wrong]}: the columns of the models have these values; leave one out"
@@ -185,14 +185,9 @@ def _check_enough(
     if missing:
         what, way_out = " and ".join(what for what, _ in missing), " --column ".join(option for _, option in missing)
         raise InputError(
-            f"{path}: no column is known for {what}; it has {_listed(names)}; give --column {way_out}, "
+            f"{path}: no column is known for {what}; it has {listed(names) or 'none'}; give --column {way_out}, "
             "or --column models=GLOB for one column per model"
         )
-
-
-def _listed(names: Sequence[str], most: int = 20) -> str:
-    shown = ", ".join(shortened(visible(name), 40) for name in names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown or "no columns"
 
 
 class _ValueReader(NamedTuple):

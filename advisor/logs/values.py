@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from advisor.tables.streams import Notes
-from advisor.tables.values import line_of
+from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
 LONGEST_NAME = 500
 """Characters of a model's name."""
 # Floats hold every whole number up to here.
 _LARGEST = 2**53
-_MOST = 12
-"""Names in a message."""
+_MOST, _LONGEST = 20, 80
+"""Names in a message, and characters of a name."""
 
 
 def count_of(value: object) -> int | None:
@@ -70,19 +70,19 @@ def choose_score(names: Sequence[str], wanted: str | None, path: Path) -> str:
 
 def no_score(wanted: str, names: Iterable[str], path: Path) -> InputError:
     """The error that a log has no score of the name that the user gave."""
-    return InputError(f"--column score={wanted}: {path} has no such score; it has {_listed(names) or 'none'}")
+    return InputError(f"--column score={wanted}: {path} has no such score; it has {listed(names) or 'none'}")
 
 
 def note_others(chosen: str, names: Iterable[str], wanted: str | None, path: Path, notes: Notes) -> None:
     """Say which other scores a log has, if the user chose none."""
-    if wanted is None and (others := _listed(name for name in names if name != chosen)):
+    if wanted is None and (others := listed(name for name in names if name != chosen)):
         notes.append(
-            f"{path}: the score is {_listed([chosen])}; the log also has {others} (choose with --column score=NAME)"
+            f"{path}: the score is {listed([chosen])}; the log also has {others} (choose with --column score=NAME)"
         )
 
 
-def _listed(names: Iterable[str]) -> str:
-    # The log gives the names: each is a part of one line.
-    known = list(dict.fromkeys(line_of(name) or "''" for name in names))
+def listed(names: Iterable[str]) -> str:
+    """Names of a log, which are a part of one line: the first 20, and how many more there are."""
+    known = list(dict.fromkeys(names))
     more = f" and {len(known) - _MOST} more" if len(known) > _MOST else ""
-    return ", ".join(known[:_MOST]) + more
+    return ", ".join(shortened(visible(name), _LONGEST) for name in known[:_MOST]) + more
