@@ -494,7 +494,7 @@ class _Evidence:
         if len(members) < 2:
             return None
         least = min(member.accuracy for member in members)
-        taken = self.models if not isinstance(strategy, Decoded) else strategy.members
+        taken = strategy.members if isinstance(strategy, Decoded) else self.models
         others = [scores(own) for name, own in self._learned.items() if name not in taken]
         rows = [own for own in others if 100 * own.mean() <= least + TOLERANCE]
         first = min(self._learned.values(), key=rank)

@@ -400,7 +400,7 @@ def _recommendation(recommendation: Recommendation | None) -> RecommendedStrateg
     result = recommendation.result
     return RecommendedStrategy(
         **strategy_json(result.strategy),
-        method=None if not isinstance(result.strategy, Decoded) else result.strategy.name,
+        method=result.strategy.name if isinstance(result.strategy, Decoded) else None,
         expected_gain=result.expected_gain,
         expected_gain_ci=result.expected_interval(),
         calls_per_question=result.calls,

@@ -226,12 +226,10 @@ def _verify(
     def verify(n: int) -> Gain | None:
         found = _tested(*ask(n)[1:])
         # If a member fails in a later batch, another set is left.
-        is_same = (
-            ask(n)[1].voters == voters
-            if not isinstance(strategy, Decoded)
-            else found is not None and found.strategy == strategy
-        )
-        if found is None or not is_same:
+        if found is None:
+            return None
+        is_same = found.strategy == strategy if isinstance(strategy, Decoded) else ask(n)[1].voters == voters
+        if not is_same:
             return None
         if config.until_sure:
             gain = found.gain
@@ -242,7 +240,7 @@ def _verify(
 
     weights = "" if config.weights == EQUAL else f", weights {config.weights}"
     how = f"{strategy.name}{weights}" + (f", think {config.think}" if config.think else "")
-    members = voters if not isinstance(strategy, Decoded) else strategy.members
+    members = strategy.members if isinstance(strategy, Decoded) else voters
     blank = Look(questions_id(whole), members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
     looks = look_until_sure(verify, blank, earlier)
     part, chosen, compared = asked[max(asked)]

@@ -80,8 +80,8 @@ class LearnedVote(Vote):
         yield cls(tuple(names[row] for row in order), tuple(float(weights[row]) for row in order))
 
     @property
-    def ballots(self) -> Sequence[float]:
-        """See :attr:`Vote.ballots`."""
+    def vote_weights(self) -> Sequence[float]:
+        """See :attr:`Vote.vote_weights`."""
         return self.weights
 
     @property

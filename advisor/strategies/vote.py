@@ -30,7 +30,7 @@ class Vote(Strategy):
     ROLE: ClassVar[str] = "voter {n}"
 
     @property
-    def ballots(self) -> Sequence[float] | None:
+    def vote_weights(self) -> Sequence[float] | None:
         """The weight of each member's vote, at least 0; None for 1 each."""
         return None
 
@@ -42,7 +42,7 @@ class Vote(Strategy):
 
     def flow(self, question: QuestionText) -> Flow:  # noqa: ARG002
         """Ask members until the vote is decided; those at once that are asked even if they all agree."""
-        members, weights = len(self.members), self.ballots
+        members, weights = len(self.members), self.vote_weights
         agreed = np.zeros((members, 1), dtype=np.int32)
         replies: list[Reply] = []
         asked = next((n for n in range(1, members) if is_decided(agreed[:n], members - n, weights)[0]), members)
@@ -55,8 +55,8 @@ class Vote(Strategy):
 
     def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """See :meth:`Strategy.replay_votes`."""
-        asked = np.arange(len(codes))[:, None] < asked_until_decided(codes, self.ballots)
-        return vote(codes, self.ballots), asked
+        asked = np.arange(len(codes))[:, None] < asked_until_decided(codes, self.vote_weights)
+        return vote(codes, self.vote_weights), asked
 
     def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
         """See :meth:`Strategy.title`."""

@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, Field, Strict, TypeAdapter, create_model
 
 from ensemble.common.schema import Schema
 
-Goal = Literal["ensemble", "result", "key"]
+Destination = Literal["ensemble", "result", "key"]
 """``ensemble.json`` and ``strategy.json``, the provenance of ``result.json``, the cache key of a response."""
 _T = TypeVar("_T")
 _Shape = TypeVar("_Shape", bound=Schema)
@@ -32,7 +32,7 @@ class PoolOption:
     """Where the value of a field goes; the text below the field says what it is.
 
     Attributes:
-        ensemble: Whether it goes there; see :data:`Goal`.
+        ensemble: Whether it goes there; see :data:`Destination`.
         result: Likewise.
         key: Likewise. It must be so if it changes what a model writes; keys of models without it stay as they are.
         any_model: Of a field of ``ModelSpec``: whether a model behind a server has it, too.
@@ -115,16 +115,16 @@ def filled(value: _T, given: Mapping[str, Any]) -> _T:
     return made
 
 
-def dumped(value: object, goal: Goal) -> dict[str, Any]:
+def dumped(value: object, destination: Destination) -> dict[str, Any]:
     """The options of a data class that differ from their defaults and go somewhere, as JSON has them."""
     own, inner = _stated(cast("Any", type(value)))
     found = {
         name: _adapter(option.type).dump_python(getattr(value, name), mode="json")
         for name, option in own.items()
-        if getattr(option.goes, goal) and getattr(value, name) != option.default
+        if getattr(option.goes, destination) and getattr(value, name) != option.default
     }
     for name in inner:
-        found |= dumped(getattr(value, name), goal)
+        found |= dumped(getattr(value, name), destination)
     return {name: json for name, json in found.items() if json is not None}
 
 

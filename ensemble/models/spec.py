@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, Wit
 from ensemble.common.files import exists
 from ensemble.common.pool_option import (
     Budget,
-    Goal,
+    Destination,
     PoolOption,
     StatedOption,
     YesNo,
@@ -335,11 +335,11 @@ class ModelSpec:
             return "a GGUF file defines its own quantization; leave quantization out"
         return None
 
-    def options(self, goal: Goal) -> dict[str, Any]:
+    def options(self, destination: Destination) -> dict[str, Any]:
         """The options that are set and go somewhere, as JSON has them; without those of a server's address."""
         own = _options_beside(remote=self.is_remote)
-        set_here = {name: value for name, value in dumped(self, goal).items() if name in own}
-        return set_here if self.is_remote else {**dumped(self.checkpoint, goal), **set_here}
+        set_here = {name: value for name, value in dumped(self, destination).items() if name in own}
+        return set_here if self.is_remote else {**dumped(self.checkpoint, destination), **set_here}
 
     @property
     def rounding(self) -> str | None:
