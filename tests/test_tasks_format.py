@@ -460,10 +460,10 @@ def test_a_template_that_wastes_time_or_memory_ends_in_one_line(
 def test_a_template_that_is_slow_on_every_record_ends_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.5)
+    monkeypatch.setattr(templates, "_HONEST_SECONDS", -1.0)  # each record counts as one second more than it takes
     write_records(folder / "dev.jsonl", RECORDS * 100)
-    loops = "{% for i in range(99999) %}{% for j in range(5) %}{% endfor %}{% endfor %}{{question}}"
-    assert "under prompt fails on" in refusal(folder, prompt=loops)
+    message = refusal(folder, prompt="{% for i in range(9) %}{{question}}{% endfor %}")
+    assert re.search(r"under prompt fails on .*dev\.jsonl:\d: it takes more than \d+ s of processor time", message)
 
 
 def test_the_length_of_a_text_is_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
