@@ -13,8 +13,9 @@ from test_reward_models import PairRm
 from tiny import SENTENCES
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration, T5Tokenizer
 
-from advisor.jobs.methods import chosen
+from advisor.jobs.methods import StoredChoices, chosen
 from advisor.records import Answer, Profile
+from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import fuse, make_options
@@ -204,12 +205,23 @@ def test_fusion_stands_beside_other_methods_in_an_evaluation_and_is_stored(
     assert evaluated("--set", "fuse.device=cpu")["accuracy"] > found["accuracy"]
 
 
+def test_a_model_that_fails_is_an_error_of_one_line(tmp_path: Path) -> None:
+    class Broken:
+        def choose(self, *_: Any) -> int:
+            raise RuntimeError("a size\nin two lines")
+
+    line = r"^method fuse: its model failed while it was run \(RuntimeError: a size.*\); name another model$"
+    with pytest.raises(MemberError, match=line) as caught:
+        StoredChoices(Broken(), {"method": "fuse"}, ResponseCache(tmp_path)).choose("?", ["a"], [None])
+    assert "\n" not in str(caught.value)
+
+
 def test_what_fusion_needs_is_said_in_one_line(t5: Path, tmp_path: Path) -> None:
     PairRm(tmp_path)
     for options, message in (
         ({}, "it needs a model that fuses responses; name one with model="),
         ({"model": str(tmp_path)}, "cannot be loaded by AutoModelForSeq2SeqLM"),
-        ({"model": str(t5), "reward_model": str(t5)}, "method fuse: .* has no trained classification_head"),
+        ({"model": str(t5), "reward_model": str(t5)}, "fuser[0-9]*: it has no trained classification_head"),
     ):
         with pytest.raises(InputError, match=message) as caught:
             fuse.make(make_options("fuse", options))

@@ -141,5 +141,5 @@ def test_a_reward_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
     with torch.no_grad():
         model.classifier.bias.fill_(torch.nan)
     model.save_pretrained(folder)
-    with pytest.raises(MemberError, match="the reward model's outputs are not numbers"):
+    with pytest.raises(MemberError, match="its outputs are not numbers"):
         choose(made("rerank", reward_model=str(folder)), "a", "b")

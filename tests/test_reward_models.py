@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ensemble.errors import InputError, MemberError
+from ensemble.errors import InputError
 from ensemble.methods import rerank
 
 PROMPT = "Where did the cat and the dog sit?"
@@ -30,7 +30,7 @@ MARKS = ["<|source|>", "<|candidate1|>", "<|candidate2|>", "<|candidate|>"]
 
 
 def rewards(folder: Path, prompt: str = PROMPT, texts: Sequence[str] = TEXTS) -> list[float]:
-    return rerank.RewardModel("rerank", str(folder), "cpu").rewards(prompt, texts)
+    return rerank.RewardModel(str(folder), "cpu").rewards(prompt, texts)
 
 
 def deberta_tokenizer() -> DebertaV2Tokenizer:
@@ -198,16 +198,6 @@ def test_a_model_that_lacks_an_embedding_of_a_token_is_refused(tmp_path: Path) -
     gpt2(tmp_path, vocab_size=len(tokenizer) - 1)
     with pytest.raises(InputError, match="has fewer embeddings than its tokenizer has tokens"):
         rewards(tmp_path, "the")
-
-
-def test_a_model_that_fails_is_an_error_of_one_line_with_its_name(tmp_path: Path) -> None:
-    gpt2(tmp_path)
-    model = rerank.RewardModel("rerank", str(tmp_path), "cpu")
-    model._model.score = torch.nn.Linear(3, 1)
-    with pytest.raises(MemberError) as caught:
-        model.rewards("the", ["cat"])
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"method rerank: {tmp_path} failed while it was run (RuntimeError: ")
 
 
 # --- What is refused ---

@@ -233,7 +233,8 @@ class Evaluator:
                 check_aggregation(name, made, self.task, self._names)
                 return made
             # Only methods that ask a model name their models.
-            if places := getattr(options, "models", ()):
+            fields = ("model", "reward_model")
+            if places := [place for field in fields if (place := getattr(options, field, None))]:
                 key = {"method": name, "options": asdict(options), **models_key(places, options.device)}
                 # As in Profiler.key: a newer version of a plug-in may choose differently.
                 if package := plugins().package(name):
@@ -348,7 +349,13 @@ class StoredChoices:
             key, lambda value: isinstance(value, str) or (type(value) is int and 0 <= value < len(texts))
         )
         if stored is None:
-            stored = self._method.choose(prompt, texts, answers)
+            try:
+                stored = self._method.choose(prompt, texts, answers)
+            except UniteError:
+                raise
+            except Exception as error:  # tokenizers and networks of strangers raise errors of many kinds
+                reason = f"its model failed while it was run ({type(error).__name__}: {first_line(error)})"
+                raise MemberError(f"{reason}; name another model", of=f"method {self._key['method']}") from error
             self._cache.keep(key, stored)
         return stored
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
 from ensemble.common.text import without_tokens
 from ensemble.errors import InputError
-from ensemble.methods import Method
+from ensemble.methods import Method, rerank
 from ensemble.methods._response import ResponseMethod
-from ensemble.methods.rerank import RewardModel, load_model, running
+from ensemble.models.load import load_helper
 
 METHOD = Method(
     level="response",
@@ -29,31 +30,23 @@ _TOP, _TOKENS, _BEAMS, _INPUT = 3, 128, 4, 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Options of the fusion.
+class Options(rerank.Options):
+    """Options of the fusion: those of ``rerank``, whose model ranks the responses first, and the model that writes.
 
     Attributes:
         model: The sequence-to-sequence model: a folder, or an id on the hub.
-        reward_model: The model that ranks the responses first; see the options of ``rerank``.
-        device: ``auto``, ``cpu``, ``cuda``, ...
     """
 
     model: str | None = None
-    reward_model: str | None = None
-    device: str = "auto"
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The folders or ids of the models."""
-        return tuple(name for name in (self.model, self.reward_model) if name)
 
 
 class Fuser:
     """A model that fuses responses, after a reward model has ranked them, if there is one."""
 
     def __init__(self, model: str, reward_model: str | None, device: str) -> None:
-        self._ranker = None if reward_model is None else RewardModel("fuse", reward_model, device)
-        self._model, self._tokenizer = load_model("fuse", model, AutoModelForSeq2SeqLM, device)
+        self._ranker = None if reward_model is None else rerank.RewardModel(reward_model, device)
+        self._model, self._tokenizer = load_helper(model, {"": AutoModelForSeq2SeqLM}, device)
+        self._ids = partial(self._tokenizer.encode, add_special_tokens=False)
         self._most = min(_INPUT, getattr(self._model.config, "max_position_embeddings", _INPUT))
 
     @torch.inference_mode()
@@ -62,10 +55,7 @@ class Fuser:
         rewards = [0.0] * len(texts) if self._ranker is None else self._ranker.rewards(prompt, texts)
         # The sort is stable: of equal rewards, and without a ranker, the earlier members come first.
         best = [self._cut(texts[n]) for n in sorted(range(len(texts)), key=lambda n: -rewards[n])[:_TOP]]
-        with running("fuse", self._model.name_or_path):
-            return self._written(self._plain(prompt), best)
-
-    def _written(self, question: str, best: Sequence[str]) -> str:
+        question = self._plain(prompt)
         while (over := len(ids := self._ids(_form(question, best))) - self._most) > 0 and question:
             question = self._tokenizer.decode(self._ids(question)[over:])
         read = torch.tensor([ids[: self._most]], device=self._model.device)
@@ -78,10 +68,6 @@ class Fuser:
 
     def _plain(self, text: str) -> str:
         return without_tokens(text, self._tokenizer.all_special_tokens)
-
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
 
 
 def _form(question: str, texts: Sequence[str]) -> str:

@@ -9,27 +9,21 @@ texts a special token becomes a space. Only safetensors files are read, and no c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
-from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, DebertaV2Config, DebertaV2Model
+from transformers import AutoModelForSequenceClassification, DebertaV2Config, DebertaV2Model
 from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2PreTrainedModel
 
 from ensemble.common.text import without_tokens
-from ensemble.errors import InputError, MemberError, UniteError, first_line
+from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
 from ensemble.methods._response import ResponseMethod
-from ensemble.models.hub import check_on_hub
-from ensemble.models.hub_request import pinned
-from ensemble.models.load import parse_device
-from ensemble.models.model_files import check_files, check_size, stored_weights
-from ensemble.models.spec import Checkpoint
+from ensemble.models.load import load_helper
 
 METHOD = Method(
     level="response",
@@ -50,11 +44,6 @@ class Options:
 
     reward_model: str | None = None
     device: str = "auto"
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The folders or ids of the models."""
-        return (self.reward_model,) if self.reward_model else ()
 
 
 class PairRm(DebertaV2PreTrainedModel):
@@ -78,13 +67,14 @@ class PairRm(DebertaV2PreTrainedModel):
 
 
 class RewardModel:
-    """A reward model, as a method that chooses; ``method`` is the one that asks it, for messages."""
+    """A reward model in a folder or on the hub, as a method that chooses."""
 
-    def __init__(self, method: str, place: str, device: str) -> None:
-        self._method, self._place = method, place
-        self._model, self._tokenizer = load_model(method, place, AutoModelForSequenceClassification, device)
+    def __init__(self, place: str, device: str) -> None:
+        self._place = place
+        kinds = {"": AutoModelForSequenceClassification, "DebertaV2PairRM": PairRm}
+        self._model, self._tokenizer = load_helper(place, kinds, device)
         if not isinstance(self._model, PairRm) and self._model.num_labels != 1:
-            raise InputError(f"{place} has {self._model.num_labels} outputs, and not one", of=f"method {method}")
+            raise InputError(f"it has {self._model.num_labels} outputs, and not one", of=place)
 
     def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int:  # noqa: ARG002
         """See :class:`ensemble.methods._response.ResponseMethod`."""
@@ -94,85 +84,34 @@ class RewardModel:
     @torch.inference_mode()
     def rewards(self, prompt: str, texts: Sequence[str]) -> list[float]:
         """The reward of each response to a question; a higher one is better."""
-        with running(self._method, self._place):
-            question, *plain = (
-                without_tokens(text, [*self._tokenizer.all_special_tokens, *_MARKS]) for text in (prompt, *texts)
-            )
-            if isinstance(self._model, PairRm):
-                rewards = self._sums_of_leads(question, plain)
-            else:
-                rewards = [self._reward(question, text) for text in plain]
-            if any(map(math.isnan, rewards)):
-                raise ValueError("the reward model's outputs are not numbers (NaN)")
-            return rewards
+        special = [*self._tokenizer.all_special_tokens, *_MARKS]
+        question, *plain = (without_tokens(text, special) for text in (prompt, *texts))
+        compares = isinstance(self._model, PairRm)
+        rewards = self._leads(question, plain) if compares else [self._reward(question, text) for text in plain]
+        if any(map(math.isnan, rewards)):
+            raise MemberError("its outputs are not numbers (NaN); name another model", of=self._place)
+        return rewards
 
     def _reward(self, question: str, text: str) -> float:
         # In lists, because transformers drops an empty second text that is no list.
         pair = self._tokenizer([question], [text], truncation="longest_first", return_tensors="pt")
         return float(self._model(**pair.to(self._model.device)).logits)
 
-    def _sums_of_leads(self, question: str, texts: Sequence[str]) -> list[float]:
-        source, marks = self._ids(_MARKS[0] + question, 1224), self._tokenizer.convert_tokens_to_ids(list(_MARKS))
+    def _leads(self, question: str, texts: Sequence[str]) -> list[float]:
+        cut, marks = partial(self._tokenizer.encode, truncation=True), self._tokenizer.convert_tokens_to_ids([*_MARKS])
+        source = cut(_MARKS[0] + question, max_length=1224)
         # A short question leaves more tokens for the responses.
         room = (2048 - len(source)) // 2
         lead = {}
         for one, other in permutations(dict.fromkeys(texts), 2):
-            both = self._ids(_MARKS[1] + one, room) + self._ids(_MARKS[2] + other, room)
+            both = cut(_MARKS[1] + one, max_length=room) + cut(_MARKS[2] + other, max_length=room)
             lead[one, other] = self._model.lead(source + both, marks)
         # Rounded, so that the order of the additions does not decide a tie.
         return [round(sum(lead[own, each] - lead[each, own] for each in texts if each != own), 6) for own in texts]
-
-    def _ids(self, text: str, length: int) -> list[int]:
-        ids: list[int] = self._tokenizer(text, truncation=True, max_length=length)["input_ids"]
-        return ids
-
-
-@contextmanager
-def running(method: str, place: str) -> Iterator[None]:
-    """Turn each failure of a method's model into a MemberError of one line."""
-    try:
-        yield
-    except Exception as error:  # tokenizers and networks of strangers raise errors of many kinds
-        reason = f"{place} failed while it was run ({type(error).__name__}: {first_line(error)})"
-        raise MemberError(f"{reason}; name another model", of=f"method {method}") from error
-
-
-def load_model(method: str, place: str, kind: Any, device: str) -> tuple[Any, Any]:
-    """A model of a class of transformers with all its weights, and its tokenizer; InputError if it is another model."""
-    checkpoint = Checkpoint(place)
-    if not checkpoint.is_local:
-        check_on_hub(checkpoint)
-    # The checks that members get: these files come from strangers, too.
-    check_files(checkpoint)
-    # Always said, because transformers asks on the terminal where trust_remote_code is missing, and runs code on a yes.
-    options: dict[str, Any] = {**pinned(checkpoint).options, "trust_remote_code": False}
-    try:
-        config = AutoConfig.from_pretrained(checkpoint.location, **options)
-        is_pairrm = kind is AutoModelForSequenceClassification and "DebertaV2PairRM" in (config.architectures or ())
-        if (stored := stored_weights(place, checkpoint)) is not None:
-            make = PairRm if is_pairrm else partial(kind.from_config, trust_remote_code=False)
-            check_size(place, config, lambda: make(config), stored[0])
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, config=config, **options)
-        most = getattr(config, "max_position_embeddings", 2**20)
-        tokenizer.model_max_length = min(tokenizer.model_max_length, most)
-        options |= {"config": config, "use_safetensors": True, "output_loading_info": True}
-        loader: Any = PairRm if is_pairrm else kind
-        model, loaded = loader.from_pretrained(checkpoint.location, **options)
-    except UniteError:
-        raise
-    except Exception as error:  # damaged files raise errors of many libraries
-        reason = f"{place} cannot be loaded by {kind.__name__} ({first_line(error)})"
-        raise InputError(reason, of=f"method {method}") from error
-    # transformers fills missing weights with random numbers. A token without an embedding ends all work on a GPU.
-    missing = [f"no trained {name}" for name in sorted(loaded["missing_keys"])]
-    if missing or max(tokenizer.get_vocab().values()) >= config.vocab_size:
-        problem = missing[0] if missing else "fewer embeddings than its tokenizer has tokens"
-        raise InputError(f"{place} has {problem}; name another model", of=f"method {method}")
-    return model.to(parse_device(device)).eval(), tokenizer
 
 
 def make(options: Options) -> ResponseMethod:
     """Load the reward model; the method learns nothing."""
     if not options.reward_model:
         raise InputError("it needs a reward model; name one with reward_model=FOLDER_OR_ID", of="method rerank")
-    return RewardModel("rerank", options.reward_model, options.device)
+    return RewardModel(options.reward_model, options.device)

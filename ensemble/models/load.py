@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ensemble.errors import InputError, MemberError, first_line
+from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.models import gguf_cache
 from ensemble.models.check import check, check_tokenizer, is_encoder_decoder
 from ensemble.models.choices import DTYPES, ChatTemplate
 from ensemble.models.encoder_decoder import encoder_decoder_of
+from ensemble.models.hub import check_on_hub
 from ensemble.models.hub_request import pinned
 from ensemble.models.member import LocalMember, Member
 from ensemble.models.memory import check_memory, free_memory, token_size
-from ensemble.models.model_files import check_size, stored_weights
+from ensemble.models.model_files import check_files, check_size, stored_weights
 from ensemble.models.numeric_type import usable_dtype
-from ensemble.models.spec import ModelSpec, Sides, resolve_device
+from ensemble.models.spec import Checkpoint, ModelSpec, Sides, resolve_device
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import RecomputingRunner, logits_device
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -129,6 +130,51 @@ def load_member(spec: ModelSpec) -> LocalMember:
         quantization=quantization,
     )
     return replace(member, spec=loaded)
+
+
+def load_helper(place: str, kinds: Mapping[str, Any], device: str) -> tuple[Any, Any]:
+    """Load a model that helps a method and is no member, such as a reward model, with its tokenizer.
+
+    Only safetensors files are read, and no code that came with the model runs.
+
+    Args:
+        place: A folder, or an id on the hub.
+        kinds: Classes of models, by the architecture in the configuration; under "" the one of transformers for others.
+        device: ``auto``, ``cpu``, ``cuda``, ...
+
+    Raises:
+        InputError: The files cannot be used, or are those of another model.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    checkpoint = Checkpoint(place)
+    if not checkpoint.is_local:
+        check_on_hub(checkpoint)
+    check_files(checkpoint)
+    # Always said, because transformers asks on the terminal where trust_remote_code is missing, and runs code on a yes.
+    options: dict[str, Any] = {**pinned(checkpoint).options, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(checkpoint.location, **options)
+        kind = next((kinds[name] for name in config.architectures or () if name in kinds), kinds[""])
+        if (stored := stored_weights(place, checkpoint)) is not None:
+            make = partial(kind.from_config, trust_remote_code=False) if kind is kinds[""] else kind
+            check_size(place, config, lambda: make(config), stored[0])
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.location, config=config, **options)
+        most = getattr(config, "max_position_embeddings", 2**20)
+        tokenizer.model_max_length = min(tokenizer.model_max_length, most)
+        model, info = kind.from_pretrained(
+            checkpoint.location, config=config, use_safetensors=True, output_loading_info=True, **options
+        )
+    except UniteError:
+        raise
+    except Exception as error:  # damaged files raise errors of many libraries
+        raise InputError(f"it cannot be loaded by {kinds[''].__name__} ({first_line(error)})", of=place) from error
+    # transformers fills missing weights with random numbers. A token without an embedding ends all work on a GPU.
+    missing = [f"no trained {name}" for name in sorted(info["missing_keys"])]
+    if missing or max(tokenizer.get_vocab().values()) >= config.vocab_size:
+        problem = missing[0] if missing else "fewer embeddings than its tokenizer has tokens"
+        raise InputError(f"it has {problem}; name another model", of=place)
+    return model.to(parse_device(device)).eval(), tokenizer
 
 
 def quantization_of(spec: ModelSpec) -> object | None:
