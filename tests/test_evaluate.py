@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from advisor.jobs.evaluate import evaluation_config
-from advisor.jobs.methods import chosen
 from advisor.options.finished_run import EvaluateOptions
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
 from advisor.runs.run import Run
 from advisor.statistics import holm
-from advisor.tasks import load_task
-from ensemble.methods import get_module, make_options
 
 if TYPE_CHECKING:
     from pools import Place, Prepare
@@ -147,21 +143,6 @@ def test_without_a_task_that_of_the_run_is_taken_and_without_a_run_folder_it_is_
     ran = run.advisor("evaluate", "run", "--methods", "voting", "--json", "--quiet")
     assert (ran.status, json.loads(ran.out)["task"]) == (0, "sums")
     assert "gone: no such folder" in run.advisor("evaluate", "gone", "--task", "task.yaml").line
-
-
-def test_what_a_method_chooses_is_a_profile_of_the_members_own_answers(place: Place) -> None:
-    place.task()
-    task = load_task("task.yaml")
-    profiles = [
-        Profile(
-            name, tuple(Answer(one.id, f"{name} says {say}", say, float(say == "1"), "eos") for one in task.examples)
-        )
-        for name, say in (("a", "1"), ("b", "2"), ("c", "2"))
-    ]
-    voting = get_module("voting").make(make_options("voting", {}))
-    profile, picks = chosen("voting", voting, task, profiles)
-    assert set(picks) == {1}
-    assert profile.answers == profiles[1].answers
 
 
 def test_holms_correction_is_the_textbooks() -> None:

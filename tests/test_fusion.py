@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from test_reward_models import PairRm
 from tiny import SENTENCES
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration, T5Tokenizer
 
-from advisor.jobs.methods import StoredChoices, chosen
+from advisor.jobs.methods import StoredChoices, choosing
+from advisor.jobs.played import play_with_models
 from advisor.records import Answer, Profile
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
@@ -166,8 +168,9 @@ def test_a_written_response_is_graded_by_the_tasks_metric(place: Place) -> None:
     profiles = [
         Profile(name, tuple(Answer(one.id, name, name, 0.0, "eos") for one in task.examples)) for name in ("a", "b")
     ]
-    profile, picks = chosen("fuse", Writer(), task, profiles)
-    assert picks == [1, *[None] * (len(task.examples) - 1)]
+    flow = partial(choosing, "fuse", Writer(), 2)
+    responses = {each.model: each for each in profiles}
+    profile = play_with_models(None, ["a", "b"], flow, task, responses, 0, "fuse").replay.profile  # type: ignore[arg-type]
     assert profile.answers[0] == profiles[1].answers[0]
     right = [example.reference == "4" for example in task.examples[1:]]
     assert any(right)

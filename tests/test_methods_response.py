@@ -16,7 +16,7 @@ from tiny import byte_tokenizer
 from transformers import AutoModelForSequenceClassification, BertConfig
 
 from ensemble.errors import InputError, MemberError
-from ensemble.methods import get_module, make_options
+from ensemble.methods import get_module, make_options, voting
 from ensemble.methods._response import ResponseMethod
 
 WORDS = st.sampled_from(["the", "answer", "is", "7", "8", "cat", "sat", "", "été"])
@@ -28,7 +28,7 @@ def made(name: str, **options: Any) -> ResponseMethod:
 
 
 def vote(answers: Sequence[str | None]) -> int:
-    return made("voting").choose("?", [f"It is {answer}." for answer in answers], answers)
+    return int(voting.vote(voting.answer_codes([[answer] for answer in answers]))[0])
 
 
 def choose(method: ResponseMethod, *texts: str, prompt: str = "?") -> int:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,8 @@ from tiny import tiny_model, tokenizer_named
 
 from advisor.cli import main
 from advisor.config import check_decodes
-from advisor.jobs.methods import Evaluator, StoredChoices, chosen
+from advisor.jobs.methods import Evaluator, StoredChoices, choosing
+from advisor.jobs.played import play_with_models
 from advisor.logs import sources
 from advisor.logs.join import join_logs
 from advisor.profile.profiler import Profiler
@@ -277,10 +279,11 @@ def test_a_choice_that_cannot_be_taken_names_the_method_and_its_package(
     )
     task = load_task(tmp_path / "t.yaml")
     (example,) = task.examples
-    profiles = [Profile(name, (Answer(example.id, "2", "2", 1.0, "eos"),)) for name in "ab"]
+    responses = {name: Profile(name, (Answer(example.id, "2", "2", 1.0, "eos"),)) for name in "ab"}
+    flow = partial(choosing, "ours", get_module("ours").make(), 2)
     line = line.replace("question 0", f"question {example.id}")
     with pytest.raises(InputError, match=rf"^method ours \(house 1\.5\): {re.escape(line)}"):
-        chosen("ours", get_module("ours").make(), task, profiles)
+        play_with_models(None, "ab", flow, task, responses, 0, "ours")
 
 
 def test_stored_choices_of_a_method_belong_to_a_version_of_its_package(install: Install, tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from advisor.strategies.strategy import AnsweredSplit, Call, QuestionText, Train
 from advisor.strategies.vote import Vote, asked_until_decided, is_decided
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.decode.settings import Settings
-from ensemble.methods import get_module
 from ensemble.methods.voting import answer_codes, vote
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def test_the_flow_and_the_shortcut_of_a_vote_agree_on_ten_thousand_ballots() -> 
         def ask(calls: Sequence[tuple[int, Call]]) -> list[Answer]:
             return [profiles[names[call.members[0]]].answers[n] for n, call in calls]  # noqa: B023
 
-        played = play(strategy, [QuestionText("", "")] * 2000, ask)
+        played = play(strategy.flow, [QuestionText("", "")] * 2000, ask)
         assert shortcut.takes == tuple((names[each.calls[each.taken].members[0]], None) for each in played)
         calls = np.stack(list(shortcut.asked.values())).sum(axis=0)
         assert calls.tolist() == [len(each.calls) for each in played]
@@ -144,10 +143,8 @@ def test_the_flow_and_the_shortcut_of_a_vote_agree_on_ten_thousand_ballots() -> 
 @example([None, "b", "c"])
 def test_select_evaluate_run_and_serve_decide_ties_alike(answers: list[str | None]) -> None:
     profiles = [Profile(str(n), (Answer("1", a, a, 0.0, "eos"),)) for n, a in enumerate(answers)]
-    voting = get_module("voting").make(None)
     chosen = vote(codes_of(profiles))[0]
     assert chosen == slow_vote(answers)
-    assert voting.choose("?", [""] * len(answers), answers) == chosen
     assert asked("vote", answers) == chosen
 
 

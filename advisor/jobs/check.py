@@ -258,7 +258,9 @@ def _from_models(
         alone = profiler.alone(asked, task)
         for name, reason in profiler.failures.items():
             raise MemberError(reason, of=name)
-        answers = play_with_models(profiler, strategy, task, alone, seed).replay.profile
+        answers = play_with_models(
+            profiler, strategy.members, strategy.flow, task, alone, seed, strategy.name
+        ).replay.profile
         if isinstance(strategy, Fusion):
             answers = profiler.graded(answers, strategy.members, task)
     return _Fresh(options.split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))

@@ -220,7 +220,9 @@ def _fused(
 ) -> dict[Strategy, Replay]:
     """The answers of a fusion to the held-out questions; none if a model failed."""
     try:
-        made = play_with_models(profiler, fusion, task, alone, config.seed, f"fusion by {fusion.writer}")
+        made = play_with_models(
+            profiler, fusion.members, fusion.flow, task, alone, config.seed, f"fusion by {fusion.writer}"
+        )
     except MemberError as error:
         progress.say(str(error))
         return {}

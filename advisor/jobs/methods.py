@@ -8,23 +8,25 @@ many responses as take the tokens that the set took, all thinking included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from advisor.config import RunConfig
-from advisor.jobs.played import draws_worth, play_with_models
+from advisor.jobs.played import ONLY_OPTIONS, draws_worth, play_with_models
 from advisor.judge.judge import open_profiler
 from advisor.progress import Progress
-from advisor.records import Answer, Cost, Profile
+from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache, key_of
-from advisor.statistics import Difference, check_same_questions, compare, holm
+from advisor.statistics import Difference, compare, holm
 from advisor.strategies.fusion import Fusion, check_prompt
 from advisor.strategies.replay import replay_all
 from advisor.strategies.self_consistency import TEMPERATURE, SelfConsistency
-from advisor.strategies.strategy import AnsweredSplit
+from advisor.strategies.strategy import AnsweredSplit, Call, QuestionText, WritingFlow
+from advisor.strategies.vote import Vote
 from advisor.strategies.vote_reader import can_vote
-from advisor.tasks.task import Example, Score, Task
+from advisor.tasks.task import Task
 from ensemble.common.files import remembered_sha256
 from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
 from ensemble.methods import get_method, get_module, make_options, plugins
@@ -143,7 +145,7 @@ class Evaluator:
             if name in left_out:
                 results.append(_left_out(name, level, left_out[name]))
             elif level == "response":
-                results.append(self._choose(name, alone))
+                results.append(self._respond(name, alone))
             else:
                 results.append(self._decode(name, level, alone))
         results.append(self._control(alone, results))
@@ -153,14 +155,16 @@ class Evaluator:
         """The reasons of the methods that cannot be run on this set, by name."""
         reasons = dict[str, InputError]()
         for name in self._methods:
-            if name == "voting" and not can_vote(self.task):
-                reasons[name] = InputError(_NO_VOTE, of="method voting")
-                continue
+            options = self._settings.get(name, {})
             try:
+                if name == "voting":
+                    make_options(name, options)
+                    if not can_vote(self.task):
+                        raise InputError(_NO_VOTE, of="method voting")
+                    continue
                 if get_method(name).level == "response":
                     self._responder(name)
                     continue
-                options = self._settings.get(name, {})
                 # Only loading shows whether a method fits. Stored responses show it too, and take no time.
                 if not self._profiler.is_stored(self._names, self.task, name, options):
                     self._profiler.load(self._names, name, options)
@@ -185,45 +189,38 @@ class Evaluator:
         gated = get_method(name).gated or self._settings.get(name, {}).get("gate") is not None
         return replace(result, note=_NO_GATE) if gated and self.task.metric == "choice" else result
 
-    def _choose(self, name: str, alone: Sequence[Profile]) -> MethodResult:
+    def _respond(self, name: str, alone: Sequence[Profile]) -> MethodResult:
+        """Let a method answer by calls of the members."""
+        responses = dict(zip(self._names, alone, strict=True))
         try:
-            method = self._responder(name)
-            if isinstance(method, Aggregation):
-                return self._aggregate(name, method, alone)
-            profile, _ = chosen(name, method, self.task, alone)
-            profile = self._profiler.graded(profile, self._names, self.task)
+            members, flow = self._flow(name, alone)
+            made = play_with_models(self._profiler, members, flow, self.task, responses, self._config.seed, name)
+            profile = self._profiler.graded(made.replay.profile, self._names, self.task)
         except JudgeError:
             raise  # all other methods would fail as well
         except UniteError as error:
             self._progress.say(str(error))
             return _left_out(name, "response", error)
-        speeds = [_speed(member.cost) for member in alone]
-        speed = sum(each[0] for each in speeds), sum(each[1] for each in speeds)
-        result = self._result(name, "response", profile, alone, speed, None)
-        return replace(result, peak_memory=_largest(alone))
-
-    def _aggregate(self, name: str, aggregation: Aggregation, alone: Sequence[Profile]) -> MethodResult:
-        """Let a member read responses and write the answers."""
-        writer = aggregation.aggregator or (_best(alone).model if aggregation.own_draws else self._names[0])
-        panel, draws = (self._names, 1) if not aggregation.own_draws else ([writer], len(self._names))
-        made = play_with_models(
-            self._profiler,
-            Fusion.of(panel, writer, draws, aggregation.layers, aggregation.template),
-            self.task,
-            dict(zip(self._names, alone, strict=True)),
-            self._config.seed,
-            name,
-        )
-        # Everything that was written counts, since the answer was made from it.
-        ran = [reply for _, reply in made.replay.calls]
-        speeds = [_speed(each.cost) for each in ran]
-        speed = sum(speed[0] for speed in speeds), sum(speed[1] for speed in speeds)
-        profile = self._profiler.graded(made.replay.profile, self._names, self.task)
+        ran, n = [reply for _, reply in made.replay.calls], len(self.task.examples)
+        # Everything that was asked counts, since the answer was made from it; of some questions, their share.
+        speed = sum(_speed(each.cost)[0] * len(each.answers) / n for each in ran), profile.cost.seconds
         result = self._result(name, "response", profile, alone, speed, None)
         if made.unread:
             note = f"{len(made.unread)} of {made.readings} answers {_KEPT}; the first: {made.unread[0]}"
             result = replace(result, note=note)
         return replace(result, peak_memory=_largest(ran))
+
+    def _flow(self, name: str, alone: Sequence[Profile]) -> tuple[Sequence[str], Callable[[QuestionText], WritingFlow]]:
+        """The flow of a method, and the models that its calls number."""
+        if name == "voting":
+            return self._names, Vote(tuple(self._names)).flow
+        method = self._responder(name)
+        if not isinstance(method, Aggregation):
+            return self._names, partial(choosing, name, method, len(self._names))
+        writer = method.aggregator or (_best(alone).model if method.own_draws else self._names[0])
+        panel, draws = (self._names, 1) if not method.own_draws else ([writer], len(self._names))
+        fusion = Fusion.of(panel, writer, draws, method.layers, method.template)
+        return fusion.members, fusion.flow
 
     def _responder(self, name: str) -> ResponseMethod | Aggregation:
         try:
@@ -327,9 +324,6 @@ def _adjusted(results: Sequence[MethodResult]) -> list[MethodResult]:
     return [replace(result, p_adjusted=adjusted.get(n)) for n, result in enumerate(results)]
 
 
-_ONLY_OPTIONS = "it writes a text, and here options are chosen by their likelihood"
-
-
 class StoredChoices:
     """A method that asks a model, with its results in the cache, so that a second evaluation need not ask again.
 
@@ -380,50 +374,24 @@ def models_key(places: Sequence[str], device: str) -> dict[str, Any]:
     return {"models": models, "device": resolve_device(device).partition(":")[0]}
 
 
-def chosen(
-    name: str, method: ResponseMethod, task: Task, profiles: Sequence[Profile]
-) -> tuple[Profile, list[int | None]]:
-    """The answers that a method chooses or writes, as a profile.
-
-    Returns:
-        The profile, and for each question the number of the member that gave the answer; None if the method wrote it.
+def choosing(name: str, method: ResponseMethod, members: int, question: QuestionText) -> WritingFlow:
+    """Ask all members, and let a method choose one of the responses or write another one.
 
     Raises:
-        InputError: The method writes texts, and the task's options are chosen by their likelihood; or it is of another
-            package, and it failed or gave neither a text nor the index of a response.
-        UniteError: Two members answered different questions.
+        InputError: The method is of another package, and it failed or gave neither a text nor the index of a response.
     """
-    check_same_questions(*profiles)
-    picks: list[int | None] = []
-    written: dict[int, str] = {}
-    for n, example in enumerate(task.examples):
-        answers = [profile.answers[n] for profile in profiles]
-        texts, extracted = [answer.text or "" for answer in answers], [answer.extracted for answer in answers]
-        with plugins().running(name):
-            taken = method.choose(example.prompt, texts, extracted)
-        if isinstance(taken, str):
-            if task.metric == "choice":
-                raise InputError(_ONLY_OPTIONS, of=f"method {name}")
-            picks.append(None)
-            written[n] = taken
-        # -1 would be the last response, and True the second.
-        elif type(taken) is int and 0 <= taken < len(texts):
-            picks.append(taken)
-        else:
-            raise InputError(
-                f"question {example.id}: it chose {taken!r}; it must give the number "
-                f"of a response, from 0 to {len(texts) - 1}, or a text",
-                of=f"method {plugins().label(name)}",
-            )
-    # All at once: a task whose answers are programs runs them in parallel.
-    scores = iter(task.score_all([(task.examples[n], text) for n, text in written.items()]))
-    graded = {n: _written_answer(task.examples[n], text, next(scores)) for n, text in written.items()}
-    answers = [graded[n] if pick is None else profiles[pick].answers[n] for n, pick in enumerate(picks)]
-    return Profile(name, tuple(answers)), picks
-
-
-def _written_answer(example: Example, text: str, score: Score) -> Answer:
-    return Answer(example.id, text, score.extracted, score.value, "unknown", group=example.group, problem=score.problem)
+    replies = yield [Call((member,)) for member in range(members)]
+    texts, answers = [reply.text or "" for reply in replies], [reply.answer for reply in replies]
+    with plugins().running(name):
+        taken = method.choose(question.prompt, texts, answers)
+    # -1 would be the last response, and True the second.
+    if isinstance(taken, str) or (type(taken) is int and 0 <= taken < len(texts)):
+        return taken
+    raise InputError(
+        f"{question.place}: it chose {taken!r}; it must give the number of a response, from 0 to {len(texts) - 1}, or "
+        "a text",
+        of=f"method {plugins().label(name)}",
+    )
 
 
 def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: Sequence[str]) -> None:
@@ -439,7 +407,7 @@ def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: 
         InputError: The task chooses options, the aggregator is no member, or the template cannot be used.
     """
     if task.metric == "choice":
-        raise InputError(_ONLY_OPTIONS, of=f"method {name}")
+        raise InputError(ONLY_OPTIONS, of=f"method {name}")
     if aggregation.aggregator is not None and aggregation.aggregator not in members:
         raise InputError(
             f"{aggregation.aggregator!r} is not a member of the set; name one of {', '.join(members)}",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from advisor.profile.profiler import Profiler
 from advisor.records import Answer, Cost, Profile
-from advisor.strategies.replay import play, question_of
+from advisor.strategies.replay import QuestionCalls, play, question_of
 from advisor.strategies.self_consistency import TEMPERATURE
-from advisor.strategies.strategy import Call, Replay, Strategy
-from advisor.tasks.task import Task, fingerprint
-from ensemble.errors import MemberError
+from advisor.strategies.strategy import Call, QuestionText, Replay, WritingFlow
+from advisor.tasks.task import Example, Score, Task, fingerprint
+from ensemble.errors import InputError, MemberError
+
+ONLY_OPTIONS = "it writes a text, and here options are chosen by their likelihood"
 
 
 class PlayedTask(NamedTuple):
@@ -30,37 +32,62 @@ class PlayedTask(NamedTuple):
 
 
 def play_with_models(
-    profiler: Profiler, strategy: Strategy, task: Task, alone: Mapping[str, Profile], seed: int, name: str = ""
+    profiler: Profiler,
+    members: Sequence[str],
+    flow: Callable[[QuestionText], WritingFlow],
+    task: Task,
+    alone: Mapping[str, Profile],
+    seed: int,
+    name: str,
 ) -> PlayedTask:
     """Let a strategy answer the questions of a task. Stored replies are not asked for again.
 
     Args:
         profiler: Asks the models.
-        strategy: The strategy.
+        members: The models that the calls number.
+        flow: Begins the strategy's flow of a question.
         task: The questions.
         alone: What models answer alone; of others it is asked.
         seed: Of the first of several responses that are drawn at random.
-        name: The name of the answers; empty for the strategy's.
+        name: The name of the answers.
 
     Raises:
-        InputError: A prompt cannot be made of a question.
+        InputError: A prompt cannot be made of a question, or the task has no place for a text that the flow wrote.
         MemberError: A model failed.
     """
-    asked = _Asked(profiler, strategy, task, alone, seed, name or str(strategy))
-    played = play(strategy, [question_of(example) for example in task.examples], asked)
-    answers = tuple(each.replies[each.taken] for each in played)
+    asked = _Asked(profiler, members, task, alone, seed, name)
+    played = play(flow, [question_of(example) for example in task.examples], asked)
     cost = Cost.total([profile.cost for _, profile in asked.calls])
-    profile = Profile(name or strategy.name, answers, cost)
-    return PlayedTask(Replay(profile, calls=asked.calls), asked.unread, asked.readings)
+    return PlayedTask(
+        Replay(Profile(name, _answers(name, task, played), cost), calls=asked.calls), asked.unread, asked.readings
+    )
+
+
+def _answers(name: str, task: Task, played: Sequence[QuestionCalls]) -> tuple[Answer, ...]:
+    """The replies that are taken, and the texts that were written, as the task scores them."""
+    written = {n: each.text for n, each in enumerate(played) if each.text is not None}
+    if written and task.metric == "choice":
+        raise InputError(ONLY_OPTIONS, of=f"method {name}")
+    # All at once: a task whose answers are programs runs them in parallel.
+    scores = iter(task.score_all([(task.examples[n], text) for n, text in written.items()]))
+    answers = [None if each.text is not None else each.replies[each.taken] for each in played]
+    return tuple(
+        _graded(example, written[n], next(scores)) if answer is None else answer
+        for n, (example, answer) in enumerate(zip(task.examples, answers, strict=True))
+    )
+
+
+def _graded(example: Example, text: str, score: Score) -> Answer:
+    return Answer(example.id, text, score.extracted, score.value, "unknown", group=example.group, problem=score.problem)
 
 
 class _Asked:
     """Replies to calls; the same call of several questions is one job."""
 
     def __init__(
-        self, profiler: Profiler, strategy: Strategy, task: Task, alone: Mapping[str, Profile], seed: int, name: str
+        self, profiler: Profiler, members: Sequence[str], task: Task, alone: Mapping[str, Profile], seed: int, name: str
     ) -> None:
-        self._profiler, self._strategy, self._task, self._seed, self._name = profiler, strategy, task, seed, name
+        self._profiler, self._members, self._task, self._seed, self._name = profiler, members, task, seed, name
         self._alone = dict(alone)
         self.calls: list[tuple[tuple[str, ...], Profile]] = []
         self.unread: list[str] = []
@@ -72,7 +99,7 @@ class _Asked:
             jobs.setdefault(call._replace(prompt=None if call.prompt is None else ""), {})[n] = call
         replies: dict[tuple[int, Call], Answer] = {}
         for job, own in jobs.items():
-            names = tuple(self._strategy.members[member] for member in job.members)
+            names = tuple(self._members[member] for member in job.members)
             profile = self._profile(names, job, own)
             self.calls.append((names, profile))
             replies |= {(n, call): answer for (n, call), answer in zip(own.items(), profile.answers, strict=True)}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.records import AMOUNTS, Amount, Answer, Profile
-from advisor.strategies.strategy import AnsweredSplit, Call, Choice, QuestionText, Replay, Reply, Strategy
+from advisor.strategies.strategy import AnsweredSplit, Call, Choice, QuestionText, Replay, Reply, Strategy, WritingFlow
 from advisor.tasks.task import Example
 from ensemble.errors import UniteError
 from ensemble.methods.voting import Codes, answer_codes
@@ -20,11 +20,15 @@ Ask = Callable[[Sequence[tuple[int, Call]]], Sequence[Answer]]
 
 
 class QuestionCalls(NamedTuple):
-    """The way of one question through a strategy: its calls, their replies, and the number of the one that is taken."""
+    """The way of one question through a strategy: its calls, their replies, and the number of the one that is taken.
+
+    Where the flow wrote a text, this is the answer in place of a reply.
+    """
 
     calls: Sequence[Call]
     replies: Sequence[Answer]
     taken: int
+    text: str | None
 
 
 def codes_of(profiles: Sequence[Profile]) -> Codes:
@@ -37,16 +41,24 @@ def question_of(example: Example) -> QuestionText:
     return QuestionText(example.prompt, example.question, example.group, f"question {example.id}")
 
 
-def play(strategy: Strategy, questions: Sequence[QuestionText], ask: Ask) -> list[QuestionCalls]:
+def play(
+    flow: Callable[[QuestionText], WritingFlow], questions: Sequence[QuestionText], ask: Ask
+) -> list[QuestionCalls]:
     """Drive the flows of all questions, step by step, so that calls of many questions are made at the same time.
+
+    Args:
+        flow: Begins the flow of a question.
+        questions: The questions.
+        ask: Asks for replies.
 
     Raises:
         InputError: A prompt cannot be made of a question.
     """
-    flows = [strategy.flow(question) for question in questions]
+    flows = [flow(question) for question in questions]
     calls: list[list[Call]] = [[] for _ in flows]
     replies: list[list[Answer]] = [[] for _ in flows]
     taken = [0] * len(flows)
+    texts: list[str | None] = [None] * len(flows)
     steps = {n: next(flow) for n, flow in enumerate(flows)}
     while steps:
         answers = iter(ask([(n, call) for n, own in steps.items() for call in own]))
@@ -58,9 +70,12 @@ def play(strategy: Strategy, questions: Sequence[QuestionText], ask: Ask) -> lis
             try:
                 following[n] = flows[n].send([reply_of(answer) for answer in new])
             except StopIteration as end:
-                taken[n] = answered(end.value, [answer.error is not None for answer in replies[n]])
+                if isinstance(end.value, str):
+                    texts[n] = end.value
+                else:
+                    taken[n] = answered(end.value, [answer.error is not None for answer in replies[n]])
         steps = following
-    return [QuestionCalls(*each) for each in zip(calls, replies, taken, strict=True)]
+    return [QuestionCalls(*each) for each in zip(calls, replies, taken, texts, strict=True)]
 
 
 def reply_of(answer: Answer) -> Reply:
@@ -97,7 +112,7 @@ def replay(strategy: Strategy, split: AnsweredSplit) -> Replay | None:
 
     try:
         played = play(
-            strategy,
+            strategy.flow,
             [question_of(example) for example in split.task.examples],
             lambda calls: [stored[row_of(call)].answers[n] for n, call in calls],
         )

@@ -82,6 +82,8 @@ Flow: TypeAlias = Generator[Sequence[Call], Sequence[Reply], int]
 """The way of a question through a strategy: yields calls that are made at the same time, gets their replies in this
 order, and returns the number of the reply that is taken, counted over all calls. If that call failed, the first one
 that did not is taken in its place."""
+WritingFlow: TypeAlias = Generator[Sequence[Call], Sequence[Reply], int | str]
+"""The same for methods of an evaluation that may write a text, which they return in place of a number."""
 
 
 @dataclass(frozen=True)

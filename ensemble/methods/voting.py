@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ensemble.methods import Method
-from ensemble.methods._response import ResponseMethod
 
 Codes = NDArray[np.int32]
 NONE = -1
@@ -85,16 +84,3 @@ METHOD = Method(
     summary="the answer that most members give; of tied answers the one of the earliest member",
     when="three or more members, and short, fixed answers: numbers, letters, names",
 )
-
-
-class Voting:
-    """A vote among the members' answers."""
-
-    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int:  # noqa: ARG002
-        """See :class:`ensemble.methods._response.ResponseMethod`."""
-        return int(vote(answer_codes([[answer] for answer in answers]))[0])
-
-
-def make(options: None) -> ResponseMethod:  # noqa: ARG001
-    """Make the method; it learns nothing."""
-    return Voting()
