@@ -204,7 +204,7 @@ def test_what_a_provider_charged_is_the_price(tmp_path: Path) -> None:
     assert record.dollars == 0.004
 
 
-@pytest.mark.parametrize("cost", [-1, "0.1", True, None, {}])
+@pytest.mark.parametrize("cost", [-1, "free", True, None, {}])
 def test_a_wrong_charge_costs_no_response(tmp_path: Path, cost: object) -> None:
     said = {"choices": [{"message": {"content": "2"}}], "usage": {"cost": cost}}
     (record,) = records(write(tmp_path / "raw.jsonl", [{**ROWS[0], "response": said}]))[0]

@@ -20,11 +20,7 @@ _METHODS = frozenset(dir(dict))
 
 
 class Columns:
-    """The values of records by column. A key of an object is a column, too: ``choices.text``.
-
-    Args:
-        records: The records; not empty.
-    """
+    """The values of at least one record by column. A key of an object is a column, too: ``choices.text``."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.values: dict[str, list[object]] = {}
@@ -39,11 +35,7 @@ class Columns:
         self._records = records
 
     def named(self, given: str) -> str:
-        """The column that a user named, by its name in the data or in templates.
-
-        Raises:
-            InputError: There is no such column.
-        """
+        """The column that a user named, by its name in the data or in templates."""
         for name in (given, field_name(given)):
             if name in self.values:
                 return name
@@ -51,10 +43,6 @@ class Columns:
 
     def add(self, expression: str, read: Callable[[Template, Record], object] = Template.value) -> str | None:
         """Add what an expression of a template gives for each record, and None where it fails, as a column.
-
-        Args:
-            expression: The expression.
-            read: What is read of its template.
 
         Returns:
             The expression; None if it is of no use for most records.
@@ -172,11 +160,7 @@ _GRADE = "brackets, such as [[4]]."
 
 
 def judge_of(*, has_reference: bool) -> dict[str, object]:
-    """The value of ``judge``: a grade from 1 to 10 for the last answer of a conversation.
-
-    Args:
-        has_reference: Whether some questions have a reference, which the judge is shown.
-    """
+    """The value of ``judge``: a grade from 1 to 10 for the last answer, with the reference where questions have one."""
     turn = f"=== User ===\n{{{{turn.question}}}}\n{_REFERENCE if has_reference else ''}"
     turns = f"{{% for turn in turns %}}\n{turn}=== Assistant ===\n{{{{turn.response}}}}\n{{% endfor %}}\n"
     prompt = f"{_BEGIN}{turns}=== End ===\n\n{_END}{_GRADE}"
@@ -251,15 +235,7 @@ def answer_template(reference: str, texts: Texts) -> tuple[str, Texts, str]:
 def decimal_mark(columns: Columns, question: str, reference: str, texts: Texts, given: str | None) -> str | None:
     """The decimal mark of references that are numbers, ``.`` or ``,``; None if not all are numbers of one unit.
 
-    Args:
-        columns: The data.
-        question: The column of the question.
-        reference: The column of the reference, for messages.
-        texts: The accepted texts.
-        given: The mark that the user gave; None to find it.
-
-    Raises:
-        InputError: The references have both marks, or points of which nothing says what they mean.
+    It is an error if they have both marks, or points of which nothing says what they mean.
     """
     numbers = _numbers([text for items in texts for text in items])
     if numbers is None:

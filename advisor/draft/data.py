@@ -57,16 +57,7 @@ class DraftData:
 
 
 def look_at(data: Sequence[str], out: Path, config: str | None = None) -> DraftData:
-    """Find dev and held_out, and read their records.
-
-    Args:
-        data: Files, one folder, or the id of a data set of the hub.
-        out: The task file that will be written.
-        config: The configuration of a data set of the hub; None if it has one only.
-
-    Raises:
-        InputError: There is no such data, it cannot be read, or it is unclear which files are which split.
-    """
+    """Find dev and held_out in files, a folder or a data set of the hub, and read their records."""
     if len(data) == 1 and not exists(data[0]) and _HUB_ID.fullmatch(data[0]) and not _is_data(Path(data[0])):
         return _of_hub(data[0], out, config)
     if config is not None:

@@ -103,15 +103,7 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the user decides; None for what is guessed.
-
-    Attributes:
-        question: A column.
-        reference: A column.
-        choices: Columns of the options, or one with lists; empty for a task without options.
-        metric: The name of a metric.
-        decimal: The decimal mark of references that are numbers.
-    """
+    """What the user decides; None for what is guessed, and no choices for a task without options."""
 
     question: str | None = None
     reference: str | None = None
@@ -127,9 +119,6 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
         columns: The data.
         given: What the user decides.
         is_of_parts: Whether the name of a record's file says what the question is about.
-
-    Raises:
-        InputError: A given column does not exist, or no column can be the question or the reference.
     """
     if given.metric is not None and given.metric not in metric_names():
         raise InputError(f"--metric {given.metric}: choose among {', '.join(metric_names())}")

@@ -25,7 +25,7 @@ from advisor.tasks.questions import QuestionBank
 from advisor.tasks.task import JUDGE, Example, Score, Task
 from advisor.tasks.task_file import read_definition
 from ensemble.common.files import write_text
-from ensemble.common.text import shortened, visible
+from ensemble.common.text import first_of, shortened, visible
 from ensemble.errors import InputError
 
 _MOST_SCORED = 2_500
@@ -59,15 +59,7 @@ class Trial:
 
 
 def text_of_task(name: str, found: Guess, data: DraftData, columns: Columns, command: str) -> str:
-    """The task file.
-
-    Args:
-        name: The task's name.
-        found: Its keys.
-        data: Where its questions are.
-        columns: Their values.
-        command: The command that writes it, for the first comment.
-    """
+    """The task file; its first comment has the command that writes it."""
     why, keys = data.why, dict(data.keys)
     needed = [found.question] if found.keys["metric"] == JUDGE else [found.question, found.reference]
     blank = {
@@ -78,8 +70,7 @@ def text_of_task(name: str, found: Guess, data: DraftData, columns: Columns, com
     if blank:
         counts = "; ".join(f"{len(each):,} of {columns.count:,} records have no {name}" for name, each in blank.items())
         places = [data.records[n].place.rpartition("/")[2] for n in sorted(set().union(*blank.values()))]
-        more = f" and {len(places) - _MOST_PLACES:,} more" if len(places) > _MOST_PLACES else ""
-        why += f"; {counts}, and are left out: {', '.join(places[:_MOST_PLACES])}{more}"
+        why += f"; {counts}, and are left out: {first_of(places, _MOST_PLACES)}"
         keys["where"] = _filled_only(keys.get("where"), keys, list(blank))
     lines = [
         *_comment(f"Written by `{shortened(command, 200)}`. Each comment says why; change what is wrong."),
@@ -98,17 +89,7 @@ def text_of_task(name: str, found: Guess, data: DraftData, columns: Columns, com
 
 
 def try_out(text: str, out: Path, data_dir: Path | None, *, allow_code_execution: bool = False) -> Trial:
-    """Load a task file before it is written to its place, and score its references.
-
-    Args:
-        text: The task file.
-        out: Its place, which its paths are relative to; nothing is left there.
-        data_dir: The folder for ``--data``.
-        allow_code_execution: Whether programs of the data may run.
-
-    Raises:
-        InputError: The task cannot be loaded; the message names `out` as its file.
-    """
+    """Load a task file before it is written to `out`, and score its references."""
     # In the same folder, because the paths of a task file start there.
     try:
         handle, draft = tempfile.mkstemp(prefix=".", suffix=".yaml", dir=out.parent)
@@ -179,11 +160,7 @@ def _alike_options(task: Task, pairs: Sequence[tuple[Example, str]]) -> list[tup
 
 
 def write_task(text: str, out: Path, *, force: bool) -> None:
-    """Write the task file, whole or not at all.
-
-    Raises:
-        InputError: It exists and `force` is not given, or the folder cannot be written to.
-    """
+    """Write the task file, whole or not at all."""
     check_free(out, force=force)
     try:
         write_text(out, text)
@@ -192,11 +169,7 @@ def write_task(text: str, out: Path, *, force: bool) -> None:
 
 
 def check_free(out: Path, *, force: bool) -> None:
-    """Check that a task file can be written.
-
-    Raises:
-        InputError: It exists and `force` is not given, its folder does not exist, or its name does not end in .yaml.
-    """
+    """Check that a task file can be written, and replaces another only with `force`."""
     if out.suffix.lower() not in (".yaml", ".yml") or not out.parent.is_dir():
         raise InputError(f"--out {out}: give a file that ends in .yaml, in a folder that exists")
     if out.exists() and (not force or not out.is_file()):

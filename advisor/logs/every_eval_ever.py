@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import amount_of, check_name, count_of, no_score, note_others, object_at
+from advisor.logs.values import amount_of, check_name, companion_object, count_of, no_score, note_others, object_at
 from advisor.tables.rows import LeftOut
-from advisor.tables.streams import Notes, json_lines, json_object
+from advisor.tables.streams import Notes, json_lines
 from advisor.tables.values import UnknownFormError, line_of, response_text, score_of, text_of, texts_of
-from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought
 
 SUMMARY = "Every Eval Ever: ID_samples.jsonl, and the aggregate ID.json beside it"
@@ -121,18 +120,12 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
 
 def _metrics(source: LogSource, notes: Notes) -> dict[str, dict[str, Any]]:
     """What the aggregate says of the metric of each result."""
-    found: dict[str, dict[str, Any]] = {}
-    for path in source.companions:
-        try:
-            results = json_object(path).get("evaluation_results")
-        except InputError as error:
-            notes.append(f"{error}; it was not used")
-            continue
-        for result in results if isinstance(results, list) else ():
-            number = text_of(result.get("evaluation_result_id")) if isinstance(result, dict) else None
-            if number is not None:
-                found[number] = object_at(result, "metric_config")
-    return found
+    results = companion_object(source.companions, notes).get("evaluation_results")
+    return {
+        number: object_at(result, "metric_config")
+        for result in (results if isinstance(results, list) else ())
+        if isinstance(result, dict) and (number := text_of(result.get("evaluation_result_id"))) is not None
+    }
 
 
 def _score(evaluation: Mapping[str, Any], metric: Mapping[str, Any]) -> object:

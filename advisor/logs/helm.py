@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import amount_of, check_name, choose_score, count_of, note_others, object_at
+from advisor.logs.values import amount_of, check_name, choose_score, companion_object, count_of, note_others, object_at
 from advisor.tables.rows import LeftOut
-from advisor.tables.streams import Notes, json_items, json_object
+from advisor.tables.streams import Notes, json_items
 from advisor.tables.values import line_of, text_of
 from ensemble.errors import InputError
 
@@ -140,11 +140,8 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
 
 def _spec(path: Path | None, state: Path, notes: Notes) -> Mapping[str, Any]:
     """What the run says of itself, or, without its file, what the responses' file says of it."""
-    if path is not None:
-        try:
-            return json_object(path)
-        except InputError as error:
-            notes.append(f"{error}; it was not used")
+    if path is not None and (spec := companion_object([path], notes)):
+        return spec
     notes.append(f"{state}: no run_spec.json beside it, so the task has the folder's name")
     # Only this object: the file has all responses, and may be large.
     return {"adapter_spec": next((value for value, _ in json_items(state, "adapter_spec")), None)}

@@ -22,14 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import (
-    amount_of,
-    check_name,
-    choose_score,
-    count_of,
-    note_others,
-    object_at,
-)
+from advisor.logs.values import amount_of, check_name, choose_score, count_of, note_others, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
 from advisor.tables.values import CUT, line_of, text_of, texts_of

@@ -22,7 +22,7 @@ from advisor.tables.streams import Notes
 from advisor.tasks.metrics import READERS, get_metric
 from advisor.tasks.metrics._metric import Metric
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
-from ensemble.common.text import counted
+from ensemble.common.text import counted, first_of
 from ensemble.errors import InputError
 from ensemble.methods.voting import LONGEST_PLAIN, answer_key
 from ensemble.models.thinking import ThinkingReader
@@ -98,17 +98,11 @@ class JoinedLogs:
         return 2 * known > sum(map(len, answers)) and is_counted
 
     def split(self, seed: int, size: int = DEV_SIZE) -> tuple[list[int], list[int]]:
-        """Draw the dev questions; all others are held out. The questions of a cluster stay together.
+        """The numbers of the dev questions, and of the held-out ones; the questions of a cluster stay together.
 
         Args:
             seed: Of the draw.
             size: Dev questions, at least 1; half of all if that is fewer.
-
-        Returns:
-            The numbers of the dev questions and of the held-out ones, each in the order of the log.
-
-        Raises:
-            InputError: There are fewer than two questions or clusters.
         """
         n = len(self.examples)
         # Without clusters each question is a cluster of one.
@@ -197,10 +191,6 @@ def join_logs(
             is named without a wildcard is never left out.
         scoring: Scores the responses again; None for the scores of the logs.
         notes: Gets the notes, also where the logs cannot be joined: they often say why.
-
-    Raises:
-        InputError: A log cannot be read; no model matches a name; there are several evaluations; the models share no
-            question; or a log has neither scores nor responses.
     """
     notes = Notes() if notes is None else notes
     options = replace(
@@ -306,10 +296,9 @@ def _check(reading: _Reading, models: Sequence[str], others: Counter[str], notes
         raise InputError(f"the logs are of several evaluations, {counts}; choose one with --column evaluation=NAME")
     for name, model in reading.models.items():
         if model.repeated:
-            what = "1 record repeats" if model.repeated == 1 else f"{model.repeated:,} records repeat"
             notes.append(
-                f"{name}: {what} a question of this model, and the first answer counts; the first is "
-                f"{model.first_repeated}"
+                f"{name}: {counted(model.repeated, 'record', 'repeats')} a question of this model, and the first "
+                f"answer counts; the first is {model.first_repeated}"
             )
 
 
@@ -362,7 +351,7 @@ def _join_by_question(reading: _Reading, notes: Notes) -> None:
     if joined:
         for model in reading.models.values():
             model.answers = {target[number]: draws for number, draws in model.answers.items()}
-        what = "1 question has" if joined == 1 else f"{joined:,} questions have"
+        what = counted(joined, "question", "has")
         notes.append(f"{what} another id in one log than in another, and were joined by their text and reference")
 
 
@@ -380,10 +369,9 @@ def _separate(reading: _Reading, common: Sequence[int], notes: Notes) -> None:
         seen.add(name)
         reading.examples[number] = replace(example, id=name)
     if repeated:
-        what = "1 id has" if len(repeated) == 1 else f"{len(repeated):,} ids have"
         notes.append(
-            f"{what} several questions or references in the same logs, and these are kept apart; the first is "
-            f"{_shown(repeated[0])}"
+            f"{counted(len(repeated), 'id', 'has')} several questions or references in the same logs, and these are "
+            f"kept apart; the first is {_shown(repeated[0])}"
         )
 
 
@@ -484,10 +472,9 @@ def _common(reading: _Reading, kept: Sequence[str], notes: Notes) -> list[int]:
     of_id = Counter(reading.examples[number].id for number in set().union(*answered))
     differ = sorted({reading.examples[number].id for number in apart if of_id[reading.examples[number].id] > 1})
     if differ:
-        what = "1 id has" if len(differ) == 1 else f"{len(differ):,} ids have"
         notes.append(
-            f"{what} another question or reference in one log than in another, and these were not joined; the first is "
-            f"{_shown(differ[0])}"
+            f"{counted(len(differ), 'id', 'has')} another question or reference in one log than in another, and these "
+            f"were not joined; the first is {_shown(differ[0])}"
         )
     lost = {name: count - len(common) for name, count in counts.items() if count > len(common)}
     if lost:
@@ -735,8 +722,7 @@ def _shown(number: str) -> str:
 
 
 def _some(counts: Mapping[str, int]) -> str:
-    listed = ", ".join(f"{name} ({count:,})" for name, count in list(counts.items())[:_LISTED])
-    return listed + (f" and {len(counts) - _LISTED} more" if len(counts) > _LISTED else "")
+    return first_of([f"{name} ({count:,})" for name, count in counts.items()], _LISTED)
 
 
 def _name(sources: Sequence[LogSource]) -> str:

@@ -21,7 +21,6 @@ becomes its text.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import check_name, count_of, no_score, note_others, object_at
+from advisor.logs.values import check_name, companion_object, count_of, no_score, note_others, object_at
 from advisor.tables.rows import LeftOut
-from advisor.tables.streams import Notes, json_lines, json_object
-from advisor.tables.values import UnknownFormError, option_texts, parsed_text, text_of, texts_of
+from advisor.tables.streams import Notes, json_lines
+from advisor.tables.values import known_options, parsed_text, text_of, texts_of
 from ensemble.errors import InputError
 
 SUMMARY = "lm-eval: samples_TASK_TIME.jsonl, and the model in results_TIME.json beside it"
@@ -73,7 +72,7 @@ def _results_of(path: Path) -> tuple[Path, ...]:
 
 def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     """One record for each question; see :class:`advisor.logs.sources.LogFormat`."""
-    path, results = source.path, _results(source, notes)
+    path, results = source.path, companion_object(source.companions, notes)
     model = _model(results, path, notes)
     part = _task(results, path)
     task = _outermost(part, results)
@@ -120,7 +119,7 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
                 place=place,
                 question=_question(doc),
                 reference=_reference(line.get("target"), choices),
-                choices=choices or _choices(doc),
+                choices=choices or known_options(*map(object_at(line, "doc").get, ("options", "choices"))),
                 response=text_of(response),
                 extracted=best if choices else _extracted(found, kind),
                 score=score,
@@ -140,15 +139,6 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
     expected = count_of(object_at(object_at(results, "n-samples"), part).get("effective"))
     if expected is not None and len(seen) < expected:
         notes.append(f"{path}: it has {len(seen):,} of the {expected:,} questions that the results count")
-
-
-def _results(source: LogSource, notes: Notes) -> dict[str, Any]:
-    for path in source.companions:
-        try:
-            return json_object(path)
-        except InputError as error:
-            notes.append(f"{error}; it was not used")
-    return {}
 
 
 def _model(results: Mapping[str, Any], path: Path, notes: Notes) -> str:
@@ -235,15 +225,6 @@ def _reference(target: object, options: tuple[str, ...]) -> str | tuple[str, ...
     found = parsed_text(text)
     are_texts = isinstance(found, list) and all(isinstance(item, str) for item in found)
     return (texts_of(found) or text) if are_texts else text
-
-
-def _choices(doc: object) -> tuple[str, ...]:
-    held = doc if isinstance(doc, dict) else {}
-    for value in (held.get("options"), held.get("choices")):
-        with contextlib.suppress(UnknownFormError):
-            if found := option_texts(value):
-                return found
-    return ()
 
 
 def _draws(line: Mapping[str, Any]) -> list[object]:

@@ -36,11 +36,7 @@ class Scoring:
 
     @classmethod
     def of_text(cls, text: str) -> Scoring:
-        """Read ``METRIC`` or ``METRIC:PATTERN``.
-
-        Raises:
-            InputError: The metric does not exist or cannot score logs, or the pattern cannot be used.
-        """
+        """Read ``METRIC`` or ``METRIC:PATTERN``."""
         metric, colon, pattern = text.partition(":")
         if colon and not pattern:
             raise InputError(f"--metric {text}: give a pattern behind the colon, or leave out the colon")
@@ -48,11 +44,7 @@ class Scoring:
 
     @classmethod
     def of_task(cls, name_or_path: str | Path) -> Scoring:
-        """The metric and the pattern of a built-in task or a task file. Its data is not read.
-
-        Raises:
-            InputError: The task cannot be read, or its metric cannot score logs.
-        """
+        """The metric and the pattern of a built-in task or a task file. Its data is not read."""
         path, variant = find_task(name_or_path)
         definition = read_definition(path, variant)
         if _needs_more(definition.metric):

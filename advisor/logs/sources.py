@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 from advisor.tables.rows import LeftOut
-from advisor.tables.streams import Notes, check_start, head_of, json_lines, outline
+from advisor.tables.streams import Notes, content_of, head_of, json_lines, outline
 from advisor.tables.values import ScoreReader
 from ensemble.common.files import exists
+from ensemble.common.text import counted
 from ensemble.errors import InputError
 from ensemble.plugins import Plugins
 
@@ -27,12 +28,7 @@ MOST_FILES = 100_000
 
 
 class LogFile:
-    """A file that may be a log.
-
-    Attributes:
-        path: The file.
-        given: Whether the user named it; otherwise it was found in a folder.
-    """
+    """A file that may be a log; it is `given` if the user named it, and otherwise it was found in a folder."""
 
     def __init__(self, path: Path, *, given: bool) -> None:
         self.path, self.given = path, given
@@ -108,26 +104,14 @@ def format_names() -> tuple[str, ...]:
 
 
 def get_format(name: str) -> LogFormat:
-    """The module of a format.
-
-    Raises:
-        InputError: It is a plug-in that cannot be used.
-    """
+    """The module of a format."""
     if name in plugins().names:
         return cast(LogFormat, plugins().load(name))
     return cast(LogFormat, import_module(f"advisor.logs.{name}"))
 
 
 def find_sources(paths: Sequence[str], notes: Notes) -> list[LogSource]:
-    """The logs in files, folders (with all folders in them) and globs.
-
-    Args:
-        paths: What the user gave.
-        notes: Gets a sentence on the files that are no logs.
-
-    Raises:
-        InputError: A path does not exist, a file that the user named is in no known format, or nothing is a log.
-    """
+    """The logs in files, folders (with all folders in them) and globs; the notes say which files are no logs."""
     left = [file for path in paths for file in _files(path)]
     left = list({file.path.resolve(): file for file in left}.values())  # one that is named twice is read once
     # In the order of the paths: of two answers of a model to a question the first counts.
@@ -152,14 +136,13 @@ def find_sources(paths: Sequence[str], notes: Notes) -> list[LogSource]:
     notes.extend(plugins().problems.values())
     # A file in a folder may be anything, but one that the user named is meant.
     if wrong := next((file for file in left if file.given), None):
-        check_start(wrong.path)
+        content_of(wrong.path, 2**20)  # refuses a damaged file
         raise InputError(f"{wrong.path}: {_why_unknown(wrong)}")
     if not sources:
         raise InputError(f"{paths[0]}: no log with responses in it; the known formats are {_all_formats()}")
     # A page beside a log is a report, not a log that cannot be read.
     if left := [file for file in left if file.path.suffix != ".html"]:
-        what = "1 file is not a log" if len(left) == 1 else f"{len(left):,} files are not logs"
-        notes.append(f"not read: {what} with responses; the first is {left[0].path}")
+        notes.append(f"not read: {counted(len(left), 'file')} without a log of responses; the first is {left[0].path}")
     return sorted(sources, key=lambda source: order[source.path])
 
 
@@ -289,11 +272,7 @@ class LogOptions:
 
 
 def records_of(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
-    """The records of a source without those that are left out, which are counted in one note for each reason.
-
-    Raises:
-        InputError: The file cannot be read, or has no record that can be used.
-    """
+    """The records of a source without those that are left out, which are counted in one note for each reason."""
     path = source.path
     left: dict[str, tuple[int, str]] = {}
     kept = 0
@@ -308,5 +287,4 @@ def records_of(source: LogSource, options: LogOptions, notes: Notes) -> Iterator
         reason, place = next(((reason, first) for reason, (_, first) in left.items()), ("it is empty", str(path)))
         raise InputError(f"{place}: no record of this log can be used: {reason}; give another file")
     for reason, (count, first) in left.items():
-        what = "1 record is" if count == 1 else f"{count:,} records are"
-        notes.append(f"{path}: {what} left out: {reason}; the first is {first}")
+        notes.append(f"{path}: {counted(count, 'record', 'is')} left out: {reason}; the first is {first}")

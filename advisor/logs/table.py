@@ -36,10 +36,11 @@ from advisor.tables.values import (
     SavedResponse,
     UnknownFormError,
     accepted_texts,
+    as_number,
     id_text,
     is_answer,
+    known_options,
     line_of,
-    option_texts,
     parsed_cell,
     parsed_text,
     read_response,
@@ -191,12 +192,7 @@ def _check_enough(
 
 
 class _ValueReader(NamedTuple):
-    """Reads the responses and references of a table.
-
-    Attributes:
-        options: What the user says about the logs.
-        spelled: The columns whose texts all spell lists or objects.
-    """
+    """Reads the responses and references of a table; all texts of the `spelled` columns spell lists or objects."""
 
     options: LogOptions
     spelled: frozenset[str]
@@ -234,11 +230,7 @@ class _ValueReader(NamedTuple):
 
 
 def _json_text(row: Row, column: str, role: str, problem: str) -> str:
-    """The text of a cell that is an object in JSON: models write that, and pandas writes Python.
-
-    Raises:
-        InputError: The cell is something else, and cannot be read.
-    """
+    """The text of a cell that is an object in JSON: models write that, and pandas writes Python."""
     text = row[0][column]
     with contextlib.suppress(ValueError, RecursionError):
         if isinstance(text, str) and isinstance(json.loads(text), dict):
@@ -295,8 +287,8 @@ def _record(row: Row, columns: Mapping[str, str], stem: str, reader: _ValueReade
     said = reader.response(row, columns["response"]) if "response" in columns else SavedResponse()
     thinking = text_of(value("thinking")) or said.all_thinking
     details = object_at(said.usage, "completion_tokens_details")
-    thinking_tokens = _count(value("thinking_tokens")) or count_of(details.get("reasoning_tokens")) or 0
-    dollars = amount_of(_number(value("dollars")))
+    thinking_tokens = count_of(value("thinking_tokens")) or count_of(details.get("reasoning_tokens")) or 0
+    dollars = amount_of(value("dollars"))
     is_scored = "score" in columns and not reader.options.is_rescored
     score = reader.options.scores.read(value("score"), model) if is_scored else None
     return replace(
@@ -307,18 +299,17 @@ def _record(row: Row, columns: Mapping[str, str], stem: str, reader: _ValueReade
         extracted=text_of(value("extracted")),
         score=score,
         metric=visible(columns["score"]) if "score" in columns else None,
-        length=_count(value("length")),
-        tokens=_count(value("tokens")) or _tokens(said, "completion_tokens", "output_tokens", "candidatesTokenCount"),
-        prompt_tokens=_count(value("prompt_tokens"))
+        length=count_of(value("length")),
+        tokens=count_of(value("tokens")) or _tokens(said, "completion_tokens", "output_tokens", "candidatesTokenCount"),
+        prompt_tokens=count_of(value("prompt_tokens"))
         or _tokens(said, "prompt_tokens", "input_tokens", "promptTokenCount"),
-        seconds=amount_of(_number(value("seconds"))),
+        seconds=amount_of(value("seconds")),
         dollars=dollars if dollars is not None else amount_of(said.usage.get("cost")),
         thinking=thinking,
         # Of a thinking that is shown, the text says whether it is more than white space.
-        thought=has_thought(thinking, thinking_tokens)
-        or (not thinking and bool(amount_of(_number(value("thinking_length"))))),
+        thought=has_thought(thinking, thinking_tokens) or (not thinking and bool(amount_of(value("thinking_length")))),
         cut=SavedResponse(finish=said.finish or value("finish")).is_cut,
-        draw=_count(value("draw")) or 0,
+        draw=count_of(value("draw")) or 0,
         error=line_of(said.error) if score is None else None,
     )
 
@@ -344,7 +335,7 @@ def _wide(
     # Without a reference, responses could not be scored: if the values are few, or many are scores, the others cannot
     # be read.
     kinds = {str(value)[:100] for value in values}
-    most = _MOST_GRADES if all(_number(kind) is not None for kind in kinds) else _MOST_WORDS
+    most = _MOST_GRADES if None not in map(as_number, kinds) else _MOST_WORDS
     is_few = "reference" not in columns and len(kinds) <= most
     is_many = "reference" not in columns and 5 * read > len(values)
     are_scores = options.needs_score and not options.is_rescored and (read == len(values) or is_few or is_many)
@@ -391,7 +382,7 @@ def _question(row: Row, columns: Mapping[str, str], fallback: str | None, reader
         place=row[1],
         question=question,
         reference=reader.reference(row, columns["reference"]) if "reference" in columns else None,
-        choices=_choices(value("choices")),
+        choices=known_options(value("choices")),
         group=text_of(value("group")),
         cluster=text_of(value("cluster")),
     )
@@ -399,23 +390,3 @@ def _question(row: Row, columns: Mapping[str, str], fallback: str | None, reader
 
 def _value(row: Mapping[str, Any], columns: Mapping[str, str], role: str) -> Any:
     return row[columns[role]] if role in columns else None
-
-
-def _choices(value: object) -> tuple[str, ...]:
-    with contextlib.suppress(UnknownFormError):
-        return option_texts(value) or ()
-    return ()
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _count(value: Any) -> int | None:
-    try:
-        return count_of(float(value) if isinstance(value, str) else value)
-    except ValueError:
-        return None

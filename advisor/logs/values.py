@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.tables.streams import Notes
-from ensemble.common.text import shortened, visible
+from advisor.tables.streams import Notes, json_object
+from ensemble.common.text import first_of, shortened, visible
 from ensemble.errors import InputError
 
 LONGEST_NAME = 500
@@ -19,17 +19,20 @@ _MOST, _LONGEST = 20, 80
 
 
 def count_of(value: object) -> int | None:
-    """A whole number of at least 0; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
-        return None
-    return int(value) if value == int(value) else None
+    """A whole number of at least 0, also as text; None for anything else."""
+    amount = amount_of(value)
+    return int(amount) if amount is not None and amount.is_integer() else None
 
 
 def amount_of(value: object) -> float | None:
-    """A time or a sum of at least 0; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _LARGEST:
+    """A time or a sum of at least 0, also as text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
-    return float(value)
+    try:
+        amount = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return amount if 0 <= amount < _LARGEST else None
 
 
 def object_at(value: object, key: str) -> dict[str, Any]:
@@ -39,11 +42,7 @@ def object_at(value: object, key: str) -> dict[str, Any]:
 
 
 def check_name(name: str, place: str) -> str:
-    """Check a model's name.
-
-    Raises:
-        InputError: It is empty or too long, or has characters that cannot be printed.
-    """
+    """A model's name, after a check that it can be printed and is neither empty nor too long."""
     if not name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
         raise InputError(
             f"{place}: the model's name {name[:50]!a} is not a printable text of 1 to {LONGEST_NAME} characters; "
@@ -52,17 +51,18 @@ def check_name(name: str, place: str) -> str:
     return name
 
 
+def companion_object(paths: Sequence[Path], notes: Notes) -> dict[str, Any]:
+    """The object in the first file that can be read of those that lie beside a log; empty without one."""
+    for path in paths:
+        try:
+            return json_object(path)
+        except InputError as error:
+            notes.append(f"{error}; it was not used")
+    return {}
+
+
 def choose_score(names: Sequence[str], wanted: str | None, path: Path) -> str:
-    """The name of the score that counts.
-
-    Args:
-        names: All names, the one to take by default first; at least one.
-        wanted: The name that the user gave; None for the default.
-        path: The log, for the message.
-
-    Raises:
-        InputError: The log has no score of this name.
-    """
+    """The name of the score that counts: the one that the user wants, or else the first of at least one."""
     if wanted is None or wanted in names:
         return wanted or names[0]
     raise no_score(wanted, names, path)
@@ -83,6 +83,4 @@ def note_others(chosen: str, names: Iterable[str], wanted: str | None, path: Pat
 
 def listed(names: Iterable[str]) -> str:
     """Names of a log, which are a part of one line: the first 20, and how many more there are."""
-    known = list(dict.fromkeys(names))
-    more = f" and {len(known) - _MOST} more" if len(known) > _MOST else ""
-    return ", ".join(shortened(visible(name), _LONGEST) for name in known[:_MOST]) + more
+    return first_of([shortened(visible(name), _LONGEST) for name in dict.fromkeys(names)], _MOST)

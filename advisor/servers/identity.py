@@ -24,6 +24,7 @@ from typing import Any
 from advisor.servers.completions import CHAT, COMPLETIONS, generate
 from ensemble.common.background import in_background
 from ensemble.common.pool_option import dumped
+from ensemble.common.text import first_of
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.models.check import check_tokenizer
@@ -205,9 +206,8 @@ def _with_hint(error: ServerError, address: ServerAddress, models: Sequence[str]
         return error
     hint = ""
     if models and address.model not in models:
-        more = f" and {len(models) - 20} more" if len(models) > 20 else ""
-        names = ", ".join(" ".join(name.split()) for name in models[:20])
-        hint = f"; the server does not list {address.model!r}, but lists {names}{more}"
+        names = first_of([" ".join(name.split()) for name in models], 20)
+        hint = f"; the server does not list {address.model!r}, but lists {names}"
     elif error.status == 400 and (address.thinking_budget, address.reasoning_effort) != (None, None):
         option = "thinking_budget" if address.reasoning_effort is None else "reasoning_effort"
         hint = f"; correct {option}= of its line, or leave it out"

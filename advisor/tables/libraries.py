@@ -48,12 +48,7 @@ _numbers = count()
 
 
 def columns(kind: str, path: str) -> list[str]:
-    """The names of a table's columns.
-
-    Args:
-        kind: ``parquet``, ``excel`` or ``saved``.
-        path: The file; the folder of a saved split.
-    """
+    """The names of the columns of a table: a ``parquet`` or ``excel`` file, or the folder of a ``saved`` split."""
     with _errors_of_library(path):
         if kind == "parquet":
             return list(_parquet(path).schema_arrow.names)
@@ -63,11 +58,7 @@ def columns(kind: str, path: str) -> list[str]:
 
 
 def open_rows(kind: str, path: str, names: Sequence[str]) -> int:
-    """Begin to read these columns of a table.
-
-    Returns:
-        The number of the reading, for :func:`next_rows`.
-    """
+    """Begin to read these columns of a table; the number of the reading is for :func:`next_rows`."""
     with _errors_of_library(path):
         if kind == "parquet":
             # Threads would expand several columns at once.
@@ -102,15 +93,7 @@ def sheets(path: str) -> tuple[str, list[str]]:
 
 
 def check_title(place: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Check that the first row of a table is no title above the names of the columns.
-
-    Args:
-        place: The file, for the message.
-        rows: The first two rows, as far as there are any.
-
-    Raises:
-        InputError: The first one has only a text in the first column, and the next one has several.
-    """
+    """Check by the first two rows of a table that the first is no title, a text alone above the names of columns."""
     if len(rows) < 2 or not rows[0] or any(value != "" for value in rows[0][1:]):
         return
     title = str(rows[0][0])

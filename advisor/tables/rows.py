@@ -53,12 +53,7 @@ EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet", 
 
 
 class LeftOut(NamedTuple):
-    """A record that cannot be used.
-
-    Attributes:
-        reason: What it lacks, as the end of a sentence: "it has no score".
-        place: File and line or number.
-    """
+    """A record that cannot be used, with its place and what it lacks as the end of a sentence: "it has no score"."""
 
     reason: str
     place: str
@@ -93,11 +88,7 @@ def kind_of(head: bytes, path: Path) -> str | None:
 
 
 def columns_of(path: Path) -> list[str]:
-    """The names of a table's columns; of JSON, those of the first 100 objects.
-
-    Raises:
-        InputError: The file cannot be read, is in no known form, or has over 2,000 columns.
-    """
+    """The names of a table's columns, at most 2,000; of JSON, those of the first 100 objects."""
     kind = _kind(path)
     if kind == "csv":
         rows = [row for row, _ in islice(_cells(path), 2)]
@@ -114,16 +105,7 @@ def columns_of(path: Path) -> list[str]:
 
 
 def rows_of(path: Path, columns: Sequence[str], notes: Notes) -> Iterator[Row | LeftOut]:
-    """The rows of a table. Cells without a value are None.
-
-    Args:
-        path: The file.
-        columns: The columns to read, names of :func:`columns_of`.
-        notes: Gets sentences on what is left out.
-
-    Raises:
-        InputError: The file cannot be read, is damaged or has too many rows; or one of the columns occurs twice.
-    """
+    """The rows of a table, with some of its columns. Cells without a value are None. The notes say what is left out."""
     names = columns_of(path)
     if twice := next((name for name in columns if names.count(name) > 1), None):
         raise InputError(f"{path}: the column {visible(twice)} occurs twice; rename one")
@@ -158,29 +140,12 @@ def plain(value: Any) -> Any:
 
 
 def library_columns(kind: str, path: Path) -> list[str]:
-    """The names of the columns of a file or folder that :mod:`advisor.tables.libraries` reads.
-
-    Args:
-        kind: ``parquet``, ``excel`` or ``saved``.
-        path: The file or folder.
-
-    Raises:
-        InputError: It is damaged, or takes too much time or memory.
-    """
+    """The names of the columns of a file or folder that :mod:`advisor.tables.libraries` reads."""
     return cast("list[str]", _call_library(path, "columns", kind, str(path)))
 
 
 def library_rows(kind: str, path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The rows of a file or folder that :mod:`advisor.tables.libraries` reads.
-
-    Args:
-        kind: ``parquet``, ``excel`` or ``saved``.
-        path: The file or folder.
-        columns: The columns to read.
-
-    Raises:
-        InputError: It is damaged, or takes too much time or memory.
-    """
+    """The rows of a file or folder that :mod:`advisor.tables.libraries` reads."""
     reading = _call_library(path, "open_rows", kind, str(path), list(columns))
     try:
         while batch := _call_library(path, "next_rows", reading):
@@ -340,11 +305,7 @@ def is_saved(folder: Path) -> bool:
 
 
 def saved_splits(folder: Path) -> list[str]:
-    """The splits of a data set, each a folder in this one; empty if the folder is itself one split.
-
-    Raises:
-        InputError: The list of the splits cannot be used.
-    """
+    """The splits of a data set, each a folder in this one; empty if the folder is itself one split."""
     if not (folder / _SPLITS).is_file():
         return []
     names = json_object(folder / _SPLITS).get("splits")
@@ -355,11 +316,7 @@ def saved_splits(folder: Path) -> list[str]:
 
 
 def saved_files(folder: Path) -> list[Path]:
-    """The Arrow files of one split, in their order.
-
-    Raises:
-        InputError: The folder is no split that ``save_to_disk`` wrote.
-    """
+    """The Arrow files of one split, in their order."""
     if not (folder / _STATE).is_file():
         splits = saved_splits(folder)
         way_out = f"give one of its splits, for example {folder / splits[0]}" if splits else "give another folder"
@@ -372,11 +329,7 @@ def saved_files(folder: Path) -> list[Path]:
 
 
 def saved_rows(folder: Path) -> Iterator[Row]:
-    """The rows of one split.
-
-    Raises:
-        InputError: The folder is no split, is damaged, or has too many columns.
-    """
+    """The rows of one split."""
     # It also checks that no file outside of the folder is named.
     saved_files(folder)
     names = library_columns("saved", folder)

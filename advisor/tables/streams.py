@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from ensemble.common.text import counted
 from ensemble.errors import InputError
 
 _SPACES = re.compile(r"[ \t\n\r]*")
@@ -48,10 +49,7 @@ Notes = list[str]
 
 
 class _Limited(io.RawIOBase):
-    """A stream that ends with an error after too many bytes, in all or since the last :meth:`next_item`.
-
-    It is read in pieces of at most `piece` bytes.
-    """
+    """A stream in pieces that ends with an error after too many bytes, in all or since the last :meth:`next_item`."""
 
     def __init__(self, stream: BinaryIO, place: str, piece: int = _PIECE) -> None:
         self._stream, self._place, self._piece = stream, place, piece
@@ -89,15 +87,7 @@ class _Limited(io.RawIOBase):
 
 @contextmanager
 def open_stream(path: Path, member: str | None = None) -> Iterator[_Limited]:
-    """Open a file, decompressed; for a zip file, one member of it.
-
-    Args:
-        path: The file; it may be compressed by gzip, xz or bzip2.
-        member: The name of a member, if the file is a zip file.
-
-    Raises:
-        InputError: It cannot be read, or it is damaged; while reading, it is too large.
-    """
+    """Open a file, or one member of a zip file, decompressed from gzip, xz or bzip2."""
     place = str(path) if member is None else f"{path}/{member}"
     try:
         # Before opening: opening a pipe waits for its writer, and a device may have no end.
@@ -141,10 +131,7 @@ def _broken() -> tuple[type[Exception], ...]:
 
 
 def head_of(path: Path) -> bytes:
-    """The first 64 kB of a file, decompressed; of a zip file, its own bytes. Empty if it cannot be read.
-
-    So a file that cannot be read is recognised as nothing, and the caller lists it.
-    """
+    """The first 64 kB of a file, decompressed; of a zip file, its own bytes. Empty if it cannot be read."""
     try:
         with open_stream(path) as stream:
             return stream.read(HEAD)
@@ -152,22 +139,8 @@ def head_of(path: Path) -> bytes:
         return b""
 
 
-def check_start(path: Path) -> None:
-    """Check that the first piece of a file can be read and decompressed.
-
-    Raises:
-        InputError: It cannot, for example because the file was cut off.
-    """
-    with open_stream(path) as stream:
-        stream.read(_PIECE)
-
-
 def zip_members(path: Path) -> list[str]:
-    """The names of the files in a zip file, each once.
-
-    Raises:
-        InputError: It cannot be read, has over 100,000 members, or expands to more than 4 GB.
-    """
+    """The names of the at most 100,000 files in a zip file, each once."""
     try:
         with zipfile.ZipFile(path) as archive:
             infos = [info for info in archive.infolist() if info.filename and not info.is_dir()]
@@ -183,12 +156,9 @@ def zip_members(path: Path) -> list[str]:
 
 
 def json_lines(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of a file with one JSON object on each line, and the place of each.
+    """The objects of a file with one on each line, and the place of each.
 
     Lines that are not JSON objects, such as a last line that was cut off, are left out, with one note for the file.
-
-    Raises:
-        InputError: See :func:`open_stream`.
     """
     broken: list[str] = []
     with open_stream(path) as stream:
@@ -205,22 +175,17 @@ def json_lines(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]
             else:
                 broken.append(place)
     if broken:
-        what = "1 line is" if len(broken) == 1 else f"{len(broken):,} lines are"
+        what = counted(len(broken), "line", "is")
         notes.append(f"{path}: {what} left out, because it is not a JSON object; the first is {broken[0]}")
 
 
 def json_items(path: Path, prefix: str = "item") -> Iterator[tuple[Any, str]]:
-    """The elements of a JSON list, one at a time, and the place of each.
-
-    NaN and infinite numbers are read, as Python writes them.
+    """The elements of a JSON list, one at a time, and the place of each. NaN and infinite numbers are read.
 
     Args:
         path: The file.
         prefix: Where the elements are: ``item`` if the file is a list, ``samples.item`` if it is an object with the
             list ``samples``, ``status`` for one value of an object.
-
-    Raises:
-        InputError: See :func:`open_stream`; or the file is not JSON, or is cut off.
     """
     number = 0
     try:
@@ -236,11 +201,7 @@ def json_items(path: Path, prefix: str = "item") -> Iterator[tuple[Any, str]]:
 
 
 def json_object(path: Path, member: str | None = None) -> dict[str, Any]:
-    """The object that a small file has, for example the description of a run.
-
-    Raises:
-        InputError: See :func:`open_stream`; or it is not a JSON object, or is larger than 64 MB.
-    """
+    """The object that a small file has, of at most 64 MB, for example the description of a run."""
     place = str(path) if member is None else f"{path}/{member}"
     data = content_of(path, LARGEST_ITEM, member)
     if data is None:
@@ -258,9 +219,6 @@ def json_members(path: Path, names: Iterable[str], notes: Notes) -> Iterator[tup
     """The objects that members of a zip file have, and the place of each.
 
     Members that are damaged, too large, or not one JSON object are left out, with one note for the file.
-
-    Raises:
-        InputError: The zip file cannot be opened.
     """
     broken: list[str] = []
     damaged: tuple[type[Exception], ...] = (*_broken(), InputError, ValueError, RecursionError)
@@ -280,18 +238,14 @@ def json_members(path: Path, names: Iterable[str], notes: Notes) -> Iterator[tup
     except (zipfile.BadZipFile, struct.error, NotImplementedError, OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a zip file ({error}); write it again") from error
     if broken:
-        what = "1 member is" if len(broken) == 1 else f"{len(broken):,} members are"
         notes.append(
-            f"{path}: {what} left out, because it is damaged, is not a JSON object or is larger than "
-            f"{LARGEST_ITEM >> 20} MB; the first is {broken[0]}"
+            f"{path}: {counted(len(broken), 'member', 'is')} left out, because it is damaged, is not a JSON object or "
+            f"is larger than {LARGEST_ITEM >> 20} MB; the first is {broken[0]}"
         )
 
 
 def outline(head: bytes) -> frozenset[str]:
-    """The keys of the first JSON value in the start of a file, as far as it goes.
-
-    Returns: Paths down to the third level, with ``item`` for the elements of a list: ``eval``, ``eval.task``.
-    """
+    """The keys of the first JSON value in the start of a file, down to the third level: ``eval``, ``item.a.b``."""
     found: set[str] = set()
     # Otherwise the head ends within the value, or it is not JSON.
     with contextlib.suppress(ValueError, RecursionError):
@@ -301,11 +255,7 @@ def outline(head: bytes) -> frozenset[str]:
 
 
 def content_of(path: Path, most: int, member: str | None = None) -> bytes | None:
-    """The content of a file, decompressed; None if it is larger than ``most`` bytes.
-
-    Raises:
-        InputError: See :func:`open_stream`.
-    """
+    """The content of a file, decompressed; None if it is larger than ``most`` bytes."""
     pieces, size = [], 0
     with open_stream(path, member) as stream:
         while piece := stream.read(2**16):
@@ -319,10 +269,7 @@ def content_of(path: Path, most: int, member: str | None = None) -> bytes | None
 
 
 class _JsonText:
-    """JSON that is read value by value.
-
-    The standard library's parser reads each value: parsers in C for streams have crashed on long numbers.
-    """
+    """JSON that is read value by value by the standard library: parsers in C for streams crashed on long numbers."""
 
     _parse = staticmethod(json.JSONDecoder().raw_decode)
 

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any
 
 from advisor.tables.streams import Notes
-from ensemble.common.text import counted, shortened, visible
+from ensemble.common.text import counted, first_of, shortened, visible
 from ensemble.errors import InputError
 
 _LONGEST_LITERAL = 100_000
@@ -69,9 +69,8 @@ def id_text(value: object) -> str | None:
 def form_of(value: object) -> str:
     """The form of a value in words, for messages: "an object with the keys id, parts"."""
     if isinstance(value, dict):
-        keys = ", ".join(shortened(visible(str(key)), 30) for key in list(value)[:_MOST_KEYS])
-        more = f" and {len(value) - _MOST_KEYS} more" if len(value) > _MOST_KEYS else ""
-        return f"an object with the keys {keys}{more}" if value else "an object without keys"
+        keys = first_of([shortened(visible(str(key)), 30) for key in value], _MOST_KEYS)
+        return f"an object with the keys {keys}" if value else "an object without keys"
     if isinstance(value, (list, tuple)):
         kinds = {"object" if isinstance(each, dict) else "list" if isinstance(each, list) else "text" for each in value}
         first = f", the first {form_of(value[0])}" if kinds == {"object"} else ""
@@ -93,10 +92,7 @@ _NUMPY = re.compile(rf"array(?=\()|, ?dtype=[\w.']+|{_VALUE}(?P<gap>\s+(?=['\"\[
 
 
 def parsed_text(text: str) -> object:
-    """The list or object that a text spells in JSON or in Python; None if it spells none.
-
-    Also arrays as NumPy prints them, with ``array(...)`` and without commas.
-    """
+    """The list or object that a text spells in JSON, in Python or as NumPy prints it; None if it spells none."""
     text = text.strip()
     if text[:1] + text[-1:] not in ("[]", "{}") and not text.startswith("array("):
         return None
@@ -196,10 +192,7 @@ def is_answer(value: object) -> bool:
 def read_response(value: object) -> SavedResponse:
     """Read a response: a text, a list of one, content parts, messages, or what a provider answered.
 
-    A text stays as it is, unless it spells what is clearly a provider's answer.
-
-    Raises:
-        UnknownFormError: It is something else, or has several texts.
+    A text stays as it is, unless it spells what is clearly a provider's answer. Anything else is an UnknownFormError.
     """
     spelled = parsed_text(value) if isinstance(value, str) else None
     if is_answer(spelled):
@@ -296,13 +289,9 @@ _YES_OR_NO = {"YES": "yes", "NO": "no", "1": "yes", "0": "no"}
 
 
 def accepted_texts(value: object) -> tuple[str, ...] | None:
-    """The accepted texts of a reference: a text or number, a list, or the object of a data set such as SQuAD's.
+    """The accepted texts of a reference, each once: a text or number, a list, or the object of a data set.
 
-    Returns:
-        Each text once, without blank ones; None if it has no text.
-
-    Raises:
-        UnknownFormError: It is something else.
+    None if it has no text; any other form is an UnknownFormError.
     """
     found = parsed_cell(value)
     try:
@@ -345,16 +334,10 @@ _OPTION_LISTS = ("text", "texts", "choices", "options")
 
 
 def option_texts(value: object) -> tuple[str, ...] | None:
-    """The options of a question, in the order of their letters and without them.
+    """The options of a question, in the order of their letters and without them; None if it has no text.
 
     A list; an object from letters to texts, or with a list such as ARC's; or one text with lettered or separated
-    options, also as a list or an object that a cell spells.
-
-    Returns:
-        The texts; None if it has no text.
-
-    Raises:
-        UnknownFormError: It is something else.
+    options, also as a list or an object that a cell spells. Any other form is an UnknownFormError.
     """
     found = parsed_text(value) if isinstance(value, str) else value
     if found is None and isinstance(value, str):
@@ -369,6 +352,15 @@ def option_texts(value: object) -> tuple[str, ...] | None:
     if len(held) > 1 and all(match and _is_letter(match, number) for number, match in enumerate(letters)):
         held = [text[match.end() :].strip() for text, match in zip(held, letters, strict=True) if match]
     return tuple(held) or None
+
+
+def known_options(*values: object) -> tuple[str, ...]:
+    """The options of the first value that has any in a known form; empty without them."""
+    for value in values:
+        with contextlib.suppress(UnknownFormError):
+            if found := option_texts(value):
+                return found
+    return ()
 
 
 def _is_letter(match: re.Match[str], number: int) -> bool:
@@ -445,9 +437,6 @@ class ScoreReader:
     Args:
         text: What the user says of them: ``VALUE=SCORE,...`` (an empty value is an empty cell), or the worst and the
             best number of a scale, such as ``1-5``; None for numbers from 0 to 1 and words such as "correct".
-
-    Raises:
-        InputError: The text has another form, a score is not between 0 and 1, or a value occurs twice.
     """
 
     def __init__(self, text: str | None = None) -> None:
@@ -486,33 +475,30 @@ class ScoreReader:
     def check(self, notes: Notes) -> None:
         """Say how many scores of each model cannot be read.
 
-        Raises:
-            InputError: Of a model more than one in 20 cannot; all others are equal, so that one outcome may be what is
-                not read; or numbers are outside of the scale.
+        It is an error if a model lost more than one in 20, if all others are equal, so that one outcome may be what is
+        not read, or if numbers are outside of the scale.
         """
         unread = self.unread
         if not unread:
             return
-        each = ", ".join(f"{name} ({count:,})" for name, count in unread.most_common(_MOST))
-        more = f" and {len(unread) - _MOST} other models" if len(unread) > _MOST else ""
-        what = "1 score" if unread.total() == 1 else f"{unread.total():,} scores"
+        each = first_of([f"{name} ({count:,})" for name, count in unread.most_common()], _MOST, "other models")
+        what = counted(unread.total(), "score")
         values = sum((self._values[model] for model in self._values), Counter[str]())
-        numbers = [number for text in values if (number := _as_number(text)) is not None]
-        outside = [text for text in values if text not in self._known and _as_number(text) is not None]
+        numbers = [number for text in values if (number := as_number(text)) is not None]
+        outside = [text for text in values if text not in self._known and as_number(text) is not None]
         is_little = all(count <= _MOST_UNREAD * self._values[name].total() for name, count in unread.items())
         if is_little and not outside and len(set(self._known.values())) > 1:
-            notes.append(f"{what} cannot be read, and the responses are left out: {each}{more}")
+            notes.append(f"{what} cannot be read, and the responses are left out: {each}")
             return
         met = [text for text, _ in values.most_common()]
-        shown = ", ".join(f"{_named(text)} ({values[text]:,})" for text in met[:_MOST])
-        other = f" and {counted(len(met) - _MOST, 'other value')}" if len(met) > _MOST else ""
+        shown = first_of([f"{_named(text)} ({values[text]:,})" for text in met], _MOST, "other values")
         pairs = [f"{text}={self._known[text]:g}" for text in self._known][:2]
         others = [text for text in met if text not in self._known]
         pairs += [f"{text}={0 if pairs or place else 1}" for place, text in enumerate(others[:2])]
         scale = f"the numbers are from {min(numbers):g} to {max(numbers):g}; " if outside else ""
         way_out = f"give the worst and the best, such as --score-range {_usual_scale(numbers)}, or " if outside else ""
         raise InputError(
-            f"{what} of {values.total():,} cannot be read: {each}{more}; {scale}the values are {shown}{other}; "
+            f"{what} of {values.total():,} cannot be read: {each}; {scale}the values are {shown}; "
             f'{way_out}say what they mean, for example --score-map "{",".join(pairs)}", or correct the log'
         )
 
@@ -523,7 +509,7 @@ class ScoreReader:
                 raise InputError(f"--score-range {text}: the worst and the best score are the same; correct one")
             return
         value, equals, number = part.rpartition("=")
-        score = score_of(_as_number(number))
+        score = score_of(as_number(number))
         if not equals or score is None:
             raise InputError(
                 f"--score-map {text}: give VALUE=SCORE,... with scores from 0 to 1, such as correct=1,=0, or the worst "
@@ -538,7 +524,7 @@ class ScoreReader:
         for meanings in (self._meanings, _TRUTH):
             if text in meanings:
                 return text, meanings[text]
-        number = _as_number(value.strip().removesuffix("%")) if isinstance(value, str) else value
+        number = as_number(value.strip().removesuffix("%")) if isinstance(value, str) else value
         # Whole numbers of JSON have any size.
         if not isinstance(number, (int, float)) or abs(number) >= _LARGEST_SCORE:
             return text, None
@@ -560,11 +546,11 @@ def _score_text(value: object) -> str:
     text = text_of(value)
     text = " ".join((form_of(value) if text is None else text)[:1000].split()).lower()
     # "1.0" of a CSV file is the 1 of another.
-    number = _as_number(text)
+    number = as_number(text)
     return shortened(text, _LONGEST_VALUE) if number is None else f"{number:g}"
 
 
-def _as_number(text: str) -> float | None:
+def as_number(text: str) -> float | None:
     """The finite number that a text is, also with a decimal comma."""
     text = text.strip()
     if len(text) > _LONGEST_VALUE or not re.fullmatch(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?", text, re.ASCII):
@@ -585,14 +571,7 @@ def _named(text: str) -> str:
 
 
 def request_text(value: object) -> str | None:
-    """What a list of messages says before its last response, with the roles if it has several turns.
-
-    Args:
-        value: Messages with a role and a content each, also spelled in one text.
-
-    Returns:
-        None if it is something else, or says nothing.
-    """
+    """What a list of messages says before its last response, with the roles if it has several turns."""
     found = parsed_text(value) if isinstance(value, str) else value
     if not isinstance(found, list) or not _are_messages(found):
         return None

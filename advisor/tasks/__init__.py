@@ -7,12 +7,10 @@
 A task is one YAML file. The built-in tasks are in `builtin/`, and the demo's is `advisor/demo/word_problems.yaml`.
 docs/how-to/own-task.md describes the format. From the file to the prompts:
 
-    catalogue.py      finds the file of a task name
     task_file.py      reads and checks the file
     templates.py      compiles its Jinja templates and its regular expression
     data_sources.py   reads the records of a split: local files (data_files.py) or a data set of the hub
-    questions.py      turns records into questions
-    splits.py         draws shots, dev and held-out questions
+    questions.py      turns records into questions, and draws some of them
     load.py           does all of this for one task and gives a `Task` (task.py)
 """
 

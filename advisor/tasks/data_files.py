@@ -69,10 +69,10 @@ def field_name(column: str) -> str:
 
 
 def make_record(values: Mapping[str, object], place: str, *, stem: str, part: str = "", index: int = 0) -> Record:
-    """A record whose fields can all be named in templates.
+    """A record whose fields can all be named in templates; a column with another name is there twice.
 
     Args:
-        values: The fields by name. One whose name is no name for templates gets a second one, see :func:`field_name`.
+        values: The fields by name.
         place: As in :class:`Record`.
         stem: The field ``_part``.
         part: As in :class:`Record`.
@@ -92,16 +92,7 @@ def data_suffix(path: Path) -> str:
 
 
 def read_records(path: Path, part: str, notes: Notes) -> list[Record]:
-    """Read one data file by its extension, or a folder that is a split of a saved data set.
-
-    Args:
-        path: The file or folder.
-        part: The records' ``part``.
-        notes: Gets sentences on what is not read, for example other sheets of an Excel file.
-
-    Raises:
-        InputError: The file or a line of it cannot be used.
-    """
+    """Read one data file by its extension, or a folder that is a split of a saved data set."""
     readers = {".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json_array, ".txt": _text_lines}
     kind = data_suffix(path)
     reader = readers.get(kind)
@@ -120,11 +111,7 @@ def read_records(path: Path, part: str, notes: Notes) -> list[Record]:
 
 
 def read_parallel(paths: Mapping[str, Path]) -> list[Record]:
-    """Read parallel text files: line n of every file belongs to record n, in one field for each file.
-
-    Raises:
-        InputError: A file cannot be read, or the files differ in length.
-    """
+    """Read parallel text files: line n of every file belongs to record n, in one field for each file."""
     columns = {field: _split_lines(read_text(path, LARGEST, _WAY_OUT)) for field, path in paths.items()}
     lengths = {str(paths[field]): len(lines) for field, lines in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -139,16 +126,7 @@ def read_parallel(paths: Mapping[str, Path]) -> list[Record]:
 
 
 def read_text(path: Path, most: int, way_out: str) -> str:
-    """The text of a file in UTF-8, decompressed if its name says that it is compressed.
-
-    Args:
-        path: The file.
-        most: The most bytes that it may have.
-        way_out: What to do if it does not exist or cannot be read, for messages.
-
-    Raises:
-        InputError: It does not exist, is no regular file, is too large, or is not UTF-8.
-    """
+    """The text of a file in UTF-8 of at most so many bytes, decompressed if its name says that it is compressed."""
     try:
         # Before opening: opening a pipe waits for its writer, and a device may have no end.
         if not stat.S_ISREG(path.stat().st_mode):
@@ -173,17 +151,7 @@ def read_text(path: Path, most: int, way_out: str) -> str:
 
 
 def check_files(paths: Iterable[Path], folder: Path, hint: str, most: int | None = None) -> None:
-    """Check that files are regular files within a folder, also behind links.
-
-    Args:
-        paths: The files.
-        folder: The folder that a task may read.
-        hint: The way out if a file does not exist, for messages.
-        most: The most bytes of all files together; None for any number.
-
-    Raises:
-        InputError: A file is not one that the task may read; names it.
-    """
+    """Check that files are regular files within the folder that a task may read, also behind links, and their size."""
     root, total = folder.resolve(), 0
     for path in paths:
         try:

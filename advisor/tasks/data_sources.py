@@ -97,11 +97,7 @@ class DataSource:
         return one in self._splits and self._splits[one] == self._splits.get(other)
 
     def records(self, split: str) -> list[Record]:
-        """All records of a split that meet its condition, in the order of the data.
-
-        Raises:
-            InputError: The split does not exist, its data cannot be read, or its condition is not true or false.
-        """
+        """All records of a split that meet its condition, in the order of the data."""
         records, condition = self._read(split), self._spec.where.get(split)
         return records if condition is None else [record for record in records if _holds(condition, record)]
 
@@ -113,14 +109,7 @@ class DataSource:
 
 
 class FileSource(DataSource):
-    """Splits that are local files.
-
-    Args:
-        spec: The task's ``data``.
-        file: The task file, for messages.
-        splits: By split, the folder and its files; a path may be a pattern such as ``val/*.jsonl``.
-        hint: The way out if a file does not exist, for messages.
-    """
+    """Splits that are local files; `hint` is the way out if one does not exist."""
 
     def __init__(self, spec: DataSpec, file: Path, splits: Mapping[str, tuple[Path, Files]], hint: str) -> None:
         super().__init__(spec, file, splits)
@@ -148,13 +137,8 @@ class FileSource(DataSource):
 class HubSource(DataSource):
     """The splits of a data set of the hub, or of a folder that `datasets` reads.
 
-        data: {hub: openai/gsm8k, config: main, dev: train, held_out: test}
-        data: {hub: ./exported, dev: train, held_out: test}       # a folder relative to the task file
-
-    Args:
-        spec: The task's ``data``.
-        file: The task file, for messages and as the place that a relative folder starts from.
-        hub: The spec's ``hub``.
+    data: {hub: openai/gsm8k, config: main, dev: train, held_out: test}
+    data: {hub: ./exported, dev: train, held_out: test}       # a folder relative to the task file
     """
 
     packages: tuple[str, ...] = ("datasets",)
@@ -290,12 +274,7 @@ class HubSource(DataSource):
 
 @contextmanager
 def one_line_errors(what: str, way_out: str) -> Iterator[None]:
-    """Turn every error into one line, and keep the hub's own warnings about it off the terminal.
-
-    Args:
-        what: What is loaded, for the message.
-        way_out: What may help, whatever the error is.
-    """
+    """Turn every error into one line, and keep the hub's own warnings about it off the terminal."""
     # The hub's client warns of the same problem that the error below reports.
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
@@ -325,14 +304,6 @@ def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource
     """Choose the source: the task's own files, else files below ``data_dir`` if it is given, else the hub.
 
     A task's own files are looked for in ``data_dir`` first, and then beside the task file.
-
-    Args:
-        spec: The task's ``data``.
-        file: The task file.
-        data_dir: The user's --data.
-
-    Raises:
-        InputError: The task needs a data folder and has none, or it cannot use one.
     """
     if data_dir is not None and not data_dir.is_dir():
         paths = spec.files or spec.local

@@ -288,14 +288,7 @@ def list_tasks() -> tuple[TaskSummary, ...]:
 
 
 def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
-    """The file of a task, and its variant and form, as in ``mmlu:anatomy:texts``.
-
-    Args:
-        name_or_path: A built-in task's name, or the path of a task file; ``:variant`` may follow.
-
-    Raises:
-        InputError: It is neither.
-    """
+    """The file of a built-in task or of a path, and its variant and form, as in ``mmlu:anatomy:texts``."""
     text = str(name_or_path)
     path = Path(text)
     # First, since a path may contain a colon.

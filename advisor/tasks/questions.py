@@ -51,12 +51,7 @@ class Question:
 
 
 class QuestionBank:
-    """The questions of a task by split. Each split is read once.
-
-    Args:
-        definition: The task.
-        source: Its data.
-    """
+    """The questions of a task by split. Each split is read once."""
 
     def __init__(self, definition: TaskDefinition, source: DataSource) -> None:
         self._definition, self._source = definition, source
@@ -64,11 +59,7 @@ class QuestionBank:
         self.notes: list[str] = []
 
     def split(self, name: str) -> list[Question]:
-        """The usable questions of a split of the data, in its order; adds a note if some records are left out.
-
-        Raises:
-            InputError: The data cannot be read, or a record of it cannot be rendered.
-        """
+        """The usable questions of a split of the data, in its order; adds a note if some records are left out."""
         # Kept, since dev, held_out and the shots often share a split.
         if name not in self._splits:
             self._splits[name] = self._read(name)
@@ -85,15 +76,7 @@ class QuestionBank:
         return "" if template is None else template.text(question.record)
 
     def examples(self, question: Question, prefix: str) -> tuple[Example, ...]:
-        """Render the rest of a question: one example, or one for each turn of a conversation.
-
-        Args:
-            question: The question.
-            prefix: Instructions and shots before it.
-
-        Raises:
-            InputError: The reference is missing, the metric cannot use it, or a template fails.
-        """
+        """Render the rest of a question behind its prefix: one example, or one for each turn of a conversation."""
         if not self._definition.follow_ups:
             return (self._example(question, prefix),)
         # Not independent: the second response is about the first.
@@ -141,11 +124,7 @@ class QuestionBank:
         )
 
     def shot(self, question: Question) -> str:
-        """Render a question with its answer.
-
-        Raises:
-            InputError: A template fails.
-        """
+        """Render a question with its answer."""
         template = self._definition.shot_response
         reference = self._reference(question) if template is None else template.text(question.record)
         if not reference:
@@ -230,11 +209,7 @@ class QuestionBank:
 
 
 def choices_of(templates: Sequence[Template], record: Record) -> tuple[str, ...] | None:
-    """The options of a question; empty if the task has none, None if the record cannot be used.
-
-    Raises:
-        InputError: A template fails on the record.
-    """
+    """The options of a question; empty if the task has none, None if the record cannot be used."""
     if not templates:
         return ()
     options: list[str] = []
@@ -301,10 +276,7 @@ def without(questions: Sequence[Question], others: Collection[Question]) -> list
 
 
 def sample(questions: Sequence[Question], size: int, seed: int) -> list[Question]:
-    """The first ``size`` questions of the seeded order, back in the order of the data.
-
-    Clusters are taken whole, as many as fit; if none fits, the smallest one.
-    """
+    """The first ``size`` questions of the seeded order, back in the order of the data; of clusters at least one."""
     if any(question.cluster is not None for question in questions):
         chosen = _whole_clusters(questions, size, seed)
         return [question for question in questions if question.cluster in chosen]

@@ -333,16 +333,9 @@ class Task:
 
 
 def read_answer(metric: str, extract: str | None, text: str) -> tuple[str | None, str | None]:
-    """What a metric reads of a response.
+    """What a metric reads of a response; None, and the reason where JSON was expected, if that is no answer.
 
-    Args:
-        metric: The name of the metric.
-        extract: See :class:`Task`.
-        text: The response.
-
-    Returns:
-        The text, or None if there is no answer; and the reason for None, if JSON was expected. Where a pattern does not
-        match there is no answer: the whole response does not take its place.
+    Where a pattern does not match there is no answer: the whole response does not take its place.
     """
     known = metrics.READERS.values()
     answer = text if extract is None or extract in known else find_answer(extract, text)
@@ -367,10 +360,7 @@ def place_of_answer(metric: str, extract: str | None, text: str, answer: str) ->
 
 
 def clusters_of(*tasks: Task) -> tuple[str, ...] | None:
-    """The cluster of each question of some splits, in their order; None if no question has one.
-
-    A question that has none, beside others that have one, is a cluster alone.
-    """
+    """The cluster of each question of some splits, one that has none alone; None if no question has one."""
     examples = [example for task in tasks for example in task.examples]
     if all(example.cluster is None for example in examples):
         return None
@@ -387,13 +377,7 @@ def sha256(*parts: object) -> str:
 
 
 def fingerprint(definition: str, split: str, examples: Sequence[Example]) -> str:
-    """SHA-256 of a task's definition, the split and its questions.
-
-    Args:
-        definition: Text that changes whenever the definition does.
-        split: The split that the user named.
-        examples: The questions. Groups and clusters do not count, since they change no score.
-    """
+    """SHA-256 of the text of a task's definition, the split and its questions; groups and clusters change no score."""
     # The source is added only where a task has one, so that tasks without it keep their old fingerprint.
     questions = (
         [example.id, example.prompt, example.choices, example.accepted]

@@ -123,11 +123,7 @@ class TaskDefinition:
 
 
 class Texts:
-    """What compiles the texts of a task file. Messages name the file and the key.
-
-    Args:
-        file: The file.
-    """
+    """What compiles the texts of a task file. Messages name the file and the key."""
 
     __slots__ = ("file",)
 
@@ -196,9 +192,6 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
         variant: The text after the colon of the task's name: a variant, a form, or both (``anatomy:texts``). None
             takes the file's ``variant`` and its first form.
         needs_reference: Whether ``reference`` may not be missing.
-
-    Raises:
-        InputError: The file, one of its keys, or the variant cannot be used.
     """
     # The child process imports this module, and its time counts.
     from advisor.tasks.schema import TaskFile
@@ -292,11 +285,7 @@ def _in_form(
 
 
 def rubric_of(judge: JudgeSettings, texts: Texts) -> Rubric:
-    """How a judge grades, from the mapping under ``judge``.
-
-    Raises:
-        InputError: Settings do not go together, or the prompt does not show what is judged.
-    """
+    """How a judge grades, from the mapping under ``judge``."""
     if judge.verdict == "likelihood":
         for key, value in (("max_new_tokens", judge.max_new_tokens), ("pattern", judge.pattern)):
             if value is not None:
@@ -381,11 +370,7 @@ def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str 
 
 
 def read_mapping(path: Path) -> dict[str, object]:
-    """Read a file that holds one mapping, without checking its keys.
-
-    Raises:
-        InputError: The file cannot be read, is not YAML, or does not hold one mapping.
-    """
+    """Read a file that holds one mapping, without checking its keys."""
     text = read_text(path, _LARGEST, "give the path of a task file, or a name that `advisor tasks` lists")
     values = parse_yaml(text, str(path))
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):

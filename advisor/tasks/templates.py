@@ -71,11 +71,7 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
 
 
 def boxed(solution: str) -> str:
-    """The answer in the last LaTeX box of a solution.
-
-    Raises:
-        ValueError: The solution has no box, or the last one is not closed.
-    """
+    """The answer in the last LaTeX box of a solution; a ValueError without one."""
     from advisor.tasks.metrics._reading import last_box  # here: the child process has little time for imports
 
     box = last_box(solution)
@@ -85,12 +81,7 @@ def boxed(solution: str) -> str:
 
 
 def shuffled(right: object, *others: object) -> list[str]:
-    """The options of a question in an order that is the same in every run, and does not tell which is right.
-
-    Args:
-        right: All options, or the right one.
-        others: The wrong ones, each a text or a list.
-    """
+    """All options, or the right and the wrong ones, in an order that is the same in every run, and tells nothing."""
     values = [right, *others] if others else [option_texts(right)]
     items = [value if isinstance(value, (list, tuple)) else [value] for value in values]
     texts = [str(item) for each in items for item in each if item is not None and str(item).strip()]
@@ -135,9 +126,6 @@ class Template:
         source: Text with ``{{ }}`` and ``{% %}``.
         file: The task file, for messages.
         key: The template's key in the task file, for messages; empty for a file that is one template.
-
-    Raises:
-        InputError: The source is not a valid template.
     """
 
     __slots__ = ("_characters", "_field", "_named", "_reads", "_seconds", "_source", "_where")
@@ -168,19 +156,11 @@ class Template:
         return self._named
 
     def text(self, record: Record) -> str:
-        """Render to text.
-
-        Raises:
-            InputError: The record lacks a field of the template, or the template fails on the record.
-        """
+        """Render to text. A field that the record lacks is an InputError."""
         return str(self._rendered(record, as_text=True))
 
     def value(self, record: Record) -> object:
-        """Evaluate: a template that is one ``{{ expression }}`` gives the expression's value, any other gives text.
-
-        Raises:
-            InputError: As for ``text``.
-        """
+        """Evaluate: a template that is one ``{{ expression }}`` gives the expression's value, any other gives text."""
         if self._field is not None and self._field in record.values:
             return record.values[self._field]
         return self._rendered(record, as_text=False)
@@ -206,11 +186,7 @@ class Template:
         return value
 
     def texts(self, record: Record) -> str | tuple[str, ...]:
-        """Evaluate to one text, or to several if the value is a list. A null is an empty text.
-
-        Raises:
-            InputError: As for ``text``, or if the value has another form.
-        """
+        """Evaluate to one text, or to several if the value is a list. A null is an empty text."""
         return self.read(record, _plain_texts)
 
     def read(self, record: Record, reader: Callable[[object], T]) -> T:
@@ -259,14 +235,7 @@ def field_names(source: str) -> list[str]:
 
 
 def render(source: str, values: Mapping[str, object], longest: int | None = None, *, as_text: bool) -> object:
-    """Render a template in this process.
-
-    Args:
-        source: The template.
-        values: The fields of the record.
-        longest: The most characters of the text; None for LONGEST.
-        as_text: Whether a lone ``{{ expression }}`` gives text, too, and not its value.
-    """
+    """Render a template in this process; as text, or else a lone ``{{ expression }}`` gives its value."""
     evaluate, template = _compiled(source)
     if evaluate is not None and not as_text:
         value = evaluate(values)
@@ -284,17 +253,7 @@ def render(source: str, values: Mapping[str, object], longest: int | None = None
 
 
 def render_timed(source: str, values: str, as_text: bool, longest: int) -> tuple[object, float]:
-    """Render a template in the child process.
-
-    Args:
-        source: The template.
-        values: The fields of the record, in JSON.
-        as_text: As for ``render``.
-        longest: As for ``render``.
-
-    Returns:
-        The value, and the processor time in seconds. It does not depend on how busy the machine is.
-    """
+    """Render a template in the child process; gives the value, and the processor time in seconds."""
     start = time.process_time()
     value = render(source, json.loads(values), longest, as_text=as_text)
     return value, time.process_time() - start
@@ -350,28 +309,14 @@ def compile_pattern(pattern: str) -> None:
 def find_answer(pattern: str, text: str) -> str | None:
     """The first group that took part in the first match, or the whole match of a pattern without groups.
 
-    Args:
-        pattern: A pattern for which ``check_pattern`` gives None.
-        text: Any text.
-
-    Returns:
-        None if the pattern does not match, or does not end within its time.
+    None if the pattern, which ``check_pattern`` has checked, does not match, or does not end within its time.
     """
     found = find_answers(pattern, text, 1)
     return found[0][1] if found else None
 
 
 def find_answers(pattern: str, text: str, most: int | None = None) -> list[tuple[str, str | None]] | None:
-    """The text of each match of a pattern, and the answer in it; see :func:`find_answer`.
-
-    Args:
-        pattern: As for :func:`find_answer`.
-        text: Any text.
-        most: How many matches are looked for; None for all.
-
-    Returns:
-        None if the pattern does not end within its time.
-    """
+    """The text of each match of a pattern, and the answer in it; None if the pattern does not end within its time."""
     try:
         # `regex` instead of `re`, since it has a time limit: a pattern such as `(a|aa)+$` in a shared task file can
         # keep a backtracking engine busy for years.

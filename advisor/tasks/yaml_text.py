@@ -30,15 +30,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str, place: str) -> object:
-    """The value of a YAML text.
-
-    Args:
-        text: The text of one document.
-        place: The file, for messages.
-
-    Raises:
-        InputError: It is not YAML; names the line.
-    """
+    """The value of a YAML text; `place` is the file, for messages, which name the line."""
     try:
         # The class derives from SafeLoader, so YAML tags cannot create Python objects.
         return yaml.load(text, Loader=_Loader)

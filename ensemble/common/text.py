@@ -17,6 +17,7 @@ from functools import lru_cache
 UNKNOWN = "–"
 MINUS = "\u2212"
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_PLURALS = {"is": "are", "has": "have"}
 LARGE_RATIO = 100.0
 """A ratio above it is told as "more than 100"."""
 # Every character that may have to be spelt out. Zero-width joiners stay, because Persian, Hindi and family emoji need
@@ -71,6 +72,12 @@ def shortened(name: str, longest: int) -> str:
         return name
     head = (longest - 1) // 2
     return f"{name[:head]}…{name[len(name) - (longest - 1 - head) :]}"
+
+
+def first_of(names: Sequence[str], most: int, more: str = "more") -> str:
+    """Return the first of some names in one line, and how many others there are: ``a, b and 3 more``."""
+    rest = f" and {len(names) - most:,} {more}" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
 def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
@@ -229,9 +236,11 @@ def thousands(value: int) -> str:
     return f"{value:,}"
 
 
-def counted(value: int, noun: str) -> str:
-    """Return a number with its noun: ``1 question``, ``1,204 questions``."""
-    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
+def counted(value: int, noun: str, verb: str = "") -> str:
+    """Return a number with its noun, and with a verb in the form of one: ``1 question``, ``1,204 questions are``."""
+    if value == 1:
+        return f"1 {noun} {verb}".rstrip()
+    return f"{value:,} {noun}s {_PLURALS.get(verb, verb.removesuffix('s'))}".rstrip()
 
 
 def seconds(value: float | None) -> str:

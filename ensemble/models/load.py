@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ensemble.common.text import first_of
 from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.models import gguf_cache
 from ensemble.models.check import check, check_tokenizer, is_encoder_decoder
@@ -115,8 +116,7 @@ def load_member(spec: ModelSpec) -> LocalMember:
         raise MemberError(f"it cannot be loaded: {type(error).__name__}: {first_line(error)}", of=name) from error
     # transformers fills missing weights with random numbers and only warns, so this must be an error here.
     if missing := sorted(info["missing_keys"]):
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise MemberError(f"its weights lack {missing[0]}{more}; is the download complete?", of=name)
+        raise MemberError(f"its weights lack {first_of(missing, 1)}; is the download complete?", of=name)
     if checkpoint.gguf is not None:
         gguf_cache.keep_text(checkpoint, config, tokenizer)
         gguf_cache.keep_weights(checkpoint, config, model, dtype)

@@ -128,10 +128,6 @@ class ServerAddress:
         Args:
             allowed: Values of ``--allow-server``; see :func:`is_allowed`. None if the user wrote where the server is.
             place: The file and the model, for messages.
-
-        Raises:
-            InputError: The user does not allow the server, a value of ``allowed`` is not a server, or the name of the
-                variable does not end in ``_API_KEY``, so that it may hold another secret.
         """
         if allowed is not None and not is_allowed(self.url, allowed):
             server = self.origin
@@ -186,9 +182,6 @@ def is_allowed(url: str, allowed: Collection[str]) -> bool:
     Args:
         url: The server's URL.
         allowed: URLs with the same scheme, host and port; a path allows the paths below it, and no path all of them.
-
-    Raises:
-        InputError: A value of ``allowed`` is not the URL of a server.
     """
     path = unquote(urlsplit(url).path)
     for each in allowed:
@@ -221,11 +214,7 @@ def why_not_decodable(name: str) -> str:
 
 
 def read_address(word: str, place: str) -> ServerAddress:
-    """The server and the model, from the first word of a line.
-
-    Raises:
-        InputError: It is no address, or may hold a key. No message repeats it.
-    """
+    """The server and the model, from the first word of a line. No message repeats it, because it may hold a key."""
     if "api-version=" in word:
         raise InputError(
             f"{place}: Azure needs no api-version= in the address; write "
@@ -261,12 +250,7 @@ def read_address(word: str, place: str) -> ServerAddress:
 
 
 def thinking_fields(address: ServerAddress, owner: Callable[[], str]) -> dict[str, Any]:
-    """The fields of a request that limit the thinking; empty if the line of the model does not say it.
-
-    Args:
-        address: The server and the model.
-        owner: Asks the server who runs it; called only if its host does not tell the fields.
-    """
+    """The fields of a request that limit the thinking; `owner` asks the server if its host does not tell them."""
     budget, effort = address.thinking_budget, address.reasoning_effort
     if budget is None and effort is None:
         return {}

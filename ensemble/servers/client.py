@@ -110,9 +110,6 @@ class ServerClient:
 
     Attributes:
         left_out: The fields that the server does not take, by the address or by what it said.
-
-    Raises:
-        InputError: The HTTP client is not installed, or the key is missing.
     """
 
     def __init__(self, address: ServerAddress, retries: int = _RETRIES) -> None:
@@ -162,11 +159,7 @@ class ServerClient:
         self._http.close()
 
     def owner(self) -> str:
-        """Who runs the model, as the server's list of models says it: ``vllm``, ``sglang``, ``llamacpp``, ...
-
-        Raises:
-            ServerError: The server gave no valid answer.
-        """
+        """Who runs the model, as the server's list of models says it: ``vllm``, ``sglang``, ``llamacpp``, ..."""
         if self._owner is None:
             try:
                 data = self.get("/models").get("data")
@@ -181,15 +174,7 @@ class ServerClient:
         return self._owner
 
     def get(self, path: str, *, at_root: bool = False) -> Mapping[str, Any]:
-        """Send a GET request.
-
-        Args:
-            path: The path below the address.
-            at_root: Whether it is below the address without its ``/v1``, where servers have what OpenAI's API lacks.
-
-        Raises:
-            ServerError: The server gave no valid answer.
-        """
+        """Send a GET request to a path below the address, or below it without ``/v1``."""
         path = self._root + path if at_root else path
         return self._object(path, self._send(path, None))
 
@@ -201,19 +186,14 @@ class ServerClient:
     def post_each(self, path: str, body: Mapping[str, Any], *, at_root: bool = False) -> list[Mapping[str, Any]]:
         """Send a POST request with several prompts to a server that answers with a list; see :meth:`get`.
 
-        Returns:
-            The list. llama.cpp sends the only answer of a list without the list around it; it counts as a list of one.
+        llama.cpp sends the only answer of a list without the list around it; it counts as a list of one.
         """
         path = self._root + path if at_root else path
         answer = self._send(path, {"model": self.address.model, **body})
         return [self._object(path, each) for each in (answer if isinstance(answer, list) else [answer])]
 
     def checked(self, shape: type[Shape], path: str, answer: Mapping[str, Any], *, at_root: bool = False) -> Shape:
-        """An answer as a model of :mod:`ensemble.servers.schema`.
-
-        Raises:
-            ServerError: It has another shape.
-        """
+        """An answer as a model of :mod:`ensemble.servers.schema`."""
         from pydantic import ValidationError
 
         from ensemble.common.schema import first_fault
@@ -235,12 +215,7 @@ class ServerClient:
         return text.encode(errors="replace").decode()
 
     def _parse(self, content: bytes) -> Any:
-        """The JSON of a server, without the key.
-
-        Raises:
-            ValueError: It is not JSON, or nested too deeply.
-            RecursionError: It is nested far too deeply.
-        """
+        """The JSON of a server, without the key; a ValueError or a RecursionError if it is none, or too deep."""
         value = json.loads(content.decode("utf-8-sig"), parse_int=_whole_number)
         _check_depth(value)
         # In UTF-8, half a surrogate pair can only be an escape. Log-probabilities are thousands of strings without one.
@@ -274,11 +249,7 @@ class ServerClient:
         )
 
     def _try(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        """Send a request once; return the answer's JSON.
-
-        Raises:
-            ServerError: The server does not answer, or refuses the request.
-        """
+        """Send a request once; return the answer's JSON."""
         import httpx2
 
         url = self.address.url
@@ -361,11 +332,7 @@ class ServerClient:
 
 
 def _check_depth(value: Any) -> None:
-    """Make sure that JSON is not nested too deeply.
-
-    Raises:
-        ValueError: It is.
-    """
+    """Raise a ValueError if JSON is nested too deeply."""
     level: list[Any] = [[value]]
     for _ in range(_MAX_DEPTH + 1):
         inner = [part.values() if type(part) is dict else part for part in level]
@@ -402,11 +369,7 @@ def key_variable(address: ServerAddress) -> str | None:
 
 
 def read_key(address: ServerAddress) -> str | None:
-    """The key of a server, from the environment; None where no key is sent.
-
-    Raises:
-        InputError: The key is missing, or an HTTP header cannot hold it.
-    """
+    """The key of a server, from the environment; None where no key is sent."""
     variable = key_variable(address)
     if variable is None:
         return None

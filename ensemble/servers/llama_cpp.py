@@ -145,14 +145,7 @@ class LlamaCppServer(TokenServer):
 
 
 def probe(client: ServerClient) -> LlamaCppServer | None:
-    """Find out by requests whether a server speaks this form, and what it gives.
-
-    Returns:
-        The server; None if it does not take prompts as ids, or gives no log-probabilities by id.
-
-    Raises:
-        ServerError: No server answers, or the key is wrong.
-    """
+    """Find out by requests whether a server speaks this form, and what it gives; None if it does not."""
     try:
         # The answer to a list has another form, and that to a large number shows the size of the vocabulary.
         list(_results(client, [FIRST, SECOND], 1, 1))

@@ -86,11 +86,9 @@ class Usage(Schema):
     """How many tokens a request took; 0 where a server does not say it, or says something else."""
 
     prompt_tokens: TokenCount = 0
-    """tokens of the prompt"""
     completion_tokens: TokenCount = 0
     """generated tokens, those of the thinking included"""
     completion_tokens_details: Annotated[UsageDetails, BeforeValidator(_counts)] = UsageDetails()
-    """what they were"""
     cost: Annotated[float | None, BeforeValidator(_dollars)] = None
     """dollars, where a server says it (OpenRouter)"""
 
@@ -99,16 +97,13 @@ class CalledFunction(Schema):
     """The function of a call."""
 
     name: Text
-    """its name"""
     arguments: Text = "{}"
-    """its arguments, as the model wrote them"""
 
 
 class MessageCall(Schema):
     """A call of a function in a message."""
 
     function: CalledFunction
-    """the function"""
 
 
 class ChatMessage(Schema):
@@ -117,7 +112,6 @@ class ChatMessage(Schema):
     content: Text | None = None
     """the text; a reasoning model that reaches the limit before its answer has none"""
     tool_calls: tuple[MessageCall, ...] | None = None
-    """functions that it calls"""
     reasoning_content: OwnText = None
     """its thinking: DeepSeek, SGLang, llama.cpp, older vLLM"""
     reasoning: OwnText = None
@@ -155,9 +149,7 @@ class TextChoice(Schema):
     """A text of ``/completions``."""
 
     text: Text
-    """the text"""
     finish_reason: Any = None
-    """why it ended"""
     reasoning: OwnText = None
     """its thinking: OpenRouter"""
     logprobs: EchoedLogprobs | None = None
@@ -173,9 +165,7 @@ class ChatChoice(Schema):
     """A message of ``/chat/completions``."""
 
     message: ChatMessage
-    """the message"""
     finish_reason: Any = None
-    """why it ended"""
 
     @property
     def text(self) -> str:
@@ -192,18 +182,14 @@ class Completion(Schema):
     """An answer of ``/completions``."""
 
     choices: Annotated[tuple[TextChoice, ...], Field(min_length=1)]
-    """the texts; one is asked for"""
     usage: Annotated[Usage, BeforeValidator(_counts)] = Usage()
-    """the tokens that it took"""
 
 
 class ChatCompletion(Schema):
     """An answer of ``/chat/completions``."""
 
     choices: Annotated[tuple[ChatChoice, ...], Field(min_length=1)]
-    """the messages; one is asked for"""
     usage: Annotated[Usage, BeforeValidator(_counts)] = Usage()
-    """the tokens that it took"""
 
 
 # Answers with log-probabilities by token id, each server's own
@@ -276,32 +262,26 @@ class Tokenized(Schema):
     """An answer of ``/tokenize``."""
 
     tokens: tuple[TokenId, ...]
-    """the ids of the text"""
 
 
 class VllmLogprobs(Schema):
     """The log-probabilities of the tokens that vLLM writes."""
 
     tokens: tuple[TokenName, ...]
-    """the tokens"""
     token_logprobs: tuple[VllmValue, ...]
-    """their log-probabilities"""
     top_logprobs: tuple[VllmTops, ...]
-    """those of the likeliest tokens at each place"""
 
 
 class VllmPromptLogprob(Schema):
     """The log-probability of a token of a prompt."""
 
     logprob: VllmValue
-    """its log-probability"""
 
 
 class VllmChoice(Schema):
     """What vLLM tells of a context."""
 
     index: TokenId
-    """the number of the context in the request"""
     logprobs: VllmLogprobs | None = None
     """of the tokens that it writes"""
     prompt_logprobs: tuple[dict[str, VllmPromptLogprob] | None, ...] | None = None
@@ -312,60 +292,46 @@ class VllmAnswer(Schema):
     """An answer of vLLM's ``/completions`` to contexts of token ids."""
 
     choices: tuple[VllmChoice, ...]
-    """one for each context"""
     usage: Annotated[Usage, BeforeValidator(_counts)] = Usage()
-    """the tokens that were read"""
 
 
 class SglangTokens(Schema):
     """What SGLang tells of a context."""
 
     finish_reason: Any = None
-    """why it ended"""
     prompt_tokens: Any = None
     """tokens of the context"""
     output_token_logprobs: tuple[Triple, ...] = ()
-    """the tokens that it writes"""
     output_top_logprobs: tuple[tuple[Triple, ...], ...] | None = None
-    """the likeliest tokens at each place"""
     output_token_ids_logprobs: tuple[tuple[Triple, ...] | None, ...] | None = None
-    """the chosen tokens at each place"""
 
 
 class SglangAnswer(Schema):
     """An answer of SGLang's ``/generate`` to one context."""
 
     meta_info: SglangTokens
-    """all of it but the text"""
 
 
 class LlamaCppToken(Schema):
     """A token and its log-probability."""
 
     id: TokenId
-    """the token"""
     logprob: Logprob
-    """its log-probability"""
     bytes: Any = None
-    """its text"""
 
 
 class LlamaCppPlace(LlamaCppToken):
     """A token that llama.cpp writes."""
 
     top_logprobs: tuple[LlamaCppToken, ...]
-    """the likeliest tokens at its place"""
 
 
 class LlamaCppAnswer(Schema):
     """An answer of llama.cpp's ``/completion`` to one context."""
 
     tokens: tuple[TokenId, ...]
-    """the tokens that it writes"""
     tokens_evaluated: Any = None
     """tokens of the context"""
     stop_type: Any = None
-    """why it ended"""
     # The field is missing if the server leaves out the log-probabilities of all tokens.
     completion_probabilities: tuple[LlamaCppPlace, ...] = ()
-    """the tokens whose log-probabilities it gives"""

@@ -16,11 +16,7 @@ _ESCAPE = re.compile(rf"\\+(?:u\{{({_HEX}{{1,6}})\}}|u({_HEX}{{4}})|U({_HEX}{{8}
 
 
 class Secret:
-    """A key, and what half of it looks like.
-
-    Args:
-        key: The key.
-    """
+    """A key, and what half of it looks like."""
 
     def __init__(self, key: str) -> None:
         self.key = key

@@ -42,12 +42,7 @@ _VALUES = 50_000
 
 
 class SglangServer(TokenServer):
-    """A :class:`~ensemble.servers.token_server.TokenServer` behind SGLang.
-
-    Args:
-        client: The connection.
-        limits: What the server gives; see :func:`probe`.
-    """
+    """A :class:`~ensemble.servers.token_server.TokenServer` behind SGLang."""
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
@@ -104,14 +99,7 @@ class SglangServer(TokenServer):
 
 
 def probe(client: ServerClient) -> SglangServer | None:
-    """Find out by requests whether a server speaks this form, and what it gives.
-
-    Returns:
-        The server; None if it does not take prompts as ids, or gives no log-probabilities by id.
-
-    Raises:
-        ServerError: No server answers, or the key is wrong.
-    """
+    """Find out by requests whether a server speaks this form, and what it gives; None if it does not."""
     try:
         context = context_length(client)
         smallest = SglangServer(client, ServerLimits(CAPS[-1], _CONTEXTS, 0, context))

@@ -67,10 +67,6 @@ class TokenClient:
         server: Its server.
         patience: Seconds for which a request is sent again while the server does not answer or is busy.
         concurrency: The largest number of requests at a time.
-
-    Attributes:
-        limits: What the server gives.
-        counts: Updated by every request.
     """
 
     def __init__(self, name: str, server: TokenServer, patience: float, concurrency: int = 8) -> None:
@@ -89,26 +85,14 @@ class TokenClient:
     def write(
         self, contexts: Sequence[Ids], max_tokens: int, k: int, *, second: bool = False
     ) -> Callable[[], list[list[NextToken]]]:
-        """Send :meth:`TokenServer.write`, for any number of contexts; return a function that waits for the answer.
-
-        Args:
-            contexts: The contexts.
-            max_tokens: The largest number of tokens.
-            k: Top log-probabilities of each token.
-            second: Whether the contexts were sent before, for the counts.
-        """
+        """Send :meth:`TokenServer.write`, for any number of contexts; return a function that waits for the answer."""
         size = max(1, min(self.limits.contexts, _VALUES // (max_tokens * k)))
         parts = [contexts[n : n + size] for n in range(0, len(contexts), size)]
         wait = self._send([partial(self._server.write, part, max_tokens, k) for part in parts], second)
         return lambda: [tokens for answer in wait() for tokens in answer]
 
     def chosen(self, contexts: Sequence[Ids], ids: Sequence[Ids]) -> Callable[[], list[Logprobs]]:
-        """Send :meth:`TokenServer.chosen`; return a function that waits for the answer.
-
-        Args:
-            contexts: The contexts.
-            ids: The ids of each context. The answer may have more.
-        """
+        """Send :meth:`TokenServer.chosen` for the ids of each context; return a function that waits for the answer."""
         parts = _parts(ids, self.limits)
         wait = self._send(
             [partial(self._server.chosen, [contexts[n] for n in rows], wanted) for rows, wanted in parts], second=True
@@ -143,11 +127,7 @@ class TokenClient:
         return in_background(run, f"request to {self.name}")
 
     def _call(self, call: Callable[[], T], second: bool) -> T:
-        """The answer to a request, which is sent again while the server does not answer.
-
-        Raises:
-            MemberError: The server refuses the request, gives no valid answer, or has another model now.
-        """
+        """The answer to a request, which is sent again while the server does not answer."""
         tries = 0
 
         def attempt() -> tuple[T, float]:
@@ -230,14 +210,7 @@ def _parts(ids: Sequence[Ids], limits: ServerLimits) -> list[tuple[list[int], li
 def connect(address: ServerAddress, name: str) -> TokenServer:
     """The connection to a model behind a server, as a member of a token-level ensemble.
 
-    Args:
-        address: The server and the model.
-        name: The member, for messages.
-
-    Raises:
-        InputError: The server does not have the model, it refuses the key, or it does not give top log-probabilities by
-            token id; the message says which option would give them.
-        ServerError: No server answers, or it is too busy.
+    An InputError if the server gives no top log-probabilities by token id; it says which option would give them.
     """
     client = ServerClient(address, retries=_RETRIES)
     try:

@@ -65,10 +65,6 @@ class TokenServer(ABC):
 
     Every method raises :class:`ensemble.servers.client.ServerError` if the server gives no valid answer, and takes at
     most as many contexts and ids as ``limits`` allow.
-
-    Args:
-        client: The connection.
-        limits: What the server gives, as the probe of its kind found out.
     """
 
     def __init__(self, client: ServerClient, limits: ServerLimits) -> None:

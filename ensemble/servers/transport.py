@@ -58,13 +58,7 @@ class RestrictedClient:
         self._is_closed = False
 
     def request(self, method: str, url: str, json: Any) -> httpx2.Response:
-        """Send a request, and read the answer. A redirect would send the key to another host, so none is followed.
-
-        Raises:
-            MemberError: The answer is too long or compressed.
-            httpx2.HTTPError: There is no answer.
-            httpx2.InvalidURL: The address is not valid.
-        """
+        """Send a request, and read the answer. A redirect would send the key to another host, so none is followed."""
         request = httpx2.Request(method, url, json=json, headers=self._headers(), extensions=self._extensions)
         self._wait_for_rate()
         begun = time.monotonic()
@@ -179,14 +173,9 @@ class _LimitedStream(httpx2.SyncByteStream):
 
 
 class _TimedBackend(httpcore2.NetworkBackend):
-    """Opens connections whose reads and writes end with the request's time.
+    """Opens connections whose reads and writes end with the request's time, and counts them.
 
     The client's own timeout is for each read, so a server that sends a byte now and then would never reach it.
-
-    Args:
-        backend: Opens the connections.
-        time_left: The seconds that the request may still take; raises ReadTimeout when the time is over.
-        on_open: Called for each connection.
     """
 
     def __init__(

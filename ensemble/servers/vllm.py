@@ -96,13 +96,7 @@ class VllmServer(TokenServer):
         return choices
 
     def _tokens(self, choice: VllmChoice, max_tokens: int, k: int) -> list[NextToken]:
-        """What a choice tells of each token.
-
-        Args:
-            choice: The choice.
-            max_tokens: The largest number of tokens.
-            k: Log-probabilities that each token must have; 0 if they are those of chosen ids.
-        """
+        """What a choice tells of each token, with at least k log-probabilities; 0 if they are those of chosen ids."""
         try:
             if (found := choice.logprobs) is None:
                 raise InvalidAnswerError("has no log-probabilities of each token")
@@ -117,14 +111,7 @@ class VllmServer(TokenServer):
 
 
 def probe(client: ServerClient) -> VllmServer | None:
-    """Find out by requests whether a server speaks this form, and what it gives.
-
-    Returns:
-        The server; None if it does not take prompts as ids, or does not name tokens by their ids.
-
-    Raises:
-        ServerError: No server answers, the model is not there, or the key is wrong.
-    """
+    """Find out by requests whether a server speaks this form, and what it gives; None if it does not."""
     context = context_length(client)
     smallest = VllmServer(client, ServerLimits(CAPS[-1], _CONTEXTS, 0, context))
     try:

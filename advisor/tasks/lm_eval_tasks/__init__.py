@@ -13,11 +13,6 @@ demonstrations, if that has at least 20. Without these, dev is at most half of t
 Held-out never holds a question of dev, by the question's text. A dev question that is among its own demonstrations is
 left out.
 
-    find.py        the task of a name, or the reason why it cannot be used
-    questions.py   the questions of a split, with their prompts
-    scoring.py     the metric, and the score of a response
-    load.py        all of this as a `Task`
-
 Not covered, and refused with the reason: groups of tasks, code that a model wrote (the built-in task ``mbpp`` runs it),
 perplexity, metrics of a whole corpus, likelihood per character (``acc_norm``), sampled responses, images and sound.
 """
@@ -34,14 +29,7 @@ _INSTALL = "pip install 'unite-advisor[lm-eval]'"
 
 
 def check_installed(feature: str) -> None:
-    """Check that lm-eval is installed.
-
-    Args:
-        feature: What needs it, for the message.
-
-    Raises:
-        InputError: It is not installed, or older than OLDEST.
-    """
+    """Check that lm-eval is installed, and not older than OLDEST; the message names the feature that needs it."""
     try:
         installed = version("lm_eval")
     except PackageNotFoundError:

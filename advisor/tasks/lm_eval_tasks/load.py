@@ -32,9 +32,6 @@ def load_lm_eval_task(
         shots: Demonstrations; None for the task's own number.
         limit: Maximum number of questions, at least 1; None for all.
         seed: Seed of the demonstrations, the dev sample and the limit.
-
-    Raises:
-        InputError: lm-eval or the task is missing, or the task cannot be used here.
     """
     plain, _, wanted = name.removeprefix(PREFIX).partition(":")
     task = find_lm_eval_task(plain, folder)
@@ -107,15 +104,7 @@ _OUTPUTS = {
 
 
 def find_lm_eval_task(name: str, folder: Path | None) -> Any:
-    """The task, with its data loaded. Its type is Any, since lm-eval ships no types.
-
-    Args:
-        name: lm-eval's name of the task.
-        folder: Folder with more task files; they go first.
-
-    Raises:
-        InputError: The task does not exist, or it cannot be used here.
-    """
+    """The task, with its data loaded; those of the folder go first. Its type is Any, since lm-eval ships no types."""
     check_installed(f"lm_eval:{name}")
     if folder is not None and not folder.is_dir():
         raise InputError(f"--data {folder} is not a folder; give the folder that holds your lm-eval task files")

@@ -27,19 +27,8 @@ def choose_questions(
 ) -> tuple[tuple[Example, ...], dict[str, Doc], tuple[str, ...]]:
     """Choose the questions of a split, and make their prompts.
 
-    Args:
-        name: The task's name, for messages.
-        task: lm-eval's task.
-        split: ``dev``, ``held_out``, or a split that the task uses.
-        shots: Demonstrations before each question.
-        limit: Maximum number of questions.
-        seed: Seed of every draw.
-
     Returns:
         The questions, lm-eval's record of each by the question's id, and notes on what was left out.
-
-    Raises:
-        InputError: The split does not exist, or is empty.
     """
     splits = Splits(name, task)
     notes: list[str] = []
@@ -72,12 +61,7 @@ def choose_questions(
 
 
 class Splits:
-    """The role of each of a task's splits.
-
-    Args:
-        name: The task's name, for messages.
-        task: lm-eval's task.
-    """
+    """The role of each of a task's splits."""
 
     def __init__(self, name: str, task: Any) -> None:
         self._name, self._task = name, task
@@ -99,11 +83,7 @@ class Splits:
         )
 
     def docs(self, split: str) -> Sequence[Doc]:
-        """All records of a split.
-
-        Raises:
-            InputError: The task does not use this split.
-        """
+        """All records of a split."""
         if split not in self._readers:
             known = ", ".join(sorted({"dev", "held_out", *self._readers}))
             raise InputError(f"--split {split}: lm_eval:{self._name} has no such split; choose among {known}")
@@ -185,16 +165,7 @@ _NO_MATCH = "[invalid]"  # the result of lm-eval's regular expressions if they m
 
 
 def choose_metric(name: str, task: Any, wanted: str) -> tuple[str, str]:
-    """Choose the metric and the filter; lm-eval writes them as ``metric,filter``.
-
-    Args:
-        name: The task's name, for messages.
-        task: lm-eval's task.
-        wanted: A metric, a filter, or both with a comma between; if it is empty, the first that can be used.
-
-    Raises:
-        InputError: The task has no such metric, or its metrics do not give each question a score between 0 and 1.
-    """
+    """Choose the metric and the filter: those that are wanted, or the first that score each question from 0 to 1."""
     metrics, filters = list(task.aggregation()), [pipeline.name for pipeline in task._filters]
     parts = [part.strip() for part in wanted.split(",") if part.strip()]
     for part in parts:
@@ -217,16 +188,7 @@ def choose_metric(name: str, task: Any, wanted: str) -> tuple[str, str]:
 def score_text(
     task: Any, docs: Mapping[str, Doc], metric: str, filter_name: str, example: Example, response: str
 ) -> Score:
-    """Score a written response. A response on which the code of lm-eval or of the task fails is wrong.
-
-    Args:
-        task: lm-eval's task.
-        docs: Its records by the ids of the examples.
-        metric: lm-eval's metric.
-        filter_name: lm-eval's filter.
-        example: The question.
-        response: The text that the model wrote.
-    """
+    """Score a written response. A response on which the code of lm-eval or of the task fails is wrong."""
     try:
         value, filtered = _value(task, docs[example.id], response, metric, filter_name)
     except Exception as error:  # noqa: BLE001  # metrics of a task may be any code
@@ -240,14 +202,7 @@ def score_text(
 
 
 def score_choice(task: Any, docs: Mapping[str, Doc], example: Example, response: str) -> Score:
-    """Score the option that is the likeliest: 1 if lm-eval counts it as right, else 0; the answer is its letter.
-
-    Args:
-        task: lm-eval's task.
-        docs: Its records by the ids of the examples.
-        example: The question.
-        response: The text of one of its options.
-    """
+    """Score the option that is the likeliest: 1 if lm-eval counts it as right, else 0; the answer is its letter."""
     if response not in example.choices:
         return Score(0.0, None)
     best = example.choices.index(response)

@@ -64,11 +64,7 @@ def get_metric(name: str, *, allow_code_execution: bool = False) -> Metric:
 
 
 def read_with(reader: str, text: str) -> str:
-    """The canonical form of the JSON in a text, on one line.
-
-    Args:
-        reader: ``json`` or ``tool_call``, the values of READERS.
-        text: Any text.
+    """The canonical form of the JSON in a text, on one line, by one of the values of READERS.
 
     Raises:
         ValueError: The text has none. It says why, and at which line and column it is broken.

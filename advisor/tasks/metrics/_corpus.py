@@ -22,16 +22,7 @@ _RESAMPLES, _SEED = 1000, 0
 def corpus_score(
     metric: str, texts: Sequence[str], accepted: Sequence[tuple[str, ...]]
 ) -> tuple[float, tuple[float, float]]:
-    """The score of all responses together.
-
-    Args:
-        metric: ``bleu`` or ``chrf``.
-        texts: The responses, at least one; an empty text for a question without a response.
-        accepted: For each response its reference translations.
-
-    Returns:
-        The score in points, and its 95% interval.
-    """
+    """The score of at least one response together in points, and its 95% interval."""
     # sacrebleu wants the first references of all sentences, then the second ones; None where a sentence has fewer.
     references = [list(some) for some in zip_longest(*accepted)]
     scorer = CHRF() if metric == "chrf" else BLEU(tokenize=tokenizer_of(text for some in accepted for text in some))

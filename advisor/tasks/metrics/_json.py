@@ -71,11 +71,7 @@ def find_json(text: str) -> Any:
 
 
 def find_all(text: str) -> list[Any]:
-    """The JSON values of a text of nothing but values and spaces, `;` or `,` between them, else that of `find_json`.
-
-    Raises:
-        JSONDecodeError: As for :func:`find_json`.
-    """
+    """The JSON values of a text of nothing but values and spaces, `;` or `,` between them, else that of `find_json`."""
     values, at = [], _BETWEEN.match(text).end()  # type: ignore[union-attr]  # the pattern also matches nothing
     try:
         while at < len(text):

@@ -68,11 +68,7 @@ class AnswerMark(NamedTuple):
 
 
 def pieces(text: str) -> Iterator[AnswerMark]:
-    """The pieces of a folded text that give the answer, from the strictest rule to the loosest, the last of each first.
-
-    Args:
-        text: A text in which each character is replaced by FOLDED.
-    """
+    """The pieces of a text, folded by FOLDED, that give the answer, from the strictest rule to the loosest."""
     if box := last_box(text):
         yield box
     if (place := text.rfind("####")) >= 0:

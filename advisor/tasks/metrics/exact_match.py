@@ -35,11 +35,7 @@ _ARTICLE = re.compile(r"(?<!\S)(?:the(?= \S)|an?(?= (?:\d|[^\W\d_]{2})))")
 
 
 class ExactMatch(Metric):
-    """1 if the response equals an accepted text in normal form, else 0.
-
-    Args:
-        normal: Gives the normal form of a text.
-    """
+    """1 if the response equals an accepted text in the normal form that a function gives, else 0."""
 
     def __init__(self, normal: Callable[[str], str]) -> None:
         self._normal = normal

@@ -16,11 +16,7 @@ class JudgeMetric(Metric):
     """Stands in the list of metrics; the scores come from a judge."""
 
     def score(self, _text: str, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
-        """Refuse: only a model can score.
-
-        Raises:
-            InputError: Always.
-        """
+        """Refuse: only a model can score."""
         raise InputError(
             "metric judge: a model scores these responses, which needs models to run; use advisor select, profile or "
             "evaluate with --judge"

@@ -27,11 +27,7 @@ _PYTHON = ("", "python", "python3", "py")
 
 
 class PassAt1(Metric):
-    """1 if the program passes all tests, else 0.
-
-    Args:
-        allowed: Whether programs may run; otherwise ``score`` raises.
-    """
+    """1 if the program passes all tests, else 0; it raises where programs are not allowed to run."""
 
     def __init__(self, *, allowed: bool) -> None:
         self._allowed = allowed
@@ -50,11 +46,7 @@ class PassAt1(Metric):
         return None
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
-        """Run the program and the tests; the answer is the program.
-
-        Raises:
-            InputError: The user does not allow programs to run.
-        """
+        """Run the program and the tests; the answer is the program."""
         if not self._allowed:
             raise InputError(
                 "pass_at_1 runs programs that models wrote; load its task with allow_code_execution=True to allow it"

@@ -92,11 +92,7 @@ class _Exact:
 
 
 def _calls(text: str) -> list[Call]:
-    """The calls in a text; empty if it has none.
-
-    Raises:
-        ValueError: What should be a call is broken, or is something else.
-    """
+    """The calls in a text; empty if it has none, and a ValueError if what should be one is broken."""
     tagged = list(_TAGGED.finditer(text))
     if tagged:
         return [call for block in tagged for call in _of(_tagged_value(text, block))]
@@ -147,11 +143,7 @@ def _arguments(name: str, text: str) -> Any:
 
 
 def _accepted(text: str) -> list[_Accepted] | list[_Exact]:
-    """The calls of a reference.
-
-    Raises:
-        ValueError: The text is neither calls nor accepted values of calls.
-    """
+    """The calls of a reference; a ValueError if it is neither calls nor accepted values of calls."""
     if text.strip().lower() == "no call":
         return []
     value = find_json(text)
