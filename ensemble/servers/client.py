@@ -215,7 +215,7 @@ class ServerClient:
         return text.encode(errors="replace").decode()
 
     def _parse(self, content: bytes) -> Any:
-        """The JSON of a server, without the key; a ValueError or a RecursionError if it is none, or too deep."""
+        """The JSON of a server, without the key; a ValueError or a RecursionError if it cannot be read."""
         value = json.loads(content.decode("utf-8-sig"), parse_int=_whole_number)
         _check_depth(value)
         # In UTF-8, half a surrogate pair can only be an escape. Log-probabilities are thousands of strings without one.
