@@ -120,7 +120,7 @@ class Cost:
         handled: Vocabulary entries whose probabilities were read, summed over all steps.
         prompt_tokens: Tokens of the prompts; 0 if they are not known.
         thinking_tokens: Those of ``tokens`` that were thinking, where they are counted apart.
-        peak_memory: Bytes, see :func:`advisor.profile.generate.peak_memory`; None if it is not known.
+        peak_memory: Bytes, see :func:`advisor.profile.local_model.peak_memory`; None if it is not known.
     """
 
     seconds: float

@@ -303,16 +303,12 @@ def read_reply(folder: Path, data: bytes) -> None:
     import httpx2
 
     from advisor.servers import identity
-    from advisor.servers.completions import generate, likeliest_choice
-    from advisor.tasks.task import Example, Signature, Task
+    from advisor.servers.completions import generate, likeliest_text
     from ensemble.decode.settings import Settings
     from ensemble.servers.address import ServerAddress
     from ensemble.servers.client import ServerClient
 
     address = ServerAddress("http://127.0.0.1:9/v1", "m")
-    example = Example(id="1", prompt="a", question="a", reference="4", choices=(" 4",))
-    signature = Signature("t", "choice", "dev", 1, 0, 0, "", ())
-    task = Task("t", "choice", "dev", (example,), (), 1, 0, 0, None, (), "", signature, delimiter="")
 
     def answer(_: object, request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "application/json"}, content=data, request=request)
@@ -321,7 +317,7 @@ def read_reply(folder: Path, data: bytes) -> None:
         with ServerClient(address, retries=0) as server:
             for chat in (True, False):
                 generate(server, "x", Settings(5, ("\n",)), chat=chat)[0].text.encode()
-            likeliest_choice(server, example, task)
+            likeliest_text(server, "a", [" 4"])
 
     with mock.patch.object(httpx2.HTTPTransport, "handle_request", answer), mock.patch.object(identity, "_RETRIES", 0):
         _each(

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig, RunConfig
-from advisor.profile.generate import answers
 from advisor.profile.job import Job
 from advisor.profile.loaded_models import LocalJobRunner
+from advisor.profile.local_model import LocalModel
 from advisor.progress import Progress
 from advisor.records import Limits, Profile
 from advisor.response_cache import ResponseCache
@@ -58,9 +58,9 @@ def profile(
     Raises:
         MemberError: The model failed.
     """
-    answer = partial(answers, name, load)
+    connect = partial(LocalModel, name, load)
     spec = EnsembleSpec(())  # so that the engine measures and frees memory, as it does for every local model
-    job = Job(name, task, InferenceConfig(), answer, key=key, cache=cache, progress=Progress(quiet=True), spec=spec)
+    job = Job(name, task, InferenceConfig(), connect, key=key, cache=cache, progress=Progress(quiet=True), spec=spec)
     [finished] = LocalJobRunner(default_cache_dir()).run([job])
     if isinstance(finished.result, MemberError):
         raise finished.result

@@ -23,9 +23,9 @@ import pytest
 from advisor.config import InferenceConfig
 from advisor.pool.pool_file import read_line
 from advisor.pool.resources import combined, devices, resources_of
-from advisor.profile.generate import answers
 from advisor.profile.job import Job
 from advisor.profile.loaded_models import LocalJobRunner, load_ensemble
+from advisor.profile.local_model import LocalModel
 from advisor.profile.ray_cluster import cluster
 from advisor.profile.ray_runner import RayJobRunner
 from advisor.progress import Progress
@@ -152,11 +152,12 @@ def job_of(
 ) -> Watched:
     """A job whose responses are kept nowhere else."""
     spec = EnsembleSpec((ModelSpec(Checkpoint(str(models / name)), name, resources=resources),))
-    answer = partial(answers, name, partial(load_ensemble, spec, cache))
+    setting = setting or InferenceConfig()
+    connect = partial(LocalModel, name, partial(load_ensemble, spec, cache), setting.batch_size)
     store: Any = SimpleNamespace(get=lambda _: {}, put=lambda *_: None, keep=lambda *_: None, value=lambda *_: None)
     progress = Progress(quiet=True)
     options = {"key": {}, "cache": store, "progress": progress, "spec": spec}
-    return Watched(name, task, setting or InferenceConfig(), answer, **options)
+    return Watched(name, task, setting, connect, **options)
 
 
 def run_all(engine: RayJobRunner | LocalJobRunner, jobs: Sequence[Job]) -> None:

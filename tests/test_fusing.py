@@ -112,9 +112,9 @@ class Counts(Says):
         super().__init__(name, "")
         self._fails = fails
 
-    async def ask(self, prompt: Any, settings: Settings) -> Response:
+    async def reply(self, prompt: Any, settings: Settings) -> Response:
         self.says = f"{self.name}{len(self.asked)}" if len(self.asked) != self._fails else MemberError("gone")
-        return await super().ask(prompt, settings)
+        return await super().reply(prompt, settings)
 
 
 def test_in_a_second_round_the_panel_reads_the_drafts_and_an_earlier_one_replaces_one_that_failed() -> None:

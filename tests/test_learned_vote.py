@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_serving_strategies import Says
 from test_strategies import task
-from test_votes import Told, slow_vote
+from test_votes import slow_vote
 
 from advisor.records import Answer, Profile
 from advisor.running.asking import Answerer
@@ -235,9 +236,8 @@ def test_it_gives_the_answer_of_all_models_and_asks_no_more_of_them(pairs: list[
         assert changed[slow_vote(changed, weights)] == answers[full]
     names = tuple(str(n) for n in range(len(pairs)))
     plan = StrategyPlan(LearnedVote(names, tuple(weights)), (), reader=VoteReader("exact_match", "([a-c])", "test"))
-    asked = asyncio.run(
-        Answerer(plan, [Told(*each) for each in zip(names, answers, strict=True)]).answer("?", Settings())
-    )
+    models = [Says(name, answer or "") for name, answer in zip(names, answers, strict=True)]
+    asked = asyncio.run(Answerer(plan, models).answer("?", Settings()))
     assert asked.calls == calls
     assert answers[int(asked.model)] == answers[full]
 

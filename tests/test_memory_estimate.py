@@ -60,7 +60,7 @@ def entry(folder: Path, **values: Any) -> ModelSpec:
 MEASURE = """
 import gc, os, sys
 from pathlib import Path
-from advisor.profile.generate import peak_memory, reset_peak_memory
+from advisor.profile.local_model import peak_memory, reset_peak_memory
 from ensemble import Ensemble
 
 small, large = sys.argv[1:]

@@ -8,6 +8,7 @@ import gc
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ from sharing import demo_cache
 
 from advisor import cli
 from advisor.options.production import ServeOptions
-from advisor.profile.asked_model import LocalModel
-from advisor.profile.loaded_models import LoadedModels, load_ensemble
+from advisor.profile.loaded_models import ALONE, LoadedModels, load_ensemble
+from advisor.profile.local_model import LocalModel
 from advisor.response_cache import Response
 from advisor.running.asking import Answered, Answerer, answer_prompt
 from advisor.running.strategy_to_run import StrategyPlan, plan_by_options
@@ -100,7 +101,10 @@ def planned(run: Path, **options: Any) -> StrategyPlan:
 def answered(plan: StrategyPlan, prompts: list[str], group: str | None = None) -> list[Answered]:
     """The answers of a strategy, with every model loaded once."""
     local, loaded = [member for member in plan.members if not member.is_remote], LoadedModels(default_cache_dir())
-    models = [LOADED.setdefault(member.name, LocalModel(member, loaded)) for member in local]
+    for member in local:
+        load = partial(loaded.ensemble, EnsembleSpec((member,), ALONE))
+        LOADED.setdefault(member.name, LocalModel(member.name, load))
+    models = [LOADED[member.name] for member in local]
     answerer = Answerer(plan, models)
     settings = Settings(plan.max_new_tokens or 256, plan.stop)
 

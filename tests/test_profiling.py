@@ -18,10 +18,10 @@ from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
 from advisor.config import InferenceConfig
 from advisor.pool.fingerprint import Fingerprint, identify
-from advisor.profile import generate as answering
-from advisor.profile.generate import answers
+from advisor.profile import ask
 from advisor.profile.job import Job, question_key
 from advisor.profile.loaded_models import LocalJobRunner
+from advisor.profile.local_model import LocalModel
 from advisor.records import Profile
 from advisor.response_cache import Response, ResponseCache
 from advisor.tasks import Task, load_task
@@ -79,12 +79,12 @@ def profile(
 ) -> Profile:
     """What the engine of this process makes of a job; ``advance`` hears of its progress."""
     progress: Any = SimpleNamespace(stage=lambda *_: nullcontext(advance), say=lambda _: None)
-    answer = functools.partial(answers, "alpha", make)
+    setting = setting or InferenceConfig()
     job = Job(
         "alpha",
         task,
-        setting or InferenceConfig(),
-        answer,
+        setting,
+        lambda: LocalModel("alpha", make, setting.batch_size),
         key=key or KEY,
         cache=store,
         progress=progress,
@@ -375,7 +375,7 @@ def test_a_model_that_fails_on_everything_is_soon_given_up(
     sizes = spoil(monkeypatch, alone, fail)
     with pytest.raises(MemberError, match=r"^alpha: ZeroDivisionError: no luck$"):
         profile(load_task("task.yaml"), store, lambda: alone)
-    assert sizes.count(1) == answering._MOST_FAILURES
+    assert sizes.count(1) == ask._MAX_FAILURES
     assert len(sizes) < 30
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,20 +88,24 @@ def test_what_has_arrived_is_stored_when_the_run_is_interrupted(tmp_path: Path) 
     class FakeJob:
         """What the engine uses of a job; the user interrupts while the first response is shown."""
 
-        name, server, task, inference = "m", "http://host/v1", None, None
+        name, server = "m", "http://host/v1"
         questions = dict.fromkeys(range(4))
 
         def __init__(self) -> None:
             self.stored: list[int] = []
-            self.all_arrived = threading.Event()
+            self.all_arrived, self.ended = threading.Event(), threading.Event()
 
         def start(self) -> None:
             pass
 
-        def answer(self, *_: object) -> Iterator[tuple[int, Response]]:
-            yield from ((n, Response("7", 1, "eos", 0.0)) for n in range(3))
-            self.all_arrived.set()
-            threading.Event().wait(60)
+        async def responses(self) -> AsyncIterator[tuple[int, Response]]:
+            try:
+                for n in range(3):
+                    yield n, Response("7", 1, "eos", 0.0)
+                self.all_arrived.set()
+                await asyncio.sleep(60)
+            finally:
+                self.ended.set()
 
         def add(self, number: int, _: Response) -> None:
             self.stored.append(number)
@@ -113,3 +118,4 @@ def test_what_has_arrived_is_stored_when_the_run_is_interrupted(tmp_path: Path) 
     with pytest.raises(KeyboardInterrupt):
         list(LocalJobRunner(tmp_path).run(jobs))
     assert job.stored == [0, 1, 2]
+    assert job.ended.wait(20)

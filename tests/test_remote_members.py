@@ -19,8 +19,9 @@ from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.config import InferenceConfig
-from advisor.profile.asked_model import ServerModel, server_model
+from advisor.profile.ask import reply_to
 from advisor.profile.profiler import Profiler
+from advisor.profile.server_model import server_model
 from advisor.progress import Progress
 from advisor.response_cache import ResponseCache
 from advisor.servers import identity
@@ -204,17 +205,13 @@ def test_chat_templates_are_applied_here(place: Place, chat: Path) -> None:
     assert [each.text for each in plain] != [each.text for each in here]
 
 
-async def ask(model: ServerModel, prompt: Any) -> Any:
-    return await model.ask(prompt, Settings(6))
-
-
 def test_a_strategy_asks_a_member_with_token_ids_as_the_profile_did(chat: Path) -> None:
     member = load_member(ModelSpec(Checkpoint(str(chat)), "chat"))
     alone = Ensemble([member], cache_dir=chat / "tables")
     conversation = [{"role": "system", "content": "be short"}, {"role": "user", "content": "What?"}]
     with serving(alone) as server:
         model = server_model(ModelSpec(ServerAddress(f"{server.url}/v1", "tiny", tokenizer=str(chat)), "chat"))
-        response = asyncio.run(ask(model, conversation))
+        response = asyncio.run(reply_to(model, conversation, Settings(6)))
         model.close()
     (expected,) = alone.generate([conversation], max_new_tokens=6)
     assert response.text == expected.text

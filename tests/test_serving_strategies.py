@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,9 @@ from running_server import Running, running
 from servers import Answer, Raw, as_json, completion
 from test_ensemble_api import member, writer
 
-from advisor.profile import asked_model
-from advisor.profile.asked_model import ServerModel
+from advisor.profile import server_model as behind_server
+from advisor.profile.ask import Replies
+from advisor.profile.server_model import ServerModel
 from advisor.response_cache import Response
 from advisor.running.strategy_to_run import StrategyPlan
 from advisor.running.task_prompt import TaskPrompt
@@ -50,7 +51,11 @@ class Says:
         self.says = says
         self.asked: list[tuple[Any, Settings]] = []
 
-    async def ask(self, prompt: Any, settings: Settings) -> Response:
+    async def ask(self, prompts: Mapping[int, Any], settings: Settings) -> Replies:
+        for number, prompt in prompts.items():
+            yield number, await self.reply(prompt, settings)
+
+    async def reply(self, prompt: Any, settings: Settings) -> Response:
         self.asked.append((prompt, settings))
         if isinstance(self.says, Exception):
             raise self.says
@@ -65,7 +70,7 @@ class Waits(Says):
 
     cancelled = 0
 
-    async def ask(self, prompt: Any, settings: Settings) -> Response:
+    async def reply(self, prompt: Any, settings: Settings) -> Response:
         self.asked.append((prompt, settings))
         try:
             await asyncio.Event().wait()
@@ -348,7 +353,7 @@ def test_more_texts_than_the_limit_get_429() -> None:
 
 def server_model(name: str, raw: Raw, *, chat: bool = False, **options: Any) -> ServerModel:
     address = ServerAddress(raw.url, "m", **options)
-    return asked_model.server_model(ModelSpec(address, name, chat_template="auto" if chat else "never"))
+    return behind_server.server_model(ModelSpec(address, name, chat_template="auto" if chat else "never"))
 
 
 def test_a_server_votes_like_the_others(raw: Raw) -> None:

@@ -16,7 +16,7 @@ from servers import Raw, as_json, raw_server
 from test_ensemble_api import member
 from test_serving_strategies import serving, usage
 
-from advisor.profile.asked_model import ServerModel, server_model
+from advisor.profile.server_model import ServerModel, server_model
 from advisor.servers.completions import in_one_form
 from ensemble import Ensemble
 from ensemble.models.spec import ModelSpec

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from test_serving_strategies import Says
 
 import advisor.strategies
 from advisor.advice.comparison import compare_strategies, expected_gain
 from advisor.records import Answer, Limits, Profile
-from advisor.response_cache import Response
 from advisor.running.asking import Answerer
 from advisor.running.strategy_to_run import StrategyPlan, figures_to_strategy
 from advisor.runs.run import Run
@@ -27,7 +27,6 @@ from ensemble.decode.settings import Settings
 if TYPE_CHECKING:
     from pools import Place
 
-    from ensemble.models.member import Prompt
 
 pytest_plugins = ["pools"]
 
@@ -81,16 +80,6 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("advisor.strategies.nth", None)
 
 
-class Says:
-    """A model with one answer."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    async def ask(self, prompt: Prompt, settings: Settings) -> Response:  # noqa: ARG002
-        return Response(f"{self.name} answers", 1, "eos", 0.0, prompt_tokens=1)
-
-
 def write_log(place: Place, name: str, first: int) -> None:
     lines = []
     for n in range(first, first + 120):
@@ -117,7 +106,7 @@ def test_a_new_strategy_is_one_file(place: Place) -> None:
 
     # What `advisor run` and `advisor serve` do with the models of a strategy.
     strategy = figures_to_strategy(row, "result.json")
-    answerer = Answerer(StrategyPlan(strategy, ()), [Says(name) for name in strategy.members])
+    answerer = Answerer(StrategyPlan(strategy, ()), [Says(name, f"{name} answers") for name in strategy.members])
     assert asyncio.run(answerer.answer("?", Settings())).model == strategy.members[1] == "b"
 
 

@@ -15,7 +15,6 @@ import pytest
 import yaml
 from tiny import byte_tokenizer, tiny_model
 
-from advisor.config import InferenceConfig
 from advisor.tasks import Task, load_task
 from advisor.tasks.lm_eval_tasks import load
 from ensemble.errors import InputError
@@ -208,20 +207,22 @@ def test_options_their_delimiter_and_their_scores_are_lm_evals(tmp_path: Path) -
 
 
 def test_a_model_answers_options_behind_the_tasks_delimiter(tmp_path: Path) -> None:
-    from advisor.profile.generate import answers
+    from advisor.profile.ask import answers, without_waiting
+    from advisor.profile.local_model import LocalModel
+    from advisor.servers.completions import PromptWithOptions
     from ensemble import Ensemble
+    from ensemble.decode.settings import Settings
     from ensemble.models.load import member_of
 
     tokenizer = byte_tokenizer()
     alone = Ensemble([member_of(tiny_model(tokenizer, hidden=8), tokenizer, name="some")], cache_dir=tmp_path)
     task = load_task(put(tmp_path, PALMS, {"test": options(40)}), "test", tmp_path, limit=3)
-    responses = dict(
-        answers("some", lambda: alone, dict(enumerate(task.examples)), task, InferenceConfig(max_new_tokens=1))
-    )
+    prompts = [PromptWithOptions(example.model_input, task.continuations(example)) for example in task.examples]
+    made = answers(LocalModel("some", lambda: alone), dict(enumerate(prompts)), Settings(1))
+    responses = dict(without_waiting(made))
     for n, example in enumerate(task.examples):
         scores = alone.score(example.prompt, [f"\t{choice}" for choice in example.choices])
         assert responses[n].options == pytest.approx(scores, abs=1e-9)
-        assert responses[n].text == example.choices[scores.index(max(scores))]
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from tiny import byte_tokenizer, let_write, save_member, tiny_model, tokenizer_n
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
-from advisor.config import InferenceConfig
-from advisor.profile.asked_model import ServerModel
-from advisor.profile.generate import answers
+from advisor.profile.ask import answers, without_waiting
+from advisor.profile.local_model import LocalModel
+from advisor.profile.server_model import ServerModel
 from advisor.response_cache import apart
 from advisor.tasks import load_task
 from ensemble import Ensemble
@@ -181,13 +181,8 @@ def test_the_response_of_a_model_is_parted(name: str, tables: Path) -> None:
     text = example.model_input
     assert isinstance(text, str)
     one = member(name, f"{FAMILY[name].opening}5? No.{FAMILY[name].closing}The answer is 7.\n\n\n", text)
-    found = answers(
-        one.name,
-        lambda: Ensemble([one], cache_dir=tables, method="average"),
-        {0: example},
-        replace(task, max_new_tokens=99, stop=("\n\n",)),
-        InferenceConfig(),
-    )
+    model = LocalModel(one.name, lambda: Ensemble([one], cache_dir=tables, method="average"))
+    found = without_waiting(answers(model, {0: text}, Settings(99, ("\n\n",))))
     (parted,) = apart([response for _, response in found], FAMILY[name].tags)
     assert (parted.thinking, parted.text) == ("5? No.", "The answer is 7.")
 

@@ -23,8 +23,8 @@ from advisor.jobs import traces as tracing
 from advisor.jobs.result_json import Outcome, samples_of
 from advisor.jobs.traces import MOST_STEPS, choose, describe
 from advisor.pool.pool_file import read_pool
-from advisor.profile.generate import peak_memory, reset_peak_memory
 from advisor.profile.loaded_models import LoadedModels
+from advisor.profile.local_model import peak_memory, reset_peak_memory
 from advisor.records import Answer, Limits, Profile
 from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task

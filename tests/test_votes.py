@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from test_serving_strategies import Says
 from test_strategies import task
 
 from advisor.choose.rules import fitting_voters
 from advisor.records import Answer, Limits, Profile
-from advisor.response_cache import Response
 from advisor.running.asking import Answerer
 from advisor.running.strategy_to_run import StrategyPlan
 from advisor.strategies import kinds
@@ -29,7 +29,7 @@ from ensemble.decode.settings import Settings
 from ensemble.methods.voting import answer_codes, vote
 
 if TYPE_CHECKING:
-    from ensemble.models.member import Prompt
+    pass
 
 ANSWER = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
 COLUMN = st.lists(ANSWER, min_size=1, max_size=7)
@@ -93,21 +93,11 @@ def test_three_members_need_a_third_call_only_where_the_first_two_give_different
     assert vote(codes).tolist() == [0, 1, 0, 1]
 
 
-class Told:
-    """A model whose response is known."""
-
-    def __init__(self, name: str, answer: str | None) -> None:
-        self.name, self._text = name, answer or ""
-
-    async def ask(self, prompt: Prompt, settings: Settings) -> Response:  # noqa: ARG002
-        return Response(self._text, 1, "eos", 0.0, prompt_tokens=1)
-
-
 def asked(name: str, answers: Sequence[str | None]) -> int:
     """The number of the model whose response `advisor run` and `advisor serve` take."""
     members = tuple(str(n) for n in range(len(answers)))
     plan = StrategyPlan(kinds()[name](members), (), reader=VoteReader("exact_match", "([a-c])", "test"))
-    models = [Told(*each) for each in zip(members, answers, strict=True)]
+    models = [Says(name, answer or "") for name, answer in zip(members, answers, strict=True)]
     return int(asyncio.run(Answerer(plan, models).answer("?", Settings())).model)
 
 
@@ -175,6 +165,6 @@ def test_of_equal_answers_each_vote_takes_that_of_the_most_accurate_model(kind: 
             answers = {name: profiles[name].answers[place].extracted for name in strategy.members}
             equal = [name for name, text in answers.items() if text == answers[taken]]
             assert profiles[taken].accuracy == max(profiles[name].accuracy for name in equal)
-            models_told = [Told(*pair) for pair in answers.items()]
+            models_told = [Says(name, answer or "") for name, answer in answers.items()]
             served = asyncio.run(Answerer(plan, models_told).answer("?", Settings(), group=each.group))
             assert served.model == taken

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs.held_out import Verified
-from advisor.profile.generate import free_memory
 from advisor.profile.job import continued, question_key, responses
+from advisor.profile.local_model import free_memory
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Profile

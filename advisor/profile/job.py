@@ -6,25 +6,23 @@ cache has all of them, no model is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import math
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, aclosing, closing
 from dataclasses import replace
 from typing import Any
 
 from advisor.config import InferenceConfig
+from advisor.profile.ask import Model, answers
 from advisor.progress import Progress
 from advisor.records import Answer, Cost, Profile
 from advisor.response_cache import Response, ResponseCache, apart, key_of
+from advisor.servers.completions import ModelInput, PromptWithOptions
 from advisor.tasks.task import Example, Score, Task
-from ensemble.errors import MemberError
+from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import EnsembleSpec
 from ensemble.models.thinking import ThinkingTags
 
-AnswerFunction = Callable[[Mapping[int, Example], Task, InferenceConfig], Generator[tuple[int, Response], None, None]]
-"""Answers questions, given by number. Yields the number and the response of each one; a failed question has an error.
-
-Raises MemberError if no question can be answered.
-"""
 _DECODING = 2
 """Part of every key. Increase it if a change of the decoder makes the same models generate another text."""
 _SAME_PROMPTS, _CLEARLY_LONGER = 3, 1.5
@@ -34,13 +32,13 @@ _SAME_PROMPTS, _CLEARLY_LONGER = 3, 1.5
 class Job:
     """Questions for one model, or for several models that decode together.
 
-    An engine calls :meth:`start`, then :meth:`add` for each question in any order, then :meth:`finish`.
+    An engine calls :meth:`start`, then :meth:`add` for each of the :meth:`responses`, then :meth:`finish`.
 
     Args:
         name: The name of the profile; unique among the jobs of a run.
         task: The questions.
         inference: How to generate.
-        answer: Answers questions in this process.
+        connect: Makes the model that answers; it is closed at the end.
         key: What determines the responses besides the questions: the models and the method.
         cache: The response cache.
         progress: Shows the progress.
@@ -65,7 +63,7 @@ class Job:
         name: str,
         task: Task,
         inference: InferenceConfig,
-        answer: AnswerFunction,
+        connect: Callable[[], Model],
         *,
         key: Mapping[str, Any],
         cache: ResponseCache,
@@ -77,7 +75,7 @@ class Job:
     ) -> None:
         # Again, although commands check it: programs that models wrote must not run through any other path.
         task.check_allowed()
-        self.name, self.task, self.inference, self.answer = name, task, inference, answer
+        self.name, self.task, self.inference, self._connect = name, task, inference, connect
         self.spec, self.server, self._thinking = spec, server, thinking
         self._cache, self._progress, self._stage = cache, progress, stage or name
         # All keys now: hashing is quick, and the stored responses are found with a few queries.
@@ -94,12 +92,38 @@ class Job:
         self._advance = self._display.enter_context(stage)
         self._advance(len(self._responses))
 
+    def prompts(self, numbers: Iterable[int]) -> dict[int, ModelInput]:
+        """What a model is asked for some questions."""
+        task, examples = self.task, {n: self.questions[n] for n in numbers}
+        if task.metric != "choice":
+            return {n: example.model_input for n, example in examples.items()}
+        return {n: PromptWithOptions(each.model_input, task.continuations(each)) for n, each in examples.items()}
+
+    async def responses(self) -> AsyncGenerator[tuple[int, Response], None]:
+        """Ask the model the questions that have no stored response.
+
+        Raises:
+            MemberError: The model cannot be used, or is given up.
+        """
+        try:
+            model = self._connect()
+        except InputError as error:
+            raise MemberError(error.without(self.name), of=self.name) from None
+        asked = answers(model, self.prompts(self.questions), self.inference.settings(self.task))
+        with closing(model):
+            async with aclosing(asked) as found:
+                async for each in found:
+                    yield each
+
     def add(self, number: int, response: Response) -> None:
         """Add a response, and store it unless another attempt may give another one.
 
         Raises:
             UniteError: The cache failed.
         """
+        if response.options:
+            scores = [-math.inf if score is None else score for score in response.options]
+            response = replace(response, text=self.task.likeliest(self.questions[number], scores))
         self._responses[number] = response
         if response.settled:
             self._cache.put(self._keys[number], response)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import aclosing, closing, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from advisor.pool.fit import free_on, need_of_model
-from advisor.profile.generate import free_memory, peak_memory, reset_peak_memory
+from advisor.profile.ask import without_waiting
 from advisor.profile.job import Job
+from advisor.profile.local_model import free_memory, peak_memory, reset_peak_memory
 from advisor.response_cache import Response
 from ensemble.common.background import in_background
 from ensemble.common.garbage import collect_as_usual, keep_present
@@ -264,13 +266,13 @@ class LocalJobRunner:
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
         """See :meth:`JobRunner.run`."""
         local: list[Job] = []
-        servers: dict[str, list[Job]] = {}
+        servers: list[Job] = []
         for job in jobs:
             # Stored responses need no server.
-            (servers.setdefault(job.server, []) if job.server and job.questions else local).append(job)
+            (servers if job.server and job.questions else local).append(job)
         if servers:
             collect_as_usual()
-            yield from _run_on_servers(list(servers.values()))
+            yield from _run_on_servers(servers)
         for job in local:
             # Before its bar begins, beside which no bar of a download is shown.
             for model in job.spec.members if job.spec is not None and job.questions else ():
@@ -282,8 +284,9 @@ class LocalJobRunner:
                 self._freeze_libraries()
                 reset_peak_memory()
                 try:
-                    for number, response in job.answer(job.questions, job.task, job.inference):
-                        job.add(number, response)
+                    with closing(without_waiting(job.responses())) as found:
+                        for number, response in found:
+                            job.add(number, response)
                     if (peak := peak_memory()) is not None:
                         peak = max(peak - self.models.idle_bytes(), 1)
                 except MemberError as failure:
@@ -302,35 +305,36 @@ class LocalJobRunner:
             self._froze = True
 
 
-def _run_on_servers(queues: Sequence[Sequence[Job]]) -> Generator[Job, None, None]:
+def _run_on_servers(jobs: Sequence[Job]) -> Generator[Job, None, None]:
     """Run the jobs of each server one after the other, and those of different servers at the same time.
 
     Models behind one address often share its machine, and its limits.
     """
     arrived: queue.SimpleQueue[tuple[Job, int, Response] | tuple[Job, None, Exception | None]] = queue.SimpleQueue()
-    stopped = threading.Event()
+    loop = asyncio.new_event_loop()
 
-    def ask(waiting: Sequence[Job]) -> None:
-        for job in waiting:
-            failure = None
+    async def ask(job: Job, address: asyncio.Lock) -> None:
+        failure = None
+        async with address:
             try:
-                # Closed at once, so that its requests end with it.
-                with closing(job.answer(job.questions, job.task, job.inference)) as responses:
-                    for number, response in responses:
+                async with aclosing(job.responses()) as found:
+                    async for number, response in found:
                         arrived.put((job, number, response))
-                        if stopped.is_set():
-                            return
             except Exception as error:  # noqa: BLE001  # raised again in the thread that waits
                 failure = error
-            arrived.put((job, None, failure))
+        arrived.put((job, None, failure))
 
-    for waiting in queues:
-        for job in waiting:
-            job.start()
-        in_background(partial(ask, waiting), "requests to a server")
+    async def ask_all() -> None:
+        addresses = {job.server: asyncio.Lock() for job in jobs}
+        await asyncio.gather(*(ask(job, addresses[job.server]) for job in jobs))
+
+    for job in jobs:
+        job.start()
+    # In another thread: the cache is of this one, which may have a loop of its own.
+    task = loop.create_task(ask_all())
+    in_background(partial(_run_until_cancelled, loop, task), "requests to servers")
     try:
-        for _ in range(sum(map(len, queues))):
-            # The cache is of this thread, so the responses are stored here.
+        for _ in jobs:
             while isinstance((event := arrived.get())[2], Response):
                 event[0].add(event[1], event[2])
             job, _, failure = event
@@ -339,10 +343,16 @@ def _run_on_servers(queues: Sequence[Sequence[Job]]) -> Generator[Job, None, Non
             job.finish(error=failure)
             yield job
     finally:
-        stopped.set()
-        # At Ctrl-C: what has arrived is kept.
+        # At Ctrl-C: requests end with their jobs, and what has arrived is kept.
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(task.cancel)
         with suppress(queue.Empty):
             while True:
                 job, number, response = arrived.get_nowait()
                 if number is not None and isinstance(response, Response):
                     job.add(number, response)
+
+
+def _run_until_cancelled(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    with closing(loop), suppress(asyncio.CancelledError):
+        loop.run_until_complete(task)

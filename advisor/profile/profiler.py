@@ -15,11 +15,11 @@ from advisor.config import InferenceConfig, RunConfig
 from advisor.pool.fingerprint import identify, model_of
 from advisor.pool.resources import device_of
 from advisor.pool.weights import ACCURACY, EQUAL, PERPLEXITY, read_numbers, weights_from_dev
-from advisor.profile.asked_model import ServerModel
-from advisor.profile.generate import answers
+from advisor.profile.ask import Model
 from advisor.profile.job import Job, next_turns, profile_in_turns, stored_texts
 from advisor.profile.loaded_models import ALONE, JobRunner, LocalJobRunner
-from advisor.profile.server_answers import server_answers
+from advisor.profile.local_model import LocalModel
+from advisor.profile.server_model import ServerModel
 from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.response_cache import ResponseCache
@@ -299,22 +299,23 @@ class Profiler:
     ) -> Job:
         """A job for some members. Without a ``decoding``, a single model decodes as it does alone."""
         identity = self.identities[members[0]]
-        key = self.key(members, decoding)
+        inference = inference or self._config.inference
+        connect: Callable[[], Model]
         if len(members) == 1 and isinstance(identity, ServerIdentity):
             load = partial(self._server_member, members[0]) if identity.decodes else None
-            connect = partial(_connect, name, identity, load)
-            answer, spec, server = partial(server_answers, name, connect), None, identity.address.url
+            connect, spec, server = partial(_connect, name, identity, load), None, identity.address.url
         else:
             server = ""
             models = tuple(map(self.model, members))
             spec = replace(decoding or self.decoding(members), members=models)
-            answer = partial(answers, name, partial(self._load, spec), make_room=self._engine.models.make_room)
+            make_room = self._engine.models.make_room
+            connect = partial(LocalModel, name, partial(self._load, spec), inference.batch_size, make_room)
         return Job(
             name,
             task,
-            inference or self._config.inference,
-            answer,
-            key=key,
+            inference,
+            connect,
+            key=self.key(members, decoding),
             cache=self._cache,
             progress=self._progress,
             stage=f"{stage or name} on {task.split}{_turn(task)}",

@@ -21,13 +21,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from advisor.config import InferenceConfig
 from advisor.pool.resources import combined, device_of, devices, resources_of
-from advisor.profile.generate import answers, free_memory, peak_memory, reset_peak_memory
+from advisor.profile.ask import answers, without_waiting
 from advisor.profile.job import Job
 from advisor.profile.loaded_models import LocalJobRunner, load_ensemble, silence_libraries
+from advisor.profile.local_model import LocalModel, free_memory, peak_memory, reset_peak_memory
 from advisor.response_cache import Response
-from advisor.tasks.task import Example, Task
+from advisor.servers.completions import ModelInput
 from ensemble.common.garbage import collect_seldom, keep_present
 from ensemble.errors import InputError, MemberError, first_line
 from ensemble.models.spec import EnsembleSpec, Resources
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
     from advisor.tasks.task import Example
+    from ensemble.decode.settings import Settings
     from ensemble.models.spec import ModelSpec
 
 
@@ -375,7 +376,7 @@ def _reason(error: Exception) -> str:
     return "the process ended" if isinstance(error, ray.exceptions.RayActorError) else first_line(error)
 
 
-JobArguments: TypeAlias = tuple[str, EnsembleSpec, Mapping[int, Example], Task, InferenceConfig, Path]
+JobArguments: TypeAlias = tuple[str, EnsembleSpec, Mapping[int, ModelInput], "Settings", int | None, Path]
 """The arguments of :meth:`Worker.run`: everything that determines the responses."""
 Reply: TypeAlias = tuple[int, Response] | tuple[int | None, MemberError | None]
 """The number and the response of a question; at the end the peak memory in bytes and the error, each if known."""
@@ -396,13 +397,14 @@ class Worker:
 
     def run(self, arguments: JobArguments) -> Iterator[Reply]:
         """Run a job, as :class:`advisor.profile.loaded_models.LocalJobRunner` runs it."""
-        name, spec, questions, task, inference, cache_dir = arguments
+        name, spec, prompts, settings, batch_size, cache_dir = arguments
         # Ray sends what a worker prints to the terminal of the user, between the progress bars.
         silence_libraries(quiet=True)
         peak, error = None, None
         reset_peak_memory()
         try:
-            yield from answers(name, partial(load_ensemble, spec, cache_dir), questions, task, inference)
+            model = LocalModel(name, partial(load_ensemble, spec, cache_dir), batch_size)
+            yield from without_waiting(answers(model, prompts, settings))
             peak = peak_memory()
         except MemberError as failure:
             error = MemberError(failure.reason, of=failure.of)
@@ -420,13 +422,11 @@ def pack(job: Job, needs: Sequence[Resources], questions: Mapping[int, Example],
         questions: The questions without a response.
         cache_dir: The folder of the joint vocabularies' tables.
     """
-    # References and scorers stay here: the responses do not depend on them, and a scorer may not be picklable.
-    bare = {number: replace(example, question="", reference="") for number, example in questions.items()}
-    task = replace(job.task, examples=(), scorer=None, notes=())
     if job.spec is None:
         raise TypeError(f"{job.name}: a server answers this job, so no worker can run it")
     models = tuple(
         replace(model, checkpoint=model.weights.absolute, device=device)
         for model, device in zip(job.spec.members, devices(needs), strict=True)
     )
-    return job.name, replace(job.spec, members=models), bare, task, job.inference, cache_dir.absolute()
+    spec, settings = replace(job.spec, members=models), job.inference.settings(job.task)
+    return job.name, spec, job.prompts(questions), settings, job.inference.batch_size, cache_dir.absolute()

@@ -9,11 +9,14 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from advisor.profile.asked_model import AskedModel, LocalModel, server_model
-from advisor.profile.loaded_models import LoadedModels
-from advisor.response_cache import Response
+from advisor.profile.ask import Model, reply_to
+from advisor.profile.loaded_models import ALONE, LoadedModels
+from advisor.profile.local_model import LocalModel
+from advisor.profile.server_model import server_model
+from advisor.response_cache import Response, apart
 from advisor.running.strategy_to_run import StrategyPlan
 from advisor.servers.completions import AskedPrompt, ToolChat, in_one_form
 from advisor.strategies.fusion import Fusion
@@ -24,7 +27,7 @@ from advisor.tasks.metrics import READERS
 from advisor.tasks.task import read_answer
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError, UniteError, first_line
-from ensemble.models.spec import Sourced
+from ensemble.models.spec import EnsembleSpec, Sourced
 
 if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
@@ -68,8 +71,9 @@ class Answerer:
         observe: Called with each call of a model.
     """
 
-    def __init__(self, plan: StrategyPlan, models: Sequence[AskedModel], observe: Observe = lambda *_: None) -> None:
+    def __init__(self, plan: StrategyPlan, models: Sequence[Model], observe: Observe = lambda *_: None) -> None:
         self._strategy, self._reader = plan.strategy, plan.reader
+        self._thinking = {member.name: member.thinking for member in plan.members}
         self._models, self._observe = models, observe
 
     async def answer(
@@ -89,7 +93,7 @@ class Answerer:
         """
         text = _question_of(prompt, writes=isinstance(self._strategy, Fusion))
         flow = self._strategy.flow(QuestionText(text, text, group))
-        made: list[tuple[AskedModel, Response | UniteError]] = []
+        made: list[tuple[Model, Response | UniteError]] = []
         answers: list[str | None] = []
         calls = next(flow)
         while True:
@@ -130,13 +134,14 @@ class Answerer:
         return self._reader.read(reply.text)
 
     async def _ask(
-        self, model: AskedModel, prompt: AskedPrompt, settings: Settings, deadline: float | None
+        self, model: Model, prompt: AskedPrompt, settings: Settings, deadline: float | None
     ) -> Response | UniteError:
         start = time.monotonic()
         result: Response | UniteError
         try:
             left = None if deadline is None else max(0.0, deadline - start)
-            result = await asyncio.wait_for(model.ask(prompt, settings), left)
+            written = await asyncio.wait_for(reply_to(model, prompt, settings), left)
+            (result,) = apart([written], self._thinking.get(model.name))
         except UniteError as error:
             result = error
         except asyncio.TimeoutError:
@@ -148,7 +153,7 @@ class Answerer:
 
 
 def _answered(
-    made: Sequence[tuple[AskedModel, Response | UniteError]], answers: Sequence[str | None], taken: int
+    made: Sequence[tuple[Model, Response | UniteError]], answers: Sequence[str | None], taken: int
 ) -> Answered:
     """The answer by the replies to all calls, and the number of the one that is taken."""
     # Messages of members often begin with their name, which is given beside them here.
@@ -206,8 +211,12 @@ def answer_prompt(plan: StrategyPlan, prompt: Prompt, settings: Settings, group:
         MemberError: All models failed.
     """
     local = LoadedModels(default_cache_dir())
-    servers = {entry.name: server_model(entry) for entry in plan.members if entry.is_remote}
-    models = [servers[member.name] if member.is_remote else LocalModel(member, local) for member in plan.members]
+    models: list[Model] = [
+        server_model(member)
+        if member.is_remote
+        else LocalModel(member.name, partial(local.ensemble, EnsembleSpec((member,), ALONE)))
+        for member in plan.members
+    ]
     # Not asyncio.run: its handler of Ctrl-C waits for a model that blocks the loop.
     loop = asyncio.new_event_loop()
     try:
@@ -216,5 +225,5 @@ def answer_prompt(plan: StrategyPlan, prompt: Prompt, settings: Settings, group:
         # Ctrl-C leaves calls unfinished, and asyncio would complain about each of them.
         loop.set_exception_handler(lambda *_: None)
         loop.close()
-        for server in servers.values():
-            server.close()
+        for model in models:
+            model.close()

@@ -13,7 +13,6 @@ from advisor.records import FinishReason
 from advisor.response_cache import Response
 from advisor.tables.values import CUT
 from advisor.tasks.metrics import get_metric
-from advisor.tasks.task import Example, Task
 from ensemble.errors import MemberError
 from ensemble.servers.address import ServerAddress, mark_fields, thinking_fields
 from ensemble.servers.client import ServerClient, ServerError
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from ensemble.common.grammar import Grammar
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Prompt
+    from ensemble.models.spec import Dialogue
     from ensemble.score.choices import ChoiceQuestion
     from ensemble.servers.schema import ChatCompletion, Completion
 
@@ -44,10 +44,18 @@ class ToolChat:
     fields: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class PromptWithOptions:
+    """A prompt, and the texts of which the model chooses the one that most likely follows it."""
+
+    prompt: Prompt | Dialogue
+    options: Sequence[str]
+
+
 AskedPrompt: TypeAlias = "Prompt | ToolChat"
-"""What a model of a strategy is asked."""
-
-
+"""What a client asks."""
+ModelInput: TypeAlias = "AskedPrompt | Dialogue | PromptWithOptions"
+"""What a model is asked."""
 ServerPrompt = str | Sequence[Mapping[str, str]] | Sequence[int] | ToolChat
 """A prompt as a server gets it; see :func:`generate`."""
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
@@ -215,36 +223,29 @@ def _response_format(grammar: Grammar) -> Mapping[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema, "strict": True}}
 
 
-def likeliest_choice(server: ServerClient, example: Example, task: Task) -> Response:
-    """The choice that a server's log-probabilities after the prompt decide for.
+def likeliest_text(server: ServerClient, prompt: str, options: Sequence[str]) -> Response:
+    """The log-probabilities of texts after a prompt, as the options of a response without a text.
 
     This needs ``echo`` and ``logprobs`` of ``/completions``. Some servers support them (vLLM), others ignore them.
-
-    Args:
-        server: The server.
-        example: A question with choices.
-        task: Its task.
 
     Raises:
         ServerError: The server gave no valid answer, or ignores ``echo`` and ``logprobs``.
     """
     scores, seconds = [], 0.0
-    for text in task.continuations(example):
-        scores.append(_log_probability(server, example.prompt, text))
+    for text in options:
+        scores.append(_log_probability(server, prompt, text))
         seconds += server.seconds
     if max(scores) == -math.inf:
         raise server.invalid_answer(COMPLETIONS, "gives every choice the probability 0")
-    return _likeliest(scores, example, task, seconds)
+    return with_options(scores, seconds)
 
 
-def likeliest_option(client: TokenClient, question: ChoiceQuestion, example: Example, task: Task) -> Response:
-    """Like :func:`likeliest_choice`, for a server that gives log-probabilities of chosen token ids.
+def likeliest_option(client: TokenClient, question: ChoiceQuestion) -> Response:
+    """Like :func:`likeliest_text`, for a server that gives log-probabilities of chosen token ids.
 
     Args:
         client: The connection to the server; its limit of chosen ids is at least 1.
         question: The question as the model's tokenizer writes it.
-        example: The same question.
-        task: Its task.
 
     Raises:
         ServerError: The server gave no valid answer, or the tokenizer can write none of the options.
@@ -260,12 +261,13 @@ def likeliest_option(client: TokenClient, question: ChoiceQuestion, example: Exa
         scores[owner] += logprobs[token]
     if max(scores) == -math.inf:
         raise ServerError("its tokenizer or model cannot express any of the options", "refused")
-    return _likeliest(scores, example, task, time.monotonic() - begun)
+    return with_options([min(score, 0.0) for score in scores], time.monotonic() - begun)
 
 
-def _likeliest(scores: Sequence[float], example: Example, task: Task, seconds: float) -> Response:
-    options = tuple(None if score == -math.inf else min(score, 0.0) for score in scores)
-    return Response(task.likeliest(example, scores), 0, "eos", seconds, options=options)
+def with_options(scores: Sequence[float], seconds: float) -> Response:
+    """A response that has the log-probabilities of options, and no text."""
+    # The response is stored as JSON, which has no number for infinity.
+    return Response("", 0, "eos", seconds, options=tuple(None if score == -math.inf else score for score in scores))
 
 
 def _log_probability(server: ServerClient, prompt: str, continuation: str) -> float:

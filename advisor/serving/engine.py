@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from advisor.profile.asked_model import NO_TOOLS
+from advisor.profile.ask import NO_TOOLS
 from advisor.servers.completions import AskedPrompt, ToolChat
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits

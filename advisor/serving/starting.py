@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from advisor.config import InferenceConfig
-    from advisor.profile.asked_model import ServerModel
+    from advisor.profile.ask import Model
     from advisor.running.task_prompt import TaskPrompt
     from advisor.serving.engine import RequestHandler, SharedDecoder
     from advisor.serving.metrics import Metrics
     from advisor.serving.protocol import RequestLimits
-    from advisor.serving.strategy_handler import DecoderModel
     from ensemble.api import Ensemble
 
 # With --batch-size auto: at most so many texts at a time, as many as fit into memory with prompts of this length.
@@ -175,14 +174,14 @@ def _decoders(
     return [SharedDecoder(ensemble, batch, limits, metrics or Metrics()) for ensemble in ensembles]
 
 
-def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfig) -> list[DecoderModel | ServerModel]:
+def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfig) -> list[Model]:
     """The models of a strategy: all local ones are in memory, and servers are asked whether they answer.
 
     Raises:
         InputError: No model can be asked.
     """
-    from advisor.profile.asked_model import check_answers, server_model
     from advisor.profile.loaded_models import ALONE
+    from advisor.profile.server_model import check_answers, server_model
     from advisor.running.models_to_run import load_chosen
     from advisor.serving.strategy_handler import DecoderModel, member_limits
 
@@ -196,8 +195,6 @@ def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfi
     ensembles = [load_chosen(EnsembleSpec((member,), ALONE)) for member in local]
     # The figures of a member's decoder would mix with those of the requests.
     engines = _decoders(ensembles, member_limits(plan, limits), None, inference)
-    models = {
-        member.name: DecoderModel(member.name, engine, member.thinking)
-        for member, engine in zip(local, engines, strict=True)
-    }
-    return [models.get(member.name) or servers[member.name] for member in plan.members]
+    decoders = {model.name: DecoderModel(model.name, engine) for model, engine in zip(local, engines, strict=True)}
+    models: dict[str, Model] = {**servers, **decoders}
+    return [models[member.name] for member in plan.members]

@@ -15,22 +15,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.profile.asked_model import NO_TOOLS, ServerModel
+from advisor.profile.ask import NO_TOOLS, Model, Replies
 from advisor.records import FinishReason
-from advisor.response_cache import Response, apart
+from advisor.response_cache import Response
 from advisor.running.asking import Answered, Answerer
 from advisor.running.strategy_to_run import StrategyPlan
-from advisor.servers.completions import ToolChat
+from advisor.servers.completions import PromptWithOptions, ToolChat
 from advisor.serving.engine import STOPPING, SharedDecoder
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import Event, GenerationRequest, Piece, RequestError, busy, prompt_error, unavailable
-from ensemble.errors import InputError, MemberError, PromptTooLongError, first_line
+from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteError, first_line
+from ensemble.models.spec import Dialogue
 
 if TYPE_CHECKING:
-    from advisor.servers.completions import AskedPrompt
+    from advisor.servers.completions import ModelInput
     from ensemble.decode.settings import Settings
-    from ensemble.models.thinking import ThinkingTags
 
 _LOG = logging.getLogger(__name__)
 _PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
@@ -38,23 +38,28 @@ _PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
 
 
 class DecoderModel:
-    """A model of this process; see :class:`advisor.profile.asked_model.AskedModel`.
+    """A model of this process; see :class:`advisor.profile.ask.Model`.
 
     Args:
         name: Its name.
         engine: Decodes with it.
-        thinking: How it marks its thinking, if a user says so.
     """
 
-    def __init__(self, name: str, engine: SharedDecoder, thinking: ThinkingTags | None = None) -> None:
-        self.name = name
-        self.engine = engine
-        self._thinking = thinking
+    def __init__(self, name: str, engine: SharedDecoder) -> None:
+        self.name, self.engine = name, engine
 
-    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
-        """Continue a prompt. If this is cancelled, the decoder drops the text."""
-        if isinstance(prompt, ToolChat):
-            raise InputError(NO_TOOLS, of=self.name)
+    def close(self) -> None:
+        """Stop the decoder, after its current step."""
+        self.engine.stop()
+
+    async def ask(self, prompts: Mapping[int, ModelInput], settings: Settings) -> Replies:
+        """See :meth:`advisor.profile.ask.Model.ask`. If this is cancelled, the decoder drops the text."""
+        for n, prompt in prompts.items():
+            yield n, await self._reply(prompt, settings)
+
+    async def _reply(self, prompt: ModelInput, settings: Settings) -> Response | UniteError:
+        if isinstance(prompt, ToolChat | Dialogue | PromptWithOptions):
+            return InputError(NO_TOOLS, of=self.name)
         request = GenerationRequest((prompt,), 1, settings)
         try:
             self.engine.submit(request)
@@ -63,14 +68,14 @@ class DecoderModel:
         except RequestError as error:
             # Only a wrong prompt is the client's mistake; all else is a failure of this member.
             if error.status != 400:
-                raise MemberError(str(error), of=self.name) from None
+                return MemberError(str(error), of=self.name)
             is_long = error.body["error"]["code"] == "context_length_exceeded"
-            raise (PromptTooLongError if is_long else InputError)(f"{self.name}: {error}") from None
+            return (PromptTooLongError if is_long else InputError)(str(error), of=self.name)
         finally:
             self.engine.cancel(request)
         reason: FinishReason = "length" if last.finish_reason == "length" else "eos"
         seconds = time.monotonic() - request.arrived
-        return apart([Response(last.text, last.new_tokens, reason, seconds, prompt_tokens=tokens)], self._thinking)[0]
+        return Response(last.text, last.new_tokens, reason, seconds, prompt_tokens=tokens)
 
 
 class StrategyHandler:
@@ -90,7 +95,7 @@ class StrategyHandler:
     def __init__(
         self,
         plan: StrategyPlan,
-        models: Sequence[DecoderModel | ServerModel],
+        models: Sequence[Model],
         limits: RequestLimits,
         metrics: Metrics,
         group: str | None = None,
@@ -165,10 +170,7 @@ class StrategyHandler:
                 self._loop.call_soon_threadsafe(self._cancel_all)
         # Each waits for its decoder's current step.
         for model in self._models:
-            if isinstance(model, DecoderModel):
-                model.engine.stop()
-            else:
-                model.close()
+            model.close()
 
     def _cancel_all(self) -> None:
         for task in self._tasks.values():

@@ -9,12 +9,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from ensemble.common.background import in_background
+from ensemble.common.background import Threads
 from ensemble.errors import InputError, MemberError
 from ensemble.servers import llama_cpp, sglang, vllm
 from ensemble.servers.address import ServerAddress
@@ -76,8 +75,9 @@ class TokenClient:
         self._server = server
         self._patience = patience
         self._lock = threading.Lock()
-        self._slots = threading.Semaphore(concurrency)
-        # With this object go its connections; an ensemble has no end that its user must call.
+        self._threads = Threads(concurrency, f"requests to {name}")
+        # With this object go its threads and connections; an ensemble has no end that its user must call.
+        weakref.finalize(self, self._threads.close)
         weakref.finalize(self, server.close)
         self._probe_values = self._probe()
         self._connections, self._next_check = server.connections, time.monotonic() + _CHECK_S
@@ -116,15 +116,8 @@ class TokenClient:
             return None
 
     def _send(self, calls: Sequence[Callable[[], T]], second: bool) -> Callable[[], list[T]]:
-        futures = [self._start(call, second) for call in calls]
+        futures = [self._threads.start(partial(self._call, call, second)) for call in calls]
         return lambda: [future.result() for future in futures]
-
-    def _start(self, call: Callable[[], T], second: bool) -> Future[T]:
-        def run() -> T:
-            with self._slots:
-                return self._call(call, second)
-
-        return in_background(run, f"request to {self.name}")
 
     def _call(self, call: Callable[[], T], second: bool) -> T:
         """The answer to a request, which is sent again while the server does not answer."""

@@ -55,7 +55,7 @@ class RestrictedClient:
         # Each has one connection: a pool goes through all its connections at the start and the end of every request.
         self._all: list[httpx2.HTTPTransport] = []
         self._idle: list[httpx2.HTTPTransport] = []
-        self._is_closed = False
+        self._closed = threading.Event()
 
     def request(self, method: str, url: str, json: Any) -> httpx2.Response:
         """Send a request, and read the answer. A redirect would send the key to another host, so none is followed."""
@@ -75,7 +75,7 @@ class RestrictedClient:
 
     def close(self) -> None:
         """Close the connections. Requests that still run end with an error."""
-        self._is_closed = True
+        self._closed.set()
         for transport in self._all:
             transport.close()
 
@@ -92,7 +92,7 @@ class RestrictedClient:
     @contextmanager
     def _transport(self) -> Iterator[httpx2.HTTPTransport]:
         """One that no other request uses."""
-        if self._is_closed:
+        if self._closed.is_set():
             raise RuntimeError("the client is closed")
         try:
             transport = self._idle.pop()
@@ -102,6 +102,8 @@ class RestrictedClient:
             yield transport
         finally:
             self._idle.append(transport)
+            if self._closed.is_set():
+                transport.close()
 
     def _new_transport(self) -> httpx2.HTTPTransport:
         transport = httpx2.HTTPTransport(verify=_tls_context(), proxy=self._proxy, limits=_ONE)

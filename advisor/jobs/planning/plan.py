@@ -112,7 +112,7 @@ def plan_model(
 
 
 def rows_of(need: MemoryNeed, free: int | None, tokens: int) -> int:
-    """Questions of a batch, as :mod:`advisor.profile.generate` chooses them."""
+    """Questions of a batch, as :mod:`advisor.profile.local_model` chooses them."""
     from ensemble.models.memory import rows_that_fit
 
     left = None if free is None else free - need.weights

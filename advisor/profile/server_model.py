@@ -1,89 +1,50 @@
-"""A model that is asked for a response to one prompt: loaded in this process, or behind a server."""
+"""A model behind a server that is asked for whole texts, or for the likeliest of several options."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Protocol
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
-from advisor.profile.loaded_models import ALONE, LoadedModels
-from advisor.response_cache import Response, apart
-from advisor.servers.completions import AskedPrompt, ToolChat, generate
+from advisor.profile.ask import Replies
+from advisor.response_cache import Response
+from advisor.servers.completions import (
+    CHAT,
+    COMPLETIONS,
+    NO_LOGPROBS,
+    ModelInput,
+    PromptWithOptions,
+    ToolChat,
+    generate,
+    likeliest_option,
+    likeliest_text,
+)
 from advisor.servers.identity import identify_server
-from ensemble.common.background import call_when_done, in_background
-from ensemble.errors import InputError, MemberError
+from ensemble.common.background import Threads, call_when_done
+from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.choices import ChatTemplate
-from ensemble.models.spec import Dialogue, EnsembleSpec, ModelSpec, Sourced
-from ensemble.models.thinking import ThinkingTags
+from ensemble.models.spec import Dialogue, ModelSpec, Sourced
 from ensemble.servers.client import ServerClient, ServerError
 
 if TYPE_CHECKING:
+    from ensemble.api import Ensemble
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Member, Prompt
+    from ensemble.models.server_member import ServerMember
 
 _RETRIES = 2
 """After the first try. A client waits meanwhile, so there are fewer than for a profile."""
-NO_TOOLS = "calls of functions (tools) are for models behind servers, and this one is in this process"
-_CLOSING_SECONDS = 5.0
-"""How long closing waits for a request that still runs."""
-
-
-class AskedModel(Protocol):
-    """A model of a strategy.
-
-    Attributes:
-        name: Its name.
-    """
-
-    name: str
-
-    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
-        """Continue a prompt; the response has its thinking apart.
-
-        Raises:
-            InputError: The model cannot read this prompt.
-            MemberError: The model failed.
-        """
-        ...
-
-
-class LocalModel:
-    """A model of this process, for a single prompt; see :class:`AskedModel`. It blocks the event loop.
-
-    Args:
-        spec: The model.
-        models: Loads it.
-    """
-
-    def __init__(self, spec: ModelSpec, models: LoadedModels) -> None:
-        self.name = spec.name
-        self._spec, self._models = spec, models
-
-    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
-        """See :class:`AskedModel`."""
-        if isinstance(prompt, ToolChat):
-            raise InputError(NO_TOOLS, of=self.name)
-        # Servers that are asked at the same time get their requests first, and answer meanwhile.
-        await asyncio.sleep(0)
-        ensemble = self._models.ensemble(EnsembleSpec((self._spec,), ALONE))
-        encoded = ensemble.encode(prompt)
-        ((_, made),) = ensemble.generate_each([encoded], settings)
-        response = Response(
-            made.text,
-            made.new_tokens,
-            made.finish_reason,
-            made.counts.seconds,
-            prompt_tokens=len(encoded[0]),
-            thinking=made.thought,
-            thinking_tokens=made.thinking_tokens,
-        )
-        return apart([response], self._spec.thinking)[0]
+_TOO_MANY = 429
+"""HTTP status of a server that accepts no more requests now."""
 
 
 class ServerModel:
-    """A model behind a server; see :class:`AskedModel`. Several threads may ask it.
+    """A model behind a server; see :class:`advisor.profile.ask.Model`.
 
     Args:
         name: Its name.
@@ -91,78 +52,97 @@ class ServerModel:
         chat_template: Whether prompts go through a chat template: the tokenizer's here, or else the server's.
         load: Loads the tokenizer, as a member, when it is needed: prompts are encoded here, as they are for a set that
             decodes together. None for a model that gets texts.
-        thinking: How the model marks its thinking, if a user says so.
 
     Attributes:
         client: Sends the requests.
         chat_template: Whether prompts go through a chat template.
         chat: Whether that is the server's.
-        encoding: Held while the tokenizer is used, which is not for two threads at a time: it keeps settings between
-            calls.
     """
 
     def __init__(
-        self,
-        name: str,
-        client: ServerClient,
-        chat_template: ChatTemplate,
-        load: Callable[[], Member] | None,
-        thinking: ThinkingTags | None = None,
+        self, name: str, client: ServerClient, chat_template: ChatTemplate, load: Callable[[], Member] | None
     ) -> None:
         self.name, self.client, self.chat_template = name, client, chat_template
         self.chat = load is None and chat_template != "never"
-        self.encoding = threading.Lock()
-        self._load, self._thinking = load, thinking
+        self._encoding = threading.Lock()
+        self._load = load
         self._loaded: Member | None = None
-        self._places = asyncio.Semaphore(client.address.concurrency)
-        self._requests: set[Future[Response]] = set()
+        self._scorer: Ensemble | None = None
+        self._threads = Threads(client.address.concurrency, f"requests to {name}")
 
     def close(self) -> None:
         """Close the connections. Requests that still run end with an error."""
+        self._threads.close()
         self.client.close()
-        # A request that is sent again after this would leave its new connection open.
-        wait(self._requests, _CLOSING_SECONDS)
 
-    async def ask(self, prompt: AskedPrompt, settings: Settings) -> Response:
-        """See :class:`AskedModel`. If it is cancelled, the request ends in its thread, and its answer is dropped."""
-        await self._places.acquire()
-        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    async def ask(self, prompts: Mapping[int, ModelInput], settings: Settings) -> Replies:
+        """See :meth:`advisor.profile.ask.Model.ask`. If it is cancelled, requests end in their threads.
 
-        def finish(done: Future[Response]) -> None:
-            # The place of a cancelled request is free only now: the server still works for it until here.
-            self._places.release()
-            if future.done():
-                return
-            if (error := done.exception()) is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(apart([done.result()], self._thinking)[0])
-
-        request = in_background(lambda: self.generate(prompt, settings), f"request to {self.name}")
-        self._requests = {each for each in self._requests if not each.done()} | {request}
-        call_when_done(request, finish)
+        Where a server answers that it accepts no more requests now, fewer are sent at a time.
+        """
+        if self._load is not None and self._loaded is None:
+            # Now: each request would try it again after a failure.
+            await asyncio.wrap_future(self._threads.start(self.member))
+        waiting, sent = deque(prompts), dict[int, tuple[float, Future[Response]]]()
+        arrived: asyncio.Queue[int] = asyncio.Queue()
+        most, changed = min(self._threads.most, len(prompts)), 0.0
         try:
-            return await future
-        except ServerError as error:
-            # For example a prompt that is too long for it.
-            if error.failure == "refused":
-                raise InputError(str(error), of=self.name) from None
-            raise
+            while waiting or sent:
+                while waiting and len(sent) < most:
+                    n = waiting.popleft()
+                    request = self._threads.start(partial(self.generate, prompts[n], settings))
+                    sent[n] = time.monotonic(), request
+                    call_when_done(request, partial(_put, arrived, n))
+                n = await arrived.get()
+                begun, request = sent.pop(n)
+                error = request.exception()
+                if getattr(error, "status", None) == _TOO_MANY and (most > 1 or begun < changed):
+                    # What was sent before the last change says nothing of the present number.
+                    if begun >= changed:
+                        most, changed = most - most // 2, time.monotonic()
+                    waiting.append(n)
+                elif error is None or isinstance(error, UniteError):
+                    yield n, error or request.result()
+                else:
+                    raise error
+        finally:
+            for _, request in sent.values():
+                request.cancel()
 
-    def generate(self, prompt: AskedPrompt | Dialogue, settings: Settings) -> Response:
-        """Continue a prompt; wait for the response, as the model wrote it.
+    def generate(self, prompt: ModelInput, settings: Settings) -> Response:
+        """Answer a prompt; wait for the response, as the model wrote it.
 
         Raises:
             InputError: The prompt cannot be written as the model takes it.
             ServerError: The server gave no valid answer.
             MemberError: The tokenizer cannot be used.
         """
+        if isinstance(prompt, PromptWithOptions):
+            return self._choose(prompt)
         if isinstance(prompt, ToolChat):
             # Functions are written by the server's chat template, whether or not the tokenizer is here.
             return generate(self.client, prompt, settings, chat=True)[0]
         member = self.member()
         marked = member is not None and bool(member.vocabulary.marks)
         return generate(self.client, self._sent(prompt), settings, chat=self.chat, marked=marked)[0]
+
+    def _choose(self, prompt: PromptWithOptions) -> Response:
+        if self.chat:
+            reason = f"{CHAT} never does; with chat_template=never on its line {COMPLETIONS} is used, which may do so"
+            raise ServerError(NO_LOGPROBS.format(reason=reason), "fatal")
+        if (member := self.member()) is None:
+            return likeliest_text(self.client, str(as_text(prompt.prompt, self.name, chat=False)), prompt.options)
+        client = cast("ServerMember", member).client
+        if not client.limits.chosen:
+            raise ServerError(NO_LOGPROBS.format(reason="it does not give those of chosen token ids"), "fatal")
+        with self._encoding:
+            if self._scorer is None:
+                from ensemble.api import Ensemble
+
+                # With k=1 this needs nothing but the tokenizer and the vocabulary.
+                self._scorer = Ensemble([member], k=1)
+            question = self._scorer.encode_options(prompt.prompt, prompt.options)
+        return likeliest_option(client, question)
 
     def member(self) -> Member | None:
         """The member with its tokenizer, as it writes alone, loaded at the first call; None if prompts are texts.
@@ -172,7 +152,7 @@ class ServerModel:
         """
         if self._load is None:
             return None
-        with self.encoding:
+        with self._encoding:
             if self._loaded is None:
                 try:
                     self._loaded = self._load().as_writing(alone=True)
@@ -184,7 +164,7 @@ class ServerModel:
     def _sent(self, prompt: Prompt | Dialogue) -> str | Sequence[Mapping[str, str]] | Sequence[int]:
         """A prompt as the server gets it: ids if its tokenizer is here, else texts."""
         if (member := self.member()) is not None:
-            with self.encoding:
+            with self._encoding:
                 return member.encode_prompt(prompt)
         return as_text(prompt, self.name, chat=self.chat)
 
@@ -209,6 +189,10 @@ def as_text(prompt: Prompt | Dialogue, name: str, *, chat: bool) -> str | Sequen
     return prompt
 
 
+def _put(arrived: asyncio.Queue[int], n: int, _: Future[Response]) -> None:
+    arrived.put_nowait(n)
+
+
 def server_model(entry: ModelSpec) -> ServerModel:
     """A model behind a server from its entry.
 
@@ -225,7 +209,7 @@ def server_model(entry: ModelSpec) -> ServerModel:
 
     client = ServerClient(entry.checkpoint, _RETRIES)
     loader = None if entry.checkpoint.tokenizer is None else load
-    return ServerModel(entry.name, client, entry.chat_template or "auto", loader, entry.thinking)
+    return ServerModel(entry.name, client, entry.chat_template or "auto", loader)
 
 
 def check_answers(models: Iterable[ServerModel]) -> list[str]:
