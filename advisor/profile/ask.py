@@ -20,8 +20,8 @@ _MAX_FAILURES = 8
 """Failures in a row after which a model is given up."""
 
 Replies: TypeAlias = AsyncGenerator[tuple[int, Response | UniteError], None]
-"""The number of each prompt, and its response as the model wrote it, or why there is none: an InputError if the prompt
-is at fault."""
+"""The number of each prompt, and its response as the model wrote it, or why it has no response: an InputError if the
+prompt is at fault."""
 
 
 class Model(Protocol):

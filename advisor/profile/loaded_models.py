@@ -330,7 +330,7 @@ def _run_on_servers(jobs: Sequence[Job]) -> Generator[Job, None, None]:
 
     for job in jobs:
         job.start()
-    # In another thread: the cache is of this one, which may have a loop of its own.
+    # In another thread: this one has the cache, and perhaps a running loop, as in a notebook.
     task = loop.create_task(ask_all())
     in_background(partial(_run_until_cancelled, loop, task), "requests to servers")
     try:
