@@ -92,7 +92,7 @@ class Watched(Job):
         super().finish(peak_memory, error)
 
     @property
-    def responses(self) -> dict[int, Response]:
+    def found(self) -> dict[int, Response]:
         """Its responses, each without the time that it took; none is there twice."""
         assert len(dict(self._found)) == len(self._found)
         return dict(self._found)
@@ -218,7 +218,7 @@ def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
     run_all(LocalJobRunner(place.cache), expected)
     for job, same in zip(jobs, expected, strict=True):
         assert job.error is None
-        assert job.responses == same.responses
+        assert job.found == same.found
 
 
 def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
@@ -247,7 +247,7 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
     assert error is not None and str(error).startswith("alpha: its worker died on ")
     assert "and again after 2 restarts: the process ended; 0 responses are kept" in str(error)
     assert "\n" not in str(error)
-    assert second.error is None and len(second.responses) == len(many.examples)
+    assert second.error is None and len(second.found) == len(many.examples)
 
 
 def test_a_worker_out_of_memory_is_one_line_that_says_so(place: Place, models: Path) -> None:
