@@ -63,7 +63,7 @@ def test_in_half_precision_texts_are_those_of_single_prompts(
     assert texts(made, Batch(deterministic=True), settings) == texts(made, PLAIN, settings, together=False)
 
 
-@pytest.mark.parametrize("batch", [Batch(), Batch(size=3), Batch(size=1)], ids=["batch", "several batches", "drafts"])
+@pytest.mark.parametrize("batch", [Batch(size=3), Batch(size=1)], ids=["several batches", "drafts"])
 def test_without_it_kernels_that_round_by_shape_change_texts(batch: Batch, tables: Path) -> None:
     assert texts(ensemble(tables, 1, torch.float64, rounding=True), batch, Settings(32)) != alone(tables)
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import SKIPS, Adders, Raw, raw_server
 from test_serving_strategies import Says, plan_of, serving, usage
-from test_strategies import by_name, profile, splits_of
+from test_strategies import profile, splits_of
 
 from advisor.advice.comparison import compare_strategies
 from advisor.response_cache import Response
@@ -228,10 +228,9 @@ def test_a_fusion_has_its_own_answers_and_the_price_of_all_its_calls() -> None:
     written = {each: Replay(made, calls=[([name], paid) for name in each.members]) for each in both}
     prices = {name: Price(1.0, 10.0) for name in "abc"}
     judged = dataclasses.replace(held_out, written=written, prices=prices)
-    found = by_name(compare_strategies(dev, judged, can_vote=True).results)
-    one = found["fusion a+b+c"]
-    assert {each.strategy for each in found.values()} >= {both[1]}
-    one = next(each for each in compare_strategies(dev, judged, can_vote=True).results if each.strategy == both[0])
+    found = {each.strategy: each for each in compare_strategies(dev, judged, can_vote=True).results}
+    assert both[1] in found
+    one = found[both[0]]
     assert (one.calls, one.tokens, one.seconds) == pytest.approx((3.0, 30.0, 0.3))
     assert one.price == pytest.approx(1000 / N * 3 * (4000 * 1.0 + 400 * 10.0) / 1e6)
     assert one.profile.accuracy == 100

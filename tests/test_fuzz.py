@@ -78,7 +78,7 @@ def failing_cases(name: str) -> list[bytes]:
 @settings(
     max_examples=1, phases=[Phase.generate], deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-@given(values=st.lists(JSON, min_size=40, max_size=40))
+@given(values=st.lists(JSON, min_size=20, max_size=20))
 @pytest.mark.parametrize("name", ["store", "numbers", "request"])
 def test_any_json_gives_a_result_or_a_line(name: str, values: list[Any]) -> None:
     assert reasons(name, [json.dumps(value).encode() for value in values]) == []

@@ -110,7 +110,7 @@ def refused(place: Place, *more: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["math-l5", "crux", pytest.param("mmlu-pro", marks=pytest.mark.second_lane), "lineage-2025", "bfcl-part"]
+    "name", ["math-l5", pytest.param("mmlu-pro", marks=pytest.mark.second_lane), "lineage-2025", "bfcl-part"]
 )
 def test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_digit(name: str) -> None:
     path = POOLS / f"{name}.jsonl.xz"

@@ -90,7 +90,7 @@ prompts = st.lists(st.lists(tokens, min_size=1, max_size=8).map(lambda own: [*ra
 
 
 @pytest.mark.parametrize("reason", [None, "no cache"])
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_any_order_of_calls_gives_each_row_its_own_factors(reason: str | None, data: st.DataObject) -> None:
     runner, rows = phi_member(reason).runner(), list[list[int]]()

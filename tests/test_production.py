@@ -356,7 +356,6 @@ def test_an_odd_strategy_is_one_line(
 @pytest.mark.parametrize(
     ("part", "key", "value", "says"),
     [
-        ("task", "extract", BOMB, "extract cannot be used"),
         ("task", "extract", "(", "extract cannot be used"),
         ("task", "extract", ["x"], "extract should be a text"),
         ("task", "metric", "contains", "votes are read by exact_match, number"),

@@ -112,7 +112,7 @@ def slots(rows: CachedRunner) -> int:
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_any_order_of_calls_gives_the_logits_of_whole_rows(arch: str, data: st.DataObject) -> None:
     compare(Both(model_of(arch)), data)
@@ -128,7 +128,7 @@ def test_prompts_that_are_read_in_several_passes_are_read_alike(arch: str, data:
 
 
 @pytest.mark.parametrize("arch", SLIDING)
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_sliding_window_sees_the_same_tokens_of_whole_rows(arch: str, data: st.DataObject) -> None:
     compare(Both(sliding(arch), window=8), data)
@@ -281,7 +281,7 @@ def layered() -> PreTrainedModel:
     return tiny_model(byte_tokenizer(), layers=8, num_key_value_heads=2, hidden=64)
 
 
-@pytest.mark.parametrize(("old", "new", "length"), [(8, 1, 100), (2, 6, 100), (16, 8, 100), (8, 1, 500), (0, 24, 200)])
+@pytest.mark.parametrize(("old", "new", "length"), [(8, 1, 100), (16, 8, 100), (0, 24, 200)])
 @torch.inference_mode()
 def test_rows_join_without_a_second_cache(old: int, new: int, length: int) -> None:
     rows = CachedRunner(layered())

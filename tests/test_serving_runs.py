@@ -27,8 +27,6 @@ KINDS = {
     "mixed": ("vote", "group_router", "fusion"),
 }
 """Each kind of strategy, and each kind of models with a vote; each case starts a server."""
-FIRST = {"mixed": "vote"}
-"""The case of the first lane."""
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +52,9 @@ def recommend(folder: Path, kind: str, names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.second_lane
 @pytest.mark.parametrize(
-    ("models_are", "kind"),
-    [
-        pytest.param(
-            models_are,
-            kind,
-            marks=() if kind == FIRST.get(models_are) else pytest.mark.second_lane(reason="starts a further server"),
-        )
-        for models_are, kinds in KINDS.items()
-        for kind in kinds
-    ],
+    ("models_are", "kind"), [(models_are, kind) for models_are, kinds in KINDS.items() for kind in kinds]
 )
 def test_a_run_is_served_without_options(
     models_are: str, kind: str, place: Place, models: Path, url: str, prepare: Prepare

@@ -220,9 +220,7 @@ def closed_test(usual: float, others: Sequence[float]) -> list[float]:
     return adjusted
 
 
-@pytest.mark.parametrize(
-    "answers", ["1122 1211 3111 1112", "1112 1121 1211 2111", "1111 1112 1211 1122", "12 21 11 22"]
-)
+@pytest.mark.parametrize("answers", ["1122 1211 3111 1112", "1111 1112 1211 1122"])
 def test_p_values_are_those_of_a_closed_test_with_most_weight_on_the_vote_of_all_voters(answers: str) -> None:
     own = dict(zip("abcd", answers.split(), strict=True))
     results = compared(own, own)

@@ -194,7 +194,7 @@ def test_what_was_read_is_read_again_as_itself(text: str) -> None:
 
 @pytest.mark.parametrize("piece", ["1", "1,", "1,111", ".1", "-", "(A", "answer ", "a ", "\u0000"])
 def test_long_responses_take_no_long_time(piece: str) -> None:
-    text = piece * (50_000 // len(piece))
+    text = piece * (20_000 // len(piece))
     for name in READING:
         start = time.process_time()
         read(name, text, choices=OPTIONS)
@@ -206,7 +206,7 @@ def test_long_responses_take_no_long_time(piece: str) -> None:
     ["\\boxed{", "#### ", "the answer is ", "**1**", "1 (", "\\frac{1}{", "1/", "8 or ", "A, ", "(", "*a", "a.", "\n"],
 )
 def test_the_time_of_reading_an_answer_is_linear_in_the_text(piece: str) -> None:
-    text = piece * (50_000 // len(piece))
+    text = piece * (20_000 // len(piece))
     start = time.process_time()
     for name in ("number", "choice", "exact_match", "contains"):
         read(name, text, choices=OPTIONS)

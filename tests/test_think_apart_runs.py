@@ -85,7 +85,6 @@ def test_a_budget_that_is_never_reached_changes_no_answer(place: Place) -> None:
         (f"{THINKS} thinking=<plan>...</plan>", "has thinking, so thinking=<plan>...</plan> has no effect"),
         (f"{THINKS} thinking_budget=64", "thinking_budget=64 leaves no room for an answer: a response has at most 64"),
         (f"{THINKS} thinking_budget=63", ""),
-        (f"{THINKS} thinking_budget=0", ""),
     ],
 )
 def test_an_option_of_thinking_that_does_nothing_is_named(place: Place, line: str, says: str) -> None:

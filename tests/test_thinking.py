@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import Raw, as_json, completion, models
 from test_pipeline import plan_of_pool
@@ -507,6 +507,7 @@ def test_nothing_is_said_where_nothing_was_cut_off_or_would_change() -> None:
     assert advised(better, graded("b", "+++-------", ".........c")) is None
 
 
+@settings(max_examples=15)
 @given(st.floats(0.7, 3), st.floats(50, 1e5), st.floats(0.1, 0.4), st.integers(0, 99))
 def test_tokens_for_most_responses_are_estimated_beyond_the_limit(
     shape: float, scale: float, share: float, seed: int

@@ -177,7 +177,7 @@ def test_any_bytes_continue_as_in_the_reference(name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@quick
+@settings(quick, max_examples=15)
 @given(many=st.lists(texts, max_size=6))
 def test_many_texts_at_once_continue_as_one_by_one(name: str, many: list[bytes]) -> None:
     vocabulary = vocabulary_named(name)

@@ -207,17 +207,17 @@ def test_a_server_refuses_weights_of_each_prompt_before_it_loads_models(place: P
     assert "weights perplexity: each prompt has other weights" in ran.err
 
 
-@pytest.mark.parametrize("weights", [[], [1], [0, 0, 0], [1, 2, 3, 4]])
-def test_weights_of_a_run_that_do_not_fit_are_refused(place: Place, models: Path, weights: list[float]) -> None:
+def test_weights_of_a_run_that_do_not_fit_are_refused(place: Place, models: Path) -> None:
     place.job(models)
     selected(place, "9,1,1")
     path = place.folder / "9,1,1" / "result.json"
     result = json.loads(path.read_text(encoding="utf-8"))
-    result["ensemble"]["weights"] = weights
-    path.write_text(json.dumps(result), encoding="utf-8")
-    ran = place.advisor("run", "9,1,1", "What is 7 + 7?", "--method", "unite")
-    assert (ran.status, ran.out) == (2, "")
-    assert "weights should be 3 numbers" in ran.err
+    for weights in [[], [1], [0, 0, 0], [1, 2, 3, 4]]:
+        result["ensemble"]["weights"] = weights
+        path.write_text(json.dumps(result), encoding="utf-8")
+        ran = place.advisor("run", "9,1,1", "What is 7 + 7?", "--method", "unite")
+        assert (ran.status, ran.out) == (2, "")
+        assert "weights should be 3 numbers" in ran.err
 
 
 def test_evaluate_weighs_the_members_and_leaves_out_what_takes_no_weights(chosen: Place) -> None:
