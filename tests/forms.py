@@ -136,17 +136,19 @@ SPELLED_OPTIONS = {
     "NumPy object": "array(['red', 'green', 'blue'], dtype=object)",
 }
 BLANK_REFERENCES: dict[str, Any] = {
-    "null (ragas 2964)": None,
-    "NaN of pandas (Q-Eval 6)": float("nan"),
-    "an empty list (zhmccli 761)": [],
+    "null (vibrantlabsai/ragas 447)": None,
+    "NaN of pandas (zzc-1998/Q-Eval 6)": float("nan"),
+    "an empty list": [],
     "blanks": "  ",
     "SQuAD 2, no answer": {"text": [], "answer_start": []},
     "a list of an empty text": [""],
 }
 UNCLOSED = {
-    "no end (openclaw 37696)": "<think>5 and 5 and",
+    "no end (openclaw/openclaw 37696)": "<think>5 and 5 and",
     "an end that a template opens (perplexityai/api-discussion 177)": "\n<think>\n5 and",
-    "another family (qwen-code 8818)": "<thinking>5 and 5 and",
+    "nothing but the tag (leookun/cursor-byok 86)": "<think>\n",
+    "the tag at the end": "Let me see.\n<think>",
+    "another family (QwenLM/qwen-code 8818)": "<thinking>5 and 5 and",
     "Magistral": "[THINK]5 and",
     "Kimi": "◁think▷5 and",
 }

@@ -326,8 +326,9 @@ def test_the_prompt_speaks_the_language_of_the_columns(place: Place, question: s
     assert prompt.startswith(before) and prompt.endswith(after)
 
 
-def test_true_and_false_are_answers_of_yes_and_no(place: Place) -> None:
-    task, _ = drafted(place, lines(rows_of(lambda n: {"answer": n % 2 == 0})))
+@pytest.mark.parametrize("write", [lines, table])
+def test_true_and_false_are_answers_of_yes_and_no(place: Place, write: Callable[[Rows], str]) -> None:
+    task, _ = drafted(place, write(rows_of(lambda n: {"answer": n % 2 == 0})))
     for example in task.examples:
         right = number_of(example.question) % 2 == 0
         assert [task.score(example, said).value for said in ("Yes.", "true", "No")] == [right, right, not right]

@@ -287,7 +287,7 @@ def test_select_and_compare_give_the_counts_of_each_model(place: Place) -> None:
 
 
 SHEETS = {
-    # readxl 533, openxlsx 434, ExcelMapper 124, SheetJS 1433 and readxl 513
+    # tidyverse/readxl 533, awalker89/openxlsx 434, hughbe/excel-mapper 28, SheetJS/sheetjs 123, tidyverse/readxl 513
     "hidden": ({"Old": "hidden", "Now": "", "Notes": ""}, "Old (hidden), Notes"),
     "very hidden": ({"Old": "veryHidden", "Now": "", "Notes": ""}, "Old (hidden), Notes"),
     "visible": ({"Now": "", "Old": "", "Notes": ""}, "Old, Notes"),

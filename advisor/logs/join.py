@@ -25,7 +25,7 @@ from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.common.text import counted, first_of
 from ensemble.errors import InputError
 from ensemble.methods.voting import LONGEST_PLAIN, answer_key
-from ensemble.models.thinking import ThinkingReader
+from ensemble.models.thinking import FAMILIES, ThinkingReader
 
 DEV_SIZE = 300
 """Questions of the dev split by default; at most half of all."""
@@ -36,6 +36,8 @@ _MOST_UNUSABLE = 0.05
 """The share of references that a metric may be unable to use."""
 _LISTED = 5
 """How many models or evaluations a message names."""
+_OPENINGS = tuple(form.opening.strip() for form in FAMILIES if not form.needs_closing)
+"""What begins a thinking, in any model."""
 _NAMELESS = "no name"
 """The evaluation of records that name none."""
 _LONGEST_RAW = 10 * MAX_RESPONSE
@@ -401,25 +403,24 @@ def _part(reading: _Reading) -> None:
     """Part the thinking of each response from its answer."""
     for model in reading.models.values():
         places = [(draws, draw) for draws in model.answers.values() for draw in draws if draws[draw].text is not None]
-        answers = [draws[draw] for draws, draw in places]
-        reader = ThinkingReader((answer.text or "", answer.finish_reason == "length") for answer in answers)
-        for (draws, draw), answer in zip(places, answers, strict=True):
+        whole = [draws[draw] for draws, draw in places]
+        reader = ThinkingReader((answer.text or "", answer.finish_reason == "length") for answer in whole)
+        parted: list[Answer] = []
+        for answer in whole:
             thinking, text = reader.read(answer.text or "", cut=answer.finish_reason == "length")
             known = "\n\n".join(part for part in (answer.thinking, thinking) if part)[:MAX_RESPONSE]
-            draws[draw] = replace(
-                answer, text=text[:MAX_RESPONSE], thinking=known or None, thought=answer.thought or bool(known)
-            )
-        _mark_cut_off(places)
+            thought = answer.thought or bool(known)
+            parted.append(replace(answer, text=text[:MAX_RESPONSE], thinking=known or None, thought=thought))
+        can_answer = any(answer.thought and not _is_blank(answer) for answer in parted)
+        for (draws, draw), before, answer in zip(places, whole, parted, strict=True):
+            is_open = (answer.thinking and _is_blank(answer)) or (before.text or "").rstrip().endswith(_OPENINGS)
+            # Where the log does not say how it ended, a thinking without an answer was cut off.
+            is_cut = can_answer and is_open and answer.finish_reason == "unknown"
+            draws[draw] = replace(answer, finish_reason="length") if is_cut else answer
 
 
-def _mark_cut_off(places: Sequence[tuple[dict[int, Answer], int]]) -> None:
-    """Take a thinking without an answer as cut off, if the log does not say how it ended and the model can answer."""
-    answers = [draws[draw] for draws, draw in places]
-    if any(answer.thought and answer.text and answer.text.strip() for answer in answers):
-        for draws, draw in places:
-            answer = draws[draw]
-            if answer.finish_reason == "unknown" and answer.thinking and not (answer.text or "").strip():
-                draws[draw] = replace(answer, finish_reason="length")
+def _is_blank(answer: Answer) -> bool:
+    return not (answer.text or "").strip()
 
 
 def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]:
@@ -687,8 +688,8 @@ def _first_pair(example: Example, answers: Mapping[str, Sequence[Answer]]) -> st
 
 def _is_missing(answer: Answer) -> bool:
     """Whether a model gave no response, and nothing else says why."""
-    is_blank = answer.text is not None and not answer.text.strip() and not answer.thought
-    return is_blank and answer.error is None and answer.finish_reason != "length" and answer.score == 0
+    is_missing = answer.text is not None and _is_blank(answer) and not answer.thought
+    return is_missing and answer.error is None and answer.finish_reason != "length" and answer.score == 0
 
 
 def _order(answers: Mapping[str, Sequence[Answer]]) -> list[str]:

@@ -16,7 +16,7 @@ import json
 import keyword
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ _COMPRESSED = (".gz", ".xz", ".bz2")
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx", ".xlsm")
 # Words that templates read as something else than a field.
 _RESERVED = {*keyword.kwlist, "true", "false", "none", "loop", "self", "caller"}
+_TRUTH = {"true": True, "false": False}
 _LARGEST_WHOLE = 2**53  # floats hold every whole number up to here
 
 
@@ -195,7 +196,19 @@ def _table_rows(path: Path, notes: Notes) -> list[Row]:
                 raise InputError(f"{row.place}: {row.reason}; correct it, or quote the cells that have commas")
             yield row
 
-    return _with_whole_numbers(_limited(path, complete()))
+    rows = _limited(path, complete())
+    if data_suffix(path) in (".csv", ".tsv"):
+        _read_truth(rows)
+    return _with_whole_numbers(rows)
+
+
+def _read_truth(rows: Sequence[Row]) -> None:
+    """Make true and false of the columns that have no other words: a CSV file has no other way to write them."""
+    for name in rows[0][0] if rows else ():
+        words = [None if values[name] is None else str(values[name]).lower() for values, _ in rows]
+        if any(words) and set(words) <= {*_TRUTH, None}:
+            for (values, _), word in zip(rows, words, strict=True):
+                values[name] = None if word is None else _TRUTH[word]
 
 
 def _saved_rows(folder: Path) -> list[Row]:
