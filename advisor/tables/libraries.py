@@ -39,7 +39,12 @@ Batch = tuple[list[int], list[Column]]
 _BATCH = 1_000
 _WHOLE = 2**53
 _XML = (".xml", ".rels")
-_FORMULA = re.compile(rb"<(?:\w+:)?f[\s/>]")
+_UNSAVED = re.compile(
+    rb"""<(?:\w+:)?c\s[^>]*?\br="([A-Z]{1,3})(\d{1,7})"[^>]*>\s*     # a cell
+        <(?:\w+:)?f\b[^>]*(?:/>|>[^<]*</(?:\w+:)?f>)\s*              # with a formula
+        (?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v>\s*</(?:\w+:)?v>)?\s*</""",  # and an empty value, or none
+    re.VERBOSE,
+)
 _NAMESPACE = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 
@@ -201,14 +206,14 @@ class _Book(NamedTuple):
     Attributes:
         rows: Its cells, the header first; an empty text is no value.
         names: The header.
-        formulas: The cells with a formula whose value the file lacks, as row and column from 0.
+        formulas: The cells with a formula whose value the file lacks, as the row from 1 and the column's letters.
         sheet: The sheet's name.
         others: The names of the other sheets.
     """
 
     rows: list[list[Any]]
     names: list[str]
-    formulas: set[tuple[int, int]]
+    formulas: list[tuple[int, str]]
     sheet: str
     others: list[str]
 
@@ -278,12 +283,12 @@ def _cell(value: Any) -> Any:
 def _sheet_rows(path: str, names: Sequence[str]) -> Iterator[Batch]:
     book = _book(path, _version(path))
     places = [book.names.index(name) for name in names]
-    unsaved = min((cell for cell in book.formulas if cell[0] > 0 and cell[1] in places), default=None)
-    if unsaved is not None:
-        raise InputError(
-            f"{path}: cell {_letters(unsaved[1])}{unsaved[0] + 1} has a formula without its value; save the file in a "
-            "spreadsheet program"
-        )
+    used = {_letters(place) for place in places}
+    for row, letters in book.formulas:
+        if row > 1 and letters in used:
+            raise InputError(
+                f"{path}: cell {letters}{row} has a formula without its value; save the file in a spreadsheet program"
+            )
     width = len(book.names)
     for start in range(1, len(book.rows), _BATCH):
         part = enumerate(book.rows[start : start + _BATCH], start=start + 1)
@@ -293,34 +298,15 @@ def _sheet_rows(path: str, names: Sequence[str]) -> Iterator[Batch]:
         yield [number for number, _ in kept], cells
 
 
-def _formulas_without_value(path: str, name: str) -> set[tuple[int, int]]:
+def _formulas_without_value(path: str, name: str) -> list[tuple[int, str]]:
     """The cells of a sheet with a formula whose value was not saved; the library gives nothing for these."""
-    found: set[tuple[int, int]] = set()
     with zipfile.ZipFile(path) as archive:
         book = ElementTree.fromstring(archive.read("xl/workbook.xml"))
         links = ElementTree.fromstring(archive.read("xl/_rels/workbook.xml.rels"))
         target = {link.get("Id"): link.get("Target", "") for link in links}
         relation = next(sheet.get(_RELATION) for sheet in book.iter(f"{_NAMESPACE}sheet") if sheet.get("name") == name)
-        part = str(Path("/xl") / target[relation])[1:]
-        # Most sheets have no formulas, and parsing one takes longer than all the rest.
-        if not _FORMULA.search(archive.read(part)):
-            return found
-        with archive.open(part) as file:
-            for _, cell in ElementTree.iterparse(file):
-                if cell.tag != f"{_NAMESPACE}c":
-                    continue
-                if cell.find(f"{_NAMESPACE}f") is not None and not cell.findtext(f"{_NAMESPACE}v"):
-                    found.add(_place_of(cell.get("r", "")))
-                cell.clear()  # what was read is not kept
-    return found
-
-
-def _place_of(cell: str) -> tuple[int, int]:
-    letters = cell.rstrip("0123456789")
-    column = 0
-    for letter in letters:
-        column = 26 * column + ord(letter) - 64
-    return int(cell[len(letters) :]) - 1, column - 1
+        sheet = archive.read(str(Path("/xl") / target[relation])[1:])
+        return [(int(row), column.decode()) for column, row in _UNSAVED.findall(sheet)]
 
 
 def _letters(column: int) -> str:

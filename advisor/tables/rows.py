@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -238,7 +238,7 @@ def _cells(path: Path) -> Iterator[tuple[list[str], int]]:
             # The first of them if it has no delimiter.
             delimiter = hint[1] if hint else max(_DELIMITERS, key=plain_header.count)
             # Strict: a quote that is never closed would silently take all rows after it into one cell.
-            reader = csv.reader(_again(header, text), delimiter=delimiter, strict=True)
+            reader = csv.reader(chain([header], text), delimiter=delimiter, strict=True)
             for row in reader:
                 number = reader.line_num
                 stream.next_item()
@@ -264,11 +264,6 @@ def _encoding(path: Path) -> str:
         except UnicodeDecodeError:
             return _WINDOWS
     return "utf-8-sig"
-
-
-def _again(first: str, others: Iterable[str]) -> Iterator[str]:
-    yield first
-    yield from others
 
 
 def _csv_rows(path: Path, names: Sequence[str], columns: Sequence[str]) -> Iterator[Row | LeftOut]:

@@ -32,17 +32,14 @@ _LARGEST_CARD = 2**20  # bytes; the cards of data sets with hundreds of configur
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """The ``data`` of a task file.
+    """The ``data`` of a task file; :class:`advisor.tasks.schema.HubData` describes the keys.
 
     Attributes:
         hub: Id of a data set on the hub, or a folder; None if the task has only files.
         config: The data set's configuration; ``*`` means all of them.
-        revision: The data set's revision.
-        fields: Templates of fields that are added to each record from the hub; they replace fields of the same name.
         roles: The split of the data that serves as dev, as held_out and as source of the shots.
         files: Files beside the task file, by split; empty for a data set of the hub.
         local: Files below the user's data folder, by split or by role.
-        where: By split, the condition on its records; a split without a condition has every record.
     """
 
     hub: str | None

@@ -75,29 +75,15 @@ _WAY_OUT = "correct it as docs/how-to/own-task.md says"
 
 @dataclass(frozen=True, slots=True)
 class TaskDefinition:
-    """The content of a task file.
+    """The content of a task file, with its texts compiled; :class:`advisor.tasks.schema.TaskFile` describes the keys.
 
     Attributes:
         name: The task's name, with ``:variant`` and ``:form`` if the user chose them.
         file: The task file, for messages.
         settings: Its keys as they are written.
         variant: The value of ``{{variant}}``; None if the file has no variants.
-        data: Where the records come from.
-        id: Renders a question's id; None for the field ``id``.
-        prompt: Renders a question.
-        follow_ups: Render what the user says after the responses to the question; empty for questions of one turn.
-        reference: Render the accepted texts; a template whose value is a list gives several.
-        choices: Render the options of a choice task; empty for others.
-        metric: Name of the metric.
-        instructions: Renders the text before the shots; None for none.
-        group: Renders the part of the task that a question belongs to.
-        cluster: Renders what a question shares with others, for example its passage.
-        source: Renders the bare text that encoder-decoder models read; None if they read the prompt.
-        extract: Regular expression on the response.
-        shot_response: Renders the response of a demonstration; None for the reference.
         digest: SHA-256 of the file's content, without its layout, and of the variant.
         prompt_digest: SHA-256 of the keys that decide what a model reads and where its response ends.
-        rubric: How a judge grades the responses; None for other metrics.
     """
 
     name: str

@@ -109,6 +109,7 @@ class ServerClient:
         retries: Number of tries after the first one, where the connection failed or the server was busy.
 
     Attributes:
+        root: The address without its ``/v1``, where servers have what OpenAI's API lacks.
         left_out: The fields that the server does not take, by the address or by what it said.
     """
 
@@ -127,7 +128,7 @@ class ServerClient:
             logging.getLogger(library).setLevel(logging.WARNING)
         self.address = address
         self.left_out = set(address.left_out)
-        self._root = address.url.removesuffix("/v1")
+        self.root = address.url.removesuffix("/v1")
         key = read_key(address)
         self._secret = Secret(key) if key is not None and len(key) >= _MIN_SECRET else None
         self._retries = retries
@@ -173,26 +174,23 @@ class ServerClient:
             self._owner = next((str(model["owned_by"]).lower() for model in models if "owned_by" in model), "")
         return self._owner
 
-    def get(self, path: str, *, at_root: bool = False) -> Mapping[str, Any]:
-        """Send a GET request to a path below the address, or below it without ``/v1``."""
-        path = self._root + path if at_root else path
+    def get(self, path: str) -> Mapping[str, Any]:
+        """Send a GET request to a path below the address, or to a whole URL."""
         return self._object(path, self._send(path, None))
 
-    def post(self, path: str, body: Mapping[str, Any], *, at_root: bool = False) -> Mapping[str, Any]:
+    def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a POST request for the address's model; see :meth:`get`."""
-        path = self._root + path if at_root else path
         return self._object(path, self._send(path, {"model": self.address.model, **body}))
 
-    def post_each(self, path: str, body: Mapping[str, Any], *, at_root: bool = False) -> list[Mapping[str, Any]]:
+    def post_each(self, path: str, body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Send a POST request with several prompts to a server that answers with a list; see :meth:`get`.
 
         llama.cpp sends the only answer of a list without the list around it; it counts as a list of one.
         """
-        path = self._root + path if at_root else path
         answer = self._send(path, {"model": self.address.model, **body})
         return [self._object(path, each) for each in (answer if isinstance(answer, list) else [answer])]
 
-    def checked(self, shape: type[Shape], path: str, answer: Mapping[str, Any], *, at_root: bool = False) -> Shape:
+    def checked(self, shape: type[Shape], path: str, answer: Mapping[str, Any]) -> Shape:
         """An answer as a model of :mod:`ensemble.servers.schema`."""
         from pydantic import ValidationError
 
@@ -201,9 +199,7 @@ class ServerClient:
         try:
             return shape.model_validate(answer)
         except ValidationError as error:
-            raise self.invalid_answer(
-                path, f"has another shape ({first_fault(error, answer)})", at_root=at_root
-            ) from None
+            raise self.invalid_answer(path, f"has another shape ({first_fault(error, answer)})") from None
 
     def _redact(self, text: str) -> str:
         """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode.
@@ -230,11 +226,10 @@ class ServerClient:
         return [self._without_key(each) for each in value] if isinstance(value, list) else value
 
     def _place(self, path: str) -> str:
-        return path if path.startswith(self._root) else f"{self.address.url}{path}"
+        return path if path.startswith(self.root) else f"{self.address.url}{path}"
 
-    def invalid_answer(self, path: str, reason: str, *, at_root: bool = False) -> ServerError:
+    def invalid_answer(self, path: str, reason: str) -> ServerError:
         """The error for an answer that an OpenAI-compatible server would not give."""
-        path = self._root + path if at_root else path
         return ServerError(
             f"{self._place(path)}: the answer {reason}; is this the address of an OpenAI-compatible server?",
             "invalid",

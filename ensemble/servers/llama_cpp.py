@@ -18,7 +18,6 @@ from ensemble.servers.token_server import (
     FIRST,
     SECOND,
     Ids,
-    InvalidAnswerError,
     Logprobs,
     NextToken,
     ServerLimits,
@@ -26,10 +25,8 @@ from ensemble.servers.token_server import (
     given,
     is_close,
     is_other_kind,
-    next_token,
 )
 
-_PATH = "/completion"
 # The command line of the server sets other defaults. Samplers that are not in the list are not used.
 _GREEDY = {
     **{"temperature": 0, "dynatemp_range": 0, "mirostat": 0, "samplers": ["temperature"], "ignore_eos": False},
@@ -66,40 +63,36 @@ class LlamaCppServer(TokenServer):
             them if this token is forced there.
     """
 
+    path = "/completion"
+
     def __init__(self, client: ServerClient, limits: ServerLimits, plain: int) -> None:
         super().__init__(client, limits)
         self._plain = plain
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        try:
-            results = _results(self._client, contexts, max_tokens, k)
-            return [
-                [next_token(*place, k) for place in self._places(context, result, k)]
-                for context, result in zip(contexts, results, strict=True)
-            ]
-        except InvalidAnswerError as error:
-            raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
+        results = _results(self._client, contexts, max_tokens, k)
+        return [
+            [self._next_token(*place, k) for place in self._places(context, result, k)]
+            for context, result in zip(contexts, results, strict=True)
+        ]
 
     def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         tops = [tokens[0].top for tokens in self.write(contexts, 1, min(_USUAL_K, self.limits.k))]
         found = [{index: top[index] for index in ids if index in top} for top in tops]
-        try:
-            # One by one, because a request can force only one token, in all of its contexts.
-            for index in ids:
-                rows = [n for n, logprobs in enumerate(found) if index not in logprobs]
-                for n, value in zip(rows, self._logprobs([contexts[n] for n in rows], index), strict=True):
-                    found[n][index] = value
-        except InvalidAnswerError as error:
-            raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
+        # One by one, because a request can force only one token, in all of its contexts.
+        for index in ids:
+            rows = [n for n, logprobs in enumerate(found) if index not in logprobs]
+            for n, value in zip(rows, self._logprobs([contexts[n] for n in rows], index), strict=True):
+                found[n][index] = value
         return list(found)
 
     def tokenize(self, text: str) -> list[int] | None:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         body = {"content": text, "add_special": False, "parse_special": True}
-        answer = self._client.post("/tokenize", body, at_root=True)
-        return list(self._client.checked(Tokenized, "/tokenize", answer, at_root=True).tokens)
+        path = self._client.root + "/tokenize"
+        return list(self._client.checked(Tokenized, path, self._client.post(path, body)).tokens)
 
     def _places(self, context: Ids, result: LlamaCppAnswer, k: int) -> list[_Place]:
         """The tokens of a result; where the server left log-probabilities out, all its places are read again."""
@@ -116,7 +109,7 @@ class LlamaCppServer(TokenServer):
         places: list[_Place | None] = []
         for result in _results(self._client, contexts, 1, k, logit_bias=[[index, _FORCED]]):
             if result.tokens != (index,):
-                raise InvalidAnswerError("has another token than the one that logit_bias forces")
+                raise self._invalid("has another token than the one that logit_bias forces")
             read = _read_places(result)
             places.append(read[0] if read and read[0].token == index else None)
         return places
@@ -125,7 +118,7 @@ class LlamaCppServer(TokenServer):
         """The top log-probabilities after each context, whatever the likeliest token is."""
         places = self._forced(contexts, self._plain, k)
         if None in places:
-            raise InvalidAnswerError("has no log-probabilities of each token")
+            raise self._invalid("has no log-probabilities of each token")
         return [place.top for place in places if place is not None]
 
     def _logprobs(self, contexts: Sequence[Ids], index: int) -> list[float]:
@@ -152,7 +145,7 @@ def probe(client: ServerClient) -> LlamaCppServer | None:
         (result,) = _results(client, [FIRST], 1, _LARGEST_K)
         top = _read_places(result)[0].top
         plain = next(each.id for each in result.completion_probabilities[0].top_logprobs if _is_plain(each))
-    except (InvalidAnswerError, IndexError, StopIteration):
+    except (IndexError, StopIteration):
         return None
     except ServerError as error:
         if is_other_kind(error):
@@ -167,17 +160,14 @@ def probe(client: ServerClient) -> LlamaCppServer | None:
 
 def _gives_chosen(server: LlamaCppServer, index: int, top: Logprobs) -> bool:
     """Whether a forced token has the log-probability that it has among the top ones."""
-    try:
-        (place,) = given(lambda: server._forced([FIRST], index, 1)) or [None]
-    except InvalidAnswerError:
-        return False
+    (place,) = given(lambda: server._forced([FIRST], index, 1)) or [None]
     return place is not None and is_close(place.logprob, top[index])
 
 
 def _context(client: ServerClient) -> int | None:
     """Tokens of a context, as the server's settings say; None if they do not."""
     try:
-        settings = client.get("/props", at_root=True).get("default_generation_settings")
+        settings = client.get(client.root + "/props").get("default_generation_settings")
     except ServerError:
         return None
     length = settings.get("n_ctx") if isinstance(settings, dict) else None
@@ -188,21 +178,23 @@ def _results(
     client: ServerClient, contexts: Sequence[Ids], max_tokens: int, k: int, **fields: object
 ) -> Iterator[LlamaCppAnswer]:
     """The result of each context, in requests whose answers are not too long."""
-    size = max(1, _VALUES // (max_tokens * k))
+    size, path = max(1, _VALUES // (max_tokens * k)), client.root + LlamaCppServer.path
     for start in range(0, len(contexts), size):
         prompts = [list(context) for context in contexts[start : start + size]]
         body = {**_GREEDY, **fields, "prompt": prompts, "n_predict": max_tokens, "n_probs": k}
-        results = client.post_each(_PATH, body, at_root=True)
+        results = client.post_each(path, body)
         if len(results) != len(prompts):
-            raise InvalidAnswerError(f"does not have {len(prompts)} results")
+            raise client.invalid_answer(path, f"does not have {len(prompts)} results")
         for prompt, answer in zip(prompts, results, strict=True):
-            result = client.checked(LlamaCppAnswer, _PATH, answer, at_root=True)
+            result = client.checked(LlamaCppAnswer, path, answer)
             # A server that adds BOS, or cuts long contexts, would give the log-probabilities of other contexts.
             if result.tokens_evaluated != len(prompt):
-                raise InvalidAnswerError("does not count the tokens that were sent")
+                raise client.invalid_answer(path, "does not count the tokens that were sent")
             count, stop = len(result.tokens), result.stop_type
             if not 1 <= count <= max_tokens or (count < max_tokens and stop not in ("eos", "limit")):
-                raise InvalidAnswerError(f"has {count} of {max_tokens} tokens, and stops because of {str(stop)[:20]!r}")
+                raise client.invalid_answer(
+                    path, f"has {count} of {max_tokens} tokens, and stops because of {str(stop)[:20]!r}"
+                )
             yield result
 
 

@@ -17,7 +17,6 @@ from ensemble.servers.token_server import (
     FIRST,
     SECOND,
     Ids,
-    InvalidAnswerError,
     Logprobs,
     NextToken,
     ServerLimits,
@@ -26,10 +25,8 @@ from ensemble.servers.token_server import (
     context_length,
     gives_chosen,
     is_other_kind,
-    next_token,
 )
 
-_PATH = "/generate"
 # The server's --preferred-sampling-params sets other defaults. It refuses names that it does not know.
 _GREEDY = {
     **{"temperature": 0, "top_p": 1, "min_p": 0, "min_new_tokens": 0, "ignore_eos": False},
@@ -44,21 +41,15 @@ _VALUES = 50_000
 class SglangServer(TokenServer):
     """A :class:`~ensemble.servers.token_server.TokenServer` behind SGLang."""
 
+    path = "/generate"
+
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        try:
-            results = self._results(contexts, max_tokens, k)
-            return [_tokens(result, k) for result in results]
-        except InvalidAnswerError as error:
-            raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
+        return [self._tokens(result, k) for result in self._results(contexts, max_tokens, k)]
 
     def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        try:
-            results = self._results(contexts, 1, 1, list(ids))
-            return [_chosen(result, ids) for result in results]
-        except InvalidAnswerError as error:
-            raise self._client.invalid_answer(_PATH, str(error), at_root=True) from None
+        return [self._chosen(result, ids) for result in self._results(contexts, 1, 1, list(ids))]
 
     def _results(
         self, contexts: Sequence[Ids], max_tokens: int, k: int, ids: list[int] | None = None
@@ -74,11 +65,11 @@ class SglangServer(TokenServer):
                 **{"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": k, "token_ids_logprob": ids},
                 "return_text_in_logprobs": False,
             }
-            results = self._client.post_each(_PATH, body, at_root=True)
+            results = self._client.post_each(self._path, body)
             if len(results) != len(prompts):
-                raise InvalidAnswerError(f"does not have {len(prompts)} results")
+                raise self._invalid(f"does not have {len(prompts)} results")
             for prompt, count, result in zip(prompts, counts, results, strict=True):
-                meta = self._client.checked(SglangAnswer, _PATH, result, at_root=True).meta_info
+                meta = self._client.checked(SglangAnswer, self._path, result).meta_info
                 self._check(meta, len(prompt), count)
                 yield meta
 
@@ -93,9 +84,24 @@ class SglangServer(TokenServer):
             raise ServerError(f"{self._client.address.url}: SGLang stopped a request before its end", "temporary")
         # A server that adds BOS, or cuts long contexts, would give the log-probabilities of other contexts.
         if meta.prompt_tokens != length:
-            raise InvalidAnswerError("does not count the tokens that were sent")
+            raise self._invalid("does not count the tokens that were sent")
         if not 1 <= len(meta.output_token_logprobs) <= max_tokens:
-            raise InvalidAnswerError(f"does not have 1 to {max_tokens} tokens")
+            raise self._invalid(f"does not have 1 to {max_tokens} tokens")
+
+    def _tokens(self, meta: SglangTokens, k: int) -> list[NextToken]:
+        written, tops = meta.output_token_logprobs, meta.output_top_logprobs or ()
+        if len(written) != len(tops):
+            raise self._invalid("has no top log-probabilities of each token")
+        return [self._next_token(*token, dict(top), k) for token, top in zip(written, tops, strict=True)]
+
+    def _chosen(self, meta: SglangTokens, ids: Ids) -> Logprobs:
+        rows = meta.output_token_ids_logprobs
+        values = dict((rows[0] if rows else None) or ())
+        # NaN and minus infinity are both null; the token that the server chose tells them apart.
+        self._tokens(meta, 1)
+        if any(index not in values for index in ids):
+            raise self._invalid("lacks log-probabilities of token_ids_logprob")
+        return {index: values[index] for index in ids}
 
 
 def probe(client: ServerClient) -> SglangServer | None:
@@ -113,20 +119,3 @@ def probe(client: ServerClient) -> SglangServer | None:
     if gives_chosen(server, first):
         return server
     return SglangServer(client, ServerLimits(cap, _CONTEXTS, 0, context))
-
-
-def _tokens(meta: SglangTokens, k: int) -> list[NextToken]:
-    written, tops = meta.output_token_logprobs, meta.output_top_logprobs or ()
-    if len(written) != len(tops):
-        raise InvalidAnswerError("has no top log-probabilities of each token")
-    return [next_token(*token, dict(top), k) for token, top in zip(written, tops, strict=True)]
-
-
-def _chosen(meta: SglangTokens, ids: Ids) -> Logprobs:
-    rows = meta.output_token_ids_logprobs
-    values = dict((rows[0] if rows else None) or ())
-    # NaN and minus infinity are both null; the token that the server chose tells them apart.
-    _tokens(meta, 1)
-    if any(index not in values for index in ids):
-        raise InvalidAnswerError("lacks log-probabilities of token_ids_logprob")
-    return {index: values[index] for index in ids}

@@ -67,8 +67,12 @@ class TokenServer(ABC):
     most as many contexts and ids as ``limits`` allow.
     """
 
+    path = ""
+    """Where its requests go, below the server's root."""
+
     def __init__(self, client: ServerClient, limits: ServerLimits) -> None:
         self._client, self.limits = client, limits
+        self._path = client.root + self.path
 
     @property
     def connections(self) -> int:
@@ -100,14 +104,37 @@ class TokenServer(ABC):
     def tokenize(self, text: str) -> list[int] | None:
         """The server's own ids of a text, without special tokens around it; None if it does not tell them."""
         body = {"prompt": text, "add_special_tokens": False}
-        answer = given(lambda: self._client.post("/tokenize", body, at_root=True), (404, 405))
+        path = self._client.root + "/tokenize"
+        answer = given(lambda: self._client.post(path, body), (404, 405))
         if answer is None:  # older versions
             return None
-        return list(self._client.checked(Tokenized, "/tokenize", answer, at_root=True).tokens)
+        return list(self._client.checked(Tokenized, path, answer).tokens)
 
+    def _invalid(self, reason: str) -> ServerError:
+        """The error for an answer; the reason continues the sentence "the answer ..."."""
+        return self._client.invalid_answer(self._path, reason)
 
-class InvalidAnswerError(Exception):
-    """The message continues the sentence "the answer ..."."""
+    def _next_token(self, token: int, logprob: float, top: Logprobs, k: int) -> NextToken:
+        """What an answer tells of one token.
+
+        Args:
+            token: The id that the server chose.
+            logprob: Its log-probability. The id may be missing in ``top`` where others are as likely.
+            top: The likeliest ids.
+            k: Number of ids that ``top`` must have.
+        """
+        if len(top) < k:
+            raise self._invalid(f"has fewer than {k} log-probabilities of a token")
+        top = {token: logprob, **top}
+        if not (math.isfinite(logprob) and math.isfinite(top[token])):
+            raise self._invalid("chooses a token whose probability is 0")
+        # The tokens after another one would continue another text than the likeliest one.
+        if top[token] < max(top.values()) - _TIE:
+            raise self._invalid(
+                f"chooses token {token}, which is not the likeliest one; start the server without options that change "
+                "sampling"
+            )
+        return NextToken(token, top)
 
 
 def context_length(client: ServerClient) -> int | None:
@@ -149,26 +176,3 @@ def gives_chosen(server: TokenServer, expected: Logprobs) -> bool:
 def is_close(first: float, second: float) -> bool:
     """Whether two values may be the log-probability of the same token."""
     return math.isclose(first, second, abs_tol=_CLOSE)
-
-
-def next_token(token: int, logprob: float, top: Logprobs, k: int) -> NextToken:
-    """What an answer tells of one token.
-
-    Args:
-        token: The id that the server chose.
-        logprob: Its log-probability. The id may be missing in ``top`` where others are as likely.
-        top: The likeliest ids.
-        k: Number of ids that ``top`` must have.
-    """
-    if len(top) < k:
-        raise InvalidAnswerError(f"has fewer than {k} log-probabilities of a token")
-    top = {token: logprob, **top}
-    if not (math.isfinite(logprob) and math.isfinite(top[token])):
-        raise InvalidAnswerError("chooses a token whose probability is 0")
-    # The tokens after another one would continue another text than the likeliest one.
-    if top[token] < max(top.values()) - _TIE:
-        raise InvalidAnswerError(
-            f"chooses token {token}, which is not the likeliest one; start the server without options that change "
-            "sampling"
-        )
-    return NextToken(token, top)

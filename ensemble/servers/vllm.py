@@ -15,7 +15,6 @@ from ensemble.servers.token_server import (
     FIRST,
     SECOND,
     Ids,
-    InvalidAnswerError,
     Logprobs,
     NextToken,
     ServerLimits,
@@ -23,7 +22,6 @@ from ensemble.servers.token_server import (
     accepts,
     context_length,
     gives_chosen,
-    next_token,
 )
 
 _PATH = "/completions"
@@ -49,7 +47,7 @@ class VllmServer(TokenServer):
 
     def __init__(self, client: ServerClient, limits: ServerLimits, *, appends: bool = False) -> None:
         super().__init__(client, limits)
-        self._appends = appends
+        self._path, self._appends = _PATH, appends
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
@@ -64,7 +62,7 @@ class VllmServer(TokenServer):
         # The server adds the token that it would write, which may be none of these ids.
         tops = [self._tokens(choice, 1, 0)[0].top for choice in choices]
         if any(index not in top for top in tops for index in ids):
-            raise self._client.invalid_answer(_PATH, "lacks log-probabilities of logprob_token_ids")
+            raise self._invalid("lacks log-probabilities of logprob_token_ids")
         return [{index: top[index] for index in ids} for top in tops]
 
     def _appended(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
@@ -81,7 +79,7 @@ class VllmServer(TokenServer):
         logprobs = choice.prompt_logprobs or ()
         entry = (logprobs[-1] or {}).get(str(index)) if len(logprobs) == len(prompt) else None
         if entry is None:
-            raise self._client.invalid_answer(_PATH, "has no prompt_logprobs of every token")
+            raise self._invalid("has no prompt_logprobs of every token")
         return entry.logprob
 
     def _choices(self, contexts: Sequence[Ids], **fields: object) -> list[VllmChoice]:
@@ -89,25 +87,22 @@ class VllmServer(TokenServer):
         read = self._client.checked(VllmAnswer, _PATH, answer)
         choices = sorted(read.choices, key=lambda choice: choice.index)
         if [choice.index for choice in choices] != list(range(len(contexts))):
-            raise self._client.invalid_answer(_PATH, f"does not have {len(contexts)} choices with their index")
+            raise self._invalid(f"does not have {len(contexts)} choices with their index")
         # A server that adds BOS to the ids would give the log-probabilities of other contexts.
         if read.usage.prompt_tokens != sum(map(len, contexts)):
-            raise self._client.invalid_answer(_PATH, "does not count the tokens that were sent")
+            raise self._invalid("does not count the tokens that were sent")
         return choices
 
     def _tokens(self, choice: VllmChoice, max_tokens: int, k: int) -> list[NextToken]:
         """What a choice tells of each token, with at least k log-probabilities; 0 if they are those of chosen ids."""
-        try:
-            if (found := choice.logprobs) is None:
-                raise InvalidAnswerError("has no log-probabilities of each token")
-            ids, values, tops = found.tokens, found.token_logprobs, found.top_logprobs
-            if not 1 <= len(ids) == len(values) == len(tops) <= max_tokens:
-                raise InvalidAnswerError("has no log-probabilities of each token")
-            places = list(zip(ids, values, tops, strict=True))
-            # Chosen ids need not have the likeliest one among them.
-            return [next_token(*place, k) if k else NextToken(place[0], place[2]) for place in places]
-        except InvalidAnswerError as error:
-            raise self._client.invalid_answer(_PATH, str(error)) from None
+        if (found := choice.logprobs) is None:
+            raise self._invalid("has no log-probabilities of each token")
+        ids, values, tops = found.tokens, found.token_logprobs, found.top_logprobs
+        if not 1 <= len(ids) == len(values) == len(tops) <= max_tokens:
+            raise self._invalid("has no log-probabilities of each token")
+        places = list(zip(ids, values, tops, strict=True))
+        # Chosen ids need not have the likeliest one among them.
+        return [self._next_token(*place, k) if k else NextToken(place[0], place[2]) for place in places]
 
 
 def probe(client: ServerClient) -> VllmServer | None:

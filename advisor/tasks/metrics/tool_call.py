@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ _IGNORED = re.compile(r"[ ,./\-_*^]")
 _NUMBERED = re.compile(r"[_ ]\d+$")
 
 Call = tuple[str, dict[str, Any]]
+Takes = Callable[[Call], bool]
+"""One call of a reference: whether it takes a call of a response."""
 
 
 def read(text: str) -> str:
@@ -69,26 +72,16 @@ class ToolCall(Metric):
         return float(right), f"[{','.join(sorted(canonical(call) for call in calls))}]"
 
 
-class _Accepted:
-    """One call of a reference in BFCL's form: the accepted values of each argument."""
-
-    def __init__(self, name: str, arguments: dict[str, list[Any]], *, numbered: bool) -> None:
-        self.names = {_name(name), _name(_NUMBERED.sub("", name))} if numbered else {_name(name)}
-        self.arguments = arguments
-
-    def takes(self, call: Call) -> bool:
-        name, arguments = call
-        return name in self.names and _fits(arguments, self.arguments)
+def _values_of(name: str, arguments: dict[str, list[Any]], *, numbered: bool) -> Takes:
+    """A call of a reference in BFCL's form, with the accepted values of each argument."""
+    names = {_name(name), _name(_NUMBERED.sub("", name))} if numbered else {_name(name)}
+    return lambda call: call[0] in names and _fits(call[1], arguments)
 
 
-class _Exact:
-    """One call of a reference that is a call itself."""
-
-    def __init__(self, call: Call) -> None:
-        self.text = canonical(call)
-
-    def takes(self, call: Call) -> bool:
-        return canonical(call) == self.text
+def _equal_to(accepted: Call) -> Takes:
+    """A call of a reference that is a call itself."""
+    text = canonical(accepted)
+    return lambda call: canonical(call) == text
 
 
 def _calls(text: str) -> list[Call]:
@@ -142,7 +135,7 @@ def _arguments(name: str, text: str) -> Any:
         raise ValueError(f"the arguments of {name[:60]!r}: {error}") from None
 
 
-def _accepted(text: str) -> list[_Accepted] | list[_Exact]:
+def _accepted(text: str) -> list[Takes]:
     """The calls of a reference; a ValueError if it is neither calls nor accepted values of calls."""
     if text.strip().lower() == "no call":
         return []
@@ -150,8 +143,8 @@ def _accepted(text: str) -> list[_Accepted] | list[_Exact]:
     functions = [value] if isinstance(value, dict) else value
     if isinstance(functions, list) and functions and all(_has_values(each) for each in functions):
         calls = [item for each in functions for item in each.items()]
-        return [_Accepted(name, arguments, numbered=len(calls) > 1) for name, arguments in calls]
-    return [_Exact(call) for call in _of(value)]
+        return [_values_of(name, arguments, numbered=len(calls) > 1) for name, arguments in calls]
+    return [_equal_to(call) for call in _of(value)]
 
 
 def _has_values(value: Any) -> bool:
@@ -164,15 +157,15 @@ def _has_values(value: Any) -> bool:
     )
 
 
-def _is_right(calls: list[Call], accepted: list[_Accepted] | list[_Exact]) -> bool:
+def _is_right(calls: list[Call], accepted: list[Takes]) -> bool:
     """Whether each call can be given another accepted one that takes it, and none is left."""
     if len(calls) != len(accepted):
         return False
     if not calls:
         return True
-    takes = np.array([[each.takes(call) for each in accepted] for call in calls], dtype=float)
-    rows, columns = linear_sum_assignment(takes, maximize=True)
-    return bool(takes[rows, columns].all())
+    fits = np.array([[takes(call) for takes in accepted] for call in calls], dtype=float)
+    rows, columns = linear_sum_assignment(fits, maximize=True)
+    return bool(fits[rows, columns].all())
 
 
 def _fits(arguments: dict[str, Any], accepted: dict[str, Any]) -> bool:
