@@ -51,7 +51,7 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
         warnings.simplefilter("ignore")
         import tqdm.auto  # noqa: F401
 
-    from advisor.jobs.select import select_run
+    from advisor.commands.select import select_run
     from advisor.options.option import from_python
     from advisor.options.select import SelectOptions
     from advisor.progress import Progress

@@ -13,18 +13,40 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from advisor.commands.command_line import GroupedOptions, with_options
-from advisor.commands.finished_run import check, compare, evaluate, export, judge, report
+from advisor.commands.command_line import PROFILING, GroupedOptions, with_options
 from advisor.commands.lists import methods, schema, tasks
 from advisor.commands.lm_eval import PASSED_ON, lm_eval
-from advisor.commands.production import run, serve
-from advisor.commands.select import label, profile, select
-from advisor.commands.setup import doctor, init
+from advisor.options.finished_run import (
+    CheckOptions,
+    CompareOptions,
+    EvaluateOptions,
+    ExportOptions,
+    JudgeRunOptions,
+    ReportOptions,
+)
+from advisor.options.option import Options
+from advisor.options.production import RunOptions, ServeOptions
+from advisor.options.select import LabelOptions, ProfileOptions, SelectOptions
+from advisor.options.setup import DoctorOptions, InitOptions
 from ensemble.common.garbage import collect_seldom
 from ensemble.errors import UniteError
 
-_CACHING = {"label", "select", "profile", "evaluate", "check"}
-"""The commands that cache each response as soon as it is complete."""
+COMMANDS: dict[str, type[Options]] = {
+    "init": InitOptions,
+    "doctor": DoctorOptions,
+    "label": LabelOptions,
+    "select": SelectOptions,
+    "profile": ProfileOptions,
+    "report": ReportOptions,
+    "run": RunOptions,
+    "serve": ServeOptions,
+    "evaluate": EvaluateOptions,
+    "check": CheckOptions,
+    "judge": JudgeRunOptions,
+    "compare": CompareOptions,
+    "export": ExportOptions,
+}
+"""The options of each command, whose docstring is its help; ``advisor/commands`` has a file for each."""
 
 _PACKAGE = Path(__file__).parent
 # The wheel has the pages in the package; a checkout has them beside it.
@@ -64,8 +86,8 @@ def about(
     """Find out which of your language models to ensemble, in which order, and whether it pays."""
 
 
-for command in (init, doctor, label, select, profile, report, run, serve, evaluate, check, judge, compare, export):
-    app.command(cls=GroupedOptions)(with_options(command))
+for name, options in COMMANDS.items():
+    app.command(name, cls=GroupedOptions)(with_options(name, options))
 for listing in (tasks, methods, schema):
     app.command()(listing)
 app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
@@ -145,7 +167,7 @@ def _set_up(*, debug: bool) -> None:
 
 def stopped() -> str:
     """The message after Ctrl-C."""
-    if _CACHING.isdisjoint(sys.argv[1:2]):
+    if PROFILING.isdisjoint(sys.argv[1:2]):
         return "stopped"
     return "stopped; complete responses are cached, and the same command continues from there"
 

@@ -143,8 +143,8 @@ def gguf_header() -> bytes:
 
 def read_result_json(folder: Path, data: bytes) -> None:
     """As ``report``, ``run``, ``serve``, ``evaluate`` and ``export`` read ``result.json``."""
-    from advisor.jobs import evaluate as evaluation
-    from advisor.jobs.export import export
+    from advisor.commands import evaluate as evaluation
+    from advisor.commands.export import export_run
     from advisor.options.finished_run import ExportOptions
     from advisor.options.production import ServeOptions
     from advisor.running import models_to_run
@@ -163,7 +163,7 @@ def read_result_json(folder: Path, data: bytes) -> None:
         lambda: Run.open(run).result,
         lambda: plan_by_options(ServeOptions(run=str(run)), lambda _: None),
         evaluate,
-        lambda: export(ExportOptions(run=run, folder=folder / "out")),
+        lambda: export_run(ExportOptions(run=run, folder=folder / "out")),
     )
 
 
@@ -446,7 +446,9 @@ _IMPORTS = {
     **dict.fromkeys(
         ("config", "tokenizer", "safetensors", "gguf"), ("ensemble.models.load", "transformers.models.auto")
     ),
-    **dict.fromkeys(("result", "ensemble"), ("advisor.jobs.evaluate", "advisor.jobs.export", "ensemble.models.load")),
+    **dict.fromkeys(
+        ("result", "ensemble"), ("advisor.commands.evaluate", "advisor.commands.export", "ensemble.models.load")
+    ),
     **dict.fromkeys(("report", "samples", "evaluation"), ("matplotlib.backends.backend_svg", "reports.page")),
 }
 

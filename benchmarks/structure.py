@@ -25,7 +25,6 @@ ODD_PHRASES = re.compile(
 """Phrases that readers with English as a second language stumble over; code and prose are searched."""
 
 PASSED_FROM_OUTSIDE = (
-    "advisor.commands.",
     "advisor.cli.",
     "advisor.api.",
     "advisor.demo.train.",

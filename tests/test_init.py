@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from advisor.commands import setup
+from advisor.commands import init
 from advisor.draft import task_text
 from advisor.options.setup import InitOptions
 from advisor.tasks import load_task
@@ -333,9 +333,9 @@ def test_a_reader_that_stops_reading_leaves_the_file(place: Place, monkeypatch: 
     def closed(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("advisor.commands.setup._show", closed)
+    monkeypatch.setattr("advisor.commands.init._show", closed)
     with contextlib.suppress(BrokenPipeError):
-        setup.init(InitOptions(data=(str(place.folder / "questions.csv"),), out=place.folder / "q.yaml", yes=True))
+        init.init(InitOptions(data=(str(place.folder / "questions.csv"),), out=place.folder / "q.yaml", yes=True))
     assert (place.folder / "q.yaml").is_file()
 
 

@@ -13,7 +13,7 @@ from servers import completion, models, raw_server
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from advisor.jobs.evaluate import evaluation_config
+from advisor.commands.evaluate import evaluation_config
 from advisor.jobs.methods import Evaluator, MethodResult
 from advisor.jobs.played import reading_task
 from advisor.options.finished_run import EvaluateOptions

@@ -6,16 +6,15 @@ import dataclasses
 import inspect
 import math
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import typer
 
-from advisor.cli import app, main
+from advisor.cli import COMMANDS, app, main
 from advisor.commands.command_line import with_options
-from advisor.commands.finished_run import compare
-from advisor.commands.select import select
 from advisor.config import InferenceConfig
 from advisor.options.finished_run import (
     CheckOptions,
@@ -47,7 +46,6 @@ REQUIRED: dict[type[Options], dict[str, Any]] = {
     JudgeRunOptions: {"run": RUN},
     ReportOptions: {"run": RUN},
 }
-COMMANDS = list(REQUIRED)
 
 
 def refused(options: type[Options], **given: Any) -> str:
@@ -186,12 +184,12 @@ def test_with_models_by_hand_the_only_argument_is_the_prompt() -> None:
     assert (options.run, options.prompt) == (None, "What?")
 
 
-@pytest.mark.parametrize("options", COMMANDS)
+@pytest.mark.parametrize("options", REQUIRED)
 def test_a_command_without_options_is_refused_by_none(options: type[Options]) -> None:
     options(**REQUIRED[options])
 
 
-@pytest.mark.parametrize("options", COMMANDS)
+@pytest.mark.parametrize("options", REQUIRED)
 def test_each_field_is_an_option_with_a_flag_of_its_own(options: type[Options]) -> None:
     declared = options_of(options)
     assert list(declared) == [field.name for field in dataclasses.fields(options)]
@@ -203,8 +201,9 @@ def test_each_field_is_an_option_with_a_flag_of_its_own(options: type[Options]) 
 
 
 def test_every_command_has_its_parameters_from_its_options() -> None:
-    for function, options in ((select, SelectOptions), (compare, CompareOptions)):
-        assert list(inspect.signature(with_options(function)).parameters) == list(options_of(options))
+    for name, options in COMMANDS.items():
+        assert list(inspect.signature(with_options(name, options)).parameters) == list(options_of(options))
+        assert callable(getattr(import_module(f"advisor.commands.{name}"), name))
     # These have no options.
     assert len(app.registered_commands) == len(COMMANDS) + len(["tasks", "methods", "schema", "lm-eval"])
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_translator, unigram_tokenizer
 
-from advisor.jobs import check
+from advisor.commands import check
 from advisor.pool.weights import read_numbers
 from advisor.runs.run import Run
 from advisor.strategies.decoded import Decoded

@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -15,9 +16,14 @@ import typer
 from typer.core import TyperCommand
 
 from advisor.options.option import Option, Options, Panel, options_of
+from advisor.options.shared import OutputOptions
 from ensemble.common.text import shortened
 from ensemble.errors import InputError
 
+PROFILING = {"label", "select", "profile", "evaluate", "check"}
+"""The commands that load models, and cache each response as soon as it is complete."""
+GATE_FAILED = 3
+"""The exit status if a comparison or a check failed its gate."""
 _METAVARS = {int: "N", float: "NUMBER", Path: "PATH"}
 _NUMBERS = {int: "a whole number", float: "a number"}
 _LONGEST_VALUE = 60  # characters of a wrong value in a message
@@ -49,22 +55,25 @@ class GroupedOptions(TyperCommand):
                     formatter.write_dl(records)
 
 
-def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """A function with a parameter for each option, as typer reads them, that calls a command with their values.
+def with_options(command: str, options: type[Options]) -> Callable[..., None]:
+    """A function with a parameter for each option, as typer reads them, that runs a command with their values.
 
-    Args:
-        function: The command; the type of its parameter ``options`` is the class of the options.
+    The function of a command has its name, in a module with its name, which is imported when it runs.
     """
-    options: type[Options] = get_type_hints(function)["options"]
     fields = {field.name: field for field in dataclasses.fields(options)}
     declared, hints = options_of(options), get_type_hints(options)
     parameters = [_parameter(fields[name], declared[name], hints[name]) for name in declared]
 
     def call(**given: Any) -> None:
         values = {name: _value(declared[name], fields[name], hints[name], value) for name, value in given.items()}
-        function(options(**values))
+        chosen = options(**values)
+        if isinstance(chosen, OutputOptions) and command in PROFILING:
+            from advisor.progress import Progress
 
-    call.__name__, call.__doc__ = function.__name__, function.__doc__
+            Progress(quiet=chosen.quiet).starting()
+        getattr(import_module(f"advisor.commands.{command}"), command)(chosen)
+
+    call.__name__, call.__doc__ = command, options.__doc__
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return call

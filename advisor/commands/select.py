@@ -1,19 +1,116 @@
-"""The commands that ask the candidates of a pool: ``advisor select``, ``profile`` and ``label``."""
+"""``advisor select``: the whole job, from the pool to the report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import typer
 
 from advisor.commands.command_line import command_line, print_json
-from advisor.options.option import options_of
-from advisor.options.select import LabelOptions, ProfileOptions, SelectOptions
+from advisor.commands.label import run_on_labels, with_accuracies
+from advisor.config import LogsConfig, RunConfig
+from advisor.jobs.planning.dry_run import dry_run, say_judging
+from advisor.jobs.planning.plan import dry_run_lines
+from advisor.jobs.result_json import result_of, samples_of
+from advisor.jobs.select import looks_or_note, run, run_on_logs, run_on_numbers
+from advisor.jobs.session import open_session, with_devices
+from advisor.options.select import ProfileOptions, SelectOptions
+from advisor.profile.loaded_models import silence_libraries
+from advisor.progress import Progress
+from advisor.runs.run import check_out, check_settings, dated, folder_name, write_run
+from advisor.runs.schema.result import Result
+from advisor.statistics import Interval
+from advisor.terminal.tables import print_conclusion, print_tables
+from ensemble.common.schema import written
+from ensemble.errors import InputError
+from reports import write_report
 
-if TYPE_CHECKING:
-    from advisor.config import RunConfig
+
+def select(options: SelectOptions) -> None:
+    """Do the job, and print the tables and the conclusion."""
+    if options.dry_run:
+        print_dry_run(options, check_folder=partial(run_folder, options))
+        return
+    folder, result = select_run(options, command_line(), Progress(quiet=options.quiet))
+    if not options.quiet:
+        print_tables(result)
+    if options.as_json:
+        print_json(written(result))
+    else:
+        print_conclusion(result, folder / "report.html")
+
+
+def select_run(options: SelectOptions, command: str, progress: Progress) -> tuple[Path, Result]:
+    """Do the whole job, and write the run folder with its report.
+
+    Args:
+        options: The options of ``advisor select``.
+        command: The command line or the call, for the record.
+        progress: Shows how far the run is.
+
+    Returns:
+        The run folder, and the contents of its ``result.json``.
+
+    Raises:
+        InputError: An option is missing or out of range; or the pool, the task, a model or a log cannot be used; or the
+            run folder has a run with other settings.
+        UniteError: All candidates failed, or the folder cannot be written.
+    """
+    settings = options.stored_settings()
+    accuracies: Mapping[str, tuple[float, Interval]] | None = None
+    if options.labels is not None:
+        outcome, accuracies = run_on_labels(options, command, progress)
+        folder = _folder(options, outcome.task_info.name, settings)
+    elif options.scores is not None:
+        folder = _folder(options, options.scores.stem, settings)
+        outcome = run_on_numbers(options.scores, options.limits, command)
+    elif options.logs:
+        outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
+        folder = _folder(options, outcome.task_info.name, settings)
+    else:
+        config = with_devices(RunConfig.from_options(options, command), progress)
+        # Before the hours of work, not after them.
+        folder, settings = run_folder(options, config)
+        with open_session(config, progress) as (cache, engine):
+            say_judging(config, progress)
+            outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
+    result = result_of(outcome, settings)
+    if accuracies is not None:
+        result = with_accuracies(result, accuracies)
+    result = dated(folder, result)
+    write_run(folder, result, samples_of(outcome))
+    write_report(folder)
+    return folder, result
+
+
+def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[str, Any]]:
+    """The folder of a run that runs models, and the settings that it keeps there.
+
+    Raises:
+        InputError: The folder cannot be written, or has a run with other settings.
+    """
+    settings = {
+        **options.stored_settings(),
+        # The pool file, the task file and the data may have changed since.
+        "models": [
+            " ".join(each for each in (entry.name, entry.dtype, entry.rounding, entry.chat_template) if each)
+            for entry in config.candidates
+        ],
+        "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],
+    }
+    return _folder(options, config.dev.name, settings), settings
+
+
+def _folder(options: SelectOptions, task: str, settings: Mapping[str, Any]) -> Path:
+    """The run folder, after a check that it can be written, and has no run with other settings."""
+    folder = options.out or Path("runs") / folder_name(task)
+    check_out(folder)
+    if not options.force:
+        check_settings(folder, settings)
+    return folder
 
 
 def print_dry_run(
@@ -29,14 +126,6 @@ def print_dry_run(
         check_folder: Raises InputError if the run cannot write its folder.
         profile: Those of ``advisor profile``.
     """
-    from advisor.config import RunConfig
-    from advisor.jobs.planning.dry_run import dry_run
-    from advisor.jobs.planning.plan import dry_run_lines
-    from advisor.jobs.session import with_devices
-    from advisor.profile.loaded_models import silence_libraries
-    from advisor.progress import Progress
-    from ensemble.errors import InputError
-
     silence_libraries(quiet=True)
     config = with_devices(
         RunConfig.from_options(options, command_line(), profile=profile), Progress(quiet=options.as_json)
@@ -58,81 +147,3 @@ def print_dry_run(
             print(line)
     if plan["problems"]:
         raise typer.Exit(1)
-
-
-def select(options: SelectOptions) -> None:
-    """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
-    from advisor.progress import Progress
-
-    progress = Progress(quiet=options.quiet)
-    progress.starting()
-    from advisor.jobs.select import run_folder, select_run
-    from advisor.terminal.tables import print_conclusion, print_tables
-    from ensemble.common.schema import written
-
-    if options.dry_run:
-        print_dry_run(options, check_folder=partial(run_folder, options))
-        return
-    folder, result = select_run(options, command_line(), progress)
-    if not options.quiet:
-        print_tables(result)
-    if options.as_json:
-        print_json(written(result))
-    else:
-        print_conclusion(result, folder / "report.html")
-
-
-def profile(options: ProfileOptions) -> None:
-    """Only profile: fill the cache and print the leaderboard. --json has the form that --scores reads."""
-    from advisor.progress import Progress
-
-    progress = Progress(quiet=options.quiet)
-    progress.starting()
-    from advisor.choose.profiled_pool import profile_candidates
-    from advisor.config import RunConfig
-    from advisor.jobs.planning.dry_run import say_judging
-    from advisor.jobs.session import open_session, with_devices
-    from advisor.judge.judge import open_profiler
-
-    # It is the first half of a run that verifies nothing.
-    of_select = options_of(SelectOptions)
-    of_run = SelectOptions(**{name: each for name, each in vars(options).items() if name in of_select}, no_verify=True)
-    if options.dry_run:
-        print_dry_run(of_run, profile=options)
-        return
-    config = with_devices(RunConfig.from_options(of_run, command_line(), profile=options), progress)
-    with open_session(config, progress) as (cache, run_engine):
-        say_judging(config, progress)
-        profiler, profile_judge = open_profiler(config, cache, progress, engine=run_engine)
-        profiled = profile_candidates(config, profiler)
-    ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]
-    if options.as_json:
-        dev = profile_judge.sign(config.dev) if profile_judge else config.dev
-        numbers = [
-            {"model": p.model, "accuracy": p.accuracy, "mean_length": p.mean_length, "truncated": p.truncated}
-            | p.no_answer
-            for p in ranked
-        ]
-        print_json({"task": dev.name, "signature": str(dev.signature), "profiles": numbers})
-        return
-    for p in ranked:
-        # A choice task has no lengths.
-        length = "" if p.mean_length is None else f"{p.mean_length:7.0f} characters  "
-        lacking = "".join(f"{count:4d} {reason}  " for reason, count in p.no_answer.items() if count)
-        print(f"{p.accuracy:6.1f} points  {length}{p.truncated:4d} cut off  {lacking}{p.model}")
-
-
-def label(options: LabelOptions) -> None:
-    """Write a table of the questions whose labels decide, where there are no references; select --labels reads it."""
-    from advisor.progress import Progress
-
-    progress = Progress(quiet=options.quiet)
-    progress.starting()
-    from advisor.jobs.label import label_run
-    from ensemble.common.text import visible
-
-    summary = label_run(options, command_line(), progress)
-    if options.as_json:
-        print_json(summary)
-    else:
-        print(visible(summary["text"]))

@@ -37,13 +37,9 @@ from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
 from advisor.jobs.judged import direct_comparison, judge_section, warnings_on_judge, written_by_name
-from advisor.jobs.label import run_on_labels, with_accuracies
-from advisor.jobs.planning.dry_run import say_judging
-from advisor.jobs.result_json import Outcome, result_of, samples_of, task_info
-from advisor.jobs.session import open_session, with_devices
+from advisor.jobs.result_json import Outcome, task_info
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge, open_profiler
-from advisor.options.select import SelectOptions
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.job import conversation_end
@@ -52,77 +48,15 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed
 from advisor.response_cache import ResponseCache
-from advisor.runs.run import Run, check_out, check_settings, dated, folder_name, write_run
-from advisor.runs.schema.result import Result, TaskInfo
-from advisor.statistics import Interval, accuracy_interval
+from advisor.runs.run import Run
+from advisor.runs.schema.result import TaskInfo
+from advisor.statistics import accuracy_interval
 from advisor.strategies import largest_default
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote_reader import can_vote
 from ensemble.common.text import counted, p_value
 from ensemble.errors import InputError
-from reports import write_report
-
-
-def select_run(options: SelectOptions, command: str, progress: Progress) -> tuple[Path, Result]:
-    """Do the whole job, and write the run folder with its report.
-
-    Args:
-        options: The options of ``advisor select``.
-        command: The command line or the call, for the record.
-        progress: Shows how far the run is.
-
-    Returns:
-        The run folder, and the contents of its ``result.json``.
-
-    Raises:
-        InputError: An option is missing or out of range; or the pool, the task, a model or a log cannot be used; or the
-            run folder has a run with other settings.
-        UniteError: All candidates failed, or the folder cannot be written.
-    """
-    settings = options.stored_settings()
-    accuracies: Mapping[str, tuple[float, Interval]] | None = None
-    if options.labels is not None:
-        outcome, accuracies = run_on_labels(options, command, progress)
-        folder = _folder(options, outcome.task_info.name, settings)
-    elif options.scores is not None:
-        folder = _folder(options, options.scores.stem, settings)
-        outcome = run_on_numbers(options.scores, options.limits, command)
-    elif options.logs:
-        outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
-        folder = _folder(options, outcome.task_info.name, settings)
-    else:
-        config = with_devices(RunConfig.from_options(options, command), progress)
-        # Before the hours of work, not after them.
-        folder, settings = run_folder(options, config)
-        with open_session(config, progress) as (cache, engine):
-            say_judging(config, progress)
-            outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
-    result = result_of(outcome, settings)
-    if accuracies is not None:
-        result = with_accuracies(result, accuracies)
-    result = dated(folder, result)
-    write_run(folder, result, samples_of(outcome))
-    write_report(folder)
-    return folder, result
-
-
-def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[str, Any]]:
-    """The folder of a run that runs models, and the settings that it keeps there.
-
-    Raises:
-        InputError: The folder cannot be written, or has a run with other settings.
-    """
-    settings = {
-        **options.stored_settings(),
-        # The pool file, the task file and the data may have changed since.
-        "models": [
-            " ".join(each for each in (entry.name, entry.dtype, entry.rounding, entry.chat_template) if each)
-            for entry in config.candidates
-        ],
-        "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],
-    }
-    return _folder(options, config.dev.name, settings), settings
 
 
 def run(
@@ -435,15 +369,6 @@ def run_on_numbers(path: Path, rules: Limits, command: str) -> Outcome:
         advice=advise(selection),
         provenance=provenance.of_numbers(command, path),
     )
-
-
-def _folder(options: SelectOptions, task: str, settings: Mapping[str, Any]) -> Path:
-    """The run folder, after a check that it can be written, and has no run with other settings."""
-    folder = options.out or Path("runs") / folder_name(task)
-    check_out(folder)
-    if not options.force:
-        check_settings(folder, settings)
-    return folder
 
 
 def looks_or_note(folder: Path, progress: Progress) -> tuple[Look, ...]:

@@ -53,7 +53,7 @@ class CheckOptions(
     RunArgument,
     panel="Choosing and verifying",
 ):
-    """Of ``advisor check``."""
+    """Ask the recommended strategy and the best single model fresh questions; status 3 if the advice fails on them."""
 
     min_gain: float | None = option(
         None,
@@ -104,7 +104,7 @@ class EvaluateOptions(
     MethodsOptions,
     RunArgument,
 ):
-    """Of ``advisor evaluate``."""
+    """Score methods of ensembling, and every member alone, on the same questions; write RUN/evaluation.json."""
 
     task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
     split: str = changed(SplitOptions, "split", default="held_out", help="The split to evaluate on.")
@@ -112,7 +112,7 @@ class EvaluateOptions(
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeRunOptions(OutputOptions, RunArgument):
-    """Of ``advisor judge``."""
+    """Correct the judge's scores of a run by a few labels of people, and say what misleads the judge."""
 
     labels: Path | None = option(
         None,
@@ -128,7 +128,7 @@ ReportTable = Literal["leaderboard", "strategies"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    """Of ``advisor report``."""
+    """Write the report.html of a run again, or an index of all runs in a folder."""
 
     run: Path = argument("A run folder, or a folder with several.", "RUN")
     form: ReportFormat = option(
@@ -153,7 +153,7 @@ class ReportOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(ServerOptions, StrategyOptions, RunArgument):
-    """Of ``advisor export``."""
+    """Write the recommended strategy of a run, without weights, and a card with the evidence; push it on request."""
 
     folder: Path = argument("A new or empty folder, or an earlier export.", "FOLDER")
     push: str | None = option(None, "Push it to the hub under this id.", metavar="ID")
@@ -214,7 +214,7 @@ class GateOptions(SeedOptions, panel="Choosing and verifying"):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(OutputOptions, LogsOptions, GateOptions):
-    """Of ``advisor compare``."""
+    """Compare models on the questions that they share: differences with intervals, exact tests, a gate for CI."""
 
     quiet: bool = changed(OutputOptions, "quiet", help="Show no notes on what was left out of the logs.")
 

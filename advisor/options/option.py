@@ -99,7 +99,6 @@ class Option:
         within: The range of its values.
         one_of: Its values, if it has only these.
         read: Reads a text of the command line; None for the type's own form.
-        instead: What to do where it has no effect.
     """
 
     help: str
@@ -116,7 +115,6 @@ class Option:
     within: Range | None = None
     one_of: Collection[str] = ()
     read: Callable[[str], Any] | None = None
-    instead: str | None = None
 
     @property
     def name(self) -> str:
@@ -212,7 +210,7 @@ class Options:
             reason, way_out = f"has no effect with {_INSTEAD[source]}", "leave out one of them"
         else:
             reason, way_out = "is for --logs, and has no effect without it", f"add --logs, or leave out {option.name}"
-        raise InputError(f"{option.name} {reason}; {option.instead or way_out}")
+        raise InputError(f"{option.name} {reason}; {way_out}")
 
     def _check_needs(
         self, name: str, option: Option, needs: tuple[str, tuple[str, ...]], given: Mapping[str, Option]

@@ -83,7 +83,7 @@ class ChosenOptions(
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ChosenOptions, panel="Decoding"):
-    """Of ``advisor run``."""
+    """Answer a prompt by the recommended strategy of a run, or by any models that decode together."""
 
     prompt: str | None = argument(
         "A question of the run's task or another prompt, or - for standard input.", "PROMPT", None
@@ -113,7 +113,7 @@ class RunOptions(ChosenOptions, panel="Decoding"):
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(ChosenOptions, panel="Server"):
-    """Of ``advisor serve``."""
+    """Serve the recommended strategy of a run, or any models that decode together, to clients of OpenAI's API."""
 
     max_new_tokens: int | None = changed(
         TextOptions, "max_new_tokens", help="The limit for requests that name none. Default: as in the run."

@@ -55,7 +55,7 @@ class ProfileOptions(
     SplitOptions,
     PoolOptions,
 ):
-    """Of ``advisor profile``."""
+    """Only profile: fill the cache and print the leaderboard. --json has the form that --scores reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class SelectOptions(
     QuestionOptions,
     PoolOptions,
 ):
-    """Of ``advisor select``."""
+    """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
 
     @property
     def source(self) -> Source:
@@ -147,7 +147,7 @@ class LabelOptions(
     QuestionOptions,
     PoolOptions,
 ):
-    """Of ``advisor label``."""
+    """Write a table of the questions whose labels decide, where there are no references; select --labels reads it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,7 +19,7 @@ from advisor.options.shared import (
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions(Options):
-    """Of ``advisor init``."""
+    """Write a task file for your data: guess the question, the answer, the metric and the split, and say why."""
 
     data: tuple[str, ...] = argument("A file, a file for dev and one for held-out, a folder, or a hub id.", "DATA...")
     out: Path | None = option(None, "The task file.", metavar="FILE", shown_default="NAME.yaml")
@@ -39,7 +39,7 @@ class InitOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(CacheOptions, QuestionOptions, PoolOptions):
-    """Of ``advisor doctor``."""
+    """Show the machine, versions, the hub, the cache, and with --pool which models fit. Status 1 if one cannot run."""
 
     max_models: int = changed(LimitsOptions, "max_models")
     max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
+from advisor.commands.evaluate import evaluation_config, evaluation_of, learned_options
 from advisor.config import RunConfig
-from advisor.jobs.evaluate import evaluation_config, evaluation_of, learned_options
 from advisor.jobs.methods import Evaluator
 from advisor.jobs.result_json import result_of, samples_of
 from advisor.jobs.select import run

@@ -1,4 +1,4 @@
-"""What ``advisor check`` does: asks the recommended strategy and the best single model of a run some fresh questions.
+"""``advisor check``: asks the recommended strategy and the best single model of a run some fresh questions.
 
 Fresh are the questions whose text is not in the run. :mod:`advisor.advice.drift` says when a recommendation holds.
 """
@@ -9,6 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import typer
+
 from advisor.advice.drift import (
     Judgement,
     change_interval,
@@ -18,12 +20,8 @@ from advisor.advice.drift import (
 )
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import describe_gain
-from advisor.config import (
-    InferenceConfig,
-    LogsConfig,
-    RunConfig,
-    load_split,
-)
+from advisor.commands.command_line import GATE_FAILED, command_line, print_json
+from advisor.config import InferenceConfig, LogsConfig, RunConfig, load_split
 from advisor.jobs.planning.dry_run import say_judging
 from advisor.jobs.played import play_with_models
 from advisor.jobs.session import open_session, with_task_of
@@ -52,7 +50,7 @@ from advisor.strategies.strategy import AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Example, Task, clusters_of, sha256
 from ensemble.common.files import default_cache_dir
-from ensemble.common.text import counted
+from ensemble.common.text import counted, visible
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT
 from ensemble.models.spec import ModelSpec
@@ -95,32 +93,22 @@ class _Fresh(NamedTuple):
     clusters: Sequence[str] | None
 
 
-def check_run(options: CheckOptions, command: str, progress: Progress) -> dict[str, Any]:
-    """Check whether the recommendation of a run still holds on fresh questions.
-
-    Args:
-        options: The options of ``advisor check``.
-        command: The command line, for the record.
-        progress: Shows progress and notes.
-
-    Returns:
-        The figures, the outcome and a text, as ``advisor check --json`` prints them.
-
-    Raises:
-        InputError: An option is out of range; the run recommends nothing, or its models, the task or the log cannot be
-            used; or no question is fresh.
-        MemberError: A model failed.
-    """
+def check(options: CheckOptions) -> None:
+    """Print whether the recommendation of a run still holds on fresh questions; status 3 if it does not."""
+    progress = Progress(quiet=options.quiet)
     run = Run.open(options.run)
     promise = _read_promise(run, options.strategy)
     # Before the models run, which can take long.
     known = _questions_of(run)
-    if options.logs:
-        fresh = _from_logs(run, promise, known, options, command, progress)
-    else:
-        fresh = _from_models(run, promise, known, options, command, progress)
+    fresh = (_from_logs if options.logs else _from_models)(run, promise, known, options, progress)
     min_gain = promise.min_gain if options.min_gain is None else options.min_gain
-    return _result(promise, fresh, min_gain, options.seed)
+    found = _result(promise, fresh, min_gain, options.seed)
+    if options.as_json:
+        print_json(found)
+    else:
+        print(visible(found["text"]))
+    if found["verdict"] == "worse":
+        raise typer.Exit(GATE_FAILED)
 
 
 def _read_promise(run: Run, wanted: str | None) -> _Promise:
@@ -198,7 +186,6 @@ def _from_models(
     promise: _Promise,
     known: Collection[object],
     options: CheckOptions,
-    command: str,
     progress: Progress,
 ) -> _Fresh:
     """Let the models answer fresh questions of a task."""
@@ -243,7 +230,7 @@ def _from_models(
         inference=inference,
         seed=seed,
         cache_dir=options.cache_dir or default_cache_dir(),
-        command=command,
+        command=command_line(),
         method=strategy.name if decodes else DEFAULT,
         k=(measured.k if measured else None) or 10,
         weights=_weights(measured, strategy, entries) if decodes else EQUAL,
@@ -286,7 +273,6 @@ def _from_logs(
     promise: _Promise,
     known: Collection[object],
     options: CheckOptions,
-    command: str,
     progress: Progress,
 ) -> _Fresh:
     """Take the answers to fresh questions from logs."""
@@ -298,7 +284,7 @@ def _from_logs(
         )
     if options.metric is None and options.task is None:
         options = replace(options, metric=_scoring_of_run(run))
-    config = LogsConfig.from_options(options, command)
+    config = LogsConfig.from_options(options, command_line())
     logs = config.join(config.logs, promise.models, progress.say)
     if strategy.COUNTS and not logs.can_vote:
         raise InputError(

@@ -1,4 +1,4 @@
-"""What ``advisor evaluate`` does: methods of ensembling side by side, on the members of a finished run."""
+"""``advisor evaluate``: methods of ensembling side by side, on the members of a finished run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from typing import Any, cast
 
 import yaml
 
-from advisor.config import (
-    InferenceConfig,
-    RunConfig,
-    check_disjoint,
-    load_split,
-)
+from advisor.commands.command_line import command_line, print_json
+from advisor.config import InferenceConfig, RunConfig, check_disjoint, load_split
 from advisor.jobs import provenance
 from advisor.jobs.judged import judge_section
 from advisor.jobs.methods import Evaluator, MethodResult
@@ -27,35 +23,38 @@ from advisor.pool.weights import ACCURACY
 from advisor.progress import Progress
 from advisor.records import Limits, Profile
 from advisor.running.models_to_run import candidates_of_run, check_servers, entries_as, judges_beside
-from advisor.runs.run import Run
+from advisor.runs.run import Run, write_json
 from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from advisor.runs.schema.figures import SCHEMA_VERSION, JudgeSection
 from advisor.runs.schema.result import Provenance
 from advisor.statistics import accuracy_interval
 from advisor.tasks.task import Task
+from advisor.terminal.tables import print_methods
 from ensemble.common.files import default_cache_dir
+from ensemble.common.schema import written
 from ensemble.common.text import counted
 from ensemble.errors import InputError
 from ensemble.methods import list_methods, make_options, plugins
+from reports import write_report
 
 
-def evaluate_run(options: EvaluateOptions, command: str, progress: Progress) -> Evaluation:
-    """Score methods, and every member alone, on the same questions.
+def evaluate(options: EvaluateOptions) -> None:
+    """Evaluate, write ``evaluation.json`` and the report, and print the methods."""
+    evaluation = _evaluate(options, Progress(quiet=options.quiet))
+    content = written(evaluation)
+    # Before the report, which reads it.
+    write_json(options.run / "evaluation.json", content)
+    write_report(options.run)
+    if options.as_json:
+        print_json(content)
+    else:
+        print_methods(evaluation)
 
-    Args:
-        options: The options of ``advisor evaluate``.
-        command: The command line, for the record.
-        progress: Shows how far the evaluation is.
 
-    Returns:
-        The contents of ``evaluation.json``.
-
-    Raises:
-        InputError: An option is missing or out of range, or a model, the task or all methods cannot be used.
-        MemberError: A member cannot be run.
-    """
+def _evaluate(options: EvaluateOptions, progress: Progress) -> Evaluation:
+    """Score methods, and every member alone, on the same questions."""
     run = Run.open(options.run)
-    config = with_devices(evaluation_config(run, options, command), progress)
+    config = with_devices(evaluation_config(run, options, command_line()), progress)
     methods = split_names(options.methods)
     method_options = learned_options(run, methods, config)
     for method, values in _read_settings(options.settings, methods).items():

@@ -1,4 +1,4 @@
-"""The commands that prepare a run: ``advisor init`` and ``advisor doctor``."""
+"""``advisor init``: a task file for a user's data."""
 
 from __future__ import annotations
 
@@ -8,35 +8,27 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 
-from advisor.commands.command_line import print_json
-from advisor.options.setup import DoctorOptions, InitOptions
-from ensemble.common.text import counted
+from advisor.draft.columns import Columns
+from advisor.draft.data import look_at
+from advisor.draft.guesses import Given, Guess, guess
+from advisor.draft.task_text import Trial, check_free, text_of_task, try_out, write_task
+from advisor.options.setup import InitOptions
+from advisor.pool.pool_file import check_no_pool
+from advisor.tables.rows import stem_of
+from advisor.tasks.metrics import OF_CORPORA, get_metric, metric_names
+from advisor.tasks.task import Example
+from ensemble.common.text import counted, visible
 from ensemble.errors import InputError
-
-if TYPE_CHECKING:
-    from advisor.draft.columns import Columns
-    from advisor.draft.guesses import Given, Guess
-    from advisor.draft.task_text import Trial
-    from advisor.tasks.task import Example
-
 
 _MOST_SHOWN = 1_200
 """Characters of a prompt that are shown."""
 
 
 def init(options: InitOptions) -> None:
-    """Write a task file for your data: guess the question, the answer, the metric and the split, and say why."""
-    from advisor.draft.columns import Columns
-    from advisor.draft.data import look_at
-    from advisor.draft.guesses import Given, guess
-    from advisor.draft.task_text import check_free, text_of_task, try_out, write_task
-    from advisor.pool.pool_file import check_no_pool
-    from advisor.tables.rows import stem_of
-
+    """Guess, ask what no option gives, write the file, and show what models will get."""
     check_no_pool(options.data[0])
     stem = stem_of(Path(options.data[0].rstrip("/")))
     chosen = options.name or re.sub(r"[^\w-]+", "-", stem).strip("-") or "questions"
@@ -74,7 +66,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _ask(columns: Columns, given: Given, found: Guess) -> Given:
     """Let the user confirm or change what was guessed; what an option gives is not asked."""
-    from advisor.tasks.metrics import metric_names
 
     def column(text: str) -> str:
         try:
@@ -128,8 +119,6 @@ def _ask(columns: Columns, given: Given, found: Guess) -> Given:
 
 def _show(text: str, trial: Trial) -> None:
     """The task file, three prompts as models get them, and what the references score."""
-    from advisor.tasks.metrics import OF_CORPORA
-
     print(_plain(text))
     for number, example in enumerate(trial.dev.examples[:3], start=1):
         print(f"--- Prompt {number} of {len(trial.dev.examples):,} dev questions ---")
@@ -165,8 +154,6 @@ def _show(text: str, trial: Trial) -> None:
 
 def _alike_line(trial: Trial) -> str:
     """Which different references, or options, count as one answer, and what tells them apart."""
-    from advisor.tasks.metrics import get_metric
-
     way = "change these"
     if not any(get_metric("exact_match").score(other, (one,), ())[0] for one, other in trial.alike):
         way = "--metric exact_match tells them apart"
@@ -187,79 +174,5 @@ def _shortened(text: str, most: int = _MOST_SHOWN) -> str:
 
 
 def _plain(text: str) -> str:
-    from ensemble.common.text import visible
-
     # The data is untrusted: a terminal would obey escape sequences in it.
     return visible(text, keep_lines=True)
-
-
-def doctor(options: DoctorOptions) -> None:
-    """Show the machine, versions, the hub, the cache, and with --pool which models fit. Status 1 if one cannot run."""
-    from advisor.config import InferenceConfig, check_consent, load_split
-    from advisor.jobs.planning import machine
-    from advisor.jobs.planning.plan import (
-        machine_lines,
-        memory,
-        model_line,
-        plan_model,
-        plan_together,
-        problem_lines,
-        problem_of,
-        together_line,
-        tokens_written,
-    )
-    from advisor.pool.fit import place_models
-    from advisor.pool.pool_file import read_pool
-    from advisor.profile.loaded_models import silence_libraries
-    from ensemble.common.files import default_cache_dir
-    from ensemble.common.text import visible
-    from ensemble.models.hub_request import TOKEN_REFUSED
-
-    silence_libraries(quiet=True)
-    # Checked first: a wrong option must not wait for the hub.
-    inference = InferenceConfig.from_options(options)
-    entries = () if options.pool is None else read_pool(options.pool)
-    check_consent(entries, options)
-    questions = None if options.task is None else load_split(options, "dev")
-    found: dict[str, Any] = {
-        "machine": machine.machine(),
-        "versions": machine.versions(),
-        "extras": machine.extras(),
-        "quantization": machine.quantization(),
-        "hub": machine.hub(),
-        "cache": machine.cache_folder(options.cache_dir or default_cache_dir()),
-        "downloads": machine.hub_cache(),
-    }
-    entries, placed = place_models(entries, options.device, options.dtype)
-    # A token has about four characters; `--dry-run` counts them with each model's tokenizer.
-    asked = [] if questions is None else [len(example.prompt) / 4 for example in questions.examples]
-    prompt = int(sum(asked) / len(asked)) + 1 if asked else 512
-    new = options.max_new_tokens or 256 if questions is None else tokens_written(questions, inference)
-    plans = [
-        plan_model(entry, inference, prompt=prompt, new=new, problem=problem_of(entry, inference)) for entry in entries
-    ]
-    together = plan_together(plans, options.max_models)
-    # Those of models are in the models' lines already.
-    problems: list[str] = []
-    download = sum(plan["download"] or 0 for plan in plans)
-    disk = found["downloads" if download else "cache"]
-    if download > disk["free"]:
-        free = memory(disk["free"])
-        problems.append(f"{memory(download)} to download, and {disk['folder']} has {free}; free disk space")
-    for name, way_out in (("cache", "give --cache-dir"), ("downloads", "set HF_HUB_CACHE")):
-        if not found[name]["writable"]:
-            problems.append(f"{found[name]['folder']} cannot be written; {way_out}")
-    if found["hub"]["accepted"] is False:
-        problems.append(TOKEN_REFUSED)
-    of_models = [plan["problem"] for plan in plans if plan["problem"] is not None]
-    if options.as_json:
-        models = [{name: value for name, value in plan.items() if name != "need"} for plan in plans]
-        print_json({**found, "models": models, "together": together, "problems": [*of_models, *problems]})
-    else:
-        lines = [*machine_lines(found), *map(model_line, plans), *together_line(together)]
-        lines += [f"placed       {placed}"] if placed else []
-        lines += [f"download     {memory(download)}, {memory(disk['free'])} of disk free"] if download else []
-        for line in (*lines, *problem_lines(problems)):
-            print(visible(line))
-    if of_models or problems:
-        raise typer.Exit(1)

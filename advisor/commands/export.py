@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from advisor.jobs.compose import check_unchanged_files, compose, write_compose
+from advisor.commands.compose import check_unchanged_files, compose, wheel, write_compose
 from advisor.options.finished_run import ExportOptions
 from advisor.progress import Progress
 from advisor.running.models_to_run import check_servers
@@ -36,22 +36,16 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 
-def export(options: ExportOptions) -> str:
-    """Write what a run recommends into a folder, and push it to the hub on request; or hand it over to another program.
+def export(options: ExportOptions) -> None:
+    """Write the export, and print its folder, its address on the hub, or the file of the other program."""
+    print(export_run(options))
+    if options.compose:
+        put = f"put {wheel()} into {options.folder}: the image is built with it"
+        Progress().say(f"before `docker compose up --build`, {put}")
 
-    A set that decodes together becomes a saved ensemble; any other strategy becomes a ``strategy.json``.
 
-    Args:
-        options: The options of the command.
-
-    Returns:
-        The folder, the address on the hub, or the file of the other program.
-
-    Raises:
-        InputError: The run has no strategy that can be exported, a local model has changed since the run, the folder
-            has other files, a member cannot be pushed, or a container does not reach its server.
-        UniteError: The folder cannot be written, or the hub refuses.
-    """
+def export_run(options: ExportOptions) -> str:
+    """Write what a run recommends: a saved ensemble, or a ``strategy.json`` for what does not decode together."""
     run, folder, push, private = Run.open(options.run), options.folder, options.push, not options.public
     chosen = plan_of_run(run, options, Progress().say)
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:

@@ -1,4 +1,4 @@
-"""What ``advisor judge`` does: labels of people correct a judge's scores; :mod:`advisor.judge.summary` has the maths.
+"""``advisor judge``: labels of people correct a judge's scores; :mod:`advisor.judge.summary` has the maths.
 
 A run folder has the scores and the texts, whether its judge is a model of the run or the scores came with logs.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from advisor.commands.command_line import print_json
 from advisor.judge.summary import (
     FEWEST_LABELS,
     Corrected,
@@ -27,7 +28,7 @@ from advisor.runs.schema.samples import SampleResponse
 from advisor.statistics import Floats
 from advisor.tables.rows import LeftOut, columns_of, rows_of
 from advisor.tasks.metrics import metric_names, plugins
-from ensemble.common.text import counted
+from ensemble.common.text import counted, visible
 from ensemble.errors import InputError
 
 RECOMMENDED = "recommended"
@@ -39,19 +40,17 @@ Scores = Mapping[str, Mapping[str, float]]
 """By the name of the model and the id of the question, from 0 to 1."""
 
 
+def judge(options: JudgeRunOptions) -> None:
+    """Print the corrected scores of a judge, and what misleads it."""
+    found = judge_run(options, Progress(quiet=options.quiet))
+    if options.as_json:
+        print_json(found)
+    else:
+        print(visible("\n".join(found["text"]), keep_lines=True))
+
+
 def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
-    """Correct a judge's scores by labels, and find what misleads it.
-
-    Args:
-        options: The options of ``advisor judge``.
-        progress: Shows notes.
-
-    Returns:
-        The figures, in points, and the lines of a text, as ``advisor judge --json`` prints them.
-
-    Raises:
-        InputError: The run has no scores that a judge may have given, or the table cannot be used.
-    """
+    """The figures, in points, and the lines of a text; InputError if the run has no scores of a judge."""
     run = Run.open(options.run)
     result = run.result
     metric = result.task.metric

@@ -27,10 +27,11 @@ from advisor.advice.recommendation import recommend
 from advisor.advice.verdict import Advice
 from advisor.choose.profiled_pool import find_copies, profile_candidates
 from advisor.choose.rules import fitting_voters, rank
+from advisor.commands.command_line import command_line, print_json
+from advisor.commands.label_table import LabelTable, label_columns, read_table, write_table
 from advisor.config import LogsConfig, RunConfig
 from advisor.jobs import provenance
 from advisor.jobs.held_out import prices_of
-from advisor.jobs.label_table import LabelTable, label_columns, read_table, write_table
 from advisor.jobs.result_json import Outcome, task_info
 from advisor.jobs.session import open_session, with_devices
 from advisor.options.select import LabelOptions, SelectOptions
@@ -45,7 +46,7 @@ from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import VOTE_METRICS, can_vote
 from advisor.tasks.task import clusters_of
-from ensemble.common.text import counted
+from ensemble.common.text import counted, visible
 from ensemble.errors import InputError
 
 DEV_SIZE = 100
@@ -74,19 +75,18 @@ class _Chosen(NamedTuple):
     agreed: list[OpenQuestion]
 
 
-def label_run(options: LabelOptions, command: str, progress: Progress) -> dict[str, Any]:
-    """Write the table of the questions that need a label next.
+def label(options: LabelOptions) -> None:
+    """Write the table of the questions that need a label next, and print what it has."""
+    summary = _label(options, Progress(quiet=options.quiet))
+    if options.as_json:
+        print_json(summary)
+    else:
+        print(visible(summary["text"]))
 
-    Returns:
-        What ``advisor label --json`` prints.
 
-    Raises:
-        InputError: The pool, the task, the logs or the earlier table cannot be used, labels are missing, or no label is
-            needed.
-        UniteError: All candidates failed, or the table cannot be written.
-    """
+def _label(options: LabelOptions, progress: Progress) -> dict[str, Any]:
     of_select = options.of_select
-    answers = _answers(of_select, command, progress)
+    answers = _answers(of_select, command_line(), progress)
     first = _choosing(answers.dev, options.seed)
     if options.labels is None:
         if not first:
@@ -132,7 +132,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         far as they are known.
 
     Raises:
-        InputError: As for :func:`label_run`.
+        InputError: The pool, the task, the logs or the table cannot be used, or labels are missing.
         UniteError: All candidates failed.
     """
     answers = _answers(options, command, progress)

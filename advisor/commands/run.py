@@ -1,0 +1,113 @@
+"""``advisor run``: a strategy of a run, or any models that decode together, answer one prompt."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from advisor.commands.command_line import for_output
+from advisor.options.production import RunOptions
+from advisor.progress import Progress
+from advisor.running import models_to_run
+from advisor.running.asking import answer_prompt
+from advisor.running.strategy_to_run import StrategyPlan, answer_reader, plan_by_options
+from advisor.running.task_prompt import prompt_of
+from advisor.strategies.vote_reader import VoteReader
+from advisor.terminal.tables import trace_lines
+from ensemble.decode.settings import Settings
+from ensemble.errors import InputError, UniteError
+from ensemble.models.member import Prompt
+
+EMPTY = (
+    "the text is empty; is the prompt like the questions of the task that the models were chosen for? A model that "
+    "thinks may need more tokens (--max-new-tokens)"
+)
+
+
+def run(options: RunOptions) -> None:
+    """Load what answers, and print its text, or the answer in it."""
+    progress = Progress()
+    spec = plan_by_options(options, progress.say)
+    question = _read_prompt(options.prompt or "")
+    text: Prompt = question
+    if (made := prompt_of(spec, options, progress.say)) is not None:
+        text, note = made.fill(question)
+        if note is not None:
+            progress.say(note)
+    reader = answer_reader(spec) if options.answer else None
+    if options.answer and reader is None:
+        metric = "no metric is known" if spec.task is None else f"the metric {spec.task.metric} needs a reference"
+        raise InputError(f"--answer: {metric} to read an answer; leave out --answer")
+    settings: dict[str, Any] = {
+        "max_new_tokens": spec.max_new_tokens or 256,
+        "stop": spec.stop,
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "seed": options.seed,
+    }
+    if isinstance(spec, StrategyPlan):
+        response = _answered(spec, text, Settings(**settings), options.group, progress, trace=options.trace)
+        _print_text(response, reader, progress)
+        return
+    ensemble = models_to_run.load_chosen(spec)
+    if options.stream and not options.trace:
+        is_empty = True
+        for piece in ensemble.stream(text, deterministic=options.deterministic, **settings):
+            print(for_output(piece), end="", flush=True)
+            is_empty = is_empty and not piece.strip()
+        print()
+        if is_empty:
+            progress.say(EMPTY)
+        return
+    (generation,) = ensemble.generate([text], trace=options.trace, deterministic=options.deterministic, **settings)
+    if options.trace:
+        names = [member.name for member in spec.members]
+        print(*trace_lines(generation.trace, names), sep="\n", file=sys.stderr)
+    _print_text(generation.text, reader, progress)
+
+
+def _print_text(text: str, reader: VoteReader | None, progress: Progress) -> None:
+    """Print a text, or with a reader the answer in it.
+
+    Raises:
+        UniteError: The text has no answer.
+    """
+    if not text.strip():
+        progress.say(EMPTY)
+    shown = text if reader is None else reader.read(text)
+    if shown is None:
+        problem = reader.problem(text) if reader is not None else None
+        reason = f" ({problem})" if problem else ""
+        raise UniteError(
+            f"no answer can be read in the text {text[:200]!r}{reason}; without --answer the whole text is printed"
+        )
+    print(for_output(shown))
+
+
+def _answered(
+    plan: StrategyPlan, prompt: Prompt, settings: Settings, group: str | None, progress: Progress, *, trace: bool
+) -> str:
+    """The response that a strategy takes; notes say what failed, and with a trace what each model answered."""
+    answered = answer_prompt(plan, prompt, settings, group)
+    for name, reason in answered.failures:
+        progress.say(f"{name} failed, and the others answered: {reason}")
+    if plan.reader is not None and all(answer is None for _, answer in answered.answers):
+        progress.say(f"no model gave an answer, so there was no vote, and the response is that of {answered.model}")
+    if trace:
+        for name, answer in answered.answers:
+            what = "answered" if plan.reader is None else "gave no answer" if answer is None else f"answered {answer!r}"
+            progress.say(f"{name} {what}")
+        progress.say(f"the response is that of {answered.model}, after {answered.calls} calls")
+    return answered.response.text
+
+
+def _read_prompt(prompt: str) -> str:
+    try:
+        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+        # An argument that is not valid UTF-8 has surrogates, which only fail when they are encoded.
+        text.encode()
+    except UnicodeError as error:
+        raise InputError(f"the prompt is not UTF-8 text ({error}); convert it") from None
+    if not text:
+        raise InputError("the prompt is empty; give a text to continue")
+    return text
