@@ -5,14 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogOptions
-from advisor.options.finished_run import CheckOptions, CompareOptions
 from advisor.options.option import Options
 from advisor.options.select import ProfileOptions, SelectOptions
 from advisor.options.shared import (
@@ -23,6 +21,7 @@ from advisor.options.shared import (
     LogsOptions,
     QuestionOptions,
     SeedOptions,
+    TaskOptions,
     TrustOptions,
     VerificationOptions,
     split_names,
@@ -234,7 +233,7 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
             candidates=candidates,
             dev=dev,
             held_out=held_out,
-            rules=replace(options.limits, think=options.think),
+            rules=replace(options.rules, think=options.think),
             inference=InferenceConfig.from_options(profile or options),
             cache_dir=options.cache_dir or default_cache_dir(),
             command=command,
@@ -246,91 +245,46 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
         return config
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogsConfig(LogsOptions, SeedOptions):
-    """A run on the responses of logs, in which no model runs: these options, and what is read for it.
+def read_logs(
+    options: LogsOptions,
+    models: Sequence[str] = (),
+    say: Callable[[str], None] | None = None,
+    *,
+    paths: Sequence[str] = (),
+    needs_score: bool = True,
+) -> JoinedLogs:
+    """Read logs as the options of a command say, and join them; see :func:`advisor.logs.join.join_logs`.
 
-    Attributes:
+    Args:
+        options: The options; the metric of a task among them scores the responses again, as ``--metric`` does.
         models: Globs of the models to take; empty for all.
-        scoring: Scores the responses again; None for the scores of the logs.
-        rules: The limits.
-        command: The command line, for the record.
+        say: Shows the notes; None to leave them to the caller.
+        paths: Some of the logs; empty for all.
+        needs_score: Whether a response without a score, and without a reference for it, is left out.
     """
-
-    models: tuple[str, ...] = ()
-    scoring: Scoring | None = None
-    rules: Limits = Limits()
-    command: str = ""
-
-    @classmethod
-    def from_options(cls, options: SelectOptions | CheckOptions | CompareOptions, command: str) -> LogsConfig:
-        """Read the options of ``select --logs``, ``check --logs`` or ``compare``.
-
-        Raises:
-            InputError: The responses cannot be scored as the options say.
-        """
-        names = {field.name for group in (LogsOptions, SeedOptions) for field in fields(group)}
-        chosen: dict[str, Any] = {}
-        if isinstance(options, SelectOptions):
-            chosen = {"models": split_names(options.only or ""), "rules": options.limits}
-        task = None if isinstance(options, CompareOptions) else options.task
-        return cls(
-            **chosen,
-            **{name: getattr(options, name) for name in names},
-            scoring=read_scoring(options, task),
-            command=command,
-        )
-
-    @cached_property
-    def options(self) -> LogOptions:
-        """What the readers of logs are told."""
-        columns = self.columns()
-        return LogOptions(
-            score=columns.get("score"),
-            cluster=columns.pop("cluster", None),
-            evaluation=columns.pop("evaluation", None),
-            model_columns=split_names(columns.pop("models", "")),
-            columns=columns,
-        )
-
-    def join(
-        self,
-        paths: Sequence[str],
-        models: Sequence[str],
-        say: Callable[[str], None] | None = None,
-        *,
-        needs_score: bool = True,
-    ) -> JoinedLogs:
-        """Read some of the logs as this configuration says, and join them; see :func:`advisor.logs.join.join_logs`.
-
-        Args:
-            paths: The logs.
-            models: Globs of the models to take; empty for all.
-            say: Shows the notes; None to leave them to the caller.
-            needs_score: Whether a response without a score, and without a reference for it, is left out.
-        """
-        notes: Notes = []
-        try:
-            return join_logs(
-                paths,
-                replace(self.options, needs_score=needs_score, scores=ScoreReader(self.score_map)),
-                models=models,
-                scoring=self.scoring,
-                notes=notes,
-            )
-        finally:
-            # Also before an error: what was left out of a log often is its reason.
-            if say is not None:
-                for note in notes:
-                    say(note)
+    columns = options.columns()
+    told = LogOptions(
+        score=columns.get("score"),
+        cluster=columns.pop("cluster", None),
+        evaluation=columns.pop("evaluation", None),
+        model_columns=split_names(columns.pop("models", "")),
+        columns=columns,
+        needs_score=needs_score,
+        scores=ScoreReader(options.score_map),
+    )
+    notes: Notes = []
+    try:
+        return join_logs(paths or options.logs, told, models=models, scoring=_scoring(options), notes=notes)
+    finally:
+        # Also before an error: what was left out of a log often is its reason.
+        if say is not None:
+            for note in notes:
+                say(note)
 
 
-def read_scoring(options: LogsOptions, task: str | None) -> Scoring | None:
-    """How the responses of logs are scored again: by ``--metric``, or as a task file does.
-
-    Raises:
-        InputError: The metric does not exist or cannot score logs, or the pattern or the task file cannot be used.
-    """
+def _scoring(options: LogsOptions) -> Scoring | None:
+    """What scores the responses of logs again: ``--metric``, or the metric of a task file; None for neither."""
+    task = options.task if isinstance(options, TaskOptions) else None
     if task is not None:
         if options.metric is not None:
             raise InputError("--task has a metric; leave out --metric or --task")

@@ -21,7 +21,7 @@ from scipy import stats
 
 from advisor.compare.paired import ComparedPair, PairedScores, check_gate, compare_pairs, smallest_shown
 from advisor.compare.score_table import ScoreTable, read_runs
-from advisor.config import LogsConfig
+from advisor.options.shared import LogsOptions
 from advisor.statistics import (
     bonett_price,
     cluster_interval,
@@ -447,7 +447,7 @@ def test_of_several_responses_to_a_question_the_mean_score_counts(tmp_path: Path
     ]
     log = tmp_path / "log.csv"
     log.write_text("\n".join(["id,question,model,draw,score", *rows]), encoding="utf-8")
-    found = read_runs(LogsConfig(logs=(f"{log}#once", f"{log}#thrice")))
+    found = read_runs(LogsOptions(), (f"{log}#once", f"{log}#thrice"))
     assert found.scores == pytest.approx(np.array([[1, 2 / 3], [0, 2 / 3], [1, 0]]))
 
 

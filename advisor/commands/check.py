@@ -21,7 +21,7 @@ from advisor.advice.drift import (
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import describe_gain
 from advisor.commands.command_line import GATE_FAILED, command_line, print_json
-from advisor.config import InferenceConfig, LogsConfig, RunConfig, load_split
+from advisor.config import InferenceConfig, RunConfig, load_split, read_logs
 from advisor.jobs.planning.dry_run import say_judging
 from advisor.jobs.played import play_with_models
 from advisor.jobs.session import open_session, with_task_of
@@ -284,15 +284,14 @@ def _from_logs(
         )
     if options.metric is None and options.task is None:
         options = replace(options, metric=_scoring_of_run(run))
-    config = LogsConfig.from_options(options, command_line())
-    logs = config.join(config.logs, promise.models, progress.say)
+    logs = read_logs(options, promise.models, progress.say)
     if strategy.COUNTS and not logs.can_vote:
         raise InputError(
             f"--logs: the strategy {strategy.name} counts short answers, and most responses have none; give --metric "
             "METRIC:PATTERN, or a task file with --task, to read them"
         )
-    numbers, left_out = _draw_fresh(logs.examples, known, options.limit, config.seed, "--logs", "another log")
-    asked = logs.task("logs", numbers, config.seed)
+    numbers, left_out = _draw_fresh(logs.examples, known, options.limit, options.seed, "--logs", "another log")
+    asked = logs.task("logs", numbers, options.seed)
     alone = {name: each.part(numbers) for name, each in logs.profiles.items()}
     draws = {name: [each.part(numbers) for each in own] for name, own in logs.draws.items()}
     answers = _answers(strategy, AnsweredSplit(asked, alone, draws=draws))

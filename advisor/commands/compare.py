@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import replace
 
 import typer
 
 from advisor.commands.command_line import GATE_FAILED, command_line, print_json
 from advisor.compare.paired import check_gate, compare_pairs
 from advisor.compare.score_table import read_columns, read_runs
-from advisor.config import LogsConfig
 from advisor.options.finished_run import CompareOptions
 from advisor.progress import Progress
 from advisor.terminal.comparison import MOST_PAIRS, comparison_of, gate_texts, print_comparison, shown_pairs
@@ -26,8 +24,7 @@ def compare(options: CompareOptions) -> None:
     """Compare the models, write the page, and print the comparison; status 3 if the gate failed."""
     progress = Progress(quiet=options.quiet)
     # The arguments are models only beside --logs, and paths otherwise.
-    config = LogsConfig.from_options(replace(options, logs=options.logs or options.models), command_line())
-    table = read_columns(config, options.models) if options.logs else read_runs(config)
+    table = read_columns(options, options.models) if options.logs else read_runs(options, options.models)
     for note in table.notes:
         progress.say(note)
     count = math.comb(len(table.models), 2)
@@ -46,10 +43,10 @@ def compare(options: CompareOptions) -> None:
             baseline_only=baseline_only,
             advance=advance,
         )
-    worse, confidence = options.fail_if_worse, options.confidence
+    worse = options.fail_if_worse
     # The gate looks at one side only, so all of its false alarms are on that side.
     gate = [] if worse is None else check_gate(table, worse, alpha=2 * options.alpha, seed=options.seed)
-    comparison = comparison_of(table, pairs, gate, config, confidence=confidence, margin=options.margin, points=worse)
+    comparison = comparison_of(table, pairs, gate, options, command_line())
     if options.html is not None:
         write_comparison(options.html, comparison, shown_pairs(comparison))
     if options.as_json:

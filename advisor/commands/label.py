@@ -29,12 +29,13 @@ from advisor.choose.profiled_pool import find_copies, profile_candidates
 from advisor.choose.rules import fitting_voters, rank
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.label_table import LabelTable, label_columns, read_table, write_table
-from advisor.config import LogsConfig, RunConfig
+from advisor.config import RunConfig, read_logs
 from advisor.jobs import provenance
 from advisor.jobs.held_out import prices_of
 from advisor.jobs.result_json import Outcome, task_info
 from advisor.jobs.session import open_session, with_devices
 from advisor.options.select import LabelOptions, SelectOptions
+from advisor.options.shared import split_names
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import ALPHA, Decision, Profile, Selection
@@ -138,7 +139,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     answers = _answers(options, command, progress)
     first = _choosing(answers.dev, options.seed)
     table, chosen = _read(options, answers, first, progress)
-    limits = options.limits
+    limits = options.rules
     n = len(answers.held_out.task.examples)
     labelled = labelled_first(chosen.verify, table.labels)
     results: tuple[StrategyResult, ...] = ()
@@ -209,8 +210,7 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
         # Its rows need the answers; that it is a table of labels should be known before a model runs.
         label_columns(options.labels)
     if options.logs:
-        config = LogsConfig.from_options(options, command)
-        logs = config.join(config.logs, config.models, progress.say, needs_score=False)
+        logs = read_logs(options, split_names(options.only or ""), progress.say, needs_score=False)
         if logs.no_vote_note is not None:
             raise InputError(logs.no_vote_note)
         dev, held_out = (
@@ -219,7 +219,9 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
             )
             for split, own in zip(("dev", "held_out"), logs.split(options.seed, DEV_SIZE), strict=True)
         )
-        return _without_copies(dev, held_out, task_info(dev.task, None), {}, provenance.of_logs(config, logs))
+        return _without_copies(
+            dev, held_out, task_info(dev.task, None), {}, provenance.of_logs(command, options.seed, logs)
+        )
     run = with_devices(RunConfig.from_options(options, command, needs_reference=False), progress)
     if not can_vote(run.dev) or run.held_out is None:
         raise InputError(
@@ -286,7 +288,7 @@ def _read(
 def _choose(answers: _Answers, first: list[OpenQuestion], labels: Labels, options: SelectOptions) -> _Chosen:
     # Ranks and gaps are differences, so the score of the answers that all models give does not matter.
     dev = {name: with_labels(own, first, labels, 0.0) for name, own in answers.dev.profiles.items()}
-    voters = fitting_voters(list(dev.values()), options.limits)
+    voters = fitting_voters(list(dev.values()), options.rules)
     if len(voters) < FEWEST_VOTERS:
         return _Chosen(dev, voters[0], None, [], [])
     strategy, held_out = default_strategy(voters), answers.held_out
@@ -307,7 +309,7 @@ def _unscored(profile: Profile) -> Profile:
 def _no_vote(chosen: _Chosen, options: SelectOptions) -> str:
     return (
         f"By the labels of the dev questions {chosen.single} is the best model, and fewer than {FEWEST_VOTERS - 1} "
-        f"others are within {options.limits.vote_gap:g} points of it, so there is no vote to verify (--max-gap)."
+        f"others are within {options.rules.vote_gap:g} points of it, so there is no vote to verify (--max-gap)."
     )
 
 

@@ -11,7 +11,7 @@ import typer
 
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.label import run_on_labels, with_accuracies
-from advisor.config import LogsConfig, RunConfig
+from advisor.config import RunConfig
 from advisor.jobs.planning.dry_run import dry_run, say_judging
 from advisor.jobs.planning.plan import dry_run_lines
 from advisor.jobs.result_json import result_of, samples_of
@@ -66,9 +66,9 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
         folder = _folder(options, outcome.task_info.name, settings)
     elif options.scores is not None:
         folder = _folder(options, options.scores.stem, settings)
-        outcome = run_on_numbers(options.scores, options.limits, command)
+        outcome = run_on_numbers(options.scores, options.rules, command)
     elif options.logs:
-        outcome = run_on_logs(LogsConfig.from_options(options, command), progress)
+        outcome = run_on_logs(options, command, progress)
         folder = _folder(options, outcome.task_info.name, settings)
     else:
         config = with_devices(RunConfig.from_options(options, command), progress)

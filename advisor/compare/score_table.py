@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.config import LogsConfig
+from advisor.config import read_logs
 from advisor.logs.join import JoinedLogs, plain, question_key
+from advisor.options.shared import LogsOptions
 from advisor.records import fits
 from advisor.statistics import Floats, scores
 from ensemble.common.files import exists
@@ -46,35 +47,36 @@ class ScoreTable:
     notes: tuple[str, ...]
 
 
-def read_columns(config: LogsConfig, names: Sequence[str]) -> ScoreTable:
+def read_columns(options: LogsOptions, names: Sequence[str]) -> ScoreTable:
     """Read models of logs that are joined to one.
 
     Args:
-        config: The logs and how to read them.
+        options: The logs and how to read them.
         names: Names or globs of the models, in the order of the table; empty for all, the most accurate first.
 
     Raises:
         InputError: A log cannot be read, a name fits no model, or fewer than two models are left.
     """
-    joined = config.join(config.logs, names)
+    joined = read_logs(options, names)
     answered = [(name, "", _scores(joined, name)) for name in _in_order(joined, names or ("*",), "the logs")]
     # One log, so names need no path behind them.
     return _table({"": joined}, range(len(joined.examples)), answered, sort=not names)
 
 
-def read_runs(config: LogsConfig) -> ScoreTable:
+def read_runs(options: LogsOptions, paths: Sequence[str]) -> ScoreTable:
     """Read runs and logs, and keep the questions that they have in common, by id and by question and reference.
 
     Args:
-        config: The paths and how to read them. A path is a run folder, or a log as file, folder or glob;
-            ``PATH#MODEL`` takes the models that the name or glob fits. Their order is that of the table; the models of
-            a single path without a name are ordered by accuracy.
+        options: How to read them.
+        paths: A path is a run folder, or a log as file, folder or glob; ``PATH#MODEL`` takes the models that the name
+            or glob fits. Their order is that of the table; the models of a single path without a name are ordered by
+            accuracy.
 
     Raises:
         InputError: A path cannot be read, a name fits no model, a model is given twice, fewer than two models are left,
             or they have no question in common.
     """
-    given = [_path_and_name(path) for path in config.logs]
+    given = [_path_and_name(path) for path in paths]
     for path, name in given:
         # A word is a model's name rather than a path.
         if name == "*" and not exists(path) and re.fullmatch(r"[\w.-]+", path):
@@ -85,7 +87,7 @@ def read_runs(config: LogsConfig) -> ScoreTable:
     for path, name in given:
         wanted.setdefault(path, []).append(name)
     # A path that is given several times is read once. Without a name it gives all its models.
-    logs = {path: config.join([path], () if "*" in names else names) for path, names in wanted.items()}
+    logs = {path: read_logs(options, () if "*" in names else names, paths=[path]) for path, names in wanted.items()}
     rows = _common_rows(logs)
     answered = [
         (model, path, _scores(logs[path], model)[rows[path]])

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from advisor.config import LogsConfig, RunConfig
+from advisor.config import RunConfig
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
@@ -73,14 +73,14 @@ def of_numbers(command: str, path: Path) -> dict[str, Any]:
     return {"command": command, "profiles": str(path), "versions": _versions(), "models": {}}
 
 
-def of_logs(config: LogsConfig, logs: JoinedLogs) -> dict[str, Any]:
+def of_logs(command: str, seed: int, logs: JoinedLogs) -> dict[str, Any]:
     """``provenance`` of a run on logs."""
     versions = [sources.plugins().version(source.format) for source in logs.sources]
     if logs.scoring is not None:
         versions.append(metrics.plugins().version(logs.scoring.metric))
     return {
-        "command": config.command,
-        "seed": config.seed,
+        "command": command,
+        "seed": seed,
         "versions": _versions(*versions),
         "logs": [{"path": str(source.path), "format": source.format} for source in logs.sources],
         # Without it only the log's tool knows how the answers were read from the responses.

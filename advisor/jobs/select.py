@@ -33,13 +33,15 @@ from advisor.advice.verdict import (
 from advisor.choose.profiled_pool import ProfiledPool, copy_decisions, find_copies, profile_candidates
 from advisor.choose.rules import read_standings, select
 from advisor.compare.pairs import all_pairs, pairs_of_standings, vocabularies
-from advisor.config import LogsConfig, RunConfig
+from advisor.config import RunConfig, read_logs
 from advisor.jobs import provenance
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
 from advisor.jobs.judged import direct_comparison, judge_section, warnings_on_judge, written_by_name
 from advisor.jobs.result_json import Outcome, task_info
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge, open_profiler
+from advisor.options.select import SelectOptions
+from advisor.options.shared import split_names
 from advisor.pool.weights import EQUAL
 from advisor.profile.calibration import chance_of
 from advisor.profile.job import conversation_end
@@ -258,7 +260,7 @@ def _with_recommendation(
     advice: Advice,
     compared: Compared,
     notes: Sequence[str | None],
-    config: RunConfig | LogsConfig,
+    config: RunConfig | SelectOptions,
     splits: tuple[AnsweredSplit, AnsweredSplit],
     can_vote: bool,
     apart: Collection[str] = (),
@@ -290,22 +292,23 @@ def _with_recommendation(
     )
 
 
-def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
+def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> Outcome:
     """Choose and compare on the responses of logs; no model runs.
 
     Raises:
         InputError: The logs cannot be read or joined, or have too few questions.
     """
-    logs = config.join(config.logs, config.models, progress.say)
+    logs = read_logs(options, split_names(options.only or ""), progress.say)
+    rules, seed = options.rules, options.seed
     if logs.no_vote_note is not None:
         progress.say(logs.no_vote_note)
     dev, held_out = (
         AnsweredSplit(
-            logs.task(split, own, config.seed),
+            logs.task(split, own, seed),
             {name: each.part(own) for name, each in logs.profiles.items()},
             draws={name: [each.part(own) for each in drawn] for name, drawn in logs.draws.items()},
         )
-        for split, own in zip(("dev", "held_out"), logs.split(config.seed), strict=True)
+        for split, own in zip(("dev", "held_out"), logs.split(seed), strict=True)
     )
     copies = find_copies(list(dev.profiles.values()))
     dropped = tuple(dev.profiles[name] for name in copies)
@@ -314,38 +317,38 @@ def run_on_logs(config: LogsConfig, progress: Progress) -> Outcome:
         for split in (dev, held_out)
     )
     standings = [profile.standing for profile in dev.profiles.values()]
-    selection = select(standings, config.rules, copy_decisions(copies))
+    selection = select(standings, rules, copy_decisions(copies))
     profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
     compared = compare_strategies(
         dev,
         held_out,
         can_vote=logs.can_vote,
-        rules=config.rules,
-        seed=config.seed,
+        rules=rules,
+        seed=seed,
     )
-    margins = close_calls(profiles, selection.selected[0], config.rules, seed=config.seed)
+    margins = close_calls(profiles, selection.selected[0], rules, seed=seed)
     # Logs do not tell what guessing scores, so the end of the interval does not count.
     doubts = run_doubts(profiles, dev.task, 100.0, None)
     notes = [each.text for each in doubts]
     advice = replace(advise(selection, on_logs=True), doubts=doubts)
     return Outcome(
         task_info=task_info(dev.task, None),
-        rules=config.rules,
+        rules=rules,
         standings=tuple(profile.standing for profile in profiles),
         selection=selection,
         failures={},
         pairs=all_pairs(profiles),
-        advice=_with_recommendation(advice, compared, notes, config, (dev, held_out), logs.can_vote),
+        advice=_with_recommendation(advice, compared, notes, options, (dev, held_out), logs.can_vote),
         task=dev.task,
         profiles=tuple(profiles),
         dropped=dropped,
-        intervals={each.model: accuracy_interval(each, seed=config.seed) for each in (*profiles, *dropped)},
+        intervals={each.model: accuracy_interval(each, seed=seed) for each in (*profiles, *dropped)},
         margins={margin.model: margin for margin in margins},
         held_out=held_out.task,
         alone=tuple(held_out.profiles[profile.model] for profile in profiles),
         strategies=compared.results,
         lost=logs.lost,
-        provenance=provenance.of_logs(config, logs),
+        provenance=provenance.of_logs(command, seed, logs),
     )
 
 

@@ -219,10 +219,10 @@ class LimitsOptions(Options, panel="Limits"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.limits  # noqa: B018 (checks the ranges)
+        self.rules  # noqa: B018 (checks the ranges)
 
     @property
-    def limits(self) -> Limits:
+    def rules(self) -> Limits:
         """These limits; ``max_gap`` holds for votes, too."""
         gaps: dict[str, Any] = {} if self.max_gap is None else {"max_gap": self.max_gap, "vote_gap": self.max_gap}
         return Limits(

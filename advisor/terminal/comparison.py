@@ -13,8 +13,7 @@ from rich.text import Text
 
 from advisor.compare.paired import Comparison, GateResult, PairedScores
 from advisor.compare.score_table import ScoreTable
-from advisor.config import LogsConfig
-from advisor.records import alpha_of
+from advisor.options.finished_run import CompareOptions
 from advisor.terminal.tables import Names
 from ensemble.common import text
 
@@ -27,11 +26,8 @@ def comparison_of(
     table: ScoreTable,
     compared: Comparison,
     gate: Sequence[GateResult],
-    config: LogsConfig,
-    *,
-    confidence: float,
-    margin: float,
-    points: float | None,
+    options: CompareOptions,
+    command: str,
 ) -> dict[str, Any]:
     """All figures of a comparison, in the form of ``--json``. Accuracies and differences are in points.
 
@@ -39,18 +35,16 @@ def comparison_of(
         table: The scores; the first model is the baseline.
         compared: Its pairs: all, or those with the baseline.
         gate: The gate's results; empty without a gate.
-        config: The seed, the field of the clusters and the command.
-        confidence: Two-sided, of the intervals.
-        margin: Points within which two models count as equally good.
-        points: The loss that the gate allows; None without a gate.
+        options: Those of the command.
+        command: The command line, for the record.
     """
-    cluster, alpha = config.options.cluster, alpha_of(confidence)
-    paired = PairedScores(table.scores, table.clusters, config.seed)
+    cluster, points = options.columns().get("cluster"), options.fail_if_worse
+    paired = PairedScores(table.scores, table.clusters, options.seed)
     models = [
         {
             "model": model,
             "accuracy": 100 * float(table.scores[:, number].mean()),
-            "accuracy_ci": list(paired.accuracy_interval(number, alpha)),
+            "accuracy_ci": list(paired.accuracy_interval(number, options.alpha)),
             "accuracy_macro": _macro(table, number),
             **table.lost[number],
         }
@@ -62,15 +56,15 @@ def comparison_of(
         "metric": table.metric,
         "n": len(table.scores),
         "clusters": None if table.clusters is None else {"field": cluster or "cluster", "n": len(set(table.clusters))},
-        "confidence": confidence,
-        "margin": margin,
+        "confidence": options.confidence,
+        "margin": options.margin,
         "baseline": table.models[0],
         "models": models,
         "tested": {"pairs": compared.tested, "differ": compared.differ},
-        "pairs": [pair.as_dict(margin) for pair in compared.pairs],
+        "pairs": [pair.as_dict(options.margin) for pair in compared.pairs],
         "gate": None,
         "notes": list(table.notes),
-        "provenance": {"command": config.command, "seed": config.seed},
+        "provenance": {"command": command, "seed": options.seed},
     }
     if points is not None:
         comparison["gate"] = {"points": points, "results": [_gate_json(each, points) for each in gate]}
