@@ -147,8 +147,9 @@ def test_a_run_with_other_settings_is_not_replaced(place: Place, models: Path) -
 def test_another_pool_in_the_same_file_is_another_setting(place: Place, models: Path) -> None:
     place.job(models)
     place.advisor(*SELECT, "--no-verify")
-    place.pool(str(models / "alpha"), str(models / "beta"))
-    assert "models was alpha, beta, gamma, and is alpha, beta" in place.advisor(*SELECT, "--no-verify").line
+    place.pool(str(models / "alpha"), f"{models / 'beta'} thinking_budget=0")
+    says = "models was alpha, beta, gamma, and is alpha, beta thinking_budget=0"
+    assert says in place.advisor(*SELECT, "--no-verify").line
 
 
 def test_force_replaces_a_run_with_other_settings(place: Place, models: Path) -> None:

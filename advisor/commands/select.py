@@ -24,8 +24,10 @@ from advisor.runs.run import check_out, check_settings, dated, folder_name, writ
 from advisor.runs.schema.result import Result
 from advisor.statistics import Interval
 from advisor.terminal.tables import print_conclusion, print_tables
+from ensemble.common.pool_option import dumped
 from ensemble.common.schema import written
 from ensemble.errors import InputError
+from ensemble.models.spec import ModelSpec
 from reports import write_report
 
 
@@ -87,21 +89,20 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
 
 
 def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[str, Any]]:
-    """The folder of a run that runs models, and the settings that it keeps there.
-
-    Raises:
-        InputError: The folder cannot be written, or has a run with other settings.
-    """
+    """The folder of a run that runs models, and the settings that it keeps there."""
     settings = {
         **options.stored_settings(),
         # The pool file, the task file and the data may have changed since.
-        "models": [
-            " ".join(each for each in (entry.name, entry.dtype, entry.rounding, entry.chat_template) if each)
-            for entry in config.candidates
-        ],
+        "models": [_with_options(entry) for entry in config.candidates],
         "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],
     }
     return _folder(options, config.dev.name, settings), settings
+
+
+def _with_options(entry: ModelSpec) -> str:
+    """A model with the options that may change its responses; where it runs is no setting."""
+    given = entry.options("result") | (dumped(entry.checkpoint, "key") if entry.is_remote else {})
+    return " ".join((entry.name, *(f"{name}={value}" for name, value in given.items() if name != "device")))
 
 
 def _folder(options: SelectOptions, task: str, settings: Mapping[str, Any]) -> Path:
