@@ -48,12 +48,7 @@ BEST = "best"
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceConfig(InferenceOptions, ClusterOptions, SeedOptions):
-    """How a run loads its models and generates: these options, with a temperature for draws.
-
-    Attributes:
-        temperature: 0 for greedy decoding, else the temperature of the draws, whose seed is ``seed``.
-        deterministic: Whether a server decodes each text by itself.
-    """
+    """How a run loads its models and generates; a temperature of 0 is greedy decoding, others draw with the seed."""
 
     temperature: float = 0.0
     deterministic: bool = False
@@ -98,11 +93,7 @@ class FusionLine:
 
     @classmethod
     def read(cls, text: str) -> FusionLine:
-        """Read the value of the option.
-
-        Raises:
-            InputError: A word is not one of these, or a number is out of range.
-        """
+        """Read the value of the option; InputError for a word that is none of these, or a number out of range."""
         try:
             writer, *words = shlex.split(text)
         except ValueError:
@@ -116,12 +107,9 @@ class FusionLine:
                 raise InputError(
                     f"--fusion: {word}: give panel=NAME,... drafts=N rounds=N prompt=FILE, each at most once"
                 )
-            given[name] = split_names(value) if name == "panel" else value
+            given[name] = _number(name, value) if name in _MOST else split_names(value) if name == "panel" else value
             if not given[name]:
                 raise InputError("--fusion: panel: no name is given; give candidates, or leave it out")
-        for name, most in (("drafts", 100), ("rounds", 10)):
-            if name in given:
-                given[name] = _number(name, given[name], most)
         line = cls(writer=writer, **given)
         if line.drafts > 1 and line.rounds > 1:
             raise InputError(
@@ -131,18 +119,17 @@ class FusionLine:
 
     @property
     def template(self) -> str:
-        """The writer's prompt.
-
-        Raises:
-            InputError: The file cannot be read.
-        """
+        """The writer's prompt; InputError if the file cannot be read."""
         return read_prompt(self.prompt)[0]
 
 
-def _number(name: str, text: str, most: int) -> int:
+_MOST = {"drafts": 100, "rounds": 10}
+
+
+def _number(name: str, text: str) -> int:
     # isdigit alone accepts the digits of other scripts.
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-        raise InputError(f"--fusion: {name}={text}: give a number from 1 to {most}")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST[name]):
+        raise InputError(f"--fusion: {name}={text}: give a number from 1 to {_MOST[name]}")
     return int(text)
 
 
@@ -151,14 +138,10 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
     """What a run does: these options, and what is loaded for it.
 
     Attributes:
-        candidates: The pool.
         dev: The questions that candidates are profiled on.
         held_out: The questions that the chosen set is verified on; None to skip that.
-        rules: The limits.
-        inference: How models are loaded and generate.
         cache_dir: The folder of responses and tables.
         command: The command line, for the record.
-        fusion: The fusion to compare, too; None for none.
         judges: The judge of a task with a rubric, and the one that checks it if there are two; for other tasks empty.
     """
 
@@ -177,7 +160,6 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
         check_decodes(self.method)
         check_weights(self.weights, len(self.candidates))
         _check_think(self)
-        _check_judges(self)
 
     @classmethod
     def from_options(
@@ -188,18 +170,9 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
         profile: ProfileOptions | None = None,
         needs_reference: bool = True,
     ) -> RunConfig:
-        """Load what the options of ``select`` name: the pool and the task.
+        """Load the pool and the task; the models are checked later, by :func:`advisor.jobs.session.open_session`.
 
-        :func:`advisor.jobs.session.open_session` checks the models.
-
-        Args:
-            options: The options.
-            command: The command line, for the record.
-            profile: Those of ``advisor profile``, which has another split, and a cluster.
-            needs_reference: Whether the task must say what is right.
-
-        Raises:
-            InputError: An option is missing, or the pool or the task cannot be used.
+        The options of ``advisor profile`` have another split, and a cluster.
         """
         if options.pool is None:
             raise InputError(
@@ -308,26 +281,15 @@ def load_split(options: QuestionOptions, split: str, seed: int = 0, *, needs_ref
 
 
 def check_consent(candidates: Sequence[ModelSpec], options: TrustOptions) -> None:
-    """Check that the user allows what lines of a pool ask for.
-
-    Raises:
-        InputError: A model would run the code in its files (see ``--trust-remote-code``), or a server's key is in a
-            variable that may hold another secret.
-    """
+    """Check that the user allows models to run their code, and the variables that lines of a pool name for keys."""
     for entry in candidates:
         entry.check_consent(options.trust_remote_code, None, f"{entry.place}: {entry.name}")
 
 
 def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Task) -> tuple[ModelSpec, ...]:
-    """The judges that the options name: none, one, or the one that scores and another that checks it.
+    """The judges that the options name: candidates by their names, others by a line as in a pool file.
 
-    Args:
-        options: The options of a command.
-        candidates: The models that can be named by their names; a line of a pool file names any other.
-        task: The task.
-
-    Raises:
-        InputError: A judge is missing, cannot be used, or has no effect.
+    The first one scores, and a second one checks it; a task without a rubric has none.
     """
     if task.rubric is None and options.judge:
         raise InputError(
@@ -373,12 +335,6 @@ def _check_think(config: RunConfig) -> None:
         )
 
 
-def _check_judges(config: RunConfig) -> None:
-    """Raise InputError if a task lacks its judge, or the run cannot be judged."""
-    if config.dev.rubric is not None and not config.judges:
-        raise InputError(f"{config.dev.name} has metric judge, and this run has no judge; give one")
-
-
 def _check_fusion(config: RunConfig) -> None:
     """Raise InputError if the fusion that the options name cannot be asked."""
     if config.fusion is None:
@@ -391,28 +347,6 @@ def _check_fusion(config: RunConfig) -> None:
         if name not in names:
             raise InputError(f"--fusion: no candidate has the name {name}; their names are {', '.join(names)}")
     check_prompt(config.fusion.template, config.fusion.prompt or "--fusion", ("prompt",))
-
-
-def check_disjoint(task: Task, other: Task, other_questions: str, way_out: str) -> None:
-    """Check that two splits share no question: models are not judged on the questions that they are chosen by.
-
-    Args:
-        task: The split of ``--split``.
-        other: Another split of the same task.
-        other_questions: The questions of the other split, for the message.
-        way_out: What the user can do instead of giving another split.
-
-    Raises:
-        InputError: They share a question.
-    """
-    # By prompt and not by id: two splits from one file often number their questions anew. Later turns of different
-    # conversations may have the same words.
-    prompts = {example.prompt for example in other.examples if example.earlier is None}
-    if shared := sum(example.prompt in prompts for example in task.examples if example.earlier is None):
-        raise InputError(
-            f"--split {task.split}: {shared} of its {len(task.examples)} questions are among {other_questions}; "
-            f"give another split, or {way_out}"
-        )
 
 
 def check_decodes(method: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import yaml
 
 from advisor.commands.command_line import command_line, print_json
-from advisor.config import InferenceConfig, RunConfig, check_disjoint, load_split
+from advisor.config import InferenceConfig, RunConfig, load_split
 from advisor.jobs import provenance
 from advisor.jobs.judged import judge_section
 from advisor.jobs.methods import Evaluator, MethodResult
@@ -84,13 +84,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Evaluation:
 
 
 def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunConfig:
-    """Load what the options of ``advisor evaluate`` name; see :meth:`advisor.config.RunConfig.from_options`.
-
-    ``held_out`` has the questions to evaluate on, and ``dev`` those that weights are from.
-
-    Raises:
-        InputError: An option is missing or out of range, or the run or the task cannot be used.
-    """
+    """Load what the options name: ``held_out`` has the questions to evaluate on, ``dev`` those that give weights."""
     options = with_task_of(run, options)
     methods, members = split_names(options.methods), split_names(options.members)
     if not methods:
@@ -116,7 +110,7 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
     # Without such weights a missing dev split must not end the command.
     if weights == ACCURACY:
         dev = load_split(options, "dev", seed)
-        check_disjoint(evaluated, dev, f"the dev ones that --weights {weights} are from", "give numbers")
+        _check_disjoint(evaluated, dev)
     return RunConfig(
         candidates=candidates,
         dev=dev,
@@ -131,6 +125,18 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
         think=options.think,
         judges=judges,
     )
+
+
+def _check_disjoint(task: Task, dev: Task) -> None:
+    """Check that two splits share no question: models are not judged on the questions that they are weighed by."""
+    # By prompt and not by id: two splits from one file often number their questions anew. Later turns of different
+    # conversations may have the same words.
+    prompts = {example.prompt for example in dev.examples if example.earlier is None}
+    if shared := sum(example.prompt in prompts for example in task.examples if example.earlier is None):
+        raise InputError(
+            f"--split {task.split}: {shared} of its {len(task.examples)} questions are among the dev ones that "
+            f"--weights {ACCURACY} are from; give another split, or give numbers"
+        )
 
 
 def learned_options(run: Run, methods: Sequence[str], config: RunConfig) -> dict[str, dict[str, Any]]:

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import re
+import string
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +21,7 @@ from advisor.advice.doubts import run_doubts
 from advisor.advice.labels import (
     Labels,
     OpenQuestion,
+    Round,
     accuracy_by_labels,
     labelled_first,
     open_questions,
@@ -28,7 +32,6 @@ from advisor.advice.verdict import Advice
 from advisor.choose.profiled_pool import find_copies, profile_candidates
 from advisor.choose.rules import fitting_voters, rank
 from advisor.commands.command_line import command_line, print_json
-from advisor.commands.label_table import LabelTable, label_columns, read_table, write_table
 from advisor.config import RunConfig, read_logs
 from advisor.jobs import provenance
 from advisor.jobs.held_out import prices_of
@@ -40,19 +43,32 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import ALPHA, Decision, Profile, Selection
 from advisor.runs.schema.result import Result, TaskInfo
+from advisor.runs.schema.samples import LabelRow
 from advisor.statistics import Interval, questions_needed, scores, z_value
 from advisor.strategies import default_strategy
 from advisor.strategies.replay import replay_all
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import VOTE_METRICS, can_vote
-from advisor.tasks.task import clusters_of
-from ensemble.common.text import counted, visible
-from ensemble.errors import InputError
+from advisor.tables.rows import LeftOut, Row, columns_of, rows_of
+from advisor.tables.streams import Notes
+from advisor.tables.values import text_of
+from advisor.tasks.metrics import get_metric
+from advisor.tasks.task import Task, clusters_of
+from ensemble.common.files import write_text
+from ensemble.common.schema import validated, written
+from ensemble.common.text import counted, shortened, visible
+from ensemble.errors import InputError, UniteError
+from reports.formats import as_csv
 
 DEV_SIZE = 100
 """Questions of logs that choose by default, where each costs a label; at most half of all."""
 _POWER = 0.8
+_NO_ANSWER = "(no answer)"
+_NONE = "none"
+_LABEL = ("key", "round", "right", "reference")
+_MOST_FAULTS = 20  # that are shown, each in a line
+_WAY_OUT = "correct the row, or write the table again with `advisor label`"
 
 
 class _Answers(NamedTuple):
@@ -64,6 +80,13 @@ class _Answers(NamedTuple):
     task: TaskInfo
     failures: Mapping[str, str]
     provenance: Mapping[str, Any]
+
+
+class LabelTable(NamedTuple):
+    """What people have filled in: the right answers of each question that has a label, and its row."""
+
+    labels: Labels
+    rows: Mapping[str, LabelRow]
 
 
 class _Chosen(NamedTuple):
@@ -128,13 +151,7 @@ def _label(options: LabelOptions, progress: Progress) -> dict[str, Any]:
 def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> tuple[Outcome, Mapping[str, Any]]:
     """Compare the vote of the best models with the best single model by the labels of a table.
 
-    Returns:
-        The outcome, in which scores without a label are NaN; and the accuracies of the strategies, by their title, as
-        far as they are known.
-
-    Raises:
-        InputError: The pool, the task, the logs or the table cannot be used, or labels are missing.
-        UniteError: All candidates failed.
+    Scores without a label are NaN in the outcome; beside it are the accuracies of strategies that are known, by title.
     """
     answers = _answers(options, command, progress)
     first = _choosing(answers.dev, options.seed)
@@ -374,3 +391,166 @@ def _selection(chosen: _Chosen) -> Selection:
         for each in others
     ]
     return Selection(tuple(decisions), (best.model,))
+
+
+def write_table(path: Path, questions: Sequence[OpenQuestion], earlier: Mapping[str, LabelRow]) -> None:
+    """Write the questions to a table, with the labels of earlier rows; its extension decides its format."""
+    rows = []
+    for question in questions:
+        answers = [None if answer is None else _usable(answer) for answer in question.answers]
+        known = earlier.get(question.key)
+        rows.append(
+            LabelRow(
+                key=question.key,
+                round=question.round,
+                question=_usable(question.question),
+                answers=dict(zip(_letters(len(answers)), answers, strict=True)),
+                right=known.right if known else None,
+                reference=known.reference if known else None,
+            )
+        )
+    if path.suffix == ".jsonl":
+        text = "".join(f"{json.dumps(written(row), ensure_ascii=False)}\n" for row in rows)
+    else:
+        most = _letters(max((len(row.answers) for row in rows), default=0))
+        text = as_csv(
+            [
+                {
+                    **row.model_dump(include={"key", "round", "question"}),
+                    **{letter: _shown(row.answers[letter]) if letter in row.answers else "" for letter in most},
+                    **row.model_dump(include={"right", "reference"}),
+                }
+                for row in rows
+            ]
+        )
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise UniteError(f"{path}: cannot be written ({error.strerror or error}); give another --out") from error
+
+
+def label_columns(path: Path) -> list[str]:
+    """The names of a table's columns; InputError if a column of labels is missing."""
+    names = columns_of(path)
+    if missing := [name for name in _LABEL if name not in names and path.suffix != ".jsonl"]:
+        raise InputError(f"{path}: it has no column {missing[0]}; give a table that `advisor label` wrote")
+    return names
+
+
+def read_table(
+    path: Path, questions: Mapping[str, OpenQuestion], rounds: Sequence[Round], task: Task, progress: Progress
+) -> LabelTable:
+    """Read the labels of some rounds of a table; a row without a label is no fault.
+
+    The metric of the task compares answers with a reference. Each row that cannot be used is shown, in a line.
+    """
+    names = label_columns(path)
+    notes: Notes = []
+    faults: list[str] = []
+    labels: dict[str, frozenset[int]] = {}
+    rows: dict[str, LabelRow] = {}
+    places: dict[str, str] = {}
+    answers = [name for name in names if name == "answers" or re.fullmatch("[A-Z]{1,2}", name)]
+    for found in rows_of(path, [*_LABEL, *answers], notes):
+        try:
+            row, place = _row(found)
+            if row.key in places:
+                raise InputError(f"{place}: its question is in {places[row.key]}, too; leave out one of the rows")
+            places[row.key] = place
+            if row.round not in rounds:
+                continue
+            question = _question(row, place, questions)
+            if question is not None:
+                labels[row.key], rows[row.key] = _right_answers(row, question, place, task), row
+        except InputError as error:
+            faults.append(str(error))
+    for note in notes:
+        progress.say(note)
+    for fault in faults[:_MOST_FAULTS] if len(faults) > 1 else ():
+        progress.say(fault)
+    if faults:
+        rest = f" (and {counted(len(faults) - 1, 'more row')} that cannot be used)" if len(faults) > 1 else ""
+        raise InputError(f"{faults[0]}{rest}")
+    return LabelTable(labels, rows)
+
+
+def _row(found: Row | LeftOut) -> tuple[LabelRow, str]:
+    if isinstance(found, LeftOut):
+        raise InputError(f"{found.place}: {found.reason}; {_WAY_OUT}")
+    values, place = found
+    # A spreadsheet may have numbers in place of texts, and blanks.
+    cells = {name: (text_of(values[name]) or "").strip() or None for name in _LABEL}
+    given = values.get("answers")
+    answers = (
+        given if isinstance(given, dict) else {name: text_of(values[name]) for name in values if name not in _LABEL}
+    )
+    return validated(LabelRow, {**cells, "answers": answers}, place, _WAY_OUT, clean=False), place
+
+
+def _question(row: LabelRow, place: str, questions: Mapping[str, OpenQuestion]) -> OpenQuestion | None:
+    """The question of a row; None for a row without a label."""
+    if row.right is None and row.reference is None:
+        return None
+    question = questions.get(row.key)
+    if question is None:
+        raise InputError(
+            f"{place}: no question with these answers has the key {shortened(row.key, 20)!r}; give the models, logs, "
+            "task and options that the table was written with, or write it again: the answers or earlier labels have "
+            "changed"
+        )
+    for letter, answer in zip(_letters(len(question.answers)), question.answers, strict=True):
+        if letter in row.answers and not _is_same(row.answers[letter], answer):
+            raise InputError(
+                f"{place}: answer {letter} is {shortened(row.answers[letter] or '', 40)!r}, and was "
+                f"{shortened(answer or _NO_ANSWER, 40)!r} when the table was written; restore it"
+            )
+    return question
+
+
+def _right_answers(row: LabelRow, question: OpenQuestion, place: str, task: Task) -> frozenset[int]:
+    """The places of the right answers."""
+    if row.right is not None and row.reference is not None:
+        raise InputError(f"{place}: it has both right and reference; empty one of them")
+    if row.reference is not None:
+        metric = get_metric(task.metric if task.metric in VOTE_METRICS else "exact_match")
+        if (problem := metric.problem((row.reference,), question.choices)) is not None:
+            raise InputError(f"{place}: {problem}; correct it")
+        values = [
+            0.0 if answer is None else metric.score(answer, (row.reference,), question.choices)[0]
+            for answer in question.answers
+        ]
+        return frozenset(place for place, value in enumerate(values) if value == 1)
+    words = re.split(r"[\s,;]+", (row.right or "").strip().strip("'"))
+    letters = _letters(len(question.answers))
+    if [word.lower() for word in words] == [_NONE]:
+        return frozenset()
+    if wrong := next((word for word in words if word.upper() not in letters), None):
+        last = f" to {letters[-1]}" if len(letters) > 1 else ""
+        raise InputError(f"{place}: right is {shortened(wrong, 20)!r}; give {letters[0]}{last}, or none")
+    return frozenset(letters.index(word.upper()) for word in words)
+
+
+def _letters(count: int) -> list[str]:
+    """A, B, ..., Z, AA, AB, ..."""
+    alphabet = string.ascii_uppercase
+    return [*alphabet, *(first + second for first in alphabet for second in alphabet)][:count]
+
+
+def _shown(answer: str | None) -> str:
+    return _NO_ANSWER if answer is None else answer
+
+
+def _usable(text: str) -> str:
+    # Halves of surrogate pairs occur in JSON, and no file in UTF-8 can have them.
+    return text.replace("\0", "").encode(errors="replace").decode()
+
+
+def _is_same(cell: str | None, answer: str | None) -> bool:
+    """Whether a cell has an answer as it was written; a spreadsheet may write a number in another way."""
+    written_as, given = _usable(_shown(answer)).strip(), (cell or "").strip().removeprefix("'")
+    if given in (written_as, written_as.removeprefix("'")) or (answer is None and cell is None):
+        return True
+    try:
+        return float(given) == float(written_as)
+    except ValueError:
+        return " ".join(given.split()) == " ".join(written_as.removeprefix("'").split())

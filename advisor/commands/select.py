@@ -46,21 +46,7 @@ def select(options: SelectOptions) -> None:
 
 
 def select_run(options: SelectOptions, command: str, progress: Progress) -> tuple[Path, Result]:
-    """Do the whole job, and write the run folder with its report.
-
-    Args:
-        options: The options of ``advisor select``.
-        command: The command line or the call, for the record.
-        progress: Shows how far the run is.
-
-    Returns:
-        The run folder, and the contents of its ``result.json``.
-
-    Raises:
-        InputError: An option is missing or out of range; or the pool, the task, a model or a log cannot be used; or the
-            run folder has a run with other settings.
-        UniteError: All candidates failed, or the folder cannot be written.
-    """
+    """Do the whole job, write the run folder with its report, and return it with the contents of ``result.json``."""
     settings = options.stored_settings()
     accuracies: Mapping[str, tuple[float, Interval]] | None = None
     if options.labels is not None:
@@ -122,10 +108,7 @@ def print_dry_run(
 ) -> None:
     """Print what a run with these options would do. The status is 1 if something keeps it from working.
 
-    Args:
-        options: The options of the command.
-        check_folder: Raises InputError if the run cannot write its folder.
-        profile: Those of ``advisor profile``.
+    ``check_folder`` raises InputError if the run cannot write its folder; ``profile`` are the options of that command.
     """
     silence_libraries(quiet=True)
     config = with_devices(

@@ -22,11 +22,7 @@ from ensemble.errors import InputError
 
 
 def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
-    """The run with its candidates side by side on the GPUs, where the machine has several; see :mod:`placement`.
-
-    Raises:
-        InputError: This machine lacks the device of ``--device``.
-    """
+    """The run with its candidates side by side on the GPUs, where the machine has several; see :mod:`placement`."""
     inference = config.inference
     if inference.engine != "local":
         return config
@@ -39,12 +35,7 @@ def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
 
 @contextmanager
 def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[ResponseCache, JobRunner]]:
-    """Check the models of a run, then open its response cache and its engine.
-
-    Raises:
-        InputError: A model cannot be used, the cluster cannot be reached or lacks what a model needs, the cache cannot
-            be written.
-    """
+    """Check the models of a run, then open its response cache and its engine."""
     import torch
 
     inference = config.inference
@@ -89,11 +80,7 @@ _Options = TypeVar("_Options", bound=QuestionOptions)
 
 
 def with_task_of(run: Run, options: _Options) -> _Options:
-    """The options with the task of the run where they name none.
-
-    Raises:
-        InputError: The run does not say which task and data it had, or they are only read if the user names them.
-    """
+    """The options with the task of the run where they name none; InputError if the run may not decide what is read."""
     if options.task is not None:
         return options
     settings = run.result.provenance.settings or {}
