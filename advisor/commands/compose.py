@@ -50,22 +50,10 @@ ENTRYPOINT ["advisor"]
 def compose(
     members: Sequence[ModelSpec], file: Path, options: ExportOptions
 ) -> tuple[tuple[ModelSpec, ...], dict[str, str]]:
-    """Give members behind vLLM a service each, and write what starts all of it.
+    """Give members behind vLLM a service each: the members with their new addresses, and the text of each file by name.
 
     A member is taken for one behind vLLM if its address is ``http://`` and its model has the form of a hub id,
-    ``org/name``. Members elsewhere keep their address.
-
-    Args:
-        members: The members, local ones with absolute paths.
-        file: ``ensemble.json`` or ``strategy.json`` in the folder of the export.
-        options: The options of the command.
-
-    Returns:
-        The members, with the addresses of the services, and the text of each file by its name.
-
-    Raises:
-        InputError: A member is behind a server that the user does not allow or that only this machine reaches, or an
-            earlier file differs.
+    ``org/name``. Members elsewhere keep their address; one that only this machine reaches is refused.
     """
     placed = []
     vllm: dict[tuple[str, str], tuple[str, ServerAddress]] = {}
@@ -101,11 +89,7 @@ def wheel() -> str:
 
 
 def write_compose(folder: Path, content: Mapping[str, str]) -> None:
-    """Write the files of :func:`compose` into the folder of an export.
-
-    Raises:
-        UniteError: The folder cannot be written.
-    """
+    """Write the files of :func:`compose` into the folder of an export."""
     try:
         for name, text in content.items():
             (folder / name).write_text(text, encoding="utf-8", newline="\n")
@@ -138,11 +122,7 @@ def _check_reachable(name: str, address: ServerAddress) -> None:
 
 
 def check_unchanged_files(folder: Path, content: Mapping[str, str]) -> None:
-    """Check that no file would be written over that its owner may have edited, for example the GPUs of the services.
-
-    Raises:
-        InputError: A file has another content, or the folder is a file.
-    """
+    """Check that no file would be written over that its owner may have edited, for example the GPUs of the services."""
     for name, text in content.items():
         try:
             before = (folder / name).read_text(encoding="utf-8")

@@ -27,6 +27,7 @@ from ensemble.models.hub import push_files
 from ensemble.models.model_files import check_unchanged
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.saved import folder as savedfolder
+from ensemble.saved.ensemble_json import to_json
 from ensemble.saved.model_card import MARKER, escaped, model_card, prompt_section
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import key_variable
@@ -46,7 +47,7 @@ def export(options: ExportOptions) -> None:
 
 def export_run(options: ExportOptions) -> str:
     """Write what a run recommends: a saved ensemble, or a ``strategy.json`` for what does not decode together."""
-    run, folder, push, private = Run.open(options.run), options.folder, options.push, not options.public
+    run, folder, push = Run.open(options.run), options.folder, options.push
     chosen = plan_of_run(run, options, Progress().say)
     if isinstance(chosen, EnsembleSpec) and len(chosen.members) == 1:
         # A saved ensemble is of several models that decode together.
@@ -62,27 +63,19 @@ def export_run(options: ExportOptions) -> str:
     savedfolder.check_target(folder)
     if push is not None:
         savedfolder.check_pushable(pinned)
+    file = savedfolder.FILE if isinstance(chosen, EnsembleSpec) else savedfolder.STRATEGY_FILE
     services: Mapping[str, str] = {}
-    if isinstance(chosen, EnsembleSpec):
-        spec = replace(chosen, members=pinned)
-        if options.compose:
-            placed, services = compose(spec.members, folder / savedfolder.FILE, options)
-            spec = replace(spec, members=placed)
-        card = model_card(spec, f"An ensemble for {result.task.name}", evidence(result), _measured(result))
-        saved = savedfolder.save(spec, folder, push, private=private, card=card)
-        write_compose(folder, services)
-        return saved or str(folder)
-    plan = replace(chosen, members=pinned)
     if options.compose:
-        members, services = compose(plan.members, folder / savedfolder.STRATEGY_FILE, options)
-        plan = replace(plan, members=members)
-    content = {
-        savedfolder.CARD: _card(plan, result, run.place),
-        savedfolder.STRATEGY_FILE: plan_json(plan, folder),
-    }
+        pinned, services = compose(pinned, folder / file, options)
+    chosen = replace(chosen, members=pinned)
+    if isinstance(chosen, EnsembleSpec):
+        card = model_card(chosen, f"An ensemble for {result.task.name}", evidence(result), _measured(result))
+        content = {savedfolder.CARD: card, file: to_json(chosen, folder)}
+    else:
+        content = {savedfolder.CARD: _card(chosen, result, run.place), file: plan_json(chosen, folder)}
     savedfolder.write_files(folder, content)
     write_compose(folder, services)
-    return str(folder) if push is None else push_files(folder, tuple(content), push, private=private)
+    return str(folder) if push is None else push_files(folder, tuple(content), push, private=not options.public)
 
 
 def _hand_over(options: ExportOptions, chosen: EnsembleSpec | StrategyPlan) -> str:
@@ -95,7 +88,7 @@ def _hand_over(options: ExportOptions, chosen: EnsembleSpec | StrategyPlan) -> s
     given += [("--trust-remote-code", name) for name in options.trust_remote_code]
     words = [word for option, value in given if value is not None for word in (option, value)]
     serve = shlex.join(["advisor", "serve", str(options.run), *words])
-    content, notes = handed_over(options.run, chosen, serve)
+    content, notes = _handed_over(options.run, chosen, serve)
     path = options.folder / FILE
     check_unchanged_files(options.folder, {FILE: content})
     try:
@@ -215,18 +208,10 @@ _SERVED_URL, _SERVED_KEY = "http://127.0.0.1:8000/v1", "ADVISOR_API_KEY"
 """Where ``advisor serve`` answers if no option says it, and the variable of its key."""
 
 
-def handed_over(run: Path, chosen: EnsembleSpec | StrategyPlan, serve: str) -> tuple[str, list[str]]:
+def _handed_over(run: Path, chosen: EnsembleSpec | StrategyPlan, serve: str) -> tuple[str, list[str]]:
     """The proxy's configuration for a strategy, and what the proxy does not run as the run did.
 
-    What it cannot run is behind ``advisor serve``, as one model.
-
-    Args:
-        run: The run folder; clients call the strategy by its name.
-        chosen: The strategy.
-        serve: The command that serves it.
-
-    Raises:
-        InputError: A name would be read as a variable of the environment.
+    What it cannot run is behind ``advisor serve``, as one model, which the command ``serve`` starts.
     """
     strategy = chosen.strategy if isinstance(chosen, StrategyPlan) else None
     router = strategy if isinstance(strategy, GroupRouter) else None
@@ -260,15 +245,10 @@ def handed_over(run: Path, chosen: EnsembleSpec | StrategyPlan, serve: str) -> t
 def _configuration(
     name: str, members: Sequence[ModelSpec], router: GroupRouter | None
 ) -> tuple[Mapping[str, Any], Sequence[str]]:
-    """The configuration, as YAML holds it, and what of the members it cannot say.
+    """The configuration, as YAML holds it, and what of the members, which are behind servers, it cannot say.
 
-    Args:
-        name: What clients call the strategy; no member has this name, or the first one alone.
-        members: Models behind servers. Without a router the first one answers all questions.
-        router: Sends each group of questions to a member, and all others to the first one; None for others.
-
-    Raises:
-        InputError: A name would be read as a variable of the environment.
+    Clients call the strategy by the name, which no member has, or the first one alone. Without a router the first
+    member answers all questions.
     """
     for each in (name, *(member.name for member in members)):
         if each.startswith(_VARIABLE):

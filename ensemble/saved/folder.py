@@ -53,17 +53,14 @@ def specs_of(members: Sequence[Member]) -> tuple[ModelSpec, ...]:
     return _distinct_names(specs)
 
 
-def save(
-    spec: EnsembleSpec, folder: Path, push_to_hub: str | None = None, *, private: bool = True, card: str | None = None
-) -> str | None:
-    """Write an ensemble's spec and model card into a folder, and push both to the hub on request.
+def save(spec: EnsembleSpec, folder: Path, push_to_hub: str | None, *, private: bool) -> str | None:
+    """Write an ensemble's spec and a model card without evidence into a folder, and push both to the hub on request.
 
     Args:
         spec: The ensemble.
         folder: A new or empty folder, or one that this function wrote.
         push_to_hub: An id on the hub; None to push nothing.
         private: Whether a new model on the hub is private.
-        card: The model card; None for one without evidence. A card that its owner has edited is kept.
 
     Returns:
         The address on the hub, if it was pushed.
@@ -76,7 +73,7 @@ def save(
     check_target(folder)
     if push_to_hub is not None:
         check_pushable(spec.members)
-    content = {CARD: card or model_card(spec, push_to_hub or folder.absolute().name), FILE: to_json(spec, folder)}
+    content = {CARD: model_card(spec, push_to_hub or folder.absolute().name), FILE: to_json(spec, folder)}
     write_files(folder, content)
     return None if push_to_hub is None else push_files(folder, (FILE, CARD), push_to_hub, private=private)
 
