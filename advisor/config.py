@@ -93,7 +93,7 @@ class FusionLine:
 
     @classmethod
     def read(cls, text: str) -> FusionLine:
-        """Read the value of the option; InputError for a word that is none of these, or a number out of range."""
+        """Read the value of the option; InputError for another word, or a number out of range."""
         try:
             writer, *words = shlex.split(text)
         except ValueError:

@@ -26,15 +26,10 @@ def judge_section(
     failed: Collection[str] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The figures of the verdicts.
+    """The figures of the verdicts, after the judge has scored the responses of all models and sets to each split.
 
-    Args:
-        judge: The judge, after it has scored all responses.
-        responses: The questions of each split, and the responses of all models and sets to them, by name.
-        candidates: The models that win rates are against.
-        strategies: The strategies on the last split, for their comparison with the best single model.
-        failed: Models that failed after verdicts on them; these are left out.
-        seed: Of the bootstrap.
+    Win rates are against the candidates, and strategies on the last split are compared with the best single model.
+    Verdicts on models that failed later are left out.
     """
     splits: list[dict[str, Any]] = []
     met: list[dict[str, Any] | None] = []

@@ -12,13 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from advisor.config import BEST, InferenceConfig, RunConfig
-from advisor.jobs.planning.plan import (
-    plan_loads,
-    plan_model,
-    plan_together,
-    problem_of,
-    tokens_written,
-)
+from advisor.jobs.planning.plan import plan_loads, plan_model, plan_together, problem_of, tokens_written
 from advisor.jobs.played import reading_task
 from advisor.judge.judge import judging
 from advisor.judge.prompts import Shown, judge_task
@@ -56,13 +50,9 @@ class _TokenizerOnly(Member):
 
 
 class _Prompts(NamedTuple):
-    """The prompts of a model.
+    """The questions of a model, or the prompts of a judge; `missing` of them are responses that are not written yet.
 
-    Attributes:
-        examples: The questions; for a judge, its prompts.
-        missing: How many responses each holds that are not written yet.
-        limit: Tokens of such a response at most.
-        new: Tokens that the model writes at most.
+    Such a response has at most `limit` tokens, and the model writes at most `new`.
     """
 
     examples: tuple[Example, ...]
@@ -72,19 +62,10 @@ class _Prompts(NamedTuple):
 
 
 def dry_run(config: RunConfig) -> dict[str, Any]:
-    """Plan a run.
+    """Plan a run: its models, the new calls of a fusion (``readers``), its judges, what is loaded, and the total.
 
-    Args:
-        config: The run.
-
-    Returns:
-        ``models``: the plan of each candidate (see :func:`advisor.jobs.planning.plan.plan_model`) with its prompts, its
-        token counts, the generations that the cache lacks, and dollars at most; ``readers``: the same for the
-        new calls of a fusion; ``judges``: for the judges; ``together`` and
-        ``loading``, see :mod:`advisor.jobs.planning.plan`; ``problems``; and ``total``.
-
-    Raises:
-        InputError: The template of a judge fails on a question.
+    Beside what :func:`advisor.jobs.planning.plan.plan_model` says, the plan of a model has its prompts and tokens,
+    the generations that the cache lacks, and dollars at most.
     """
     inference, judge_inference = config.inference, judging(config)
     # Checked before anything else looks at a model: this finds a hub that does not answer with one request.
@@ -309,12 +290,7 @@ def decoded_sets(config: RunConfig) -> dict[str, int]:
 
 
 def verdicts(config: RunConfig, sets: dict[str, int]) -> int:
-    """The verdicts that each judge of a run gives at most; 0 without a judge.
-
-    Args:
-        config: The run.
-        sets: How many strategies write new texts on each split; see :func:`written_anew`.
-    """
+    """The verdicts that each judge of a run gives at most, if so many sets write new texts on each split."""
     models, count = len(config.candidates), 0
     # By its name: `evaluate` has the same questions twice if it learns from none.
     for task in {task.split: task for task in splits_of(config)}.values():
@@ -328,11 +304,7 @@ def verdicts(config: RunConfig, sets: dict[str, int]) -> int:
 
 
 def judge_prompts(task: Task, rubric: Rubric) -> tuple[Task, list[int]]:
-    """The prompts of a judge with a mark for each response, and how many responses each prompt holds.
-
-    Raises:
-        InputError: The template fails on a question.
-    """
+    """The prompts of a judge with a mark for each response, and how many responses each prompt holds."""
     each = 1 if rubric.mode == "single" else 2
     shown: dict[str, Shown] = {}
     counts: dict[str, int] = {}
@@ -344,16 +316,7 @@ def judge_prompts(task: Task, rubric: Rubric) -> tuple[Task, list[int]]:
 
 
 def say_judging(config: RunConfig, progress: Progress, sets: dict[str, int] | None = None) -> None:
-    """Say what the judges of a run take, before it begins; nothing without a judge.
-
-    Args:
-        config: The run.
-        progress: Shows the messages.
-        sets: As for :func:`verdicts`; None for what the run writes by its options.
-
-    Raises:
-        InputError: The judge's template fails on a question.
-    """
+    """Say what the judges of a run take, before it begins; without `sets`, for what the run writes by its options."""
     rubric, inference = config.dev.rubric, config.inference
     count = verdicts(config, written_anew(config) if sets is None else sets)
     if rubric is None or not count or progress.quiet:

@@ -56,19 +56,10 @@ def problem_of(entry: ModelSpec, inference: InferenceConfig) -> str | None:
 def plan_model(
     entry: ModelSpec, inference: InferenceConfig, *, prompt: int = 512, new: int = 256, problem: str | None = None
 ) -> dict[str, Any]:
-    """The plan of one model. It is not loaded, and no server gets a request.
+    """The plan of one model, for a prompt and a response of so many tokens; a value that is not known is None.
 
-    Args:
-        entry: The model.
-        inference: How the run loads its models.
-        prompt: Tokens of a prompt.
-        new: Tokens of a response at most.
-        problem: Why it cannot run; see :func:`problem_of`.
-
-    Returns:
-        ``model``, ``device``, ``parameters``, ``dtype``, ``weights`` and ``memory`` (with a batch) in bytes, ``rows``
-        of a batch, ``free`` bytes of the device, ``fits``, ``download`` in bytes, ``resources`` on a node of a
-        cluster, and ``problem``. A value that is not known is None.
+    It is not loaded, and no server gets a request. ``weights``, ``memory`` (with a batch of ``rows``), ``free`` and
+    ``download`` are bytes.
     """
     names = ("device", "parameters", "dtype", "weights", "memory", "rows", "free", "fits", "download", "resources")
     plan: dict[str, Any] = {
@@ -133,15 +124,9 @@ def download_size(checkpoint: Checkpoint) -> int | None:
 
 
 def plan_loads(plans: Sequence[dict[str, Any]], phases: int) -> dict[str, Any] | None:
-    """Which models of this process stay loaded from the first to the last phase of a run.
+    """Which models of this process stay loaded through all phases of a run, and which leave; None if it loads none.
 
-    Args:
-        plans: The plans of the models that are loaded.
-        phases: How often a model is needed in turn with the others.
-
-    Returns:
-        ``stay`` and ``leave``, names; ``loads``, how many all of them take, without those of the turns of
-        conversations; None if none is loaded here.
+    ``loads`` is how often all of them are loaded, without the turns of conversations.
     """
     by_device: dict[str, list[dict[str, Any]]] = {}
     for plan in plans:
@@ -169,14 +154,9 @@ def _stay_loaded(stay: Sequence[dict[str, Any]], leave: Sequence[dict[str, Any]]
 
 
 def plan_together(plans: Sequence[dict[str, Any]], most: int) -> dict[str, Any] | None:
-    """The memory of the largest set that a run may load at the same time, on the device where it needs most.
+    """The bytes of the largest set that a run may load at the same time, on the device where it needs most.
 
-    Args:
-        plans: The plans of the candidates.
-        most: Members of a set at most.
-
-    Returns:
-        ``device``, ``models``, ``memory`` in bytes of the weights, ``free`` and ``fits``; None without two models.
+    A set has at most `most` members; None without two models.
     """
     by_device: dict[str, list[dict[str, Any]]] = {}
     for plan in plans:
