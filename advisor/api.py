@@ -98,6 +98,13 @@ class SelectResult:
         return self._result.advice.recommendation
 
     @property
+    def summary(self) -> str:
+        """What to run, what it gains, how sure that is, and what it costs, in the lines that the command prints."""
+        from advisor.runs.sentences import summary
+
+        return "\n".join(f"{name}: {sentence}" for name, sentence in summary(self._result).items())
+
+    @property
     def advice(self) -> str:
         """The verdict on the set that the rules choose, in sentences."""
         return self._result.advice.text
@@ -137,12 +144,10 @@ class SelectResult:
         return axes
 
     def __repr__(self) -> str:
-        told = self.recommendation.text if self.recommendation else self.advice
-        return f"<SelectResult {self.folder}: {told}>"
+        return f"<SelectResult {self.folder}: {self.summary.splitlines()[0]}>"
 
     def _repr_html_(self) -> str:
         """The result in a notebook."""
-        told = [f"<b>Recommended:</b> {escape(self.recommendation.text)}"] if self.recommendation else []
-        lines = "<br>".join([*told, escape(self.advice), f"Report: {escape(str(self.report))}"])
+        lines = "<br>".join(map(escape, [*self.summary.splitlines(), self.advice, f"Report: {self.report}"]))
         table = self.leaderboard().to_html(index=False, float_format=lambda value: f"{value:.1f}")
         return f"<p>{lines}</p>{table}"

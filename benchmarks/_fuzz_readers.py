@@ -209,8 +209,8 @@ def read_numbers(folder: Path, data: bytes) -> None:
     from advisor.jobs.result_json import result_of
     from advisor.jobs.select import run_on_numbers
     from advisor.records import Limits
-    from advisor.terminal.tables import leaderboard
     from ensemble.common.schema import written
+    from reports.tables import leaderboard
 
     path = folder / "numbers.json"
     path.write_bytes(data)
@@ -353,11 +353,11 @@ def _examples(run: Path) -> None:
     from advisor.runs.run import Run
     from reports.page import script_data
     from reports.report_data import report_data
-    from reports.sections import examples
+    from reports.sections import questions
 
     data = report_data(Run.open(run))
     script_data(data).encode()
-    examples.values(data)
+    questions.examples(data)
 
 
 def _load(folder: Path, name: str, data: bytes) -> None:
@@ -438,7 +438,7 @@ def offline(environment: dict[str, str] | os._Environ[str] = os.environ) -> None
 
 
 _IMPORTS = {
-    "numbers": ("advisor.jobs.select", "advisor.terminal.tables"),
+    "numbers": ("advisor.jobs.select", "reports.terminal"),
     "logs": ("advisor.logs.lm_eval", "advisor.logs.helm", "advisor.logs.every_eval_ever", "inspect_ai.log"),
     "task": ("advisor.tasks", "datasets"),
     "request": ("advisor.serving.app",),

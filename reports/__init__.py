@@ -1,7 +1,7 @@
 """One HTML file from a run folder's ``result.json``, ``samples.jsonl`` and ``evaluation.json``.
 
-The modules in the order of their imports: ``charts``, ``sections``, ``page``. ``formats`` writes
-Markdown and CSV, and ``sections.card`` the evidence for a model card.
+The modules in the order of their imports: ``charts``, ``table``, ``sections``, ``page``. ``formats`` writes
+Markdown, LaTeX, CSV and the evidence for a model card, and ``terminal`` what the terminal shows.
 """
 
 from __future__ import annotations

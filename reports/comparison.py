@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from ensemble.common import text
 from reports.charts.axes import WIDE, both_widths, interval, linear_limits, mark, reference
 from reports.charts.rows import add_scale, row_axes, write_value
 from reports.charts.svg import COLOURS, markup, plain_style
-from reports.page import content_hash, contents, make_environment, write_html
+from reports.page import write_html
+from reports.tables import compared_groups, compared_models, compared_pairs
 
-_STYLES = ("style.css", "figures.css")
 _SHAPES = {"better": "ensemble", "worse": "rejected", "equal": "selected", "unclear": "selected"}
 
 
@@ -31,24 +29,20 @@ def write_comparison(path: Path, comparison: Mapping[str, Any], pairs: Sequence[
     """
     with plain_style():
         figure = both_widths(lambda width: _draw(comparison, pairs, width))
-    style = contents(*_STYLES)
-    page = (
-        make_environment()
-        .get_template("compare.html.j2")
-        .render(
-            comparison=comparison,
-            pairs=pairs,
-            with_baseline=_with_baseline(comparison, pairs),
-            # The JSON has the order that the user gave.
-            models=sorted(comparison["models"], key=lambda model: -float(model["accuracy"])),
-            headline=_headline(comparison, pairs),
-            confidence=text.percent(comparison["confidence"]),
-            figure=figure,
-            style=Markup(style),
-            style_hash=content_hash(style),
-        )
+    return write_html(
+        path,
+        "compare.html.j2",
+        styles=("style.css", "figures.css"),
+        comparison=comparison,
+        pairs=pairs,
+        with_baseline=_with_baseline(comparison, pairs),
+        models=compared_models(comparison),
+        differences=compared_pairs(comparison, pairs),
+        groups=[(pair, compared_groups(pair, comparison["confidence"])) for pair in pairs if pair["groups"]],
+        headline=_headline(comparison, pairs),
+        confidence=text.percent(comparison["confidence"]),
+        figure=figure,
     )
-    return write_html(path, page)
 
 
 def _headline(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> str:

@@ -14,7 +14,8 @@ MOST_BYTES = 700_000  # of all lines on the page
 MOST_MODELS = 60  # columns: more would make a page of cells slow to draw
 _LENGTHS = (120, 80, 56, 40, 28, 16, 0)  # of a question's text: with more questions, each gets fewer characters
 _LONGEST_ID = 60
-_OVERHEAD = 8  # bytes of quotes and commas for each line
+# U+2028 and U+2029 end a line in older JavaScript.
+_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 RIGHT, WRONG, NOT_ASKED = "1", "0", "-"
 # What a question may be, in the order of the filters on the page. The first two compare the strategy with the best
@@ -55,12 +56,18 @@ class QuestionRow:
     @property
     def weight(self) -> int:
         """About how many bytes the line adds to the page."""
-        return written_bytes(self.id) + written_bytes(self.question) + len(self.cells) + _OVERHEAD
+        return page_bytes((self.id, self.question, self.cells))
 
 
-def written_bytes(text: str) -> int:
-    """Return about how many bytes a text takes in the page's JSON: markup takes six a character, line feeds two."""
-    return len(text.encode()) + 5 * sum(map(text.count, "<>&")) + sum(map(text.count, '\n\t"\\'))
+def page_json(value: Any) -> str:
+    """Return JSON that is safe inside a ``script`` element."""
+    # NaN is no JSON: a browser would refuse the whole block, and the page would lose its script.
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+
+
+def page_bytes(value: Any) -> int:
+    """Return how many bytes a value adds to the page."""
+    return len(page_json(value).encode())
 
 
 def question_row(

@@ -14,8 +14,10 @@ from advisor.runs.run import Run
 from advisor.runs.schema.result import Result
 from ensemble.common import text
 from ensemble.errors import InputError
-from reports.formats import as_csv, markdown_table
-from reports.page import write_small_page
+from ensemble.saved.model_card import escaped
+from reports.formats import as_csv
+from reports.page import SMALL_SCRIPTS, write_html
+from reports.table import Cell, Column, Table, as_markdown, figures, make_table, words
 
 MOST_RUNS = 500
 _DEEPEST = 3
@@ -118,11 +120,12 @@ def write_index(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     # Only an index of this program is replaced: a folder may have a page of its user's by this name.
     if path.exists() and not _is_index(path):
         raise InputError(f"{path} exists and is no index of runs; move it, or use --format md")
-    return write_small_page(
+    return write_html(
         path,
         "index.html.j2",
+        SMALL_SCRIPTS,
         folder=text.visible(folder.resolve().name or str(folder)),
-        rows=[row for row in rows if row["problem"] is None],
+        table=_table([row for row in rows if row["problem"] is None]),
         broken=[row for row in rows if row["problem"] is not None],
     )
 
@@ -134,25 +137,37 @@ def _is_index(path: Path) -> bool:
         return _MARK in file.read(_MOST_HEAD)
 
 
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The runs that can be read."""
+
+    def task(row: Mapping[str, Any]) -> Cell:
+        size = f"{text.counted(row['models'], 'model')}, {text.counted(row['held_out'], 'held-out question')}"
+        return Cell(row["task"], notes=(size,))
+
+    def recommended(row: Mapping[str, Any]) -> Cell:
+        best = row["best_single"]
+        single = (f"best single: {best}, {text.points(row['best_points'])}",) if best else ()
+        return Cell(row["strategy"] or text.UNKNOWN, notes=single)
+
+    columns = [
+        Column("Run", lambda row: Cell(row["name"], row["name"], link=row["link"]), "name"),
+        Column("Task", task, "text"),
+        Column("Written", lambda row: Cell(row["written"]), "text", descending=True),
+        Column("Held-out", lambda row: Cell(f"{row['held_out']:,}", row["held_out"]), label="Held-out questions"),
+        Column("Recommended", recommended, "text"),
+        figures("gain", "Expected gain", text.difference, interval="Interval"),
+        words("Shown", lambda row: text.shown(row["shown"]) if row["shown"] else text.UNKNOWN),
+        figures("calls", "Calls", text.decimals),
+        figures("price", "Price of 1,000", text.price),
+    ]
+    return make_table("Runs", rows, columns)
+
+
 def index_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of the runs as Markdown."""
-    heads = ("run", "task", "held-out questions", "recommended", "expected gain", "shown", "calls")
-    return markdown_table(heads, [_cells(row) for row in rows]) + "\n"
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    if row["problem"] is not None:
-        return (row["name"], row["problem"], *[""] * 5)
-    ends = f" ({text.difference_interval(row['gain_ci'])})" if row["gain_ci"] else ""
-    return (
-        row["name"],
-        row["task"],
-        text.thousands(row["held_out"]),
-        row["strategy"] or text.UNKNOWN,
-        text.difference(row["gain"]) + ends,
-        text.shown(row["shown"]) if row["shown"] else text.UNKNOWN,
-        text.decimals(row["calls"]),
-    )
+    """Return the table of the runs as Markdown, and below it the runs that cannot be read."""
+    broken = [f"- {escaped(row['name'])}: {escaped(row['problem'])}" for row in rows if row["problem"] is not None]
+    table = as_markdown(_table([row for row in rows if row["problem"] is None]))
+    return "\n".join([table, *([""] if broken else []), *broken]) + "\n"
 
 
 def index_csv(rows: Sequence[Mapping[str, Any]]) -> str:

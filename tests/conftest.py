@@ -55,9 +55,9 @@ def no_drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if "drawings" in request.fixturenames:
         return
     from reports import comparison
-    from reports.sections import accuracy_map, ensemble, judge, lengths, methods, pareto, strategies
+    from reports.sections import ensemble, judge, models, strategies
 
-    for module in (accuracy_map, comparison, ensemble, judge, lengths, methods, pareto, strategies):
+    for module in (comparison, ensemble, judge, models, strategies):
         monkeypatch.setattr(module, "both_widths", lambda _: dict.fromkeys(("wide", "narrow"), "<svg></svg>"))
 
 

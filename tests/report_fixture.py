@@ -12,6 +12,7 @@ from typing import Any
 
 from advisor.judge.prompts import Grade, Match
 from advisor.judge.summary import head_to_head, summarize_grades, summarize_matches
+from advisor.strategies.schema import strategy_of
 
 TERSE = {"terse-bytes": 0.79, "terse-pieces": 0.755, "terse-unigram": 0.735}
 CANDIDATES = {**TERSE, "steps-bytes": 0.78, "weak-bytes": 0.30}
@@ -389,7 +390,7 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
     if not strategies:
         return None
     best = strategies[0]
-    names, gain = ", ".join(best["members"]), best["measured_gain"]
+    what = strategy_of(best, "", "", to_run=False).describe()
     keys = ("strategy", "members", "calls_per_question", "seconds_per_question", "shown")
     return {
         **{key: best[key] for key in (*keys, "price_per_1000")},
@@ -397,7 +398,7 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
         "expected_gain": best["expected_gain"],
         "expected_gain_ci": best["expected_gain_ci"],
         "min_gain": 0.0,
-        "text": f"{best['strategy']} of {names}: {gain:+.1f} points against {best['best_single_model']}.",
+        "text": f"{what}: over {best['best_single_model']} the expected gain is {best['expected_gain']:+.1f} points.",
     }
 
 

@@ -55,10 +55,12 @@ ORDER = [
     "advisor.advice",
     # what runs in production, and what people see
     "advisor.running",
-    "advisor.terminal",
     "reports.charts",
     "reports.question_rows",
     "reports.report_data",
+    "reports.table",
+    "reports.tables",
+    "reports.terminal",
     "reports.sections",
     "reports.page",
     "reports.comparison",

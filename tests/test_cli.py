@@ -28,8 +28,8 @@ import pytest
 from advisor import cli
 from advisor.progress import Progress
 from advisor.runs.schema.result import Result
-from advisor.terminal.tables import print_conclusion, print_tables, trace_lines
 from ensemble.step.trace import Candidate, Step
+from reports.terminal import print_conclusion, print_tables, trace_lines
 
 if TYPE_CHECKING:
     from pools import Place
@@ -295,7 +295,8 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
     assert lines[:6] == [
         "Recommended: Ask a, b and c.",
         "That is: of 1,000 questions, 30 more right (between 5 and 54)",
-        "Shown by the test: not yet (measured +4.0 points, p < 0.001 after correction for several strategies). "
+        "Shown by the test: not yet (p < 0.001 after correction for several strategies). Chance can explain this gain; "
+        "it is the best estimate so far, and more held-out questions will tell. "
         "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0.",
         "Cost: 2.2 calls and 500 ms a question, $1.20 for 1,000 questions",
         "Warning: The models guess.",
@@ -348,26 +349,28 @@ def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.Capture
     print_tables(finished_run(printed(3)))
     table = capsys.readouterr().err.partition("Strategies, 1 held-out question, compared with a alone")[2]
     rows = [" ".join(line.split()) for line in table.splitlines() if line.strip()]
-    assert rows[0] == "strategy points expected measured shown calls"
+    assert rows[0] == "Strategy Accuracy Expected Measured Shown Calls"
     assert rows[2:] == [
-        "Vote, 3 models * 54.0 +3.0 +4.0 not yet 2.2",
-        "a alone 50.0 -1.0 0.0 – 1.0",
-        "Vote, 2 models 47.0 -4.0 -3.0 not yet 1.0",
-        "* recommended; gains in points, cross-fitted over all 2 dev and",
-        "held-out questions, so they are not just the differences of the",
-        "points",
+        "Vote, 3 models * 54.0 +3.0 +4.0 not yet 2.25",
+        "a, then b, then c",
+        "a alone 50.0 −1.0 0.0 – 1.00",
+        "Vote, 2 models 47.0 −4.0 −3.0 not yet 1.00",
+        "a, then b",
+        "* recommended",
+        "Gains are in points, cross-fitted over all 2 dev and held-out questions, so they",
+        "are not just the differences of the points.",
     ]
 
 
-def test_of_many_candidates_only_the_first_rejected_ones_have_their_reasons_printed(
+def test_of_many_candidates_only_the_first_have_their_notes_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     print_tables(finished_run(printed(28)))
     shown = capsys.readouterr().err
-    assert re.findall(r"reason \d+", shown) == [f"reason {n}" for n in range(7)]
-    assert "The report has the reasons of 21 more candidates." in shown
+    assert re.findall(r"Reason \d+", shown) == [f"Reason {n}" for n in range(10)]
+    assert "The report has notes on 18 more rows." in shown
     print_tables(finished_run(printed(7)))
-    assert "more candidate" not in capsys.readouterr().err
+    assert "more row" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -393,7 +396,7 @@ def test_long_names_are_shortened_in_the_middle_in_80_columns(
     print_tables(finished_run(result))
     lines = capsys.readouterr().err.splitlines()
     assert max(map(len, lines)) <= 80
-    ends = [re.search(r"an-owner/\S+…\S+-(\d\d) ", line) for line in lines[:8]]
+    ends = [re.search(r"an-owner/\S+…\S+-(\d\d) ", line) for line in lines[:9]]
     assert [found[1] for found in ends if found] == ["00", "01", "02", "03"]
     # Two strategies of the same title are told apart by their members.
     below = " ".join(lines).partition("Vote, 3 models")[2]
@@ -468,7 +471,7 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
 LONG = (*SELECT, "--quiet", "--batch-size", "4", *LENIENT)
 RUNS = """
 import gc, json, os, signal, sys
-import advisor.commands.select, advisor.jobs.select, advisor.terminal.tables, ensemble.api, reports.page
+import advisor.commands.select, advisor.jobs.select, reports.terminal, ensemble.api, reports.page
 import transformers.models.llama.modeling_llama
 from advisor.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background begins with Ctrl-C ignored

@@ -21,13 +21,13 @@ from advisor.pool.fit import check_candidates, need_of_model
 from advisor.pool.resources import device_of
 from advisor.running.models_to_run import entries_as, loaded_as
 from advisor.runs.schema.result import Result
-from advisor.terminal.tables import print_tables
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.models import numeric_type
 from ensemble.models.load import load_member, parse_device
 from ensemble.models.numeric_type import HALF, Processor, this_processor, usable_dtype
 from ensemble.models.spec import Checkpoint, ModelSpec, Resources, resolve_device
+from reports.terminal import print_tables
 
 CPU = torch.device("cpu")
 

@@ -25,7 +25,7 @@ from advisor.statistics import questions_needed
 from advisor.tasks import list_tasks
 from benchmarks import _pages
 from ensemble.methods import list_methods
-from reports.sections.pairs import MEASURES
+from reports.sections.models import MEASURES
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK_START = ROOT / "README.md"

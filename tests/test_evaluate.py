@@ -116,7 +116,7 @@ def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monke
 def test_the_table_is_the_result_and_goes_to_standard_output(run: Place) -> None:
     ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "voting,rerank", "--quiet")
     assert (ran.status, ran.err) == (0, "")
-    for text in ("voting", "self-consistency", "rerank was left out: it needs a reward model"):
+    for text in ("voting", "self-consistency", "rerank: Left out: it needs a reward model"):
         assert text in ran.out
 
 

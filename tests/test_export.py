@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from scipy.stats import binomtest
 
 from advisor.runs.run import Run
-from reports.sections.card import evidence
+from reports.formats import evidence
 
 if TYPE_CHECKING:
     from pools import Place, Prepare

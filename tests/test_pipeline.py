@@ -33,13 +33,13 @@ from advisor.runs.schema.result import CandidateFigures, Result, TaskInfo
 from advisor.runs.schema.samples import Sample, SampleResponse
 from advisor.strategies.single import Single
 from advisor.tasks import load_task
-from advisor.terminal.tables import leaderboard
 from ensemble import Ensemble
 from ensemble.common.schema import written
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import load_member
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 from reports import write_report
+from reports.tables import leaderboard
 
 if TYPE_CHECKING:
     from pools import Place
@@ -274,7 +274,7 @@ def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -
     assert 'id="lengths"' not in page
     assert "characters on average" not in page
     assert 'data-label="Mean length"' not in page
-    assert "length" not in [column.header for column in leaderboard(content, 200).columns]
+    assert not leaderboard(content).has("Length")
 
 
 def test_models_that_write_nothing_give_no_infinities(place: Place, models: Path) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.terminal.tables import trace_lines
 from ensemble.step.trace import Candidate, Step
+from reports.terminal import trace_lines
 
 if TYPE_CHECKING:
     from pools import Place

@@ -20,7 +20,7 @@ from advisor.runs.schema.result import GroupFigures
 from advisor.runs.sentences import source_of_gain
 from ensemble.errors import InputError
 from reports import write_report
-from reports.sections.card import evidence
+from reports.formats import evidence
 
 pytestmark = pytest.mark.usefixtures("no_drawings")
 
@@ -77,8 +77,7 @@ def test_what_to_run_what_it_gains_and_costs_and_how_sure_it_is_come_first(page:
         "Recommended: ",
         f"{told['expected_gain']:+.1f} points expected over terse-pieces",
         f"(90% interval {low:+.1f} to {high:+.1f})",
-        "Calls a question",
-        "Time of a question",
+        " ms a question",
         "Shown by the test: yes",
         "The set that decodes together",
         "Every candidate of the pool",
@@ -104,7 +103,7 @@ def first_screen(page: str) -> str:
 
 def test_the_first_screen_says_what_decoding_together_means(tmp_path: Path, result: dict[str, Any]) -> None:
     screen = first_screen(written(tmp_path, recommending(result, "unite")))
-    assert "at each word they vote on the next piece of text (unite)." in screen
+    assert "at each word they vote on the next piece of text (unite): over " in screen
 
 
 @pytest.mark.parametrize(
@@ -162,12 +161,6 @@ def test_a_group_without_a_measured_gain_is_no_source_of_it() -> None:
     groups[1]["observed"] = -0.2
     sentence = source_of_gain([GroupFigures.model_validate(each) for each in groups])
     assert sentence == "The gain comes mostly from math (+2.0)."
-
-
-def test_the_first_screen_says_where_the_gain_comes_from(tmp_path: Path, result: dict[str, Any]) -> None:
-    changed = recommending(result, "vote")
-    changed["strategies"][0]["groups"] = groups_of(("math", 100, 13.4, "yes"), ("law", 90, -0.5, "not_yet"))
-    assert "The gain comes mostly from math (+13.4); 1 of 2 groups lose." in first_screen(written(tmp_path, changed))
 
 
 def test_a_single_model_has_no_section_of_its_gain_over_itself(tmp_path: Path, result: dict[str, Any]) -> None:
@@ -233,7 +226,6 @@ def test_without_a_recommendation_the_headline_is_the_verdict(tmp_path: Path, re
 @pytest.mark.parametrize(
     ("name", "headline"),
     [
-        ("vote", "Take a vote of three models."),
         ("vote", "Take a vote of three models."),
         ("unite", "Decode these three models together."),
         ("single", "Use {} alone."),
@@ -376,13 +368,6 @@ def test_a_result_where_every_candidate_failed_is_drawn(tmp_path: Path) -> None:
     assert "out of memory" in text_of(written(tmp_path, result))
 
 
-def test_a_single_model_is_named_in_the_headline(tmp_path: Path, result: dict[str, Any]) -> None:
-    result["strategies"] = []
-    result["advice"] = {"verdict": "worse", "text": "Use terse-bytes: the ensemble adds nothing"}
-    best = result["ensemble"]["best_single_model"]
-    assert f"Use {best} alone." in text_of(written(tmp_path, result))
-
-
 def test_many_candidates_have_a_table_of_pairs_instead_of_matrices(tmp_path: Path) -> None:
     candidates = [
         {"model": f"m{i}", "accuracy": 80 - i / 4, "accuracy_ci": [70, 82], "mean_length": 50 + i, "status": "rejected"}
@@ -443,11 +428,6 @@ _EMPTY = '{"schema_version": 2, "candidates": [], "selected": []}'
         ({}, "has no result.json", "give a run folder"),
         ({"result.json": '{\n"schema_version":\n}'}, "result.json:3: not JSON", "restore the file"),
         ({"result.json": "{}"}, "result.json: schema_version is missing", "run `advisor select` again"),
-        (
-            {"result.json": '{"schema_version": 1}'},
-            "an older version wrote it",
-            "run `advisor select` again with the same options: stored responses are used",
-        ),
         (
             {"result.json": '{"schema_version": 3}'},
             "result.json: schema_version should be 2",

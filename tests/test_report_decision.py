@@ -23,9 +23,8 @@ from reports.charts.svg import plain_style
 from reports.page import section_values
 from reports.question_rows import MOST_BYTES, fitted, question_row
 from reports.report_data import ReportData, report_data
-from reports.sections import pareto as pareto_section
-from reports.sections import questions
-from reports.sections.pareto import front_of
+from reports.sections import questions, strategies
+from reports.sections.strategies import front_of
 
 pytestmark = pytest.mark.usefixtures("no_drawings")
 
@@ -82,7 +81,7 @@ def test_the_front_has_what_nothing_cheaper_beats(points: list[tuple[int, int]])
 
 def pareto(result: dict[str, Any], folder: Path) -> dict[str, Any]:
     with plain_style():
-        return pareto_section.values(read(write_json(folder, result))) or {}
+        return strategies.pareto(read(write_json(folder, result))) or {}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_the_recommended_strategy_has_a_ring_and_its_name_in_bold(
     tmp_path: Path, result: dict[str, Any], drawings: None
 ) -> None:
     found = pareto(result, tmp_path)
-    (best,) = [name for _, name, _, _, _, is_best in found["rows"] if is_best]
+    (best,) = [cell.text for row in found["table"].rows for cell in row if cell.tag]
     for svg in found["figure"].values():
         titles = {
             title.text or "": group
@@ -146,7 +145,7 @@ def test_single_models_outside_the_comparison_are_points_too(
         {"model": "free", "n": 40, "accuracy": low, "seconds_per_question": 0.1, "price_per_1000": None},
     ]
     found = pareto(result, tmp_path)
-    names = [name for _, name, *_ in found["rows"]]
+    names = [row[1].text for row in found["table"].rows]
     assert "near alone" in names and "far alone" in names and "free alone" not in names
     assert (found["far"], found["unknown"]) == (1, 1)
     assert "near alone: " in found["figure"]["wide"] and "far alone: " not in found["figure"]["wide"]
@@ -235,7 +234,7 @@ def test_without_script_the_page_has_the_counts_and_the_telling_questions(
     static = page.partition('<div id="questions-static">')[2].partition("</section>")[0]
     assert static.count('<tr><th scope="row"><span class="id">') == 20
     # 40 of the 70 questions are held out, and the strategy answered only these.
-    drawn = questions.values(read(tmp_path))
+    drawn = questions.questions(read(tmp_path))
     assert drawn is not None
     for _, count, share in drawn["counts"][:2]:
         assert share == pytest.approx(count / 40)

@@ -124,7 +124,7 @@ def test_the_decision_is_printed_on_three_pages_at_most(driver: Any, request: py
         text = find(driver, "body")[0].text
     finally:
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    for part in ("Calls a question", "Accuracy and cost", "Strategies", "Leaderboard", "Printed: the decision."):
+    for part in ("ms a question", "Accuracy and cost", "Strategies", "Leaderboard", "Printed: the decision."):
         assert part in text
     assert "Questions and models" not in text and "Search" not in text
     assert ("15 more warnings in the file" in text) is (name == "wide")

@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 from report_fixture import make_result, make_samples, write_json
+from test_report import text_of
 from typer.testing import CliRunner
 
+from advisor.api import SelectResult
 from advisor.cli import app
 from advisor.runs.run import Run
 from advisor.runs.schema.result import Result
+from advisor.runs.sentences import summary
 from ensemble.common.text import difference_interval, of_thousand, sentence
 from ensemble.saved.model_card import escaped
 from reports import write_report
 from reports.formats import as_csv, latex, leaderboard_rows, markdown, strategy_rows
+from reports.terminal import print_conclusion
 
 pytestmark = pytest.mark.usefixtures("no_drawings")
 
@@ -54,14 +58,13 @@ def test_a_gain_is_told_as_right_answers(gain: float, ends: tuple[float, float] 
 
 def test_markdown_has_the_decision_and_both_tables(tmp_path: Path, figures: dict[str, Any]) -> None:
     written = markdown(read(tmp_path, figures))
-    for part in ("Expected gain: ", "of 1,000 questions", "Price of 1,000", "### Leaderboard", "### Strategies"):
+    for part in ("of 1,000 questions", "Price of 1,000", "### Leaderboard", "### Strategies"):
         assert part in written
 
 
-def test_markdown_has_the_date_the_measured_gain_and_p(tmp_path: Path, figures: dict[str, Any]) -> None:
+def test_markdown_has_the_date_and_p(tmp_path: Path, figures: dict[str, Any]) -> None:
     written = markdown(read(tmp_path, figures))
     assert f"- Date: {escaped(figures['provenance']['date'][:10])}\n" in written
-    assert "- Measured gain: " in written
     (shown,) = (line for line in written.splitlines() if line.startswith("- Shown by the test: "))
     assert "(p " in shown
 
@@ -70,7 +73,7 @@ def test_names_are_no_markup_in_markdown(tmp_path: Path, figures: dict[str, Any]
     written = markdown(renamed(tmp_path, figures))
     assert "<b>" not in written
     (row,) = (line for line in written.splitlines() if "=cmd" in line)
-    assert row.replace("\\|", "").count("|") == 7
+    assert row.replace("\\|", "").count("|") == 9
 
 
 def test_csv_has_every_candidate_and_no_formula(tmp_path: Path, figures: dict[str, Any]) -> None:
@@ -148,3 +151,18 @@ def test_grades_are_not_told_as_right_answers(tmp_path: Path, figures: dict[str,
 
 def test_a_sentence_has_minus_signs_and_names_keep_their_hyphens() -> None:
     assert sentence("gpt-2 loses -1.5 points (-2.0 to -1.0)") == "Gpt-2 loses −1.5 points (−2.0 to −1.0)."
+
+
+def test_every_form_has_the_sentences_of_the_summary(
+    tmp_path: Path, figures: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_json(tmp_path, figures)
+    result = Run.open(folder).result
+    told = summary(result)
+    assert [*told] == ["Recommended", "That is", "Where", "Shown by the test", "Cost"]
+    first = text_of(write_report(folder).read_text(encoding="utf-8").partition("<nav")[0])
+    print_conclusion(result, folder / "report.html")
+    lines = capsys.readouterr().out.splitlines()
+    for line, (name, said) in zip(SelectResult(folder).summary.splitlines(), told.items(), strict=True):
+        assert line == f"{name}: {said}" and line in lines
+        assert said.lower() in first.lower() and escaped(said).lower() in markdown(result).lower()

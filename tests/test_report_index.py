@@ -75,7 +75,7 @@ def test_markdown_and_csv_have_every_run(runs: Path) -> None:
     rows = index_rows(runs, find_runs(runs))
     lines = index_markdown(rows).splitlines()
     (losing,) = (line for line in lines if line.startswith("| losing |"))
-    assert len(lines) == 2 + 4 and "−3.0" in losing and "| no |" in losing
+    assert len(lines) == 2 + 3 + 2 and "−3.0" in losing and "| no |" in losing
     table = list(csv.DictReader(io.StringIO(index_csv(rows))))
     assert [row["name"] for row in table] == [row["name"] for row in rows]
     assert {row["name"]: row["gain"] for row in table}["losing"] == "-3.0"

@@ -22,7 +22,7 @@ LIBRARIES = (
     "advisor.jobs.select",
     "advisor.jobs.session",
     "advisor.running.models_to_run",
-    "advisor.terminal.tables",
+    "reports.terminal",
     "advisor.running.asking",
     "ensemble.api",
     "ensemble.methods.unite",

@@ -8,13 +8,14 @@ from contextlib import nullcontext
 import typer
 
 from advisor.commands.command_line import GATE_FAILED, command_line, print_json
+from advisor.compare.comparison import MOST_PAIRS, comparison_of, gate_texts, shown_pairs
 from advisor.compare.paired import check_gate, compare_pairs
 from advisor.compare.score_table import read_columns, read_runs
 from advisor.options.finished_run import CompareOptions
 from advisor.progress import Progress
-from advisor.terminal.comparison import MOST_PAIRS, comparison_of, gate_texts, print_comparison, shown_pairs
 from ensemble.common.text import visible
 from reports.comparison import write_comparison
+from reports.terminal import print_comparison
 
 SLOW = 1000
 """Pairs; from so many on a bar shows how far the comparison is."""

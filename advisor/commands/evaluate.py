@@ -29,13 +29,13 @@ from advisor.runs.schema.figures import SCHEMA_VERSION, JudgeSection
 from advisor.runs.schema.result import Provenance
 from advisor.statistics import accuracy_interval
 from advisor.tasks.task import Task
-from advisor.terminal.tables import print_methods
 from ensemble.common.files import default_cache_dir
 from ensemble.common.schema import written
 from ensemble.common.text import counted
 from ensemble.errors import InputError
 from ensemble.methods import list_methods, make_options, plugins
 from reports import write_report
+from reports.terminal import print_methods
 
 
 def evaluate(options: EvaluateOptions) -> None:

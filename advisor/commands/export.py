@@ -31,7 +31,7 @@ from ensemble.saved.ensemble_json import to_json
 from ensemble.saved.model_card import MARKER, escaped, model_card, prompt_section
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import key_variable
-from reports.sections.card import evidence
+from reports.formats import evidence
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

@@ -13,10 +13,10 @@ from advisor.running.asking import answer_prompt
 from advisor.running.strategy_to_run import StrategyPlan, answer_reader, plan_by_options
 from advisor.running.task_prompt import prompt_of
 from advisor.strategies.vote_reader import VoteReader
-from advisor.terminal.tables import trace_lines
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, UniteError
 from ensemble.models.member import Prompt
+from reports.terminal import trace_lines
 
 EMPTY = (
     "the text is empty; is the prompt like the questions of the task that the models were chosen for? A model that "

@@ -23,12 +23,12 @@ from advisor.progress import Progress
 from advisor.runs.run import check_out, check_settings, dated, folder_name, write_run
 from advisor.runs.schema.result import Result
 from advisor.statistics import Interval
-from advisor.terminal.tables import print_conclusion, print_tables
 from ensemble.common.pool_option import dumped
 from ensemble.common.schema import written
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec
 from reports import write_report
+from reports.terminal import print_conclusion, print_tables
 
 
 def select(options: SelectOptions) -> None:

@@ -10,10 +10,10 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ensemble.common.files import exists, write_text
-from ensemble.common.schema import Schema, read_json, read_lines, validated, written
+from ensemble.common.schema import read_json, read_lines, validated, written
 from ensemble.common.text import shortened
 from ensemble.errors import InputError, UniteError
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from advisor.runs.schema.samples import Sample
 
 
-_Model = TypeVar("_Model", bound=Schema)
 WAY_OUT = "run `advisor select` again, or restore the file"
 LARGEST_SAMPLES = 2**29
 """Bytes of ``samples.jsonl`` that commands read besides the report, which shows what it has room for."""
@@ -68,11 +67,11 @@ class Run:
         """``result.json``.
 
         Raises:
-            InputError: It is broken, or an older version wrote it.
+            InputError: It is broken.
         """
         from advisor.runs.schema.result import Result
 
-        return _versioned(Result, self.folder / "result.json", self._way_out)
+        return validated(Result, read_json(self.folder / "result.json", self._way_out), self.place, self._way_out)
 
     @property
     def has_samples(self) -> bool:
@@ -114,26 +113,12 @@ class Run:
         """``evaluation.json``; None without one, because most runs were never evaluated.
 
         Raises:
-            InputError: It is broken, or an older version wrote it.
+            InputError: It is broken.
         """
         from advisor.runs.schema.evaluation import Evaluation
 
-        path = self.folder / "evaluation.json"
-        return (
-            _versioned(Evaluation, path, "run `advisor evaluate` again, or delete the file") if path.exists() else None
-        )
-
-
-def _versioned(model: type[_Model], path: Path, way_out: str) -> _Model:
-    values: dict[str, Any] = read_json(path, way_out)
-    version = values.get("schema_version")
-    if type(version) is int and version < 2:
-        command = "select" if path.name == "result.json" else "evaluate"
-        raise InputError(
-            f"{path}: an older version wrote it; run `advisor {command}` again with the same options: stored responses "
-            "are used"
-        )
-    return validated(model, values, str(path), way_out)
+        path, way_out = self.folder / "evaluation.json", "run `advisor evaluate` again, or delete the file"
+        return validated(Evaluation, read_json(path, way_out), str(path), way_out) if path.exists() else None
 
 
 _MOST_SETTINGS = 3  # in a message

@@ -6,8 +6,67 @@ from collections.abc import Iterator, Sequence
 
 from advisor.records import join
 from advisor.runs.schema.figures import HeadToHead, JudgedSplit, JudgeSection, JudgeShare
-from advisor.runs.schema.result import GroupFigures, Result
+from advisor.runs.schema.result import GroupFigures, RecommendedStrategy, Result, StrategyFigures
 from ensemble.common import text
+
+
+def summary(result: Result) -> dict[str, str]:
+    """What to run, what it gains, how sure that is, and what it costs: sentences by what they are about.
+
+    The terminal, the first screen of the report, its Markdown and Python have these sentences.
+    """
+    recommendation, row = result.advice.recommendation, result.recommended
+    if recommendation is None or row is None:
+        return {"Recommended": "nothing yet, because no strategy was compared on held-out questions."}
+    gain, ends = recommendation.expected_gain, recommendation.expected_gain_ci
+    # Of grades, no question is right or wrong.
+    is_told = not (row.is_single or result.is_graded or gain is None or ends is None)
+    told = {
+        "Recommended": recommendation.text,
+        "That is": text.of_thousand(gain or 0.0, ends) if is_told else "",
+        "Where": "" if row.is_single else source_of_gain(row.groups or ()),
+        "What is possible": ceiling_in_words(result),
+        "Shown by the test": _shown(result, row),
+        "Cost": _cost(recommendation),
+    }
+    return {name: sentence for name, sentence in told.items() if sentence}
+
+
+def _shown(result: Result, row: StrategyFigures) -> str:
+    if row.is_single:
+        if len(result.strategies) == 1:
+            return "nothing was tested, because this is the only strategy"
+        return "the test compares the other strategies with this model"
+    shown, measured = row.shown or "not_yet", row.measured_gain or 0.0
+    figures = ""
+    if row.p_adjusted is not None:
+        uncorrected, corrected = text.p_value(row.p_no_gain), text.p_value(row.p_adjusted)
+        p = corrected if uncorrected in (corrected, text.UNKNOWN) else f"{uncorrected}; p {corrected}"
+        several = sum(not each.is_single for each in result.strategies) > 1
+        p += " after correction for several strategies" if several else ""
+        figures = f" (p {p})"
+    sentences = [f"{text.shown(shown)}{figures}.", _MEANINGS[shown]]
+    # The interval has no correction, so it and the test may seem to contradict each other.
+    sentences.append(text.why_not_shown(shown, row.expected_gain_ci, row.measured_gain_ci))
+    if round(measured, 1) * round(row.expected_gain or 0.0, 1) < 0:
+        sentences.append("The measured gain has the other sign, so the expected one is mostly the prediction.")
+    return " ".join(filter(None, sentences))
+
+
+_MEANINGS = {
+    "yes": "Chance alone would hardly give this gain.",
+    "not_yet": "Chance can explain this gain; it is the best estimate so far, and more held-out questions will tell.",
+    "no": "The test shows that this strategy is worse than the best single model.",
+}
+
+
+def _cost(row: RecommendedStrategy) -> str:
+    number = text.decimals(row.calls_per_question, 1).removesuffix(".0")
+    cost = f"{number} {'call' if number == '1' else 'calls'}"
+    if row.seconds_per_question is not None:
+        cost += f" and {text.duration(row.seconds_per_question)}"
+    dollars = row.price_per_1000
+    return f"{cost} a question" + ("" if dollars is None else f", {text.price(dollars)} for 1,000 questions")
 
 
 def ceiling_in_words(result: Result) -> str:

@@ -27,10 +27,10 @@ from advisor.options.select import SelectOptions
 from advisor.progress import Progress
 from advisor.runs.run import Run, write_run
 from advisor.runs.schema.evaluation import Evaluation
-from advisor.terminal.tables import print_methods
 from benchmarks._measure import arguments, progress, tell
 from ensemble.common.schema import written
 from ensemble.methods import list_methods
+from reports.terminal import print_methods
 
 COMMAND = "python -m benchmarks.studies.methods"
 TASK = "word_problems"

@@ -293,22 +293,11 @@ def shown(value: str) -> str:
     return value.replace("_", " ")
 
 
-_FORMATS = (
-    amount,
-    chance,
-    counted,
-    decimals,
-    difference,
-    difference_interval,
-    duration,
-    interval,
-    is_loss,
-    length,
-    memory,
-    milliseconds,
-)
 # The filters of the templates by name.
 FILTERS = {
     function.__name__: function
-    for function in (*_FORMATS, p_value, points, price, ratio, seconds, sentence, share, shown, thousands)
+    for function in (
+        *(counted, decimals, difference, difference_interval, interval, is_loss, length),
+        *(p_value, points, ratio, seconds, sentence, share, thousands),
+    )
 }

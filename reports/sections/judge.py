@@ -7,10 +7,13 @@ from typing import Any
 from advisor.runs.schema.figures import Accuracy, JudgedModel, JudgedSplit
 from advisor.runs.schema.result import MEASURES
 from advisor.runs.sentences import on_split, on_strategy
+from ensemble.common import text
 from reports.charts.axes import NARROW, both_widths, reference
 from reports.charts.rows import accuracy_mark, add_points_scale, row_axes
 from reports.charts.svg import markup
 from reports.report_data import ReportData
+from reports.table import Cell, Column, make_table
+from reports.tables import INTERVAL
 
 _MOST_DRAWN = 20
 _MOST_MODELS = 200
@@ -18,7 +21,7 @@ _MOST_SPLITS = 2
 _MOST_MEMBERS = 100
 
 
-def values(report: ReportData) -> dict[str, Any] | None:
+def judge(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None for a task without a judge."""
     result = report.result
     # A run that was evaluated with another judge has both, and each has its own table.
@@ -32,14 +35,31 @@ def values(report: ReportData) -> dict[str, Any] | None:
     if evaluated:
         splits = evaluated.splits[:_MOST_SPLITS]
         parts += [(f"advisor evaluate, {each.split} questions", evaluated, each) for each in splits]
-    main = parts[0][2]
+    main, measure = parts[0][2], MEASURES[judged.mode]
+    is_paired = judged.mode == "pairwise"
+    columns = [
+        Column("Model", lambda row: Cell(row[0].model), "name"),
+        Column(
+            measure.capitalize(),
+            lambda row: Cell(text.points(row[1].accuracy), detail=text.interval(row[1].accuracy_ci)),
+            details=INTERVAL,
+        ),
+    ]
+    if is_paired:
+        columns += [
+            Column("Strength", lambda row: Cell(text.decimals(row[0].log_odds))),
+            Column("Mean score", lambda row: Cell(text.points(row[0].score))),
+        ]
+    columns.append(Column("Matches" if is_paired else "Grades", lambda row: Cell(f"{row[2]:,}")))
     candidates = {candidate.name for candidate in result.candidates}
     return {
         "judged": judged,
-        "parts": [(title, on_split(judge, split), _rows(split)) for title, judge, split in parts],
+        "parts": [
+            (title, on_split(section, split), make_table(title, _rows(split), columns))
+            for title, section, split in parts
+        ],
         "met": [on_strategy(each) for each in judged.head_to_head[:_MOST_MEMBERS]],
-        "measure": MEASURES[judged.mode],
-        "figure": both_widths(lambda width: _draw(main, candidates, MEASURES[judged.mode], result.short_names, width)),
+        "figure": both_widths(lambda width: _draw(main, candidates, measure, result.short_names, width)),
     }
 
 

@@ -1,42 +1,58 @@
-"""Strategies: everything that could run in production, and the recommended one in groups."""
+"""Strategies: everything that could run in production, its accuracy and cost, and the recommended one in groups."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
 
 from advisor.runs.schema.result import Result, StrategyFigures
 from ensemble.common import text
-from reports.charts.axes import both_widths
+from reports.charts.axes import WIDE, both_widths, clipped, linear_limits, log_limits, mark, points_limits
 from reports.charts.rows import Mark, accuracy_and_cost, draw_differences, shape_of
+from reports.charts.scatter import add_scales, point_axes, write_names
+from reports.charts.svg import COLOURS, markup
 from reports.report_data import ReportData
 from reports.sections.verdict import strategy_certainty
+from reports.table import Cell, Column, figures, make_table, words
+from reports.tables import MOST_STRATEGIES
+from reports.tables import strategies as strategies_table
 
-MOST_STRATEGIES = 100  # a run has about ten; a page of thousands would be of no use
 _MOST_KNOWN_GROUPS = 1000  # a run gives no gains for more
 _MOST_DRAWN = 20
 _MOST_GROUPS = 40
-_OPTIONAL = ("expected_gain", "tokens_per_question", "seconds_per_question", "price_per_1000")
-_MOST_NAMES = 12
+_MOST_NAMED = 20
+# The attribute, what it is, and how a value is written; the first one that all strategies have is the axis.
+_COSTS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
+    ("price_per_1000", "price of 1,000 questions", text.price),
+    ("seconds_per_question", "time of a question", text.duration),
+    ("calls_per_question", "calls a question", text.decimals),
+)
+# A single model that is so many points worse than the best strategy would press the others together in the drawing.
+_FARTHEST = 15
+# From this ratio of the largest to the smallest cost on, a linear scale would press most points together.
+_LOG_FROM = 10
 
 
-def values(report: ReportData) -> dict[str, Any] | None:
+def strategies(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None without strategies."""
     result = report.result
     rows, recommended = result.strategies[:MOST_STRATEGIES], result.recommended
-    not_compared = result.advice.not_compared[:MOST_STRATEGIES]
     if not rows:
         return None
     return {
-        "rows": [(row, row.title, _members(row)) for row in rows],
+        "table": strategies_table(result),
         "total": len(result.strategies),
-        "recommended": recommended.key if recommended else None,
         "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
-        # A column that is empty for every strategy is left out.
-        "columns": {name for name in _OPTIONAL if any(getattr(row, name) is not None for row in rows)},
         "interval": text.interval_name(result.advice.confidence),
         "notes": strategy_certainty(result, recommended) if recommended else "",
-        "why": _why_not_the_top(result),
-        "not_compared": [(each.strategy.replace("_", " "), each.same_as.replace("_", " ")) for each in not_compared],
+        "not_compared": [
+            (each.strategy.replace("_", " "), each.same_as.replace("_", " "))
+            for each in result.advice.not_compared[:MOST_STRATEGIES]
+        ],
         "figure": both_widths(lambda width: _draw(result, width)),
     }
 
@@ -61,32 +77,21 @@ def groups(report: ReportData) -> dict[str, Any] | None:
         pooled = Mark(gain, recommended.measured_gain_ci, shape_of(gain), "gain")
         drawn.insert(0, ("all questions", [pooled], False))
     label = f"Gain in {len(rows)} groups of questions, with intervals; the table has the numbers."
+    interval = text.interval_name(result.advice.confidence)
+    columns = [
+        Column("Group", lambda each: Cell(each.group), "name"),
+        Column("Questions", lambda each: Cell(f"{each.n:,}", each.n), descending=True),
+        figures("gain", "Gain", text.difference, interval=interval),
+        figures("observed", "Before shrinking", text.difference),
+        Column("Shown", lambda each: Cell(text.shown(each.shown))),
+    ]
     return {
-        "rows": rows,
+        "table": make_table("Groups", rows, columns),
         "total": len(every),
         "hurt": any(each.shown == "no" for each in every),
-        "interval": text.interval_name(result.advice.confidence),
+        "interval": interval,
         "figure": both_widths(lambda width: draw_differences(drawn, width, "gain, points", label)),
     }
-
-
-def _why_not_the_top(result: Result) -> str:
-    """The recommendation in full, where another strategy has more points: it says why that one is not recommended."""
-    own, recommended = result.advice.recommendation, result.recommended
-    # On the first screen a single model has this text.
-    if own is None or recommended is None or recommended.is_single or recommended.accuracy is None:
-        return ""
-    most = max((row.accuracy for row in result.strategies if row.accuracy is not None), default=recommended.accuracy)
-    return text.sentence(own.text) if text.points(most) != text.points(recommended.accuracy) else ""
-
-
-def _members(row: StrategyFigures) -> str:
-    """The members in the order in which they are asked, with the weights of their votes."""
-    if len(row.members) == 1:
-        return ""  # the strategy's name has it
-    names = row.members[:_MOST_NAMES]
-    more = len(row.members) - len(names)
-    return row.key.list_members(names) + (f" and {more:,} more" if more else "")
 
 
 def _draw(result: Result, width: int) -> str | None:
@@ -111,3 +116,132 @@ def _shape(row: StrategyFigures) -> str:
     if row.is_single:
         return "selected"
     return shape_of(row.measured_gain)
+
+
+def pareto(report: ReportData) -> dict[str, Any] | None:
+    """Return the values of the template of accuracy and cost; None if fewer than two strategies have both."""
+    result = report.result
+    rows = result.strategies[:MOST_STRATEGIES]
+    found = next((cost for cost in _COSTS if rows and all(getattr(row, cost[0]) is not None for row in rows)), None)
+    if found is None:
+        return None
+    key, what, written = found
+    every = _every(result)
+    known = [(row, getattr(row, key)) for row in every if row.accuracy is not None and getattr(row, key) is not None]
+    if len(known) < 2:
+        return None
+    known.sort(key=lambda each: (-(each[0].accuracy or 0.0), each[1]))
+    front = {id(row) for row in front_of(known)}
+    chosen = result.recommended
+    points = [(row, cost, id(row) in front, chosen is not None and row.key == chosen.key) for row, cost in known]
+    best = known[0][0].accuracy or 0.0
+    drawn = [each for each in points if each[0] in rows or each[2] or (each[0].accuracy or 0.0) >= best - _FARTHEST]
+    columns = [
+        Column("No.", lambda each: Cell(str(points.index(each) + 1))),
+        Column("Strategy", lambda each: Cell(each[0].title, tag="recommended" if each[3] else ""), "name"),
+        Column(
+            result.measure.capitalize(),
+            lambda each: Cell(text.points(each[0].accuracy), each[0].accuracy),
+            descending=True,
+        ),
+        Column(what.capitalize(), lambda each: Cell(written(each[1]), each[1])),
+        words("On the line", lambda each: "yes" if each[2] else "no"),
+    ]
+    return {
+        "what": what,
+        "unknown": len(every) - len(known),
+        "far": len(points) - len(drawn),
+        "farthest": _FARTHEST,
+        "table": make_table("Accuracy and cost", points, columns),
+        "recommended": chosen is not None,
+        "figure": both_widths(lambda width: _draw_costs(result, drawn, what, written, width)),
+    }
+
+
+def front_of(rows: Sequence[tuple[StrategyFigures, float]]) -> list[StrategyFigures]:
+    """Return the strategies that are more accurate than all that cost the same or less, the cheapest first.
+
+    Args:
+        rows: Strategies with their costs.
+    """
+    front: list[StrategyFigures] = []
+    for row, _ in sorted(rows, key=lambda each: (each[1], -(each[0].accuracy or 0.0))):
+        if not front or (row.accuracy or 0.0) > (front[-1].accuracy or 0.0):
+            front.append(row)
+    return front
+
+
+def _every(result: Result) -> list[StrategyFigures]:
+    """All strategies, and the single models that the comparison has no row for."""
+    rows = result.strategies[:MOST_STRATEGIES]
+    singles = {row.members for row in rows if row.is_single}
+    alone = (
+        StrategyFigures(
+            strategy="single",
+            members=(each.model,),
+            n=each.n,
+            accuracy=each.accuracy,
+            calls_per_question=1,
+            seconds_per_question=each.seconds_per_question,
+            price_per_1000=each.price_per_1000,
+        )
+        for each in result.single_models[:MOST_STRATEGIES]
+    )
+    return [*rows, *(row for row in alone if row.members not in singles)]
+
+
+def _draw_costs(
+    result: Result,
+    points: Sequence[tuple[StrategyFigures, float, bool, bool]],
+    what: str,
+    written: Callable[[float | None], str],
+    width: int,
+) -> str:
+    wide = width == WIDE
+    costs, accuracies = [cost for _, cost, *_ in points], [row.accuracy or 0.0 for row, *_ in points]
+    least, most = min(costs), max(costs)
+    log = least > 0 and most / least > _LOG_FROM
+    x_limits = log_limits(costs, 1.25) if log else linear_limits(costs, 0.06)
+    axes = point_axes(
+        width,
+        420 if wide else 400,
+        x_limits,
+        points_limits(accuracies, pad=1.0 + 0.05 * (max(accuracies) - min(accuracies))),
+        log=log,
+    )
+    places = [
+        (cost, clipped(row.accuracy or 0.0, axes.get_ylim()), row, on_front, best)
+        for row, cost, on_front, best in points
+    ]
+    avoid = _draw_front(axes, sorted((x, y) for x, y, _, on_front, _ in places if on_front))
+    named = []
+    for number, (x, y, row, on_front, best) in enumerate(places, start=1):
+        # Dozens of single models may share one cost: then most have their names only on hover, and in the table.
+        if number <= _MOST_NAMED or on_front or best:
+            short = row.key.title([result.short_names.get(name, name) for name in row.members])
+            named.append((not best, not on_front, (x, y, text.shortened(short, 30 if wide else 20), on_front or best)))
+    # The recommended one gets its place first, then the front.
+    named.sort(key=lambda each: each[:2])
+    write_names(axes, [name for *_, name in named], [(x, y) for x, y, *_ in places], avoid)
+    for x, y, row, _, best in reversed(places):
+        measured = None if row.is_single else row.measured_gain
+        gain = "" if measured is None else f", {text.difference(measured)} points measured"
+        title = f"{row.title}: {text.points(row.accuracy)} points{gain}, {what} {written(x)}"
+        colour = "selected" if row.is_single else shape_of(row.measured_gain)
+        mark(axes, x, y, colour, title=title, data={"recommended": 1} if best else None)
+        if best:
+            axes.add_artist(Line2D([x], [y], linestyle="", marker="o", ms=20, mfc="none", mec=COLOURS["ink"], zorder=4))
+    unit = {"price of 1,000 questions": ", dollars", "time of a question": ", seconds"}.get(what, "")
+    add_scales(axes, f"{what}{unit}{' (log)' if log else ''}", f"{result.measure}, points", width)
+    return markup(
+        axes,
+        f"{result.measure.capitalize()} against the {what} of {len(points)} strategies; the table has both.",
+    )
+
+
+def _draw_front(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Bbox]:
+    """Draw the front as steps, because nothing is known to lie between two strategies; return their boxes."""
+    xs, ys = [*(x for x, _ in front), axes.get_xlim()[1]], [*(y for _, y in front), front[-1][1]]
+    axes.step(xs, ys, where="post", color=COLOURS["accent"], linewidth=2)
+    flat = [Bbox([[left, y], [right, y]]) for left, right, y in zip(xs, xs[1:], ys, strict=False)]
+    return flat + [Bbox([[x, low], [x, high]]) for x, low, high in zip(xs[1:], ys, ys[1:], strict=False)]

@@ -2,73 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from advisor.advice.recommendation import few_questions
 from advisor.runs.schema.result import Result, StrategyFigures
-from advisor.runs.sentences import ceiling_in_words, source_of_gain
+from advisor.runs.sentences import summary
 from ensemble.common import text
 from reports.charts.rows import draw_difference
 from reports.report_data import ReportData
 
-if TYPE_CHECKING:
-    from advisor.statistics import Interval
-
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others
-_CORRECTED = " after correction for several strategies"
 
 
-def values(report: ReportData) -> dict[str, Any]:
+def verdict(report: ReportData) -> dict[str, Any]:
     """Return the template's values."""
     result = report.result
-    recommended, run = result.recommended, result.ensemble
-    gain, ends = (None, None) if run is None else _measured(result)[:2]
-    if recommended is not None:
-        # A single model has no gain: it is what the others are compared with.
-        is_single = recommended.is_single
-        gain, ends = (None, None) if is_single else (recommended.expected_gain, recommended.expected_gain_ci)
+    recommended = result.recommended
+    gain = ends = None
+    # A single model has no gain: it is what the others are compared with.
+    if recommended is not None and not recommended.is_single:
+        gain, ends = recommended.expected_gain, recommended.expected_gain_ci
     return {
         "headline": headline(result),
         "recommended": recommended,
         "gain": gain,
         "gain_ci": ends,
-        "of_thousand": of_thousand(result),
         "printed": PRINTED_WARNINGS,
         "unchecked": _unchecked(result),
-        "interval": text.interval_name(result.advice.confidence) if recommended else _interval_of_set(result),
+        "interval": text.interval_name(result.advice.confidence),
         "baseline": result.best_single.name if result.best_single else "the best single model",
-        "shown": strategy_shown(result, recommended) if recommended else "",
-        "what": _what_to_do(result),
-        "source": source_of_gain(recommended.groups or ()) if recommended and not recommended.is_single else "",
-        "possible": ceiling_in_words(result),
+        "summary": summary(result),
         "use": _commands(result),
-        "p": _measured(result)[2],
-        "certainty": certainty(result),
         "figure": draw_difference(gain, ends),
     }
 
 
 def decoded_set(report: ReportData) -> dict[str, Any]:
     """Return the values of the template of the set: its figures and verdict where something else is the headline."""
-    result = report.result
+    result, run = report.result, report.result.ensemble
     if result.recommended is None:
         return {"figures": [], "advice": "", "certainty": ""}
-    return {"figures": _figures_of_set(result), "advice": result.advice.text, "certainty": certainty(result)}
-
-
-def _what_to_do(result: Result) -> str:
-    """What to do, in one sentence, and a second one where few questions say it."""
-    recommended, own = result.recommended, result.advice.recommendation
-    if recommended is None or own is None:
-        return text.sentence(result.advice.text)
-    if recommended.is_single:
-        # It says why nothing else is recommended, and has no gain.
-        return text.sentence(own.text)
-    measured, expected = recommended.measured_gain or 0.0, recommended.expected_gain or 0.0
-    is_opposite = round(measured, 1) * round(expected, 1) < 0
-    opposite = " The measured gain has the other sign, so the expected one is mostly the prediction."
-    few = few_questions(recommended.n) if recommended.n else ""
-    return f"{text.sentence(recommended.key.describe())}{opposite if is_opposite else ''}{few}"
+    figures = []
+    if run is not None and run.measured_gain is not None:
+        figures = [
+            ("Measured gain", f"{text.difference(run.measured_gain)} points"),
+            (text.interval_name(result.advice.confidence), text.difference_interval(run.measured_gain_ci)),
+            ("One-sided p", text.chance(run.p_adjusted)),
+        ]
+        if result.advice.questions_needed is not None:
+            least, most = result.advice.questions_needed
+            figures.append(("Questions needed", f"at least {least:,}" if most is None else f"{least:,} to {most:,}"))
+    return {"figures": figures, "advice": result.advice.text, "certainty": certainty(result)}
 
 
 def _commands(result: Result) -> list[str]:
@@ -104,18 +87,9 @@ def verdict_headline(result: Result) -> str:
 def certainty(result: Result, details: str = "the leaderboard") -> str:
     """Return how certain the verdict on the set that decodes together is; `details` is what to look at for more."""
     run = result.ensemble
-    recommended = result.recommended is not None
-    if run is None:
-        # With a recommendation the verdict's text says so, and why.
-        was_chosen = len(result.chosen) > 1 and not recommended
-        return "The chosen set was not run together, so no gain was measured." if was_chosen else ""
-    sentences = (
-        _changes("The ensemble", run.gained, run.lost),
-        # A recommendation says it beside its own figures.
-        "" if recommended else _other_best(result),
-        _close_calls(result, details),
+    return (
+        "" if run is None else _joined((_changes("The ensemble", run.gained, run.lost), _close_calls(result, details)))
     )
-    return _joined(sentences)
 
 
 def strategy_certainty(result: Result, recommended: StrategyFigures) -> str:
@@ -128,20 +102,12 @@ def strategy_certainty(result: Result, recommended: StrategyFigures) -> str:
 
 def measured_gain(result: Result) -> str:
     """Return the gain of the set that decodes together, with its interval and p, as a clause; empty if not known."""
-    gain, ends, p = _measured(result)
-    if gain is None:
+    run = result.ensemble
+    if run is None or run.measured_gain is None:
         return ""
-    details = [f"{_interval_of_set(result)} {text.difference_interval(ends)}"]
-    details += [] if p is None else [f"p {text.p_value(p)}"]
-    return f"{text.difference(gain)} points ({', '.join(details)})"
-
-
-def of_thousand(result: Result) -> str:
-    """Return the expected gain as right answers of 1,000, as a clause; empty if a question is not right or wrong."""
-    recommended = result.recommended
-    if recommended is None or recommended.is_single or recommended.expected_gain is None:
-        return ""
-    return "" if result.is_graded else text.of_thousand(recommended.expected_gain, recommended.expected_gain_ci)
+    details = f"{text.interval_name(result.advice.confidence)} {text.difference_interval(run.measured_gain_ci)}"
+    p = "" if run.p_adjusted is None else f", p {text.p_value(run.p_adjusted)}"
+    return f"{text.difference(run.measured_gain)} points ({details}{p})"
 
 
 def _unchecked(result: Result) -> str:
@@ -159,61 +125,6 @@ def _unchecked(result: Result) -> str:
     return f"Not checked: {', '.join(each for each in missing if each)}."
 
 
-def _interval_of_set(result: Result) -> str:
-    is_estimated = result.ensemble is not None and result.ensemble.measured_gain is not None
-    # Older versions have a plain difference, whose interval has a confidence of 95%.
-    return text.interval_name(result.advice.confidence if is_estimated else 0.95)
-
-
-def _measured(result: Result) -> tuple[float | None, Interval | None, float | None]:
-    """The gain of the set that decodes together, its interval, and its p."""
-    run = result.ensemble
-    if run is None:
-        return None, None, None
-    if run.measured_gain is not None:
-        return run.measured_gain, run.measured_gain_ci, run.p_adjusted
-    return run.difference, run.difference_ci, run.p_two_sided
-
-
-def _figures_of_set(result: Result) -> list[tuple[str, str]]:
-    """The figures of the set that decodes together: names and values."""
-    gain, ends, p = _measured(result)
-    if gain is None:
-        return []
-    figures = [
-        ("Measured gain", f"{text.difference(gain)} points"),
-        (_interval_of_set(result), text.difference_interval(ends)),
-        ("One-sided p", text.chance(p)),
-    ]
-    if result.advice.questions_needed is not None:
-        least, most = result.advice.questions_needed
-        figures.append(("Questions needed", f"at least {least:,}" if most is None else f"{least:,} to {most:,}"))
-    return figures
-
-
-def strategy_shown(result: Result, recommended: StrategyFigures) -> str:
-    """Return what the test shows about the recommended strategy, as a sentence."""
-    row = recommended
-    if row.is_single:
-        return (
-            "This model is what the test compares the other strategies with."
-            if len(result.strategies) > 1
-            else "Nothing was tested, because this is the only strategy."
-        )
-    several = sum(not each.is_single for each in result.strategies) > 1
-    p = "" if row.p_adjusted is None else f" (p {text.p_value(row.p_adjusted)}{_CORRECTED if several else ''})"
-    why = text.why_not_shown(recommended.shown or "not_yet", recommended.expected_gain_ci, row.measured_gain_ci)
-    sentences = {
-        "yes": f"Chance alone would hardly give this gain{p}.",
-        "not_yet": f"Not significant: chance can explain this gain{p}. It is the best estimate so far; more held-out "
-        "questions will tell.",
-        "no": "The test shows that this strategy is worse than the best single model.",
-    }
-    # The interval has no correction, so it and the test may seem to contradict each other.
-    shown = recommended.shown or "not_yet"
-    return _joined((sentences[shown], why))
-
-
 def _changes(subject: str, gained: int | None, lost: int | None) -> str:
     if gained is None or lost is None:
         return ""
@@ -227,11 +138,9 @@ def _other_best(result: Result) -> str:
     primary, best = result.primary, result.best_single
     if primary is None or best is None or best is primary:
         return ""
-    # Older versions took the best model of the held-out questions alone.
-    where = "dev and held-out questions together" if result.recommended else "held-out questions"
     return (
-        f"{primary.name} is the most accurate model on the dev questions, {best.name} on the {where}; gains are "
-        f"measured against {best.name}."
+        f"{primary.name} is the most accurate model on the dev questions, {best.name} on the dev and held-out "
+        f"questions together; gains are measured against {best.name}."
     )
 
 

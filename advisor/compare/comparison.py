@@ -1,4 +1,4 @@
-"""What ``advisor compare`` found: as JSON, and as tables on the terminal."""
+"""What ``advisor compare`` found, in the form of ``--json``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from advisor.compare.paired import Comparison, GateResult, PairedScores
 from advisor.compare.score_table import ScoreTable
 from advisor.options.finished_run import CompareOptions
-from advisor.terminal.tables import Names
 from ensemble.common import text
 
 SCHEMA_VERSION = 2
@@ -84,73 +79,6 @@ def gate_texts(comparison: Mapping[str, Any]) -> list[str]:
     return [result["text"] for result in comparison["gate"]["results"]] if comparison["gate"] else []
 
 
-def print_comparison(comparison: Mapping[str, Any]) -> None:
-    """Print the models, the pairs, and the groups of a single pair, on standard output."""
-    console = Console(highlight=False)
-    console.print(_models_table(comparison))
-    pairs = shown_pairs(comparison)
-    console.print(_pairs_table(comparison, pairs))
-    if len(pairs) == 1 and pairs[0]["groups"]:
-        console.print(_groups_table(pairs[0]))
-    for sentence in (*comparison["text"], *gate_texts(comparison)):
-        # In a pipe a sentence stays one line, so that programs find it.
-        console.print(_plain(sentence), soft_wrap=not console.is_terminal)
-
-
-def _models_table(comparison: Mapping[str, Any]) -> Table:
-    """The accuracy of each model."""
-    questions = f"{comparison['n']:,} questions{_of_clusters(comparison)}"
-    table = _table(f"{comparison['task']}, {questions}, {comparison['metric']}")
-    has_groups = any(each["accuracy_macro"] is not None for each in comparison["models"])
-    _columns(table, "model", "points", _confidence(comparison), *(["macro"] if has_groups else []))
-    for each in sorted(comparison["models"], key=lambda each: -each["accuracy"]):
-        macro = [f"{each['accuracy_macro']:.1f}"] if has_groups else []
-        table.add_row(Names(each["model"]), f"{each['accuracy']:.1f}", text.interval(each["accuracy_ci"]), *macro)
-    return table
-
-
-def _pairs_table(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Table:
-    """The differences of the pairs."""
-    baseline, tested = comparison["baseline"], comparison["tested"]["pairs"]
-    corrected = f"p after Holm's correction for {tested:,} pairs"
-    with_baseline = all(pair["a"] == baseline for pair in pairs)
-    title = f"Difference from {baseline}" if with_baseline else "Differences of the pairs"
-    table = _table(f"{title}; {corrected}" if tested > 1 else title)
-    _columns(table, "model", "points", _confidence(comparison), "p", "gained", "lost")
-    table.add_column("")
-    for pair in pairs:
-        table.add_row(
-            Names(pair["b"] if with_baseline else f"{pair['b']} – {pair['a']}"),
-            text.difference(pair["difference"]),
-            text.difference_interval(pair["difference_ci"]),
-            text.chance(pair["p_adjusted"]),
-            f"{pair['gained']:,}",
-            f"{pair['lost']:,}",
-            pair["says"],
-        )
-    return table
-
-
-def _groups_table(pair: Mapping[str, Any]) -> Table:
-    """The differences of one pair on each group of questions."""
-    table = _table(f"{pair['b']} – {pair['a']} by group")
-    _columns(table, "group", "questions", "points", "interval")
-    table.add_column("")
-    for group in pair["groups"]:
-        table.add_row(
-            Names(group["group"]),
-            f"{group['n']:,}",
-            text.difference(group["difference"]),
-            text.difference_interval(group["difference_ci"]),
-            "the other way" if group["opposite"] else "",
-        )
-    total = text.difference(pair["difference"]), text.difference_interval(pair["difference_ci"])
-    table.add_section()
-    table.add_row("all questions", f"{pair['n']:,}", *total, "")
-    table.add_row("mean of groups", "", text.difference(pair["macro_difference"]), "", "")
-    return table
-
-
 def _sentences(comparison: Mapping[str, Any]) -> list[str]:
     """What the tables do not say: how large a test set must be, and where groups disagree with the whole."""
     pairs = shown_pairs(comparison)
@@ -159,7 +87,7 @@ def _sentences(comparison: Mapping[str, Any]) -> list[str]:
     n = f"{comparison['n']:,} questions"
     found = [f"With {n}, a true difference of about {span} points or more is shown 4 times out of 5."]
     if smallest[0] >= 100:
-        found = [f"{n}{_of_clusters(comparison)} are too few to show any difference."]
+        found = [f"{n}{of_clusters(comparison)} are too few to show any difference."]
     tested, differ = comparison["tested"]["pairs"], comparison["tested"]["differ"]
     if tested > 1:
         found.append(f"{differ:,} of {tested:,} pairs are shown to differ, after Holm's correction.")
@@ -216,25 +144,7 @@ def _gate_json(result: GateResult, points: float) -> dict[str, Any]:
     }
 
 
-def _of_clusters(comparison: Mapping[str, Any]) -> str:
+def of_clusters(comparison: Mapping[str, Any]) -> str:
+    """The number of clusters behind a number of questions; empty without clusters."""
     clusters = comparison["clusters"]
     return f" in {clusters['n']:,} cluster{'' if clusters['n'] == 1 else 's'}" if clusters else ""
-
-
-def _confidence(comparison: Mapping[str, Any]) -> str:
-    return text.interval_name(comparison["confidence"])
-
-
-def _table(title: str) -> Table:
-    return Table(title=_plain(title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-
-
-def _columns(table: Table, first: str, *others: str) -> None:
-    table.add_column(first)
-    for heading in others:
-        table.add_column(heading, justify="right", no_wrap=True)
-
-
-def _plain(value: str) -> Text:
-    # Names come from logs: they must not control the terminal, nor count as markup of rich.
-    return Text(text.visible(value))

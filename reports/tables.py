@@ -1,0 +1,333 @@
+"""The tables that several forms of the report have, each made of its section of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from advisor.compare.comparison import of_clusters
+from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
+from advisor.runs.schema.result import CandidateFigures, EnsembleResult, PredictedFigures, Result, StrategyFigures
+from ensemble.common import text
+from reports.table import Cell, Column, Table, figures, make_table, words
+
+MOST_STRATEGIES = 100  # a run has about ten; a page of thousands would be of no use
+STATUS_WORDS = {"primary": "Primary", "selected": "Chosen", "rejected": "Not chosen", "failed": "Failed"}
+INTERVAL = "95% interval"
+"""What the interval of an accuracy is called."""
+_MOST_NAMES = 12
+_MOST_PREDICTED = 20
+_MOST_SETS = 1000
+_JOINS = {"token": "tokens", "span": "spans", "response": "responses", "control": "control"}
+
+
+def accuracy(measure: str, key: str = "accuracy") -> Column:
+    """The column of what the points of a model are."""
+    return figures(key, measure.capitalize(), interval=INTERVAL, style="accuracy")
+
+
+def leaderboard(result: Result) -> Table:
+    """The candidates on the dev questions, best first, with their roles and what the rules decided."""
+    roles, numbers = result.roles, {each.name: n for n, each in enumerate(result.candidates)}
+    held_out = {each.model: each.accuracy for each in result.single_models if each.n == result.held_out}
+    bars = _bars(result)
+    points = accuracy(result.measure)
+
+    def score(each: CandidateFigures) -> Cell:
+        return replace(points.cell(each), bar=bars.get(each.name))
+
+    def rank(each: CandidateFigures) -> Cell:
+        return Cell(str(numbers[each.name] + 1), numbers[each.name])
+
+    def role(each: CandidateFigures) -> Cell:
+        own = roles.get(each.name)
+        return Cell(own or text.UNKNOWN, own or "", glyph="recommended" if own else "")
+
+    def on_held_out(each: CandidateFigures) -> Cell:
+        return Cell(text.points(held_out.get(each.name)), held_out.get(each.name))
+
+    def answered(each: CandidateFigures) -> Cell:
+        return Cell(text.UNKNOWN if each.answered is None else f"{text.points(each.answered)}%", each.answered)
+
+    def cut_off(each: CandidateFigures) -> Cell:
+        return Cell(text.UNKNOWN) if each.accuracy is None else Cell(f"{each.truncated or 0:,}", each.truncated or 0)
+
+    def errors(each: CandidateFigures) -> Cell:
+        return Cell(f"{each.errors or 0:,}", each.errors or 0)
+
+    def status(each: CandidateFigures) -> Cell:
+        return Cell(STATUS_WORDS[each.status], [*STATUS_WORDS].index(each.status), glyph=each.status)
+
+    columns = [
+        Column("No.", rank, "text", where="page", style="rank"),
+        Column("Model", lambda each: Cell(each.name, notes=tuple(_notes(each, result))), "name"),
+        Column("Role", role, "text", where="wide", style="role"),
+        replace(points, cell=score),
+        Column("Held-out", on_held_out, label="Held-out questions", descending=True, where="wide"),
+        figures("accuracy_macro", "Macro", label="Mean of the groups", where="wide"),
+        figures("corpus_score", "Corpus", interval=INTERVAL, where="wide"),
+        figures("mean_length", "Length", text.length, label="Mean length", where="wide"),
+        figures("mean_tokens", "Tokens", text.length, label="Mean tokens", where="wide"),
+        Column("Answered", answered, where="wide", help="Percent of the responses from which an answer was read"),
+    ]
+    if any(each.truncated for each in result.candidates):
+        columns.append(Column("Cut off", cut_off, where="wide"))
+    if any(each.errors for each in result.candidates):
+        columns.append(Column("Errors", errors, where="wide"))
+    columns.append(figures("tokens_per_second", "Tokens/s", text.amount, where="wide"))
+    if result.can_decode:
+        columns.append(Column("Decoding rules", status, "text", style="status"))
+    questions = f", {text.counted(result.task.n, result.task.split + ' question')}" if result.task.n else ""
+    title = f"Leaderboard, {result.task.name}{questions}"
+    return make_table(title, result.candidates, columns, lambda each: f"is-{each.status}")
+
+
+def _notes(each: CandidateFigures, result: Result) -> list[str]:
+    """What the page says below a candidate's name."""
+    notes = []
+    responses = text.counted(each.n or 0, "response")
+    if each.reason and each.status == "failed":
+        notes.append(each.reason)
+    elif each.reason and result.can_decode:
+        notes.append(text.sentence(each.reason))
+    if each.empty or each.refused or each.filtered:
+        notes.append(
+            f"Of {responses} {each.empty or 0} are empty, {each.refused or 0} refused, and {each.filtered or 0} "
+            "filtered."
+        )
+    if each.truncated and each.finished_accuracy is not None and each.n and each.accuracy is not None:
+        finished = each.finished_accuracy
+        are_wrong = each.accuracy * each.n <= finished * (each.n - each.truncated) + 0.001
+        enough = "" if each.enough_tokens is None else f" About {each.enough_tokens:,} tokens would be enough for 95%."
+        notes.append(
+            f"{each.truncated} of {responses} cut off{', which count as wrong' if are_wrong else ''}; "
+            f"{text.points(finished)} points on the others.{enough}"
+        )
+    if each.close_call and result.can_decode:
+        notes.append(f"Close call: {text.sentence(each.close_call)}")
+    return notes
+
+
+def _bars(result: Result) -> dict[str, dict[str, float]]:
+    """Return each candidate's accuracy, its interval and the lowest allowed accuracy, in percent of the bar's width."""
+    known = [
+        (each.name, each.accuracy, each.accuracy_ci or (each.accuracy,) * 2)
+        for each in result.candidates
+        if each.accuracy is not None
+    ]
+    if not known:
+        return {}
+    low, high = min(ends[0] for _, _, ends in known), max(ends[1] for _, _, ends in known)
+    # At least one point, so that equal accuracies do not divide by zero.
+    width = max(high - low, 1.0)
+    primary = result.primary
+    # Without a primary there is no limit to draw, and the mark falls on the left end.
+    limit = primary.accuracy - result.rules.max_gap if primary and primary.accuracy is not None else low
+
+    def percent(value: float) -> float:
+        return round(100 * min(max((value - low) / width, 0.0), 1.0), 2)
+
+    return {
+        name: {"at": percent(at), "low": percent(ends[0]), "high": percent(ends[1]), "floor": percent(limit)}
+        for name, at, ends in known
+    }
+
+
+def strategies(result: Result) -> Table:
+    """What could run in production, on the held-out questions; the recommended strategy has a tag."""
+    rows, recommendation = result.strategies[:MOST_STRATEGIES], result.advice.recommendation
+    key = None if recommendation is None else recommendation.key
+
+    def name(row: StrategyFigures) -> Cell:
+        return Cell(row.title, detail=_members(row), tag="recommended" if row.key == key else "")
+
+    def shown(row: StrategyFigures) -> Cell:
+        p = "" if row.p_adjusted is None else f"p {text.p_value(row.p_adjusted)}"
+        return Cell(text.UNKNOWN if row.is_single or row.shown is None else text.shown(row.shown), row.p_adjusted, p)
+
+    interval = text.interval_name(result.advice.confidence)
+    columns = [
+        Column("Strategy", name, "name", details="Models"),
+        accuracy(result.measure),
+        figures("expected_gain", "Expected", text.difference, interval=interval, label="Expected gain"),
+        figures("measured_gain", "Measured", text.difference, interval=interval, label="Measured gain"),
+        Column("Shown", shown),
+        figures("calls_per_question", "Calls", text.decimals, label="Calls a question"),
+        figures("tokens_per_question", "Tokens", text.length, label="Tokens a question", where="wide"),
+        figures("seconds_per_question", "Time", text.duration, label="Time of a question", where="wide"),
+        figures("price_per_1000", "Price of 1,000", text.price, label="Price of 1,000 questions"),
+    ]
+    best = next((row.best_single_model for row in rows if row.best_single_model), None)
+    title = f"Strategies, {text.counted(result.held_out, 'held-out question')}"
+    title += f", compared with {best} alone" if best else ""
+    return make_table(title, rows, columns, lambda row: "recommended" if row.key == key else "")
+
+
+def _members(row: StrategyFigures) -> str:
+    """The members in the order in which they are asked, with the weights of their votes."""
+    if len(row.members) == 1:
+        return ""  # the strategy's name has it
+    names = row.members[:_MOST_NAMES]
+    more = len(row.members) - len(names)
+    return row.key.list_members(names) + (f" and {more:,} more" if more else "")
+
+
+def held_out(ensemble: EnsembleResult, measure: str) -> Table:
+    """The set that decodes together, and each member alone."""
+    own = ensemble.weights
+    weights = " : ".join(f"{each:.3g}" for each in own) if isinstance(own, tuple) else own
+    told = (("k =", ensemble.k), ("weights", weights), ("thinking", ensemble.think))
+    options = "".join(f", {name} {value}" for name, value in told if value is not None)
+
+    def name(row: Any) -> Cell:
+        return Cell(f"{row.name} ensemble{options}" if row is ensemble else row.name)
+
+    columns = [
+        Column("Model", name, "name"),
+        figures("accuracy", measure.capitalize(), interval=INTERVAL),
+        figures("corpus_score", "Corpus score", interval=INTERVAL, where="wide"),
+        figures("mean_length", "Mean length", text.length, where="wide"),
+    ]
+    title = text.counted(ensemble.n, f"{ensemble.split.replace('_', '-')} question".strip())
+    return make_table(title, [ensemble, *ensemble.members], columns, lambda row: "together" if row is ensemble else "")
+
+
+def predicted(result: Result) -> tuple[Table, list[Mapping[str, Any]]]:
+    """The predicted gains of sets and strategies beside the measured ones, and the rows for a drawing of them."""
+    rows = [*(_sets(result) if result.can_decode else ()), *_voted(result)]
+    # A set that promises more than the measured ones is worth a row, even if it did not answer.
+    promising = [row for row in rows[:1] if row["measured_gain"] is None]
+    rows = [*promising, *(row for row in rows if row["measured_gain"] is not None)][:_MOST_PREDICTED]
+    interval = text.interval_name(result.advice.confidence)
+    measured = figures("measured_gain", "Measured gain", text.difference, interval=interval)
+    columns = [
+        Column(
+            "Set or strategy", lambda row: Cell(row["name"], detail=row["members"], tag=row["note"]), "name", "Models"
+        ),
+        figures("predicted_gain", "Predicted gain", text.difference, interval=interval),
+        replace(measured, cell=lambda row: Cell("not run") if row["measured_gain"] is None else measured.cell(row)),
+    ]
+    return make_table("Predicted and measured gains", rows, columns), rows
+
+
+def _promise(name: str, members: tuple[str, ...], note: str, of: Any, measured: Any) -> dict[str, Any]:
+    """A row of the predictions, with the predicted gain of one object and the measured one of another."""
+    more = len(members) - _MOST_NAMES
+    return {
+        "name": name,
+        "members": ", ".join(members[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else ""),
+        "note": note,
+        "predicted_gain": of.predicted_gain,
+        "predicted_gain_ci": of.predicted_gain_ci,
+        "measured_gain": measured.measured_gain,
+        "measured_gain_ci": getattr(measured, "measured_gain_ci", None),
+    }
+
+
+def _predictions(result: Result) -> tuple[PredictedFigures, ...]:
+    return result.prediction.sets[:_MOST_SETS] if result.prediction else ()
+
+
+def _sets(result: Result) -> list[Mapping[str, Any]]:
+    # The strategies have the interval of what was measured; the sets have the points only.
+    together = {row.members: row for row in result.strategies if row.is_decoded}
+    chosen = tuple(candidate.model for candidate in result.chosen)
+    found: list[Mapping[str, Any]] = []
+    for number, each in enumerate(_predictions(result), start=1):
+        row = together.get(each.models)
+        # That of a set which was run uses all questions, and the expected gain lies between it and the measured one.
+        of = each if row is None or row.predicted_gain is None else row
+        if of.predicted_gain is not None and each.models:
+            source = "predicted with all questions" if of is row else "predicted from the dev questions alone"
+            words = ("chosen by the rules" if each.rules else "", "used" if each.models == chosen else "", source)
+            # A drawing has no room for all names.
+            name = f"Set {number}, {text.counted(len(each.models), 'model')}"
+            found.append(_promise(name, each.models, ", ".join(filter(None, words)), of, row or each))
+    return found
+
+
+def _voted(result: Result) -> list[Mapping[str, Any]]:
+    sets = {each.models for each in _predictions(result)}
+    return [
+        _promise(row.title, row.members, "", row, row)
+        for row in result.strategies
+        # A set that decodes together is among the sets.
+        if row.predicted_gain is not None and not (row.is_decoded and row.members in sets)
+    ]
+
+
+def methods(evaluation: Evaluation, measure: str) -> Table:
+    """Every member, every method, and self-consistency as the control, on the same questions."""
+
+    def name(row: EvaluatedModel | EvaluatedMethod) -> Cell:
+        notes: list[str] = []
+        if isinstance(row, EvaluatedMethod):
+            notes += [text.sentence(f"left out: {row.left_out}")] if row.left_out else []
+            notes += [text.sentence(row.note)] if row.note else []
+        return Cell(row.name, notes=tuple(notes))
+
+    def joins(row: EvaluatedModel | EvaluatedMethod) -> Cell:
+        return Cell(_JOINS[row.level] if isinstance(row, EvaluatedMethod) else "alone")
+
+    columns = [
+        Column("Method", name, "name"),
+        Column("Joins", joins, "text", where="page"),
+        accuracy(measure),
+        figures("corpus_score", "Corpus", interval=INTERVAL, where="wide"),
+        figures("difference", "Difference", text.difference, interval=INTERVAL),
+        figures("p", "p", text.chance),
+        figures("ms_per_token", "ms/token", text.milliseconds),
+        figures("share_ensembled", "Joint steps", text.share),
+        figures("handled_per_step", "Entries", text.amount),
+        figures("peak_memory", "Memory", text.memory, where="wide"),
+    ]
+    questions = text.counted(evaluation.n, f"{evaluation.split.replace('_', '-')} question")
+    title = f"{evaluation.task}, {questions}, compared with {evaluation.best_single_model} alone"
+    rows: list[EvaluatedModel | EvaluatedMethod] = [*evaluation.members, *evaluation.methods]
+    return make_table(
+        title, rows, columns, lambda row: "is-failed" if isinstance(row, EvaluatedMethod) and row.left_out else ""
+    )
+
+
+def compared_models(comparison: Mapping[str, Any]) -> Table:
+    """The models of a comparison, the best first."""
+    interval = text.interval_name(comparison["confidence"])
+    columns = [
+        Column("Model", lambda row: Cell(row["model"]), "name"),
+        figures("accuracy", "Accuracy", interval=interval, style="accuracy"),
+        figures("accuracy_macro", "Mean of groups"),
+    ]
+    title = f"{comparison['task']}, {comparison['n']:,} questions{of_clusters(comparison)}, {comparison['metric']}"
+    return make_table(title, sorted(comparison["models"], key=lambda each: -float(each["accuracy"])), columns)
+
+
+def compared_pairs(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Table:
+    """The differences of the pairs that are shown."""
+    baseline, tested = comparison["baseline"], comparison["tested"]["pairs"]
+    with_baseline = all(pair["a"] == baseline for pair in pairs)
+    columns = [
+        Column("Model", lambda row: Cell(row["b"] if with_baseline else f"{row['b']} – {row['a']}"), "name"),
+        words("Shown", lambda row: str(row["says"])),
+        figures("difference", "Points", text.difference, interval=text.interval_name(comparison["confidence"])),
+        figures("p_adjusted", "p", text.chance),
+        figures("gained", "Gained", text.thousands),
+        figures("lost", "Lost", text.thousands),
+        figures("smallest_shown", "Shows from", where="wide"),
+    ]
+    title = f"Difference from {baseline}" if with_baseline else "Differences of the pairs"
+    title += f"; p after Holm's correction for {tested:,} pairs" if tested > 1 else ""
+    return make_table(title, pairs, columns)
+
+
+def compared_groups(pair: Mapping[str, Any], confidence: float) -> Table:
+    """The difference of a pair on each group of questions, on all questions, and as the mean of the groups."""
+    every = {**pair, "group": "all questions", "opposite": False}
+    mean = {"group": "mean of groups", "n": None, "difference": pair["macro_difference"], "opposite": False}
+    columns = [
+        Column("Group", lambda row: Cell(row["group"]), "name"),
+        Column("Questions", lambda row: Cell("" if row["n"] is None else f"{row['n']:,}")),
+        figures("difference", "Points", text.difference, interval=text.interval_name(confidence)),
+        words("Sign", lambda row: "the other way" if row["opposite"] else ""),
+    ]
+    return make_table(f"{pair['b']} – {pair['a']} by group", [*pair["groups"], every, mean], columns)
