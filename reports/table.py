@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ensemble.common import text
 from ensemble.saved.model_card import escaped
@@ -177,39 +177,42 @@ def field(row: Any, key: str) -> Any:
     return row.get(key) if isinstance(row, Mapping) else getattr(row, key, None)
 
 
-def as_text(table: Table) -> Iterator[tuple[str, Column, list[Cell]]]:
-    """The heads, columns and cells of a table where details are columns, without those of the page."""
+class TextColumn(NamedTuple):
+    """A column of text: its head, its side, when it is left out (``detail`` before ``wide``), and its cells."""
+
+    head: str
+    kind: str
+    where: str
+    cells: list[Cell]
+
+
+def as_text(table: Table) -> Iterator[TextColumn]:
+    """The columns of a table where details are columns, without those of the page."""
     for number, column in enumerate(table.columns):
         if column.where != "page":
             cells = [row[number] for row in table.rows]
-            yield column.title, column, cells
+            yield TextColumn(column.title, column.kind, column.where, cells)
             if column.details and any(each.detail for each in cells):
-                yield column.details, column, [Cell(each.detail or text.UNKNOWN) for each in cells]
+                details = [Cell(each.detail or text.UNKNOWN) for each in cells]
+                yield TextColumn(column.details, column.kind, "detail", details)
 
 
 def as_markdown(table: Table) -> str:
     """A table as Markdown, with a note on the rows that a pull request has no room for."""
-    heads, columns = _texts(table)
-    rows = zip(*columns, strict=True)
-    lines = [heads, ["---"] * len(heads), *(map(escaped, row) for row, _ in zip(rows, range(MOST_ROWS), strict=False))]
+    columns = [[each.head, "---", *(escaped(cell.text) for cell in each.cells[:MOST_ROWS])] for each in as_text(table)]
     more = len(table.rows) - MOST_ROWS
     rest = f"\n\nThe report has {text.counted(more, 'more row')}." if more > 0 else ""
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + rest
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True)) + rest
 
 
 def as_latex(table: Table) -> str:
     """A table as LaTeX, for the package booktabs."""
-    heads, columns = _texts(table)
+    columns = list(as_text(table))
+    heads, *rows = zip(*([each.head, *(cell.text for cell in each.cells)] for each in columns), strict=True)
 
-    def line(cells: Sequence[str]) -> str:
+    def line(cells: Iterable[str]) -> str:
         return f"{' & '.join(cell.translate(_LATEX) for cell in cells)} \\\\"
 
-    sides = "".join("r" if column.kind == "number" else "l" for _, column, _ in as_text(table))
+    sides = "".join("r" if each.kind == "number" else "l" for each in columns)
     begin = [f"% {table.title}", f"\\begin{{tabular}}{{{sides}}}", "\\toprule", line(heads), "\\midrule"]
-    return "\n".join([*begin, *map(line, zip(*columns, strict=True)), "\\bottomrule", "\\end{tabular}", ""])
-
-
-def _texts(table: Table) -> tuple[list[str], list[list[str]]]:
-    """The heads, and the texts of each column."""
-    columns = list(as_text(table))
-    return [head for head, *_ in columns], [[cell.text for cell in cells] for *_, cells in columns]
+    return "\n".join([*begin, *map(line, rows), "\\bottomrule", "\\end{tabular}", ""])

@@ -202,9 +202,7 @@ def predicted(result: Result) -> tuple[Table, list[Mapping[str, Any]]]:
     interval = text.interval_name(result.advice.confidence)
     measured = figures("measured_gain", "Measured gain", text.difference, interval=interval)
     columns = [
-        Column(
-            "Set or strategy", lambda row: Cell(row["name"], detail=row["members"], tag=row["note"]), "name", "Models"
-        ),
+        Column("Set or strategy", lambda row: Cell(row["name"], detail=row["members"]), "name", "Models"),
         figures("predicted_gain", "Predicted gain", text.difference, interval=interval),
         replace(measured, cell=lambda row: Cell("not run") if row["measured_gain"] is None else measured.cell(row)),
     ]
@@ -214,10 +212,10 @@ def predicted(result: Result) -> tuple[Table, list[Mapping[str, Any]]]:
 def _promise(name: str, members: tuple[str, ...], note: str, of: Any, measured: Any) -> dict[str, Any]:
     """A row of the predictions, with the predicted gain of one object and the measured one of another."""
     more = len(members) - _MOST_NAMES
+    names = ", ".join(members[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
     return {
         "name": name,
-        "members": ", ".join(members[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else ""),
-        "note": note,
+        "members": f"{note}: {names}" if note else names,
         "predicted_gain": of.predicted_gain,
         "predicted_gain_ci": of.predicted_gain_ci,
         "measured_gain": measured.measured_gain,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -73,44 +73,40 @@ class _Name:
                 yield Text("  ") + part
 
 
-def draw(table: Table, width: int = 1000) -> RichTable:
+def draw(table: Table, width: int) -> RichTable:
     """Draw a table for a terminal.
 
     Args:
         table: The table.
         width: Of the terminal, in characters. Intervals, and then columns, are left out where the names would not fit.
     """
-    names = [
-        len(cell.text) + 2 * bool(cell.tag)
-        for _, column, cells in as_text(table)
-        if column.kind == "name"
-        for cell in cells
-    ]
-    room, shown = width - 3 - max(names, default=0), []
-    columns = [each for each in as_text(table) if each[1].kind != "name" or each[0] == each[1].title]
-    # What is always shown is counted first, then the intervals, then what needs a wide terminal.
-    for head, column, cells in sorted(columns, key=lambda each: (each[1].where, each[0] != each[1].title)):
+    # The details of a name stand below it.
+    columns = [each for each in as_text(table) if each.kind != "name" or each.where != "detail"]
+    names = [cell for each in columns if each.kind == "name" for cell in each.cells]
+    room = width - 3 - max((len(cell.text) + 2 * bool(cell.tag) for cell in names), default=0)
+    shown: dict[int, int | None] = {}
+    # What is always shown comes first, then the intervals, then what needs a wide terminal.
+    for place in sorted(range(len(columns)), key=lambda place: columns[place].where):
+        each = columns[place]
         # A head may have several lines, one for each word.
-        size = max(map(len, [*head.split(), *(visible(cell.text) for cell in cells)]))
-        if column.kind != "name":
+        size = max(map(len, [*each.head.split(), *(visible(cell.text) for cell in each.cells)]))
+        if each.kind == "name":
+            shown[place] = None
+        elif not each.where or size + 2 <= room:
+            shown[place] = size
             room -= size + 2
-        if room >= 0 or (not column.where and head == column.title):
-            shown.append((head, column, cells, size))
     drawn = RichTable(title=_plain(table.title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    shown.sort(key=lambda each: columns.index(each[:3]))
-    for head, column, _, size in shown:
-        is_number = column.kind == "number"
-        drawn.add_column(
-            _plain(head), justify="right" if is_number else "left", width=None if column.kind == "name" else size
-        )
-    for number, style in enumerate(table.styles):
-        drawn.add_row(
-            *(
-                _Name(cells[number], _STYLES.get(style, "")) if column.kind == "name" else _plain(cells[number].text)
-                for _, column, cells, _ in shown
-            )
-        )
-    if tags := {cell.tag for row in table.rows for cell in row if cell.tag}:
+    cells = []
+    for place in sorted(shown):
+        each = columns[place]
+        side: Literal["left", "right"] = "right" if each.kind == "number" else "left"
+        drawn.add_column(_plain(each.head), justify=side, width=shown[place])
+        styles = [_STYLES.get(style, "") for style in table.styles]
+        is_name = each.kind == "name"
+        cells.append([*map(_Name, each.cells, styles)] if is_name else [_plain(cell.text) for cell in each.cells])
+    for row in zip(*cells, strict=True):
+        drawn.add_row(*row)
+    if tags := {cell.tag for cell in names if cell.tag}:
         drawn.caption, drawn.caption_justify = _plain(f"* {', '.join(sorted(tags))}"), "left"
     return drawn
 
