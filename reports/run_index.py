@@ -153,7 +153,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         Column("Run", lambda row: Cell(row["name"], row["name"], link=row["link"]), "name"),
         Column("Task", task, "text"),
         Column("Written", lambda row: Cell(row["written"]), "text", descending=True),
-        Column("Held-out", lambda row: Cell(f"{row['held_out']:,}", row["held_out"]), label="Held-out questions"),
+        figures("held_out", "Held-out", text.thousands, label="Held-out questions"),
         Column("Recommended", recommended, "text"),
         figures("gain", "Expected gain", text.difference, interval="Interval"),
         words("Shown", lambda row: text.shown(row["shown"]) if row["shown"] else text.UNKNOWN),

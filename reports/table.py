@@ -163,7 +163,7 @@ def figures(
         loss = "loss" if is_difference and text.is_loss(value) else ""
         return Cell(form(value), value, write(ends) if ends and any(ends) else "", style=loss)
 
-    descending = is_difference or form in (text.points, text.amount)
+    descending = is_difference or form in (text.points, text.amount, text.thousands)
     return Column(title, cell, details=interval, label=label, descending=descending, where=where, style=style)
 
 

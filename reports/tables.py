@@ -47,15 +47,6 @@ def leaderboard(result: Result) -> Table:
     def on_held_out(each: CandidateFigures) -> Cell:
         return Cell(text.points(held_out.get(each.name)), held_out.get(each.name))
 
-    def answered(each: CandidateFigures) -> Cell:
-        return Cell(text.UNKNOWN if each.answered is None else f"{text.points(each.answered)}%", each.answered)
-
-    def cut_off(each: CandidateFigures) -> Cell:
-        return Cell(text.UNKNOWN) if each.accuracy is None else Cell(f"{each.truncated or 0:,}", each.truncated or 0)
-
-    def errors(each: CandidateFigures) -> Cell:
-        return Cell(f"{each.errors or 0:,}", each.errors or 0)
-
     def status(each: CandidateFigures) -> Cell:
         return Cell(STATUS_WORDS[each.status], [*STATUS_WORDS].index(each.status), glyph=each.status)
 
@@ -69,12 +60,15 @@ def leaderboard(result: Result) -> Table:
         figures("corpus_score", "Corpus", interval=INTERVAL, where="wide"),
         figures("mean_length", "Length", text.length, label="Mean length", where="wide"),
         figures("mean_tokens", "Tokens", text.length, label="Mean tokens", where="wide"),
-        Column("Answered", answered, where="wide", help="Percent of the responses from which an answer was read"),
+        replace(
+            figures("answered", "Answered", lambda value: text.UNKNOWN if value is None else f"{value:.1f}%"),
+            where="wide",
+            help="Percent of the responses from which an answer was read",
+        ),
     ]
-    if any(each.truncated for each in result.candidates):
-        columns.append(Column("Cut off", cut_off, where="wide"))
-    if any(each.errors for each in result.candidates):
-        columns.append(Column("Errors", errors, where="wide"))
+    for key, title in (("truncated", "Cut off"), ("errors", "Errors")):
+        if any(getattr(each, key) for each in result.candidates):
+            columns.append(figures(key, title, text.thousands, where="wide"))
     columns.append(figures("tokens_per_second", "Tokens/s", text.amount, where="wide"))
     if result.can_decode:
         columns.append(Column("Decoding rules", status, "text", style="status"))
@@ -324,7 +318,7 @@ def compared_groups(pair: Mapping[str, Any], confidence: float) -> Table:
     mean = {"group": "mean of groups", "n": None, "difference": pair["macro_difference"], "opposite": False}
     columns = [
         Column("Group", lambda row: Cell(row["group"]), "name"),
-        Column("Questions", lambda row: Cell("" if row["n"] is None else f"{row['n']:,}")),
+        figures("n", "Questions", text.thousands),
         figures("difference", "Points", text.difference, interval=text.interval_name(confidence)),
         words("Sign", lambda row: "the other way" if row["opposite"] else ""),
     ]

@@ -297,6 +297,6 @@ def test_what_the_recommendation_costs_is_on_the_first_screen(window: Any, repor
     resize(window, 1280)
     open_report(window, report)
     bottoms = window.execute_script(
-        "return [...document.querySelectorAll('#verdict .evidence dl')].map((e) => e.getBoundingClientRect().bottom)"
+        "return [...document.querySelectorAll('#verdict .evidence .cost')].map((e) => e.getBoundingClientRect().bottom)"
     )
     assert len(bottoms) == 1 and max(bottoms) < 900

@@ -231,9 +231,9 @@ def amount(value: float | None) -> str:
     return f"{value / 1e6:.1f} M" if value >= 1e5 else f"{value:,.0f}"
 
 
-def thousands(value: int) -> str:
+def thousands(value: int | None) -> str:
     """Return a whole number with separators: ``1,204``."""
-    return f"{value:,}"
+    return UNKNOWN if value is None else f"{value:,}"
 
 
 def counted(value: int, noun: str, verb: str = "") -> str:

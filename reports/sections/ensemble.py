@@ -54,7 +54,7 @@ def looks(report: ReportData) -> dict[str, Any] | None:
     columns = [
         words("Test", lambda look: str(look.test)),
         Column("Strategy", lambda look: Cell(str(tested(look.method, look.members))), "name"),
-        Column("Questions", lambda look: Cell(f"{look.n:,}")),
+        figures("n", "Questions", text.thousands),
         figures("p_no_gain", "p", text.chance),
         figures("limit", "Limit", text.chance),
         words("Shows", _shows),

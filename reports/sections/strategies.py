@@ -80,7 +80,7 @@ def groups(report: ReportData) -> dict[str, Any] | None:
     interval = text.interval_name(result.advice.confidence)
     columns = [
         Column("Group", lambda each: Cell(each.group), "name"),
-        Column("Questions", lambda each: Cell(f"{each.n:,}", each.n), descending=True),
+        figures("n", "Questions", text.thousands),
         figures("gain", "Gain", text.difference, interval=interval),
         figures("observed", "Before shrinking", text.difference),
         Column("Shown", lambda each: Cell(text.shown(each.shown))),
