@@ -141,8 +141,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The runs that can be read."""
 
     def task(row: Mapping[str, Any]) -> Cell:
-        size = f"{text.counted(row['models'], 'model')}, {text.counted(row['held_out'], 'held-out question')}"
-        return Cell(row["task"], notes=(size,))
+        return Cell(row["task"], notes=(text.counted(row["models"], "model"),))
 
     def recommended(row: Mapping[str, Any]) -> Cell:
         best = row["best_single"]
