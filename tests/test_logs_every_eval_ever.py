@@ -139,11 +139,6 @@ def test_a_damaged_aggregate_is_noted_and_not_used(tmp_path: Path) -> None:
     assert (record.score, notes[0].endswith("it was not used")) == (0.5, True)
 
 
-def test_a_first_line_longer_than_the_head_is_recognised(tmp_path: Path) -> None:
-    long = line(input={"raw": "?" * 100_000})
-    assert len(recognise("every_eval_ever", write(tmp_path, long))[0]) == 1
-
-
 def test_lines_that_lack_what_is_needed_are_counted(tmp_path: Path) -> None:
     bad = [line(None), line(model_id=7.5, evaluation=None), line(evaluation_name=""), line(evaluation=[])]
     records, notes = read("every_eval_ever", write(tmp_path, line(), *bad))

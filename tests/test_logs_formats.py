@@ -127,6 +127,13 @@ def test_a_model_whose_name_controls_the_terminal_is_refused(name: str, tmp_path
         read(name, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["lm_eval", "every_eval_ever"])
+def test_a_first_line_longer_than_the_head_is_recognised(name: str, tmp_path: Path) -> None:
+    for file, data in seeds()[name].items():
+        (tmp_path / file).write_bytes(re.sub(rb"\b[01] \+ 1\?", b"?" * 100_000, data))
+    assert len(recognise(name, tmp_path)[0]) == 1
+
+
 def read_all(name: str, folder: Path, options: LogOptions) -> None:
     """Read what a format claims, and check what later steps need."""
     notes: list[str] = []

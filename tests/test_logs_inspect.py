@@ -142,12 +142,6 @@ def test_values_count_as_inspect_counts_them(tmp_path: Path, value: object) -> N
     assert record.score == value_to_float()(value)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", ["GOOD", "", 7, -1, float("nan"), float("inf"), [1, 1], "nan", "1e9"])
-def test_other_values_are_no_scores(tmp_path: Path, value: object) -> None:
-    (record,), _ = read("inspect", write(tmp_path, sample(scores={"match": {"value": value}})))
-    assert record.score is None
-
-
 def test_of_several_scorers_the_first_counts_and_a_note_names_the_others(tmp_path: Path) -> None:
     two = sample(scores={"match": {"value": "I"}, "judge": {"value": {"style": 0.5, "right": 1}}})
     (record,), notes = read("inspect", write(tmp_path, two))

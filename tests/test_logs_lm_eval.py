@@ -266,11 +266,6 @@ def test_a_renamed_file_is_recognised_and_its_task_is_its_name(tmp_path: Path) -
     assert (record.task, record.model) == ("mine.txt", tmp_path.name)
 
 
-def test_a_first_line_longer_than_the_head_is_recognised(tmp_path: Path) -> None:
-    long = line(doc={"question": "?" * 100_000})
-    assert len(recognise("lm_eval", write(tmp_path, long))[0]) == 1
-
-
 def test_a_doc_without_a_question_is_the_question(tmp_path: Path) -> None:
     (record,), _ = read("lm_eval", write(tmp_path, line(doc={"b": 1, "a": "x"})))
     assert record.question == '{"a": "x", "b": 1}'
@@ -279,14 +274,6 @@ def test_a_doc_without_a_question_is_the_question(tmp_path: Path) -> None:
 def test_a_target_that_is_a_list_of_answers_accepts_all(tmp_path: Path) -> None:
     (record,), _ = read("lm_eval", write(tmp_path, line(target="['two', '2\\d']")))
     assert record.reference == ("two", "2\\d")
-
-
-def test_scores_outside_0_to_1_are_no_scores_and_are_counted(tmp_path: Path) -> None:
-    options = LogOptions()
-    bad = [line(n, exact_match=value) for n, value in enumerate([7, float("nan"), "maybe", None, {}])]
-    records, _ = read("lm_eval", write(tmp_path, line(9), *bad), options=options)
-    assert [record.score for record in records] == [1.0] + [None] * 5
-    assert options.scores.unread == {"org/small": 5}
 
 
 def test_lines_that_lack_what_is_needed_are_counted(tmp_path: Path) -> None:

@@ -50,25 +50,9 @@ def write_zip(folder: Path, content: bytes, compression: int = zipfile.ZIP_DEFLA
     return path
 
 
-def test_a_line_is_an_object_and_has_a_place(tmp_path: Path) -> None:
-    path = write(tmp_path, LINES)
-    assert lines(path) == ([({"a": 1}, f"{path}:1"), ({"a": 2}, f"{path}:2")], [])
-
-
-def test_empty_lines_and_line_ends_of_windows_do_not_matter(tmp_path: Path) -> None:
-    path = write(tmp_path, b'{"a": 1}\r\n\r\n  \n{"a": 2}')
+def test_empty_lines_line_ends_of_windows_and_a_byte_order_mark_do_not_matter(tmp_path: Path) -> None:
+    path = write(tmp_path, b'\xef\xbb\xbf{"a": 1}\r\n\r\n  \n{"a": 2}')
     assert lines(path) == ([({"a": 1}, f"{path}:1"), ({"a": 2}, f"{path}:4")], [])
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
-    assert len(lines(write(tmp_path, b"\xef\xbb\xbf" + LINES))[0]) == 2
-
-
-def test_a_torn_last_line_is_left_out_with_a_note(tmp_path: Path) -> None:
-    path = write(tmp_path, LINES + b'{"a": 3, "b"')
-    found, notes = lines(path)
-    assert len(found) == 2
-    assert notes == [f"{path}: 1 line is left out, because it is not a JSON object; the first is {path}:3"]
 
 
 @pytest.mark.parametrize("line", [b"[1]", b"5", b"null", b"{", b'"\xff"', b'{"a": "\xff"}', b"[" * 200_000, b"\x00"])
@@ -95,12 +79,6 @@ def test_damaged_compressed_files_get_one_line(
     with pytest.raises(InputError, match=r"log\.jsonl: (the compressed data is damaged|cannot be read)") as error:
         lines(path)
     assert "\n" not in str(error.value)
-
-
-def test_a_member_of_a_zip_file_is_read(tmp_path: Path) -> None:
-    path = write_zip(tmp_path, LINES)
-    assert streams.zip_members(path) == ["log.json"]
-    assert read(path) == LINES.splitlines()
 
 
 def test_a_zip_file_without_the_member_gets_one_line(tmp_path: Path) -> None:
@@ -179,20 +157,6 @@ def test_a_bomb_is_not_expanded(tmp_path: Path, kind: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 2**28
     finally:
         tracemalloc.stop()
-
-
-def test_elements_of_a_list_have_a_place(tmp_path: Path) -> None:
-    path = write(tmp_path, b'[{"a": 1}, 2.5, "x"]')
-    assert list(streams.json_items(path)) == [
-        ({"a": 1}, f"{path} (element 1)"),
-        (2.5, f"{path} (element 2)"),
-        ("x", f"{path} (element 3)"),
-    ]
-
-
-def test_elements_may_be_inside_of_an_object(tmp_path: Path) -> None:
-    path = write(tmp_path, b'{"version": 2, "samples": [{"a": 1}, {"a": 2}], "other": [3]}')
-    assert [value for value, _ in streams.json_items(path, "samples.item")] == [{"a": 1}, {"a": 2}]
 
 
 def test_elements_of_a_large_list_are_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

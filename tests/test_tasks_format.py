@@ -129,12 +129,6 @@ def test_choices_are_rendered_and_empty_ones_at_the_end_dropped(folder: Path) ->
     assert "dev.jsonl:2" in task.notes[0]
 
 
-def test_choices_may_come_as_one_list(folder: Path) -> None:
-    write_records(folder / "dev.jsonl", [{"question": "q", "options": ["x", "y"], "answer": 1}])
-    task = load(folder, metric="choice", choices="{{options}}", reference="{{'AB'[answer]}}")
-    assert task.examples[0].choices == ("x", "y")
-
-
 def test_shots_are_prompt_space_response_joined_by_blank_lines(folder: Path) -> None:
     task = load(folder, shots=2, shot_response="It is {{answer}}.", instructions="Add.")
     start, first, second, question = task.examples[0].prompt.split("\n\n")
@@ -185,25 +179,20 @@ def test_a_form_may_follow_a_variant(folder: Path) -> None:
     assert task.shots == 1
 
 
-def test_a_form_that_is_not_there_gets_the_names_of_those_that_are(folder: Path) -> None:
-    with pytest.raises(InputError, match=r":long, .*:short"):
-        load(folder, ":tall", forms=FORMS)
-
-
-def test_a_form_that_is_not_there_behind_a_variant_is_named(folder: Path) -> None:
-    with pytest.raises(InputError, match="forms has no tall; use one of long, short"):
-        load(folder, ":b:tall", forms=FORMS, variant="a")
-
-
-def test_a_form_changes_no_data(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"forms\.long\.data is not a known key"):
-        load(folder, forms={"long": {"data": {"dev": "x.jsonl"}}})
-
-
-@pytest.mark.parametrize("scoring", ["sum", 3])
-def test_an_unknown_scoring_is_refused_with_those_that_are_known(folder: Path, scoring: object) -> None:
-    with pytest.raises(InputError, match="scoring"):
-        load(folder, metric="choice", choices=["x", "y"], scoring=scoring)
+@pytest.mark.parametrize(
+    ("chosen", "keys", "message"),
+    [
+        (":tall", {"forms": FORMS}, r":long, .*:short"),
+        (":b:tall", {"forms": FORMS, "variant": "a"}, "forms has no tall; use one of long, short"),
+        ("", {"forms": {"long": {"data": {"dev": "x.jsonl"}}}}, r"forms\.long\.data is not a known key"),
+        ("", {"metric": "choice", "choices": ["x", "y"], "scoring": "sum"}, "scoring"),
+    ],
+)
+def test_a_form_that_is_not_known_or_cannot_be_is_refused(
+    folder: Path, chosen: str, keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        load(folder, chosen, **keys)
 
 
 def test_letters_and_texts_are_what_is_scored(folder: Path) -> None:
@@ -219,10 +208,6 @@ def test_letters_and_texts_are_what_is_scored(folder: Path) -> None:
     assert [task.likeliest(example, [-3.0, -2.0]) for task in (texts, letters, normalised)] == ["so", "so", "longer"]
 
 
-def test_groups_are_rendered(folder: Path) -> None:
-    assert load(folder, group="part of {{question}}").examples[0].group == "part of What is 1 + 1?"
-
-
 @pytest.mark.parametrize("cluster", ["passage.id", "{{passage.id}}", "{{ passage['id'] }}"])
 def test_a_cluster_is_a_field_or_a_template(folder: Path, cluster: str) -> None:
     write_records(folder / "dev.jsonl", [{**record, "passage": {"id": 7}} for record in RECORDS])
@@ -234,17 +219,6 @@ def test_a_cluster_that_a_record_lacks_is_refused(folder: Path) -> None:
     assert "dev.jsonl:1" in refusal(folder, cluster="passage_id")
     write_records(folder / "dev.jsonl", [{**RECORDS[0], "passage_id": " "}])
     assert re.search(r"dev\.jsonl:1: the cluster is blank; ", refusal(folder, cluster="passage_id"))
-
-
-def test_a_task_without_the_key_has_no_clusters(folder: Path) -> None:
-    assert clusters_of(load(folder)) is None
-
-
-def test_clusters_of_several_splits_are_in_their_order(folder: Path) -> None:
-    write_records(folder / "dev.jsonl", [{**record, "part": "dev"} for record in RECORDS[:2]])
-    write_records(folder / "test.jsonl", [{**RECORDS[5], "part": "test"}])
-    splits = [load(folder, cluster="part", options={"split": split}) for split in ("dev", "held_out")]
-    assert clusters_of(*splits) == ("dev", "dev", "test")
 
 
 def test_without_a_label_a_question_is_a_cluster_alone(folder: Path) -> None:

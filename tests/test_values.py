@@ -11,7 +11,6 @@ import pytest
 from advisor.tables.values import (
     UnknownFormError,
     accepted_texts,
-    id_text,
     option_texts,
     parsed_cell,
     read_response,
@@ -40,11 +39,6 @@ def test_the_parts_of_a_text_are_joined() -> None:
 )
 def test_json_that_a_model_wrote_stays_text(text: str) -> None:
     assert response_text(text) == text
-
-
-@pytest.mark.parametrize("value", [None, float("nan"), [], {}, {"choices": []}, {"role": "assistant", "content": None}])
-def test_an_absent_response_has_no_text(value: object) -> None:
-    assert response_text(value) is None
 
 
 def test_what_a_provider_tells_of_a_response_is_kept() -> None:
@@ -84,10 +78,6 @@ def test_every_form_is_read_right_or_refused() -> None:
 def test_options_of_an_unknown_form_are_refused(value: object) -> None:
     with pytest.raises(UnknownFormError):
         option_texts(value)
-
-
-def test_an_id_has_one_spelling_of_numbers() -> None:
-    assert [id_text(value) for value in (7.0, 7, " 7 ", "0007", "", None)] == ["7", "7", "7", "0007", None, None]
 
 
 def test_a_cell_spells_a_list_of_texts_or_an_object_or_nothing() -> None:
