@@ -355,7 +355,6 @@ def test_a_task_file_is_replaced_only_by_force(place: Place) -> None:
         (["questions.csv", "--name", "a b"], "--name a b: give letters"),
         (["questions.csv", "--config", "main"], "--config main goes with a data set of the hub"),
         (["empty.csv"], "empty.csv has no records"),
-        (["twins.csv"], "twins.csv:2 has the same id '1'; change one"),
     ],
 )
 def test_bad_input_gets_one_line_and_no_file(place: Place, arguments: list[str], message: str) -> None:
@@ -365,7 +364,6 @@ def test_bad_input_gets_one_line_and_no_file(place: Place, arguments: list[str],
         table(["question", "x", "y", "answer", "blank"], *([f"{n}?", "1", "2", "no", ""] for n in range(2))),
     )
     place.write("empty.csv", "question,answer\n")
-    place.write("twins.csv", "id,question,answer\n1,a?,x\n1,b?,y\n")
     assert message in place.refused("init", *arguments, "--yes")
 
 

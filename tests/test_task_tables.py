@@ -16,7 +16,7 @@ import pytest
 from advisor.tables.rows import LeftOut, columns_of, rows_of, saved_rows
 from advisor.tasks import Task, data_files, load_task
 from ensemble.errors import InputError
-from tests.excel import replace_in, write_book
+from tests.excel import write_book
 
 ROWS = [{"id": "007", "question": "one, or\ntwo?", "answer": 1}, {"id": "008", "question": 'say "é"', "answer": 2}]
 
@@ -127,10 +127,8 @@ def test_numbers_that_a_library_made_floats_are_whole_again(tmp_path: Path) -> N
     ]
 
 
-def test_an_excel_formula_without_its_value_is_refused_and_other_sheets_are_said(tmp_path: Path) -> None:
+def test_an_excel_formula_without_its_value_is_refused(tmp_path: Path) -> None:
     rows = [["question", "answer"], ["a", 1], ["b", 2]]
-    write_book(tmp_path / "d.xlsx", {"Sheet": rows, "more": []})
-    assert "of its 2 sheets only Sheet was read" in load(tmp_path, "d.xlsx").notes[0]
     write_book(tmp_path / "d.xlsx", {"Sheet": [*rows[:2], ["b", "=1+1"]]})
     assert "cell B3 has a formula without its value" in refusal(tmp_path, "d.xlsx")
 
@@ -143,17 +141,6 @@ def test_cells_of_excel_have_the_types_that_the_sheet_shows(tmp_path: Path) -> N
     shown = ["a", 7, 7, 0.5, True, "2024-01-02", "2024-01-02T12:30:00", None, " x "]
     assert (list(first[0].values()), first[1]) == (shown, f"{path} (row 2)")
     assert last == (dict(zip("abcdefghi", ["b", *[None] * 8], strict=True)), f"{path} (row 4)")
-
-
-def test_a_cell_over_several_rows_has_its_value_in_each(tmp_path: Path) -> None:
-    path = write_book(tmp_path / "d.xlsx", {"Sheet": [["a", "b"], ["x", None], [None, "y"]]})
-    replace_in(
-        path,
-        "xl/worksheets/sheet1.xml",
-        b"</sheetData>",
-        b'</sheetData><mergeCells><mergeCell ref="A2:A3"/></mergeCells>',
-    )
-    assert [row[0] for row in rows_of(path, ["a", "b"], [])] == [{"a": "x", "b": None}, {"a": "x", "b": "y"}]
 
 
 # --- datasets.save_to_disk ---

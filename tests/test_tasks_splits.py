@@ -176,12 +176,6 @@ def test_ids_are_the_records_own_or_split_and_index(tmp_path: Path) -> None:
     assert [example.id for example in load_task(path).examples] == ["a", "dev-1", "7"]
 
 
-def test_ids_given_twice_are_refused_with_both_lines(tmp_path: Path) -> None:
-    path = task_file(tmp_path, {"dev": [{"id": 1, "question": n, "answer": n} for n in (1, 2)], "held_out": [100]})
-    with pytest.raises(InputError, match=r"dev\.jsonl:2: .*dev\.jsonl:1 has the same id '1'"):
-        load_task(path)
-
-
 def test_a_record_that_repeats_an_earlier_one_with_its_id_is_left_out(tmp_path: Path) -> None:
     records = [{"id": n, "question": n, "answer": n} for n in (1, 2, 2)]
     task = load_task(task_file(tmp_path, {"dev": records, "held_out": [100]}))

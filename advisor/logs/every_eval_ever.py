@@ -87,7 +87,8 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
         performance = object_at(line, "performance")
         milliseconds = amount_of(performance.get("latency_ms")) or amount_of(performance.get("generation_time_ms"))
         reference = texts_of(given.get("reference")) or ()
-        thinking = _trace(object_at(line, "output").get("reasoning_trace"))
+        trace = object_at(line, "output").get("reasoning_trace")
+        thinking = text_of(trace) or next(iter(texts_of(trace) or ()), None)
         yield LogRecord(
             model=model,
             task=task,
@@ -158,11 +159,6 @@ def _responses(line: Mapping[str, Any]) -> tuple[str, ...]:
         text = response_text(line.get("messages", line.get("interactions")))
         return () if text is None else (text,)
     return ()
-
-
-def _trace(trace: Any) -> str | None:
-    """The thinking of the first response."""
-    return text_of(trace) if isinstance(trace, str) else next(iter(texts_of(trace) or ()), None)
 
 
 def _extracted(line: Mapping[str, Any]) -> str | None:

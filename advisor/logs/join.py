@@ -292,7 +292,8 @@ def _check(reading: _Reading, models: Sequence[str], others: Counter[str], notes
     if known and not reading.models:
         raise InputError(f"{join(models)}: no model of the logs is left; they have {_some(known)}")
     if not reading.models:
-        raise InputError(f"the logs have no record that can be used{_reasons(notes)}")
+        reason = f": {notes[0]}" if notes else "; give other files"
+        raise InputError(f"the logs have no record that can be used{reason}")
     if len(reading.tasks) > 1:
         counts = ", ".join(f"{name} ({count:,} records)" for name, count in reading.tasks.most_common(10))
         raise InputError(f"the logs are of several evaluations, {counts}; choose one with --column evaluation=NAME")
@@ -657,15 +658,14 @@ def _lost(
     answers = {
         name: [each for number in common for each in reading.models[name].answers[number].values()] for name in kept
     }
-    failed = {name: sum(answer.error is not None for answer in own) for name, own in answers.items()}
-    missing = {name: sum(map(_is_missing, own)) for name, own in answers.items()}
-    for what, counts in (("have no response", missing), ("failed", failed)):
-        if sum(counts.values()):
-            some = _some({name: count for name, count in counts.items() if count})
-            notes.append(f"some questions {what} and count as wrong: {some}")
+    failed = Counter({name: sum(answer.error is not None for answer in own) for name, own in answers.items()})
+    missing = Counter({name: sum(map(_is_missing, own)) for name, own in answers.items()})
+    for what, counts in (("have no response", +missing), ("failed", +failed)):
+        if counts:
+            notes.append(f"some questions {what} and count as wrong: {_some(counts)}")
     if not options.needs_score:
         return {name: {"unread": 0, "missing": missing[name], "failed": failed[name]} for name in kept}
-    if sum(missing.values()) + sum(failed.values()) and _order(answers) != _order(
+    if +(missing + failed) and _order(answers) != _order(
         {name: [each for each in own if each.error is None and not _is_missing(each)] for name, own in answers.items()}
     ):
         notes.append(
@@ -730,7 +730,3 @@ def _name(sources: Sequence[LogSource]) -> str:
     """A name for a task that the logs do not name: that of the one file, or of the folder."""
     path = sources[0].path
     return path.name.partition(".")[0] if len(sources) == 1 else path.absolute().parent.name
-
-
-def _reasons(notes: Notes) -> str:
-    return f": {notes[0]}" if notes else "; give other files"

@@ -104,7 +104,8 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
         metric, doc = chosen[0], line["doc"]
         choices, best = _options(line, metric)
         draws = _draws(line)
-        scores, extracted = line.get(metric), _first(line.get("filtered_resps"))
+        scores, filtered = line.get(metric), line.get("filtered_resps")
+        extracted = filtered[0] if isinstance(filtered, list) and filtered else None
         # A metric gives a score for each response, or one for all of them.
         apart = len(draws) > 1 and isinstance(scores, list) and len(scores) == len(draws)
         several += len(draws) > 1 and not apart
@@ -270,10 +271,6 @@ def _likelihood(response: object) -> float | None:
         return None
     # No probability is above 1. NaN fails, too.
     return value if value <= 0 else None
-
-
-def _first(filtered: object) -> object:
-    return filtered[0] if isinstance(filtered, list) and filtered else None
 
 
 def _extracted(found: object, kind: str) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import check_name, count_of
+from advisor.logs.values import check_name, count_of, object_at
 from advisor.tables.rows import LeftOut
 from advisor.tables.streams import Notes, json_lines
 from advisor.tables.values import id_text, text_of, texts_of
@@ -21,12 +21,12 @@ SUMMARY = "JSON Lines with all models' extracted answers to a question in each l
 
 def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
     """Files whose first line has models with answers."""
-    return [LogSource("pool", file.path) for file in files if _is_pool(file)]
-
-
-def _is_pool(file: LogFile) -> bool:
-    models = file.first_object.get("models") if b'"models"' in file.head else None
-    return isinstance(models, dict) and any(isinstance(cell, list) and len(cell) == 3 for cell in models.values())
+    return [
+        LogSource("pool", file.path)
+        for file in files
+        if b'"models"' in file.head
+        and any(isinstance(cell, list) and len(cell) == 3 for cell in object_at(file.first_object, "models").values())
+    ]
 
 
 def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:

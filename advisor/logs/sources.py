@@ -134,29 +134,22 @@ def find_sources(paths: Sequence[str], notes: Notes) -> list[LogSource]:
         sources.extend(found)
     # A package that is broken must not end the reading of other formats.
     notes.extend(plugins().problems.values())
+    known = ", ".join(map(plugins().label, format_names()))
     # A file in a folder may be anything, but one that the user named is meant.
     if wrong := next((file for file in left if file.given), None):
         content_of(wrong.path, 2**20)  # refuses a damaged file
-        raise InputError(f"{wrong.path}: {_why_unknown(wrong)}")
+        if not wrong.head.strip():
+            raise InputError(f"{wrong.path}: the file is empty, or it cannot be read; give another file")
+        raise InputError(
+            f"{wrong.path}: its content is in none of the known formats with responses ({known}); give the columns of "
+            "a table with --column, or another file"
+        )
     if not sources:
-        raise InputError(f"{paths[0]}: no log with responses in it; the known formats are {_all_formats()}")
+        raise InputError(f"{paths[0]}: no log with responses in it; the known formats are {known}")
     # A page beside a log is a report, not a log that cannot be read.
     if left := [file for file in left if file.path.suffix != ".html"]:
         notes.append(f"not read: {counted(len(left), 'file')} without a log of responses; the first is {left[0].path}")
     return sorted(sources, key=lambda source: order[source.path])
-
-
-def _all_formats() -> str:
-    return ", ".join(map(plugins().label, format_names()))
-
-
-def _why_unknown(file: LogFile) -> str:
-    if not file.head.strip():
-        return "the file is empty, or it cannot be read; give another file"
-    return (
-        f"its content is in none of the known formats with responses ({_all_formats()}); give the columns of a "
-        "table with --column, or another file"
-    )
 
 
 def _files(text: str) -> Iterator[LogFile]:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from advisor.tables.rows import LeftOut, Row, columns_of, rows_of, saved_rows, stem_of
 from advisor.tables.streams import Notes, content_of
+from ensemble.common.files import exists
 from ensemble.errors import InputError
 
 LARGEST = 2**28
@@ -98,7 +99,7 @@ def read_records(path: Path, part: str, notes: Notes) -> list[Record]:
     kind = data_suffix(path)
     reader = readers.get(kind)
     if path.is_dir():
-        rows: Iterable[tuple[Mapping[str, object], str]] = _saved_rows(path)
+        rows: Iterable[tuple[Mapping[str, object], str]] = _with_whole_numbers(_limited(path, saved_rows(path)))
     elif kind in TABLES:
         rows = _table_rows(path, notes)
     elif reader is not None:
@@ -127,28 +128,18 @@ def read_parallel(paths: Mapping[str, Path]) -> list[Record]:
 
 
 def read_text(path: Path, most: int, way_out: str) -> str:
-    """The text of a file in UTF-8 of at most so many bytes, decompressed if its name says that it is compressed."""
+    """The text of a file in UTF-8 of at most so many bytes, decompressed."""
+    if not exists(path):
+        raise InputError(f"{path} does not exist; {way_out}")
+    content = content_of(path, most)
+    if content is None:
+        raise InputError(f"{path} is larger than {_size(most)}; {way_out}")
     try:
-        # Before opening: opening a pipe waits for its writer, and a device may have no end.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise InputError(f"{path} cannot be read: it is not a regular file; {way_out}")
-        content: bytes | None
-        if path.suffix.lower() in _COMPRESSED:
-            content = content_of(path, most)
-        else:
-            with path.open("rb") as file:
-                content = file.read(most + 1)  # not by its size, which is 0 for the files of /proc
-        if content is None or len(content) > most:
-            raise InputError(f"{path} is larger than {_size(most)}; {way_out}")
         # Bytes first: reading as text would turn "\r\n" and "\r" inside of lines into "\n". Files that Windows programs
         # write may begin with a byte order mark, which utf-8-sig removes.
         return content.decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist; {way_out}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 at byte {error.start}; convert it") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}; {way_out}") from error
 
 
 def check_files(paths: Iterable[Path], folder: Path, hint: str, most: int | None = None) -> None:
@@ -209,10 +200,6 @@ def _read_truth(rows: Sequence[Row]) -> None:
         if any(words) and set(words) <= {*_TRUTH, None}:
             for (values, _), word in zip(rows, words, strict=True):
                 values[name] = None if word is None else _TRUTH[word]
-
-
-def _saved_rows(folder: Path) -> list[Row]:
-    return _with_whole_numbers(_limited(folder, saved_rows(folder)))
 
 
 def _limited(path: Path, rows: Iterable[Row]) -> list[Row]:

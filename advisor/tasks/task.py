@@ -17,7 +17,7 @@ import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal
 
 from advisor.tasks import metrics
@@ -178,17 +178,8 @@ class Signature:
     versions: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        fields = [
-            ("task", self.task),
-            ("metric", self.metric),
-            ("split", self.split),
-            ("n", self.n),
-            ("shots", self.shots),
-            ("seed", self.seed),
-            ("prompt", self.prompt),
-            *self.versions,
-        ]
-        return "|".join(f"{key}:{value}" for key, value in fields)
+        named = [(each.name, getattr(self, each.name)) for each in fields(self) if each.name != "versions"]
+        return "|".join(f"{key}:{value}" for key, value in (*named, *self.versions))
 
 
 @dataclass(frozen=True, slots=True)

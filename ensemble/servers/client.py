@@ -163,16 +163,20 @@ class ServerClient:
         """Who runs the model, as the server's list of models says it: ``vllm``, ``sglang``, ``llamacpp``, ..."""
         if self._owner is None:
             try:
-                data = self.get("/models").get("data")
+                models = self.models()
             except ServerError as error:
                 if error.status not in _NO_LIST:
                     raise
-                data = None
-            models = [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
+                models = []
             # A server with one model may give it another name.
             models.sort(key=lambda model: model.get("id") != self.address.model)
             self._owner = next((str(model["owned_by"]).lower() for model in models if "owned_by" in model), "")
         return self._owner
+
+    def models(self) -> list[dict[str, Any]]:
+        """What the server's list says of each model."""
+        data = self.get("/models").get("data")
+        return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
 
     def get(self, path: str) -> Mapping[str, Any]:
         """Send a GET request to a path below the address, or to a whole URL."""

@@ -139,9 +139,7 @@ class TokenServer(ABC):
 
 def context_length(client: ServerClient) -> int | None:
     """Tokens of the model's context, as the server's list of models says; None if it does not."""
-    models = client.get("/models").get("data")
-    own = [model for model in models if isinstance(model, dict)] if isinstance(models, list) else []
-    lengths = [model.get("max_model_len") for model in own if model.get("id") == client.address.model]
+    lengths = [model.get("max_model_len") for model in client.models() if model.get("id") == client.address.model]
     length = lengths[0] if lengths else None
     return length if isinstance(length, int) and length > 1 else None
 
