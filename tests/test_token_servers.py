@@ -52,18 +52,27 @@ def replay(kind: str) -> Callable[[str, dict[str, Any]], Answer]:
     return answer
 
 
+@contextmanager
+def recorded(kind: str = "plain", k: int = 110, context: int = 256, plain: int = 15) -> Iterator[LlamaCppServer]:
+    """The recorded llama.cpp server."""
+    with connected({"plain": "novice-llama"}.get(kind, kind)) as (raw, client):
+        raw.answer = replay(kind)
+        yield LlamaCppServer(client, ServerLimits(k, 64, 128, context), plain)
+
+
 def without_path(function: Callable[[list[int]], Any]) -> Callable[[str, dict[str, Any]], Answer]:
     """A llama.cpp server whose answers to one context come from a function."""
     return lambda _path, body: as_json([function(context) for context in body["prompt"]])
 
 
-def test_llama_cpp_gives_transformers_log_probabilities() -> None:
+def test_llama_cpp_gives_transformers_log_probabilities_and_its_limits() -> None:
     """The recorded log-probabilities are those of the same weights in transformers."""
     model = AutoModelForCausalLM.from_pretrained(ROOT / "advisor/demo/models/novice-llama", dtype=torch.float32)
     with connected("novice-llama") as (raw, client):
         raw.answer = replay("plain")
         server = llama_cpp.probe(client)
         assert server is not None
+        assert server.limits == ServerLimits(k=110, contexts=64, chosen=128, context=256)
         answers = server.write(CONTEXTS, 1, 8)
     for context, (token,) in zip(CONTEXTS, answers, strict=True):
         expected = model(torch.tensor([context])).logits[0, -1].log_softmax(-1)
@@ -72,43 +81,30 @@ def test_llama_cpp_gives_transformers_log_probabilities() -> None:
         assert list(token.top.values()) == pytest.approx(expected.topk(8).values.tolist(), abs=1e-4)
 
 
-def test_llama_cpp_limits_are_found_by_requests() -> None:
-    with connected("novice-llama") as (raw, client):
-        raw.answer = replay("plain")
-        server = llama_cpp.probe(client)
-    assert server is not None
-    assert server.limits == ServerLimits(k=110, contexts=64, chosen=128, context=256)
-
-
 def test_llama_cpp_draft_ends_with_eos() -> None:
-    with connected("novice-llama") as (raw, client):
-        raw.answer = replay("plain")
-        ((*_, last),) = LlamaCppServer(client, ServerLimits(110, 64, 128, 256), 15).write(CONTEXTS[:1], 40, 1)
+    with recorded() as server:
+        ((*_, last),) = server.write(CONTEXTS[:1], 40, 1)
     assert last.token == 1
     assert last.top == {1: pytest.approx(-0.00037, abs=1e-5)}
 
 
 def test_llama_cpp_draft_ends_at_the_end_of_the_context() -> None:
     context = [20, 21] * 126 + [22]
-    with connected("novice-llama") as (raw, client):
-        raw.answer = replay("plain")
-        (tokens,) = LlamaCppServer(client, ServerLimits(110, 64, 128, 256), 15).write([context], 8, 1)
+    with recorded() as server:
+        (tokens,) = server.write([context], 8, 1)
     assert len(context) + len(tokens) == 256
 
 
 def test_llama_cpp_refuses_a_full_context() -> None:
-    with connected("novice-llama") as (raw, client):
-        raw.answer = replay("plain")
-        with pytest.raises(ServerError, match="exceeds the available context size") as error:
-            LlamaCppServer(client, ServerLimits(110, 64, 128, 256), 15).write([[20] * 256], 1, 1)
+    with recorded() as server, pytest.raises(ServerError, match="exceeds the available context size") as error:
+        server.write([[20] * 256], 1, 1)
     assert error.value.failure == "refused"
 
 
 def test_llama_cpp_gives_chosen_ids_that_are_not_among_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_cpp, "_USUAL_K", 4)
-    with connected("novice-llama") as (raw, client):
-        raw.answer = replay("plain")
-        values = LlamaCppServer(client, ServerLimits(110, 64, 128, 256), 15).chosen([CONTEXTS[0], [40, 41]], [1, 5, 50])
+    with recorded() as server:
+        values = server.chosen([CONTEXTS[0], [40, 41]], [1, 5, 50])
     model = AutoModelForCausalLM.from_pretrained(ROOT / "advisor/demo/models/novice-llama", dtype=torch.float32)
     for context, logprobs in zip([CONTEXTS[0], [40, 41]], values, strict=True):
         expected = model(torch.tensor([context])).logits[0, -1].log_softmax(-1)
@@ -117,28 +113,21 @@ def test_llama_cpp_gives_chosen_ids_that_are_not_among_the_top(monkeypatch: pyte
 
 def test_llama_cpp_reads_places_within_a_character_again() -> None:
     """llama.cpp leaves out the log-probabilities of a token after which a character is not complete."""
-    with connected("partial") as (raw, client):
-        raw.answer = replay("partial")
-        (tokens,) = LlamaCppServer(client, ServerLimits(400, 64, 128, 512), 269).write(
-            [[44, 310, 276, 210, 19, 124]], 4, 2
-        )
+    with recorded("partial", 400, 512, 269) as server:
+        (tokens,) = server.write([[44, 310, 276, 210, 19, 124]], 4, 2)
     assert [token.token for token in tokens] == [229, 229, 229, 175]
     assert all(set(token.top) == {229, 175} for token in tokens)
 
 
 def test_llama_cpp_names_a_chosen_id_that_it_cannot_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_cpp, "_USUAL_K", 4)
-    with connected("partial") as (raw, client):
-        raw.answer = replay("partial")
-        server = LlamaCppServer(client, ServerLimits(20, 64, 128, 512), 269)
-        with pytest.raises(ServerError, match="log-probability of token 230, whose text is a part of a character"):
-            server.chosen([[44, 310, 276, 210, 19, 124]], [230])
+    says = "log-probability of token 230, whose text is a part of a character"
+    with recorded("partial", 20, 512, 269) as server, pytest.raises(ServerError, match=says):
+        server.chosen([[44, 310, 276, 210, 19, 124]], [230])
 
 
 def test_llama_cpp_reads_places_of_speculative_decoding_again() -> None:
-    with connected("speculative") as (raw, client):
-        raw.answer = replay("speculative")
-        server = LlamaCppServer(client, ServerLimits(400, 64, 128, 512), 14)
+    with recorded("speculative", 400, 512, 14) as server:
         (tokens,) = server.write([[200, 391, 218, 23, 135, 264, 251, 210]], 12, 1)
     assert [token.token for token in tokens] == [14, 276, 276, 25, 14, 276, 14, 276, 14, 14, 14, 14]
     assert all(-10 < token.top[token.token] < 0 for token in tokens)
@@ -155,9 +144,8 @@ def test_llama_cpp_answers_are_split_by_their_size() -> None:
 
 
 def test_llama_cpp_tokenizes() -> None:
-    with connected("novice-llama") as (raw, client):
-        raw.answer = replay("plain")
-        ids = LlamaCppServer(client, ServerLimits(110, 64, 128, 256), 15).tokenize("Tom has 3 apples.")
+    with recorded() as server:
+        ids = server.tokenize("Tom has 3 apples.")
     assert ids == [56, 31, 46, 44, 56, 40, 33, 49, 56, 9, 56, 33, 47, 47, 43, 37, 49, 5]
 
 
@@ -212,6 +200,16 @@ def hostile(*changes: tuple[list[Any], Any]) -> Any:
     return pytest.mark.parametrize(("place", "value"), changes, ids=[f"{place}={value}" for place, value in changes])
 
 
+@contextmanager
+def invalid(place: str) -> Iterator[None]:
+    """The block ends with the error of one line for an answer of this address."""
+    with pytest.raises(ServerError) as error:
+        yield
+    assert error.value.failure == "invalid"
+    assert f"{place}: the answer" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def changed(answer: Any, place: list[Any], value: Any) -> Any:
     answer = copy.deepcopy(answer)
     at = answer
@@ -246,11 +244,8 @@ _PLACE = ["completion_probabilities", 0]
 def test_llama_cpp_hostile_answers_are_one_line(place: list[Any], value: Any) -> None:
     with connected() as (raw, client):
         raw.answer = without_path(lambda context: changed(entries(context, [_ENTRY]), place, value))
-        with pytest.raises(ServerError) as error:
+        with invalid(f"{raw.url.removesuffix('/v1')}/completion"):
             LlamaCppServer(client, ServerLimits(100, 64, 128), 9).write([[1, 2]], 1, 2)
-    assert error.value.failure == "invalid"
-    assert f"{raw.url.removesuffix('/v1')}/completion: the answer" in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_llama_cpp_without_a_result_for_each_context_is_refused() -> None:
@@ -318,12 +313,13 @@ def sglang_answer(path: str, body: dict[str, Any]) -> Answer:
     return as_json(results)
 
 
-def test_sglang_gives_the_models_log_probabilities() -> None:
+def test_sglang_gives_the_models_log_probabilities_and_its_limits() -> None:
     contexts = [[3, 4, 5], [6]]
     with connected() as (raw, client):
         raw.answer = sglang_answer
         server = sglang.probe(client)
         assert server is not None
+        assert server.limits == ServerLimits(k=64, contexts=256, chosen=128, context=_LENGTH)
         answers = server.write(contexts, 4, 7)
     for context, tokens in zip(contexts, answers, strict=True):
         for token in tokens:
@@ -331,14 +327,6 @@ def test_sglang_gives_the_models_log_probabilities() -> None:
             assert token.token == expected.indices[0]
             assert token.top == dict(zip(expected.indices.tolist(), expected.values.tolist(), strict=True))
             context.append(token.token)
-
-
-def test_sglang_limits_are_found_by_requests() -> None:
-    with connected() as (raw, client):
-        raw.answer = sglang_answer
-        server = sglang.probe(client)
-    assert server is not None
-    assert server.limits == ServerLimits(k=64, contexts=256, chosen=128, context=_LENGTH)
 
 
 def test_sglang_gives_chosen_ids() -> None:
@@ -411,11 +399,8 @@ _META = {
 def test_sglang_hostile_answers_are_one_line(place: list[Any], value: Any) -> None:
     with connected() as (raw, client):
         raw.answer = lambda _path, _body: as_json([{"meta_info": changed(_META, place, value)}])
-        with pytest.raises(ServerError) as error:
+        with invalid(f"{raw.url.removesuffix('/v1')}/generate"):
             SglangServer(client, ServerLimits(64, 256, 128)).write([[1, 2]], 1, 2)
-    assert error.value.failure == "invalid"
-    assert f"{raw.url.removesuffix('/v1')}/generate: the answer" in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @hostile(
@@ -429,9 +414,8 @@ def test_sglang_hostile_answers_are_one_line(place: list[Any], value: Any) -> No
 def test_sglang_hostile_chosen_ids_are_one_line(place: list[Any], value: Any) -> None:
     with connected() as (raw, client):
         raw.answer = lambda _path, _body: as_json([{"meta_info": changed(_META, place, value)}])
-        with pytest.raises(ServerError, match="the answer") as error:
+        with invalid("/generate"):
             SglangServer(client, ServerLimits(64, 256, 128)).chosen([[1, 2]], [6])
-    assert error.value.failure == "invalid"
 
 
 def test_sglang_null_is_minus_infinity_for_a_chosen_id() -> None:
@@ -473,12 +457,8 @@ _LOGPROBS = ["choices", 0, "logprobs"]
 def test_vllm_hostile_answers_are_one_line(place: list[Any], value: Any) -> None:
     with connected() as (raw, client):
         raw.answer = lambda _path, _body: as_json(changed(vllm_answer(), place, value))
-        server = VllmServer(client, ServerLimits(20, 64, 128))
-        with pytest.raises(ServerError) as error:
-            server.write([[1, 2]], 1, 2)
-    assert error.value.failure == "invalid"
-    assert f"{raw.url}/completions: the answer" in str(error.value)
-    assert "\n" not in str(error.value)
+        with invalid(f"{raw.url}/completions"):
+            VllmServer(client, ServerLimits(20, 64, 128)).write([[1, 2]], 1, 2)
 
 
 def test_vllm_writes_minus_infinity_as_a_number() -> None:
