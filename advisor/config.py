@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +56,8 @@ class InferenceConfig(InferenceOptions, ClusterOptions, SeedOptions):
     @classmethod
     def from_options(cls, options: Options) -> InferenceConfig:
         """Take these options from those of a command. One that it lacks, or that is None, has its default value."""
-        groups = (InferenceOptions, ClusterOptions)
-        names = [*(field.name for group in groups for field in fields(group)), "deterministic"]
-        given = {name: value for name in names if (value := getattr(options, name, None)) is not None}
-        return cls(**given)
+        given = {**options.shared(cls), "seed": None, "temperature": None}
+        return cls(**{name: value for name, value in given.items() if value is not None})
 
     def settings(self, task: Task) -> Settings:
         """How responses to the questions of a task are decoded."""
@@ -200,20 +198,18 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
             asked = replace(options, limit=options.limit or MOST_QUESTIONS) if options.until_sure else options
             held_out = load_split(asked, "held_out", options.seed, needs_reference=needs_reference)
             held_out.check_allowed()
-        groups = (DecodingOptions, VerificationOptions, SeedOptions)
-        names = {field.name for group in groups for field in fields(group)}
-        config = cls(
-            candidates=candidates,
-            dev=dev,
-            held_out=held_out,
-            rules=replace(options.rules, think=options.think),
-            inference=InferenceConfig.from_options(profile or options),
-            cache_dir=options.cache_dir or default_cache_dir(),
-            command=command,
-            fusion=fusion,
-            judges=judges,
-            **{name: getattr(options, name) for name in names},
-        )
+        loaded = {
+            "candidates": candidates,
+            "dev": dev,
+            "held_out": held_out,
+            "rules": replace(options.rules, think=options.think),
+            "inference": InferenceConfig.from_options(profile or options),
+            "cache_dir": options.cache_dir or default_cache_dir(),
+            "command": command,
+            "fusion": fusion,
+            "judges": judges,
+        }
+        config = cls(**{**options.shared(cls), **loaded})
         _check_fusion(config)
         return config
 

@@ -22,7 +22,6 @@ from advisor.advice.gain import Gain
 from advisor.advice.recommendation import describe_gain
 from advisor.commands.command_line import GATE_FAILED, command_line, print_json
 from advisor.config import InferenceConfig, RunConfig, load_split, read_logs
-from advisor.jobs.planning.dry_run import say_judging
 from advisor.jobs.played import play_with_models
 from advisor.jobs.session import open_session, with_task_of
 from advisor.judge.judge import open_profiler
@@ -237,8 +236,7 @@ def _from_models(
         think=run.result.rules.think if decodes else None,
         judges=judges,
     )
-    with open_session(config, progress) as (cache, _):
-        say_judging(config, progress, {config.dev.split: 1})
+    with open_session(config, progress, {config.dev.split: 1}) as (cache, _):
         profiler, _ = open_profiler(config, cache, progress)
         # A set that decodes together needs no answers of its members alone.
         asked = (promise.best_single_model,) if decodes or strategy.responses_per_member > 1 else promise.models

@@ -13,7 +13,6 @@ from advisor.config import InferenceConfig, RunConfig, load_split
 from advisor.jobs import provenance
 from advisor.jobs.judged import judge_section
 from advisor.jobs.methods import Evaluator, MethodResult
-from advisor.jobs.planning.dry_run import say_judging
 from advisor.jobs.result_json import corpus_figures
 from advisor.jobs.session import open_session, with_devices, with_task_of
 from advisor.judge.prompts import name_of_set
@@ -62,8 +61,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Evaluation:
     # Checked before the cache is opened, so that a wrong option writes nothing.
     for method, values in method_options.items():
         make_options(method, values)
-    with open_session(config, progress) as (cache, _):
-        say_judging(config, progress, {} if config.held_out is None else {config.held_out.split: len(methods)})
+    with open_session(config, progress, {options.split: len(methods)}) as (cache, _):
         evaluator = Evaluator(config, methods, method_options, cache, progress)
         profiles, results = evaluator.run()
         for profile in profiles:

@@ -23,7 +23,6 @@ from advisor.options.finished_run import JudgeRunOptions
 from advisor.progress import Progress
 from advisor.records import signed
 from advisor.runs.run import Run
-from advisor.runs.schema.result import Result
 from advisor.runs.schema.samples import SampleResponse
 from advisor.statistics import Floats
 from advisor.tables.rows import LeftOut, columns_of, rows_of
@@ -76,12 +75,16 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
         }
         for name in scores
     ]
+    judges = [] if result.judge is None else list(result.judge.judges)
+    first_wins = None if result.judge is None or not result.judge.splits else result.judge.splits[-1].first_wins
+    candidates = {candidate.model for candidate in result.candidates}
     found = {
-        "judges": [] if result.judge is None else list(result.judge.judges),
+        "judges": judges,
         "best_single_model": best,
         "models": sorted(models, key=lambda each: -each["judged"]),
-        "in_its_panel": _own_judges(result),
-        "first_wins": _first_wins(result),
+        # The writer of a fusion is a candidate, too.
+        "in_its_panel": [name for name in judges if name in candidates],
+        "first_wins": None if first_wins is None else first_wins.share,
     }
     return {**found, "text": judge_lines(found)}
 
@@ -174,17 +177,6 @@ def _figures(name: str, scores: Scores, labels: Scores, best: str) -> dict[str, 
 
 def _json(found: Corrected) -> dict[str, Any]:
     return {**found._asdict(), "interval": list(found.interval)}
-
-
-def _own_judges(result: Result) -> list[str]:
-    """The judges of a run that are candidates; the writer of a fusion is one, too."""
-    judges = [] if result.judge is None else result.judge.judges
-    return [each for each in judges if each in {candidate.model for candidate in result.candidates}]
-
-
-def _first_wins(result: Result) -> float | None:
-    share = None if result.judge is None or not result.judge.splits else result.judge.splits[-1].first_wins
-    return None if share is None else share.share
 
 
 def judge_lines(found: Mapping[str, Any]) -> list[str]:

@@ -6,10 +6,8 @@ from advisor.choose.profiled_pool import profile_candidates
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.select import print_dry_run
 from advisor.config import RunConfig
-from advisor.jobs.planning.dry_run import say_judging
 from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
-from advisor.options.option import options_of
 from advisor.options.select import ProfileOptions, SelectOptions
 from advisor.progress import Progress
 
@@ -18,14 +16,12 @@ def profile(options: ProfileOptions) -> None:
     """Fill the cache and print the leaderboard; its JSON is what ``select --scores`` reads."""
     progress = Progress(quiet=options.quiet)
     # It is the first half of a run that verifies nothing.
-    of_select = options_of(SelectOptions)
-    of_run = SelectOptions(**{name: each for name, each in vars(options).items() if name in of_select}, no_verify=True)
+    of_run = SelectOptions(**options.shared(SelectOptions), no_verify=True)
     if options.dry_run:
         print_dry_run(of_run, profile=options)
         return
     config = with_devices(RunConfig.from_options(of_run, command_line(), profile=options), progress)
     with open_session(config, progress) as (cache, run_engine):
-        say_judging(config, progress)
         profiler, profile_judge = open_profiler(config, cache, progress, engine=run_engine)
         profiled = profile_candidates(config, profiler)
     ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]

@@ -12,7 +12,7 @@ import typer
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.label import run_on_labels, with_accuracies
 from advisor.config import RunConfig
-from advisor.jobs.planning.dry_run import dry_run, say_judging
+from advisor.jobs.planning.dry_run import dry_run
 from advisor.jobs.planning.plan import dry_run_lines
 from advisor.jobs.result_json import result_of, samples_of
 from advisor.jobs.select import looks_or_note, run, run_on_logs, run_on_numbers
@@ -63,7 +63,6 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
         # Before the hours of work, not after them.
         folder, settings = run_folder(options, config)
         with open_session(config, progress) as (cache, engine):
-            say_judging(config, progress)
             outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
     result = result_of(outcome, settings)
     if accuracies is not None:

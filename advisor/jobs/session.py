@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from advisor.config import RunConfig
+from advisor.jobs.planning.dry_run import say_judging
 from advisor.options.shared import QuestionOptions
 from advisor.pool.fit import check_candidates, check_device, check_pool, place_models
 from advisor.profile.loaded_models import JobRunner, LocalJobRunner, silence_libraries
@@ -34,8 +35,13 @@ def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
 
 
 @contextmanager
-def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[ResponseCache, JobRunner]]:
-    """Check the models of a run, then open its response cache and its engine."""
+def open_session(
+    config: RunConfig, progress: Progress, sets: dict[str, int] | None = None
+) -> Iterator[tuple[ResponseCache, JobRunner]]:
+    """Check the models of a run, open its response cache and its engine, and say what its judges take.
+
+    So many sets write texts on each split; None for those of the options.
+    """
     import torch
 
     inference = config.inference
@@ -73,6 +79,7 @@ def open_session(config: RunConfig, progress: Progress) -> Iterator[tuple[Respon
         notes = (*config.dev.notes, *(config.held_out.notes if config.held_out is not None else ()))
         for note in dict.fromkeys(notes):
             progress.say(note)
+        say_judging(config, progress, sets)
         yield cache, engine
 
 

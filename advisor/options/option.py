@@ -198,6 +198,11 @@ class Options:
         }
         return {name: _plain(each) for name, each in set_ones.items()}
 
+    def shared(self, kind: type[Options]) -> dict[str, Any]:
+        """The values of the fields that another class has, too."""
+        names = (field.name for field in dataclasses.fields(kind))
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
     def _given(self) -> list[str]:
         """The fields whose value is not the default."""
         return [each.name for each in dataclasses.fields(self) if getattr(self, each.name) != each.default]

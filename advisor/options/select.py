@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.options.option import Options, Range, Source, changed, option
@@ -172,5 +172,4 @@ class LabelOptions(
     @property
     def of_select(self) -> SelectOptions:
         """The same options of ``select``."""
-        names = {field.name for field in fields(self)} & {field.name for field in fields(SelectOptions)} - {"out"}
-        return SelectOptions(**{name: getattr(self, name) for name in names})
+        return SelectOptions(**{**self.shared(SelectOptions), "out": None})

@@ -312,4 +312,4 @@ def read_plan(folder: Path, *, trusted: Collection[str] = (), check_files: bool 
         metric, extract = (None, None) if task is None else (task.metric, task.extract)
         reader = VoteReader(metric, extract, f"{path}: task")
     generation = file.generation
-    return StrategyPlan(strategy, members, generation.max_new_tokens, generation.stop or (), file.task, reader)
+    return StrategyPlan(strategy, members, generation.max_new_tokens, generation.stop, file.task, reader)

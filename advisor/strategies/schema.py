@@ -30,21 +30,13 @@ from pydantic_core import CoreSchema
 from advisor.strategies import kinds
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import Strategy
-from ensemble.common.schema import Exact, Name, Positive, Schema, must, validated, written, wrong
+from ensemble.common.schema import Exact, Name, Schema, must, validated, written, wrong
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
 from ensemble.models.served_task import ServedTask
+from ensemble.saved.schema import SavedDefaults
 
 SCHEMA_VERSION = 1
-
-
-class WritingDefaults(Schema):
-    """How models write, unless a request says otherwise."""
-
-    max_new_tokens: Positive | None = None
-    """the limit of a response; null for the program's default"""
-    stop: tuple[Annotated[Exact, must(bool, "a text that is not empty")], ...] | None = None
-    """the stop strings"""
 
 
 class StrategyFile(Schema, extra="forbid"):
@@ -57,7 +49,7 @@ class StrategyFile(Schema, extra="forbid"):
     """the name of the strategy"""
     task: ServedTask | None = None
     """how prompts are made and answers read; null if that is not known"""
-    generation: WritingDefaults = WritingDefaults()
+    generation: SavedDefaults = SavedDefaults()
     """the defaults of the models' responses"""
     models: tuple[dict[str, Any], ...]
     """the models in the order of `members`, as in ``ensemble.json``"""

@@ -315,7 +315,7 @@ def judge_prompts(task: Task, rubric: Rubric) -> tuple[Task, list[int]]:
     return judge_task(task, rubric, list(shown.values())), list(counts.values())
 
 
-def say_judging(config: RunConfig, progress: Progress, sets: dict[str, int] | None = None) -> None:
+def say_judging(config: RunConfig, progress: Progress, sets: dict[str, int] | None) -> None:
     """Say what the judges of a run take, before it begins; without `sets`, for what the run writes by its options."""
     rubric, inference = config.dev.rubric, config.inference
     count = verdicts(config, written_anew(config) if sets is None else sets)

@@ -33,13 +33,16 @@ _HUB_SECONDS = 3.0
 
 def versions() -> dict[str, str]:
     """Versions of Python, of the packages and of the system; no package is imported."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
-    return {**found, "system": f"{platform.system()} {platform.machine()}"}
+    found = {package: _version(package) or "unknown" for package in PACKAGES}
+    system = f"{platform.system()} {platform.machine()}"
+    return {"python": platform.python_version(), **found, "system": system}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def machine() -> dict[str, Any]:
@@ -102,13 +105,7 @@ def _is_installed(module: str) -> bool:
 
 def quantization() -> dict[str, str | None]:
     """The version of each package that ``quantization=`` needs; None if it is missing."""
-    found: dict[str, str | None] = {}
-    for package in ROUNDING:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
+    return {package: _version(package) for package in ROUNDING}
 
 
 def hub() -> dict[str, Any]:
