@@ -28,7 +28,7 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits
 from advisor.response_cache import ResponseCache
-from advisor.runs.run import Run, check_out, dated, folder_name, replace, write_run
+from advisor.runs.run import Run, check_out, folder_name, keep_first_date, replace, write_run
 from advisor.runs.schema.result import CandidateFigures, Result, TaskInfo
 from advisor.runs.schema.samples import Sample, SampleResponse
 from advisor.strategies.single import Single
@@ -213,7 +213,7 @@ def test_a_second_run_loads_no_model_and_writes_the_same_bytes(
     files = []
     for _ in range(2):
         outcome = run(plan)
-        result = dated(Path("run"), result_of(outcome))
+        result = keep_first_date(Path("run"), result_of(outcome))
         write_run(Path("run"), result, samples_of(outcome))
         files.append([Path("run", name).read_bytes() for name in ("result.json", "samples.jsonl")])
     # Three on dev, three and their ensemble on held-out questions, and one that traces; all only once.

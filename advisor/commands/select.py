@@ -20,7 +20,7 @@ from advisor.jobs.session import open_session, with_devices
 from advisor.options.select import ProfileOptions, SelectOptions
 from advisor.profile.loaded_models import silence_libraries
 from advisor.progress import Progress
-from advisor.runs.run import check_out, check_settings, dated, folder_name, write_run
+from advisor.runs.run import check_out, check_settings, folder_name, keep_first_date, write_run
 from advisor.runs.schema.result import Result
 from advisor.statistics import Interval
 from ensemble.common.pool_option import dumped
@@ -67,7 +67,7 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
     result = result_of(outcome, settings)
     if accuracies is not None:
         result = with_accuracies(result, accuracies)
-    result = dated(folder, result)
+    result = keep_first_date(folder, result)
     write_run(folder, result, samples_of(outcome))
     write_report(folder)
     return folder, result

@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from advisor.config import RunConfig
+from advisor.jobs.planning.machine import version_of
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
@@ -92,11 +92,7 @@ def of_logs(command: str, seed: int, logs: JoinedLogs) -> dict[str, Any]:
 def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:
     """Versions of this project's packages, and of those that plug-ins came from."""
     versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:  # a checkout that is not installed
-            versions[package] = "unknown"
+    versions |= {package: version_of(package) or "unknown" for package in _PACKAGES}
     for found in plugins:
         versions.update(found)
     return versions

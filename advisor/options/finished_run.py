@@ -34,7 +34,7 @@ class RunArgument(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgainOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument, panel="Running models"):
+class RerunOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument, panel="Running models"):
     """How the models of a run answer again."""
 
     max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")
@@ -45,7 +45,7 @@ class AgainOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument, pan
 class CheckOptions(
     OutputOptions,
     CacheOptions,
-    AgainOptions,
+    RerunOptions,
     LogsOptions,
     StrategyOptions,
     SeedOptions,
@@ -72,7 +72,7 @@ class CheckOptions(
     )
     seed: int = changed(SeedOptions, "seed", help="Another seed draws other fresh questions.")
     max_new_tokens: int | None = changed(
-        AgainOptions, "max_new_tokens", help="The maximum number of tokens of a response. Default: as in the run."
+        RerunOptions, "max_new_tokens", help="The maximum number of tokens of a response. Default: as in the run."
     )
 
     @property
@@ -96,7 +96,7 @@ class MethodsOptions(Options, panel="Decoding"):
 class EvaluateOptions(
     OutputOptions,
     CacheOptions,
-    AgainOptions,
+    RerunOptions,
     WeightOptions,
     SeedOptions,
     JudgeOptions,

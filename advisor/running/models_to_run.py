@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor.config import InferenceConfig, check_decodes, read_judges
-from advisor.options.finished_run import AgainOptions
+from advisor.options.finished_run import RerunOptions
 from advisor.options.production import ChosenOptions
 from advisor.options.shared import LoadingOptions, ServerOptions
 from advisor.pool.fit import check_device, check_set, place_models
@@ -197,7 +197,7 @@ def limits_of_run(run: Run) -> tuple[int | None, tuple[str, ...]]:
     return task.max_new_tokens, task.stop
 
 
-def judges_beside(run: Run, options: AgainOptions, task: Task) -> tuple[ModelSpec, ...]:
+def judges_beside(run: Run, options: RerunOptions, task: Task) -> tuple[ModelSpec, ...]:
     """The judges that the options name: candidates of a run, or other models by lines as in a pool file.
 
     Args:

@@ -177,7 +177,7 @@ def check_settings(out: Path, settings: Mapping[str, Any]) -> None:
         raise InputError(f"--out {out}: it has a run with other settings ({other}{more}); {way_out}")
 
 
-def dated(out: Path, result: Result) -> Result:
+def keep_first_date(out: Path, result: Result) -> Result:
     """The result with the time at which it was first written; the same result in this folder keeps its date and loads.
 
     Where all responses are stored, no model is loaded again.

@@ -33,12 +33,13 @@ _HUB_SECONDS = 3.0
 
 def versions() -> dict[str, str]:
     """Versions of Python, of the packages and of the system; no package is imported."""
-    found = {package: _version(package) or "unknown" for package in PACKAGES}
+    found = {package: version_of(package) or "unknown" for package in PACKAGES}
     system = f"{platform.system()} {platform.machine()}"
     return {"python": platform.python_version(), **found, "system": system}
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -105,7 +106,7 @@ def _is_installed(module: str) -> bool:
 
 def quantization() -> dict[str, str | None]:
     """The version of each package that ``quantization=`` needs; None if it is missing."""
-    return {package: _version(package) for package in ROUNDING}
+    return {package: version_of(package) for package in ROUNDING}
 
 
 def hub() -> dict[str, Any]:
