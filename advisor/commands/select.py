@@ -12,7 +12,6 @@ import typer
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.label import run_on_labels, with_accuracies
 from advisor.config import RunConfig
-from advisor.jobs.planning.dry_run import dry_run
 from advisor.jobs.planning.plan import dry_run_lines
 from advisor.jobs.result_json import result_of, samples_of
 from advisor.jobs.select import looks_or_note, run, run_on_logs, run_on_numbers
@@ -109,6 +108,8 @@ def print_dry_run(
 
     ``check_folder`` raises InputError if the run cannot write its folder; ``profile`` are the options of that command.
     """
+    from advisor.jobs.planning.dry_run import dry_run
+
     silence_libraries(quiet=True)
     config = with_devices(
         RunConfig.from_options(options, command_line(), profile=profile), Progress(quiet=options.as_json)

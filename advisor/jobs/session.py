@@ -10,7 +10,6 @@ from functools import partial
 from typing import TypeVar
 
 from advisor.config import RunConfig
-from advisor.jobs.planning.dry_run import say_judging
 from advisor.options.shared import QuestionOptions
 from advisor.pool.fit import check_candidates, check_device, check_pool, place_models
 from advisor.profile.loaded_models import JobRunner, LocalJobRunner, silence_libraries
@@ -43,6 +42,8 @@ def open_session(
     So many sets write texts on each split; None for those of the options.
     """
     import torch
+
+    from advisor.jobs.planning.dry_run import say_judging
 
     inference = config.inference
     # A candidate can be a judge, too.
