@@ -13,7 +13,8 @@ from advisor.runs.schema.result import ModelSource
 from ensemble.common.pool_option import dumped
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec, options_of_models
-from ensemble.saved.ensemble_json import member_from_json, member_to_json
+from ensemble.saved.ensemble_json import member_of, member_to_json
+from ensemble.saved.schema import SavedMember
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -283,7 +284,7 @@ def test_a_tokenizer_that_is_nowhere_is_refused_with_its_line(folder: Path, writ
 def test_an_address_with_its_tokenizer_is_read_back_from_its_values(folder: Path) -> None:
     (candidate,) = read(folder, f"{SERVER} tokenizer='./with space' revision=r1")
     assert candidate.checkpoint.is_remote
-    assert member_from_json(member_to_json(candidate, folder), "", folder).checkpoint == candidate.checkpoint
+    assert member_of(SavedMember(**member_to_json(candidate, folder)), "", folder).checkpoint == candidate.checkpoint
 
 
 VALUES = {
@@ -335,7 +336,7 @@ def test_each_option_of_a_line_is_where_its_field_says(tmp_path: Path, remote: b
             assert (kept is not None) == getattr(option.goes, goal), (name, goal)
             if kept is not None and not (goal == "ensemble" and name == "quantization"):
                 assert kept == (value if not isinstance(kept, tuple) else tuple(value)), (name, goal)
-        again = member_from_json(member, "ensemble.json", tmp_path)
+        again = member_of(SavedMember(**member), "ensemble.json", tmp_path)
         assert member_to_json(again, tmp_path) == member
 
 

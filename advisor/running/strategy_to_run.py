@@ -38,7 +38,7 @@ from ensemble.common.schema import read_json, validated
 from ensemble.errors import InputError
 from ensemble.models.served_task import ServedTask
 from ensemble.models.spec import EnsembleSpec, ModelSpec
-from ensemble.saved.ensemble_json import member_from_json, member_to_json
+from ensemble.saved.ensemble_json import member_of, member_to_json
 from ensemble.saved.folder import STRATEGY_FILE, check_members, is_saved
 
 
@@ -300,7 +300,7 @@ def read_plan(folder: Path, *, trusted: Collection[str] = (), check_files: bool 
     strategy = kind(**own)
     if problem := strategy.problem():
         raise InputError(f"{path}: {problem[0]} should be {problem[1]}; {_WAY_OUT}")
-    members = tuple(member_from_json(each, f"{path}: models[{n}]", folder) for n, each in enumerate(file.models))
+    members = tuple(member_of(each, f"{path}: models[{n}]", folder) for n, each in enumerate(file.models))
     # Weights and the order of a vote go by the order.
     if tuple(member.name for member in members) != strategy.members:
         raise InputError(f"{path}: models should be one object for each of members, in the same order; {_WAY_OUT}")

@@ -34,7 +34,7 @@ from ensemble.common.schema import Exact, Name, Schema, must, validated, written
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
 from ensemble.models.served_task import ServedTask
-from ensemble.saved.schema import SavedDefaults
+from ensemble.saved.schema import SavedDefaults, SavedMember
 
 SCHEMA_VERSION = 1
 
@@ -51,7 +51,7 @@ class StrategyFile(Schema, extra="forbid"):
     """how prompts are made and answers read; null if that is not known"""
     generation: SavedDefaults = SavedDefaults()
     """the defaults of the models' responses"""
-    models: tuple[dict[str, Any], ...]
+    models: tuple[SavedMember, ...]
     """the models in the order of `members`, as in ``ensemble.json``"""
 
     @classmethod

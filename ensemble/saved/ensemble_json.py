@@ -120,7 +120,7 @@ def from_json(text: str, source: str, folder: Path | None) -> EnsembleSpec:
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     return EnsembleSpec(
-        tuple(_spec(member, f"{source}: members[{n}]", folder) for n, member in enumerate(saved.members)),
+        tuple(member_of(member, f"{source}: members[{n}]", folder) for n, member in enumerate(saved.members)),
         saved.method,
         saved.k,
         saved.weights,
@@ -131,21 +131,17 @@ def from_json(text: str, source: str, folder: Path | None) -> EnsembleSpec:
     )
 
 
-def member_from_json(values: Mapping[str, Any], source: str, folder: Path | None) -> ModelSpec:
-    """Read an entry of ``members``.
+def member_of(member: SavedMember, source: str, folder: Path | None) -> ModelSpec:
+    """The model of an entry of ``members``.
 
     Args:
-        values: The entry.
+        member: The entry.
         source: The file's name and the entry's place, in messages.
         folder: The base of local paths; None if there can be no local paths, as on the hub.
 
     Raises:
-        InputError: A key of it cannot be used.
+        InputError: The model is not where the entry says, or an option of it cannot be used.
     """
-    return _spec(validated(SavedMember, values, source, _WAY_OUT, clean=False), source, folder)
-
-
-def _spec(member: SavedMember, source: str, folder: Path | None) -> ModelSpec:
     given = {"chat_template": "auto", **given_by(member)}
     if member.server is not None:
         given = given_by(member.server) | given

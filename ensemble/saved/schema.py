@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from ensemble.common.pool_option import with_options
-from ensemble.common.schema import Exact, Name, Positive, Schema, must, wrong
+from ensemble.common.schema import Exact, Name, Positive, Schema, SparseSchema, must, wrong
 from ensemble.models.served_task import ServedTask
 from ensemble.models.spec import COMMIT, HUB_ID, options_of_models
 from ensemble.servers.address import SavedServer
@@ -58,7 +58,7 @@ Commit = Annotated[Exact, must(lambda value: bool(COMMIT.fullmatch(value)), "a c
 
 
 @with_options({name: each for name, each in options_of_models(remote=False).items() if each.goes.ensemble})
-class SavedMember(Schema, extra="forbid"):
+class SavedMember(SparseSchema, extra="forbid"):
     """A member: a model of the hub, a local one, or one behind a server, with its options."""
 
     name: Name
