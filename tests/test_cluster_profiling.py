@@ -86,10 +86,10 @@ class Watched(Job):
         self._found.append((number, replace(response, seconds=0)))
         self.on_response()
 
-    def finish(self, peak_memory: int | None = None, error: MemberError | None = None) -> None:
+    def finish(self, error: MemberError | None = None) -> None:
         assert self.started == 1
         self.ended.append(error)
-        super().finish(peak_memory, error)
+        super().finish(error)
 
     @property
     def found(self) -> dict[int, Response]:
@@ -232,6 +232,7 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
     over = threading.Event()
 
     def kill_all() -> None:
+        wait_for(lambda: workers(title=b"ray::Worker.run"))
         while not over.is_set():
             kill(workers())
             time.sleep(0.05)

@@ -88,22 +88,12 @@ class MethodResult:
 class Evaluator:
     """Runs methods on a set.
 
-    Args:
-        config: The set (its candidates, the primary first), and the held-out questions; weights may be from dev.
-        methods: The methods' names, at least one.
-        options: The options of methods, by the methods' names.
-        cache: The response cache.
-        progress: Shows progress and messages.
-
     Attributes:
         task: The questions.
         identities: What determines each member's responses, by name.
         loads: The seconds of each load of a model, by name.
         threads: The number of threads that was measured for a model, by name.
         judge: Scores the responses of a task with a rubric; None for other tasks.
-
-    Raises:
-        InputError: There are no questions, or a member cannot be used.
     """
 
     def __init__(
@@ -130,10 +120,6 @@ class Evaluator:
 
         Returns:
             Every member alone, in the set's order; and the methods in the given order, then the control.
-
-        Raises:
-            InputError: No method fits the set. No model has been run then.
-            MemberError: A member failed.
         """
         left_out = self._check()
         if len(left_out) == len(self._methods):
@@ -325,13 +311,7 @@ def _adjusted(results: Sequence[MethodResult]) -> list[MethodResult]:
 
 
 class StoredChoices:
-    """A method that asks a model, with its results in the cache, so that a second evaluation need not ask again.
-
-    Args:
-        method: The method.
-        key: What determines its results besides the responses: its options and its models.
-        cache: The response cache.
-    """
+    """A method that asks a model, with its results in the cache, so that a second evaluation need not ask again."""
 
     def __init__(self, method: ResponseMethod, key: Mapping[str, Any], cache: ResponseCache) -> None:
         self._method, self._key, self._cache = method, key, cache
@@ -355,15 +335,7 @@ class StoredChoices:
 
 
 def models_key(places: Sequence[str], device: str) -> dict[str, Any]:
-    """What decides the outputs of models that a response-level method asks, for the key of its results.
-
-    Args:
-        places: Folders, or ids on the hub.
-        device: The device that they run on, or ``auto``.
-
-    Raises:
-        InputError: A model on the hub cannot be found.
-    """
+    """What decides the outputs of models that a response-level method asks, for the key of its results."""
     models = []
     for checkpoint in map(Checkpoint, places):
         files = {path.name: remembered_sha256(path) for path in files_of(checkpoint)}
@@ -375,11 +347,7 @@ def models_key(places: Sequence[str], device: str) -> dict[str, Any]:
 
 
 def choosing(name: str, method: ResponseMethod, members: int, question: QuestionText) -> WritingFlow:
-    """Ask all members, and let a method choose one of the responses or write another one.
-
-    Raises:
-        InputError: The method is of another package, and it failed or gave neither a text nor the index of a response.
-    """
+    """Ask all members, and let a method choose one of the responses or write another one."""
     replies = yield [Call((member,)) for member in range(members)]
     texts, answers = [reply.text or "" for reply in replies], [reply.answer for reply in replies]
     with plugins().running(name):
@@ -395,17 +363,7 @@ def choosing(name: str, method: ResponseMethod, members: int, question: Question
 
 
 def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: Sequence[str]) -> None:
-    """Check, before any model runs, that a member of the set can read responses and write an answer.
-
-    Args:
-        name: The method's name.
-        aggregation: What it does.
-        task: The questions.
-        members: The names of the set's members.
-
-    Raises:
-        InputError: The task chooses options, the aggregator is no member, or the template cannot be used.
-    """
+    """Check, before any model runs, that a member of the set can read responses and write an answer."""
     if task.metric == "choice":
         raise InputError(ONLY_OPTIONS, of=f"method {name}")
     if aggregation.aggregator is not None and aggregation.aggregator not in members:

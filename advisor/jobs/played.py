@@ -42,18 +42,7 @@ def play_with_models(
 ) -> PlayedTask:
     """Let a strategy answer the questions of a task. Stored replies are not asked for again.
 
-    Args:
-        profiler: Asks the models.
-        members: The models that the calls number.
-        flow: Begins the strategy's flow of a question.
-        task: The questions.
-        alone: What models answer alone; of others it is asked.
-        seed: Of the first of several responses that are drawn at random.
-        name: The name of the answers.
-
-    Raises:
-        InputError: A prompt cannot be made of a question, or the task has no place for a text that the flow wrote.
-        MemberError: A model failed.
+    ``alone`` has what models answer alone, and ``seed`` is that of the first of several responses that are drawn.
     """
     asked = _Asked(profiler, members, task, alone, seed, name)
     played = play(flow, [question_of(example) for example in task.examples], asked)
@@ -63,7 +52,7 @@ def play_with_models(
     )
 
 
-def _answers(name: str, task: Task, played: Sequence[QuestionCalls]) -> tuple[Answer, ...]:
+def _answers(name: str, task: Task, played: Sequence[QuestionCalls[Answer]]) -> tuple[Answer, ...]:
     """The replies that are taken, and the texts that were written, as the task scores them."""
     written = {n: each.text for n, each in enumerate(played) if each.text is not None}
     if written and task.metric == "choice":
@@ -143,18 +132,8 @@ _MOST_DRAWS = 32
 
 
 def draws_worth(profiler: Profiler, model: str, task: Task, seed: int, budget: float) -> list[Profile]:
-    """As many responses of a model as have a budget of tokens, to the nearest whole number, from 1 to 32.
-
-    Args:
-        profiler: Asks the model.
-        model: The model.
-        task: The questions.
-        seed: Of the first response; the next one has the next seed, so that a repeated run finds both in the cache.
-        budget: The tokens of all questions together.
-
-    Raises:
-        MemberError: The model failed.
-    """
+    """As many responses of a model as have a budget of tokens for all questions, to the nearest number from 1 to 32."""
+    # Each has the next seed, so that a repeated run finds it in the cache.
     drawn: list[Profile] = []
     spent = 0.0
     # Half a response more than the budget is as far from it as half a response less.

@@ -61,20 +61,11 @@ class _Split:
 class Judge:
     """Grades the responses of a run with one or two models.
 
-    Args:
-        config: The run; it has a task with a rubric, and one or two judges.
-        cache: The response cache.
-        progress: Shows progress and messages.
-        engine: Runs the judges; None for this process.
-
     Attributes:
         mode: ``single`` or ``pairwise``.
         names: The names of the judges; the scores are the first one's.
         identities: What determines the judges' verdicts, by name.
         note: That a judge reads responses which it wrote itself; None if it does not.
-
-    Raises:
-        InputError: A judge cannot be used.
     """
 
     def __init__(
@@ -133,14 +124,6 @@ class Judge:
 
         A response whose grade cannot be read takes the mean of the grades of the same question, so that the failure
         neither helps nor harms its model; without another grade it takes the middle of the scale.
-
-        Args:
-            profiles: The responses to all questions of the task, by the name of the model or set.
-            task: The task.
-
-        Raises:
-            InputError: The template fails on a question.
-            JudgeError: A judge failed.
         """
         split, shown = self._splits[task.split], dict[Key, Shown]()
         for name, profile in profiles.items():
@@ -175,15 +158,6 @@ class Judge:
         """Compare responses with those of all candidates, each pair in both orders.
 
         A comparison whose verdict cannot be read is a tie.
-
-        Args:
-            profiles: The responses to all questions of the task, by the name of the model or set.
-            opponents: The responses of the candidates; the profiles may be among them.
-            task: The task.
-
-        Raises:
-            InputError: The template fails on a question.
-            JudgeError: A judge failed.
         """
         settled, shown = self._splits[task.split].settled, dict[Key, Shown]()
         for name, profile in profiles.items():
@@ -311,16 +285,6 @@ class JudgedProfiler(Profiler):
 
     Texts that other models read, of :meth:`drawn` and :meth:`reading`, are not scored, because most of them are no
     answers yet. :meth:`graded` scores those that are.
-
-    Args:
-        config: The run; its task has a rubric.
-        cache: The response cache.
-        progress: Shows progress and messages.
-        judge: The judge.
-        engine: As for :class:`Profiler`.
-
-    Raises:
-        InputError: A candidate cannot be used. No candidate has been run then.
     """
 
     def __init__(
@@ -338,11 +302,7 @@ class JudgedProfiler(Profiler):
         self._opponents: dict[tuple[str, ...], dict[str, Profile]] = {}
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
-        """See :meth:`Profiler.alone`. A judge that compares needs the responses of all candidates.
-
-        Raises:
-            JudgeError: A judge failed.
-        """
+        """See :meth:`Profiler.alone`. A judge that compares needs the responses of all candidates."""
         if not task.is_relative:
             return self._judge.grade(super().alone(names, task), task)
         # Also of candidates that were not named: a score is a share of wins over all of them.
@@ -352,20 +312,12 @@ class JudgedProfiler(Profiler):
     def together(
         self, names: Sequence[str], task: Task, method: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Profile:
-        """See :meth:`Profiler.together`.
-
-        Raises:
-            JudgeError: A judge failed.
-        """
+        """See :meth:`Profiler.together`."""
         profile = super().together(names, task, method, options)
         return self._scored(name_of_set(profile.model, names), profile, task)
 
     def graded(self, profile: Profile, names: Sequence[str], task: Task) -> Profile:
-        """See :meth:`Profiler.graded`.
-
-        Raises:
-            JudgeError: A judge failed.
-        """
+        """See :meth:`Profiler.graded`."""
         # A candidate may be called like a method, and its verdicts are not those of the method.
         return self._scored(name_of_set(profile.model, names), profile, task)
 
@@ -393,11 +345,7 @@ def open_profiler(
     *,
     engine: JobRunner | None = None,
 ) -> tuple[Profiler, Judge | None]:
-    """The profiler of a run, and the judge if it has one: of a task with a rubric the judge gives the scores.
-
-    Raises:
-        InputError: A candidate or a judge cannot be used. No model has been run then.
-    """
+    """The profiler of a run, and the judge if it has one: of a task with a rubric the judge gives the scores."""
     # Judges and candidates share it, and so the memory.
     engine = engine or LocalJobRunner(config.cache_dir)
     if not config.judges:

@@ -61,10 +61,6 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         k: Candidate tokens of each member in a step; those of the run if they are not given.
         weights: The members' weights; those of the run if they are not given.
         settings: The method's own settings.
-
-    Raises:
-        InputError: An argument is wrong.
-        MemberError: A model failed while it was loaded.
     """
 
     def __init__(  # noqa: PLR0913  # lm-eval passes --model_args by name
@@ -204,11 +200,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         return Conversation(json.dumps([dict(message) for message in chat_history], ensure_ascii=False))
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The members' templates for lm-eval's results: the one that all share, or each with the member's name.
-
-        Raises:
-            InputError: A member has no template, or a template is named.
-        """
+        """The members' templates for lm-eval's results: the one that all share, or each with the member's name."""
         if not chat_template:
             return None
         if isinstance(chat_template, str):
@@ -295,11 +287,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         return max(1, min(self._max_rows, self.ensemble.most_rows(max(tokens, 1)) or self._max_rows))
 
     def _surviving(self, results: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
-        """Results as long as they come: an error after the last one becomes a warning.
-
-        Raises:
-            MemberError: There is no result at all, so the models cannot be used.
-        """
+        """Results as long as they come: an error after the last one becomes a warning."""
         any_result = False
         try:
             for result in results:

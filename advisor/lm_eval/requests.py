@@ -77,16 +77,7 @@ def split_space(context: Context, continuation: str) -> tuple[Context, str]:
 
 
 def settings_of(generation_kwargs: Mapping[str, Any], max_tokens: int, seed: int) -> Settings:
-    """The settings in a task's ``generation_kwargs`` and ``--gen_kwargs``.
-
-    Args:
-        generation_kwargs: As lm-eval gives them.
-        max_tokens: Longest text where they do not say.
-        seed: Seed of random draws where they do not say.
-
-    Raises:
-        InputError: An ensemble does not support a setting, or its value cannot be used.
-    """
+    """The settings in a task's ``generation_kwargs`` and ``--gen_kwargs``."""
     from lm_eval.models.utils import normalize_gen_kwargs
 
     # lm-eval fills in defaults only for absent settings, not for those that are None.
@@ -136,15 +127,7 @@ _START = -1
 
 
 def windows(members: Sequence[Member], text: str) -> list[Passage]:
-    """A text as passages, each with the prompts before it.
-
-    Args:
-        members: The primary first.
-        text: Any text.
-
-    Raises:
-        InputError: A member's tokenizer has neither BOS nor EOS, or a context has no room for any window.
-    """
+    """A text as passages, each with the prompts before it."""
     primary = members[0].vocabulary
     # The primary's tokens decide the cuts, so that a run with one model cuts as lm-eval does.
     tokens = primary.continue_ids(primary.opening(text).encode())

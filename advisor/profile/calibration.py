@@ -23,10 +23,6 @@ def accuracy_by_bytes(profile: Profile, task: Task) -> float | None:
 
     The sum alone favours short options. (lm-eval's ``acc_norm`` divides by characters.)
 
-    Args:
-        profile: Answers to questions of the task; an answer without likelihoods counts as wrong.
-        task: A choice task.
-
     Returns:
         The accuracy; None if no answer has likelihoods, or they are those of letters, which all have one byte.
     """

@@ -48,12 +48,10 @@ class Job:
         thinking: How the model marks its thinking, if a user says so.
 
     Attributes:
+        connect: Makes the model that answers.
         questions: The questions without a stored response, by number.
+        peak_memory: The peak memory in bytes; None if it was not measured now.
         result: The profile, or the reason why it failed. It exists after :meth:`finish`.
-
-    Raises:
-        InputError: The task runs programs that models wrote, and the user has not allowed that.
-        UniteError: The cache failed.
     """
 
     result: Profile | MemberError
@@ -75,7 +73,8 @@ class Job:
     ) -> None:
         # Again, although commands check it: programs that models wrote must not run through any other path.
         task.check_allowed()
-        self.name, self.task, self.inference, self._connect = name, task, inference, connect
+        self.name, self.task, self.inference, self.connect = name, task, inference, connect
+        self.peak_memory: int | None = None
         self.spec, self.server, self._thinking = spec, server, thinking
         self._cache, self._progress, self._stage = cache, progress, stage or name
         # All keys now: hashing is quick, and the stored responses are found with a few queries.
@@ -92,35 +91,25 @@ class Job:
         self._advance = self._display.enter_context(stage)
         self._advance(len(self._responses))
 
-    def prompts(self, numbers: Iterable[int]) -> dict[int, ModelInput]:
-        """What a model is asked for some questions."""
-        task, examples = self.task, {n: self.questions[n] for n in numbers}
-        if task.metric != "choice":
-            return {n: example.model_input for n, example in examples.items()}
-        return {n: PromptWithOptions(each.model_input, task.continuations(each)) for n, each in examples.items()}
-
     async def responses(self) -> AsyncGenerator[tuple[int, Response], None]:
-        """Ask the model the questions that have no stored response.
-
-        Raises:
-            MemberError: The model cannot be used, or is given up.
-        """
+        """Ask the model the questions that have no stored response."""
         try:
-            model = self._connect()
+            model = self.connect()
         except InputError as error:
             raise MemberError(error.without(self.name), of=self.name) from None
-        asked = answers(model, self.prompts(self.questions), self.inference.settings(self.task))
+        prompts: dict[int, ModelInput] = {n: example.model_input for n, example in self.questions.items()}
+        if self.task.metric == "choice":
+            prompts = {
+                n: PromptWithOptions(example.model_input, self.task.continuations(example))
+                for n, example in self.questions.items()
+            }
         with closing(model):
-            async with aclosing(asked) as found:
+            async with aclosing(answers(model, prompts, self.inference.settings(self.task))) as found:
                 async for each in found:
                     yield each
 
     def add(self, number: int, response: Response) -> None:
-        """Add a response, and store it unless another attempt may give another one.
-
-        Raises:
-            UniteError: The cache failed.
-        """
+        """Add a response, and store it unless another attempt may give another one."""
         if response.options:
             scores = [-math.inf if score is None else score for score in response.options]
             response = replace(response, text=self.task.likeliest(self.questions[number], scores))
@@ -129,19 +118,11 @@ class Job:
             self._cache.put(self._keys[number], response)
         self._advance(1)
 
-    def finish(self, peak_memory: int | None = None, error: MemberError | None = None) -> None:
-        """Grade the answers and set the result.
-
-        Args:
-            peak_memory: The peak memory in bytes; None if it was not measured now.
-            error: Why the job failed; None if every question has a response.
-
-        Raises:
-            UniteError: The cache failed.
-        """
+    def finish(self, error: MemberError | None = None) -> None:
+        """Grade the answers and set the result."""
         responses = [self._responses.get(n) for n in range(len(self._keys))]
         if error is None:
-            self.result = self._grade([response for response in responses if response is not None], peak_memory)
+            self.result = self._grade([response for response in responses if response is not None])
         else:
             self.result = error
         self.close()
@@ -150,11 +131,11 @@ class Job:
         """Remove the progress display."""
         self._display.close()
 
-    def _grade(self, responses: Sequence[Response], peak_memory: int | None) -> Profile | MemberError:
+    def _grade(self, responses: Sequence[Response]) -> Profile | MemberError:
         # Stored under all questions: a later run that finds every response loads no model, and can measure nothing.
         key = key_of({"peak_memory": _DECODING, "of": self._keys})
-        if peak_memory is not None:
-            self._cache.keep(key, peak_memory)
+        if self.peak_memory is not None:
+            self._cache.keep(key, self.peak_memory)
         if all(response.error is not None for response in responses):
             return MemberError(f"no question could be answered; the first: {responses[0].error}", of=self.name)
         cost = Cost(
@@ -227,15 +208,7 @@ def question_key(key: Mapping[str, Any], example: Example, task: Task, inference
 def stored_texts(
     cache: ResponseCache, key: Mapping[str, Any], task: Task, inference: InferenceConfig, thinking: ThinkingTags | None
 ) -> dict[str, str | None]:
-    """The responses to the questions of a task that the cache has, as :func:`next_turns` takes them.
-
-    Args:
-        cache: The response cache.
-        key: As for :class:`Job`.
-        task: The questions.
-        inference: How to generate.
-        thinking: As for :class:`Job`.
-    """
+    """The responses to the questions of a task that the cache has, as :func:`next_turns` takes them."""
     said: dict[str, str | None] = {}
     # The key of a later turn has the responses before it.
     while examples := next_turns(task, said).examples:
@@ -270,13 +243,7 @@ def _answer(example: Example, response: Response, score: Score | None) -> Answer
 
 
 def continued(task: Task, said: Mapping[str, str | None]) -> Task:
-    """A task with a model's responses in its later turns.
-
-    Args:
-        task: The task.
-        said: The responses by the ids of their questions; None for one that failed. A turn after a response that is not
-            there stays as it is, without exchanges.
-    """
+    """A task with a model's responses, by the ids of their questions, in its later turns; None for one that failed."""
     # The same object, so that tasks of one turn keep all that is computed for them.
     if all(example.earlier is None for example in task.examples):
         return task
@@ -293,7 +260,7 @@ def continued(task: Task, said: Mapping[str, str | None]) -> Task:
 
 
 def next_turns(task: Task, said: Mapping[str, str | None]) -> Task:
-    """The questions without a response that can be answered now; see :func:`continued` for the arguments."""
+    """The questions without a response that can be answered now; see :func:`continued`."""
     examples = tuple(
         example
         for example in continued(task, said).examples
@@ -307,13 +274,7 @@ def profile_in_turns(
     task: Task,
     run: Callable[[Mapping[str, Task]], Iterable[tuple[str, Profile | MemberError]]],
 ) -> dict[str, Profile | MemberError]:
-    """Let models answer a task, turn by turn.
-
-    Args:
-        names: The models.
-        task: The questions.
-        run: Lets each model answer its questions; gives its answers, or why it failed, in any order. It is called once
-            for each turn, without the models that have failed.
+    """Let models answer a task, turn by turn: `run` is called once a turn, without the models that have failed.
 
     Returns:
         By name, a model's answers in the order of the task, or why it failed. A turn after one that failed has failed.

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import wait
 from contextlib import aclosing, closing, suppress
 from functools import partial
 from importlib import import_module
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from ensemble.models.memory import MemoryNeed
 
 
+_ENDING_SECONDS = 5.0
+"""How long the end of a run waits for its requests."""
 WHILE_LOADING = 2
 """A model may be in memory this often for a moment while it is loaded: as its files have it, and as it computes."""
 ROWS, TOKENS = 8, 2048
@@ -41,9 +44,6 @@ class LoadedModels:
 
     Where memory is short, models that the latest ensemble does not use leave, the one first that takes the least time
     to load again.
-
-    Args:
-        cache_dir: The folder of the joint vocabularies' tables.
 
     Attributes:
         seconds: Of each load of a model whose weights are in this process, by the model's name.
@@ -61,12 +61,7 @@ class LoadedModels:
         self._most_threads = 0
 
     def ensemble(self, spec: EnsembleSpec) -> Ensemble:
-        """An ensemble; see :func:`advisor.profile.loaded_models.ensemble_of`. Only missing members are loaded.
-
-        Raises:
-            InputError: The spec cannot be used, or the method needs all logits of members that are elsewhere.
-            MemberError: A model failed while it was loaded.
-        """
+        """An ensemble; see :func:`advisor.profile.loaded_models.ensemble_of`. Only missing members are loaded."""
         check_spec(spec)
         with self._lock:
             if not all(model.is_remote for model in spec.members):
@@ -153,26 +148,13 @@ ALONE = "average"
 
 
 def load_ensemble(spec: EnsembleSpec, cache_dir: Path) -> Ensemble:
-    """Load models as an ensemble; see :func:`ensemble_of`.
-
-    Args:
-        spec: The models and how they decode.
-        cache_dir: The folder of the joint vocabularies' tables.
-
-    Raises:
-        InputError: The spec cannot be used, or the method needs all logits of members that are elsewhere.
-        MemberError: A model failed while it was loaded.
-    """
+    """Load models as an ensemble; see :func:`ensemble_of`."""
     check_spec(spec)
     return ensemble_of(load_models(spec.members), spec, cache_dir)
 
 
 def check_spec(spec: EnsembleSpec) -> None:
-    """Make sure that a spec's method can combine its members, before anything is loaded.
-
-    Raises:
-        InputError: It cannot.
-    """
+    """Make sure that a spec's method can combine its members, before anything is loaded."""
     from ensemble.methods import check_members
 
     if len(spec.members) > 1 or spec.method == "average":
@@ -180,12 +162,7 @@ def check_spec(spec: EnsembleSpec) -> None:
 
 
 def load_models(models: Sequence[ModelSpec]) -> Sequence[Member]:
-    """Load models without their libraries' messages.
-
-    Raises:
-        InputError: One of them cannot be used.
-        MemberError: One of them failed while it was loaded.
-    """
+    """Load models without their libraries' messages."""
     from ensemble.models.load import load_members
 
     if any(not model.is_remote and model.weights.gguf for model in models):
@@ -253,11 +230,7 @@ class JobRunner(Protocol):
 
 
 class LocalJobRunner:
-    """Runs jobs in this process: those of servers at the same time, then one after the other those of models here.
-
-    Args:
-        cache_dir: The folder of the joint vocabularies' tables.
-    """
+    """Runs jobs in this process: those of servers at the same time, then one after the other those of models here."""
 
     def __init__(self, cache_dir: Path) -> None:
         self.models = LoadedModels(cache_dir)
@@ -272,14 +245,14 @@ class LocalJobRunner:
             (servers if job.server and job.questions else local).append(job)
         if servers:
             collect_as_usual()
-            yield from _run_on_servers(servers)
+            yield from run_at_once(servers)
         for job in local:
             # Before its bar begins, beside which no bar of a download is shown.
             for model in job.spec.members if job.spec is not None and job.questions else ():
                 if not (model.is_remote or model.weights.is_local):
                     stored_weights(model.name, model.weights)
             job.start()
-            peak, error = None, None
+            error = None
             if job.questions:
                 self._freeze_libraries()
                 reset_peak_memory()
@@ -288,12 +261,12 @@ class LocalJobRunner:
                         for number, response in found:
                             job.add(number, response)
                     if (peak := peak_memory()) is not None:
-                        peak = max(peak - self.models.idle_bytes(), 1)
+                        job.peak_memory = max(peak - self.models.idle_bytes(), 1)
                 except MemberError as failure:
                     error = MemberError(failure.reason, of=failure.of)
                 # After the handler, no traceback refers to the models any more.
                 free_memory()
-            job.finish(peak, error)
+            job.finish(error)
             yield job
 
     def _freeze_libraries(self) -> None:
@@ -305,8 +278,8 @@ class LocalJobRunner:
             self._froze = True
 
 
-def _run_on_servers(jobs: Sequence[Job]) -> Generator[Job, None, None]:
-    """Run the jobs of each server one after the other, and those of different servers at the same time.
+def run_at_once(jobs: Sequence[Job]) -> Generator[Job, None, None]:
+    """Run jobs whose models are elsewhere at the same time, and those of one server one after the other.
 
     Models behind one address often share its machine, and its limits.
     """
@@ -325,14 +298,14 @@ def _run_on_servers(jobs: Sequence[Job]) -> Generator[Job, None, None]:
         arrived.put((job, None, failure))
 
     async def ask_all() -> None:
-        addresses = {job.server: asyncio.Lock() for job in jobs}
-        await asyncio.gather(*(ask(job, addresses[job.server]) for job in jobs))
+        addresses = {job.server or job.name: asyncio.Lock() for job in jobs}
+        await asyncio.gather(*(ask(job, addresses[job.server or job.name]) for job in jobs))
 
     for job in jobs:
         job.start()
     # In another thread: this one has the cache, and perhaps a running loop, as in a notebook.
     task = loop.create_task(ask_all())
-    in_background(partial(_run_until_cancelled, loop, task), "requests to servers")
+    end = in_background(partial(_run_until_cancelled, loop, task), "requests of jobs")
     try:
         for _ in jobs:
             while isinstance((event := arrived.get())[2], Response):
@@ -340,12 +313,13 @@ def _run_on_servers(jobs: Sequence[Job]) -> Generator[Job, None, None]:
             job, _, failure = event
             if failure is not None and not isinstance(failure, MemberError):
                 raise failure
-            job.finish(error=failure)
+            job.finish(failure)
             yield job
     finally:
         # At Ctrl-C: requests end with their jobs, and what has arrived is kept.
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(task.cancel)
+        wait([end], _ENDING_SECONDS)
         with suppress(queue.Empty):
             while True:
                 job, number, response = arrived.get_nowait()

@@ -43,18 +43,9 @@ _WHOLE_VOCABULARY = EnsembleSpec((), ALONE, k=10)
 class Profiler:
     """Profiles candidates and sets of them.
 
-    Args:
-        config: The run.
-        cache: The response cache.
-        progress: Shows progress and messages.
-        engine: Runs the jobs; None for this process.
-
     Attributes:
         identities: What determines each candidate's responses, by name.
         failures: The reason of each candidate that failed, by name.
-
-    Raises:
-        InputError: A candidate cannot be used. No candidate has been run then.
     """
 
     def __init__(
@@ -139,41 +130,18 @@ class Profiler:
     def together(
         self, names: Sequence[str], task: Task, method: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Profile:
-        """Profile a set.
-
-        Args:
-            names: The members, the primary first.
-            task: The questions.
-            method: The method; None for the run's own.
-            options: The method's options.
-
-        Raises:
-            MemberError: The set failed.
-        """
+        """Profile a set, the primary first, by the run's own method or by another one with its options."""
         decoding = self.decoding(names, method, options)
         stage = f"{decoding.method} of {', '.join(names)}"
         return self._run_one(task, lambda turn: self._job(decoding.method, names, turn, decoding, stage=stage))
 
     def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profile:
-        """Profile a candidate with sampling from its whole vocabulary.
-
-        Raises:
-            MemberError: The candidate failed.
-        """
+        """Profile a candidate with sampling from its whole vocabulary."""
         inference = replace(self._config.inference, temperature=temperature, seed=seed)
         return self._run_one(task, lambda turn: self._job(f"{name}, drawn", [name], turn, _WHOLE_VOCABULARY, inference))
 
     def reading(self, name: str, task: Task, stage: str) -> Profile:
-        """Profile a candidate on questions whose prompts have responses in them.
-
-        Args:
-            name: The candidate. It decodes as it does alone.
-            task: The questions.
-            stage: The label of the progress.
-
-        Raises:
-            MemberError: The candidate failed.
-        """
+        """Profile a candidate on questions whose prompts have responses in them."""
 
         def job(turn: Task) -> Job:
             return self._job(name, [name], turn, self._single(name, turn), stage=stage)
@@ -185,11 +153,6 @@ class Profiler:
         """A profile whose texts were not scored when they were written, with its scores.
 
         Most tasks score each text at once. See :mod:`advisor.judge.judge` for those that do not.
-
-        Args:
-            profile: The answers of a method.
-            names: The members of the method.
-            task: The task.
         """
         return profile
 
@@ -216,22 +179,13 @@ class Profiler:
         return not isinstance(identity, ServerIdentity) or identity.decodes
 
     def model(self, name: str) -> ModelSpec:
-        """The spec of a candidate.
-
-        Raises:
-            InputError: It is behind a server that gives whole texts only.
-        """
+        """The spec of a candidate."""
         return model_of(self._candidates[name], self.identities[name], self._config.inference.dtype)
 
     def load(
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Ensemble:
-        """Load candidates as an ensemble; see :meth:`together` for the arguments.
-
-        Raises:
-            InputError: One of them is behind a server that gives whole texts only, or they do not fit the method.
-            MemberError: One of them failed while it was loaded.
-        """
+        """Load candidates as an ensemble, the primary first."""
         return self._load(replace(self.decoding(names, method, options), members=tuple(map(self.model, names))))
 
     def _load(self, spec: EnsembleSpec) -> Ensemble:
@@ -246,11 +200,7 @@ class Profiler:
         return member
 
     def weights(self, names: Sequence[str]) -> tuple[float, ...] | Literal["perplexity"] | None:
-        """The weights of a set's members, as ``--weights`` says; None for equal ones.
-
-        Raises:
-            MemberError: All weights are 0, or a member failed on the dev questions, which decide its weight.
-        """
+        """The weights of a set's members, as ``--weights`` says; None for equal ones."""
         kind = self._config.weights
         if kind == EQUAL or len(names) == 1:
             return None
@@ -275,7 +225,7 @@ class Profiler:
     def decoding(
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
     ) -> EnsembleSpec:
-        """How a set decodes, without its members; see :meth:`together` for the arguments."""
+        """How a set decodes, without its members: by the run's own method, or by another one with its options."""
         config = self._config
         method, options = method or config.method, dict(options or {})
         # Of a single model, the thinking is read from its response.
@@ -416,13 +366,8 @@ Said = dict[str, str | None]
 
 
 def stored_responses(config: RunConfig, entries: Sequence[ModelSpec]) -> dict[str, tuple[Said, ...]]:
-    """The responses of candidates that the cache has, by name: those to the dev questions, and to the held-out ones.
-
-    Args:
-        config: The run.
-        entries: The candidates; those behind servers are left out, because what is stored of them depends on what the
-            server says today, and it gets no request here.
-    """
+    """The responses of candidates that the cache has, by name: those to the dev questions, and to the held-out ones."""
+    # What is stored of a server depends on what it says today, and it gets no request here.
     here = [entry for entry in entries if not entry.is_remote]
     if not here or not (config.cache_dir / "responses.sqlite").is_file():
         return {}

@@ -54,10 +54,6 @@ def cluster(address: str | None = None) -> Iterator[None]:
     Args:
         address: ``host:port`` of the head, ``auto`` for a cluster that runs on this machine, ``local`` to start one;
             None for the environment's RAY_ADDRESS, or else ``local``.
-
-    Raises:
-        InputError: Ray is not installed, or no cluster answers at the address.
-        UniteError: A cluster could not be started.
     """
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if find_spec("ray") is None:

@@ -110,13 +110,7 @@ class ServerModel:
                 request.cancel()
 
     def generate(self, prompt: ModelInput, settings: Settings) -> Response:
-        """Answer a prompt; wait for the response, as the model wrote it.
-
-        Raises:
-            InputError: The prompt cannot be written as the model takes it.
-            ServerError: The server gave no valid answer.
-            MemberError: The tokenizer cannot be used.
-        """
+        """Answer a prompt; wait for the response, as the model wrote it."""
         if isinstance(prompt, PromptWithOptions):
             return self._choose(prompt)
         if isinstance(prompt, ToolChat):
@@ -145,11 +139,7 @@ class ServerModel:
         return likeliest_option(client, question)
 
     def member(self) -> Member | None:
-        """The member with its tokenizer, as it writes alone, loaded at the first call; None if prompts are texts.
-
-        Raises:
-            MemberError: It cannot be used.
-        """
+        """The member with its tokenizer, as it writes alone, loaded at the first call; None if prompts are texts."""
         if self._load is None:
             return None
         with self._encoding:
@@ -170,16 +160,7 @@ class ServerModel:
 
 
 def as_text(prompt: Prompt | Dialogue, name: str, *, chat: bool) -> str | Sequence[Mapping[str, str]]:
-    """A prompt as a server without its tokenizer here gets it: a text, or the messages of a conversation.
-
-    Args:
-        prompt: The prompt.
-        name: The model, for messages.
-        chat: Whether the server applies a chat template.
-
-    Raises:
-        InputError: A conversation needs a chat template.
-    """
+    """A prompt as a server without its tokenizer here gets it: a text, or the messages of a conversation."""
     if isinstance(prompt, Sourced):
         return prompt.prompt
     if isinstance(prompt, Dialogue):
@@ -194,11 +175,7 @@ def _put(arrived: asyncio.Queue[int], n: int, _: Future[Response]) -> None:
 
 
 def server_model(entry: ModelSpec) -> ServerModel:
-    """A model behind a server from its entry.
-
-    Raises:
-        InputError: The HTTP client is not installed, the key is missing, or the entry is not of a server.
-    """
+    """A model behind a server from its entry."""
     if not entry.checkpoint.is_remote:
         raise InputError(f"{entry.place}: {entry.name} is not behind a server")
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from advisor.profile.ask import Model, reply_to
 from advisor.profile.loaded_models import ALONE, LoadedModels
@@ -20,7 +20,7 @@ from advisor.response_cache import Response, apart
 from advisor.running.strategy_to_run import StrategyPlan
 from advisor.servers.completions import AskedPrompt, ToolChat, in_one_form
 from advisor.strategies.fusion import Fusion
-from advisor.strategies.replay import answered
+from advisor.strategies.replay import QuestionCalls
 from advisor.strategies.self_consistency import drawn
 from advisor.strategies.strategy import QuestionText, Reply
 from advisor.tasks.metrics import READERS
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Observe = Callable[[str, float, bool], None]
 """Called with each call of a model: its name, seconds, and whether it failed."""
+_Made: TypeAlias = tuple[str, Response | UniteError, str | None]
+"""A model's name, its reply, and the answer that was read from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,7 @@ class Answered:
 
 
 class Answerer:
-    """Answers prompts by a strategy: drives its flow with models.
-
-    Args:
-        plan: The strategy.
-        models: Its models, in its order.
-        observe: Called with each call of a model.
-    """
+    """Answers prompts by a strategy: drives its flow with models."""
 
     def __init__(self, plan: StrategyPlan, models: Sequence[Model], observe: Observe = lambda *_: None) -> None:
         self._strategy, self._reader = plan.strategy, plan.reader
@@ -79,25 +75,11 @@ class Answerer:
     async def answer(
         self, prompt: AskedPrompt, settings: Settings, group: str | None = None, deadline: float | None = None
     ) -> Answered:
-        """Answer a prompt.
-
-        Args:
-            prompt: A text, or a conversation.
-            settings: How each model writes.
-            group: The group of the prompt; None if it has none.
-            deadline: When models that have not answered count as failed, by the monotonic clock; None for no limit.
-
-        Raises:
-            InputError: No model can read this prompt.
-            MemberError: All models failed.
-        """
+        """Answer a prompt; models that have not answered at a time of the monotonic clock count as failed."""
         text = _question_of(prompt, writes=isinstance(self._strategy, Fusion))
-        flow = self._strategy.flow(QuestionText(text, text, group))
-        made: list[tuple[Model, Response | UniteError]] = []
-        answers: list[str | None] = []
-        calls = next(flow)
-        while True:
-            models = [self._models[call.members[0]] for call in calls]
+        way = QuestionCalls[_Made](self._strategy.flow(QuestionText(text, text, group)))
+        while way.open:
+            models = [self._models[call.members[0]] for call in way.open]
             replies = await asyncio.gather(
                 *(
                     self._ask(
@@ -106,21 +88,18 @@ class Answerer:
                         settings if call.draw is None else drawn(settings, call.draw),
                         deadline,
                     )
-                    for model, call in zip(models, calls, strict=True)
+                    for model, call in zip(models, way.open, strict=True)
                 )
             )
-            made += zip(models, replies, strict=True)
-            new = [
+            read = [
                 Reply(None, None)
                 if isinstance(reply, UniteError)
                 else Reply(reply.text, self._read(reply, prompt, settings))
                 for reply in replies
             ]
-            answers += [reply.answer for reply in new]
-            try:
-                calls = flow.send(new)
-            except StopIteration as end:
-                return _answered(made, answers, end.value)
+            made = zip(models, replies, (reply.answer for reply in read), strict=True)
+            way.answer([(model.name, reply, answer) for model, reply, answer in made], read)
+        return _answered(way)
 
     def _read(self, reply: Response, prompt: AskedPrompt, settings: Settings) -> str | None:
         """The answer in a reply."""
@@ -152,24 +131,22 @@ class Answerer:
         return result
 
 
-def _answered(
-    made: Sequence[tuple[Model, Response | UniteError]], answers: Sequence[str | None], taken: int
-) -> Answered:
-    """The answer by the replies to all calls, and the number of the one that is taken."""
+def _answered(way: QuestionCalls[_Made]) -> Answered:
+    """The answer by the replies to all calls."""
     # Messages of members often begin with their name, which is given beside them here.
-    failures = [(model.name, reply.without(model.name)) for model, reply in made if isinstance(reply, UniteError)]
+    failures = [(name, reply.without(name)) for name, reply, _ in way.replies if isinstance(reply, UniteError)]
     given = {
-        n: (model.name, reply, answer)
-        for n, ((model, reply), answer) in enumerate(zip(made, answers, strict=True))
+        n: (name, reply, answer)
+        for n, (name, reply, answer) in enumerate(way.replies)
         if not isinstance(reply, UniteError)
     }
     if not given:
-        refused = [reply for _, reply in made if isinstance(reply, InputError)]
+        refused = [reply for _, reply, _ in way.replies if isinstance(reply, InputError)]
         # The prompt is wrong if all models refuse it; else a model failed.
-        if len(refused) == len(made):
+        if len(refused) == len(way.replies):
             raise refused[0]
         raise MemberError("no model answered: " + "; ".join(f"{name}: {reason}" for name, reason in failures))
-    name, response, answer = given[answered(taken, [n not in given for n in range(len(made))])]
+    name, response, answer = given[way.taken]
     found = [own for *_, own in given.values()]
     return Answered(
         name,
@@ -181,11 +158,7 @@ def _answered(
 
 
 def _question_of(prompt: AskedPrompt, *, writes: bool) -> str:
-    """What a text is wanted for: the prompt, or the last message of a conversation.
-
-    Raises:
-        InputError: The strategy writes a new text, and a call of a function is wanted; or there is no message.
-    """
+    """What a text is wanted for: the prompt, or the last message of a conversation."""
     if isinstance(prompt, str | Sourced):
         return prompt.prompt if isinstance(prompt, Sourced) else prompt
     if isinstance(prompt, ToolChat) and writes:
@@ -204,12 +177,7 @@ def _with_question(prompt: AskedPrompt, text: str) -> Prompt:
 
 
 def answer_prompt(plan: StrategyPlan, prompt: Prompt, settings: Settings, group: str | None = None) -> Answered:
-    """Answer one prompt; a model of this process is loaded when the strategy asks it.
-
-    Raises:
-        InputError: The key of a server is missing, or no model can read this prompt.
-        MemberError: All models failed.
-    """
+    """Answer one prompt; a model of this process is loaded when the strategy asks it."""
     local = LoadedModels(default_cache_dir())
     models: list[Model] = [
         server_model(member)

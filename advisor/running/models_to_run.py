@@ -34,15 +34,7 @@ RUN_AGAIN = "run `advisor select` again"
 
 
 def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None) -> EnsembleSpec:
-    """The set that the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded.
-
-    Args:
-        options: The options of the command.
-        chosen: The set, if it is known already.
-
-    Raises:
-        InputError: An option is out of range, or the set or a model of it cannot be used.
-    """
+    """The set that the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded."""
     check_decoding(options)
     if chosen is not None:
         spec = chosen
@@ -70,11 +62,7 @@ def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None
 
 
 def loaded_as(models: Sequence[ModelSpec], options: ChosenOptions) -> tuple[ModelSpec, ...]:
-    """The models as the options ``device``, ``dtype`` and ``chat_template`` load them, after they are checked.
-
-    Raises:
-        InputError: A model cannot be loaded.
-    """
+    """The models as the options ``device``, ``dtype`` and ``chat_template`` load them, after they are checked."""
     changed, said = place_models(_loaded_by(models, options))
     if said is not None:
         Progress().say(said)
@@ -85,11 +73,7 @@ def loaded_as(models: Sequence[ModelSpec], options: ChosenOptions) -> tuple[Mode
 
 
 def entries_as(entries: Sequence[ModelSpec], options: LoadingOptions) -> tuple[ModelSpec, ...]:
-    """The candidates of a run as the options ``device``, ``dtype`` and ``chat_template`` load them.
-
-    Raises:
-        InputError: This machine lacks a device of the run, and no option replaces it.
-    """
+    """The candidates of a run as the options ``device``, ``dtype`` and ``chat_template`` load them."""
     for entry in entries:
         if entry.device is not None and options.device is None:
             check_device(f"{entry.place}: {entry.name} ran on another device, which --device replaces", entry.device)
@@ -102,11 +86,7 @@ def _loaded_by(models: Sequence[ModelSpec], options: LoadingOptions) -> tuple[Mo
 
 
 def check_decoding(options: ChosenOptions) -> None:
-    """Check the options of ``run`` or ``serve`` that say how to decode, before a model or a folder is read.
-
-    Raises:
-        InputError: An option is out of range.
-    """
+    """Check the options of ``run`` or ``serve`` that say how to decode, before a model or a folder is read."""
     check_decodes(options.method or DEFAULT)
     InferenceConfig.from_options(options)
     # A value out of range is an error now, not after the minutes that loading the models takes.
@@ -128,19 +108,7 @@ def chosen_by_run(
     pool: str | None = None,
     trusted: Collection[str] = (),
 ) -> EnsembleSpec:
-    """The set in a run folder's ``result.json``, with the task's stop strings and token limit.
-
-    Args:
-        run: The run.
-        names: The members; empty for the chosen set.
-        method: How they decode; None for the method of the chosen set.
-        pool: A pool file with the places of the models; None for those of the run.
-        trusted: Models that may run the code in their own files; see ``--trust-remote-code``.
-
-    Raises:
-        InputError: The result cannot be read, names no models, or a model is behind a server that gives
-            whole texts only.
-    """
+    """The set in a run folder's ``result.json``, or one of other candidates, with the task's stop strings and limit."""
     members = []
     for entry in candidates_of_run(run, names, pool, trusted):
         # Before anything is contacted.
@@ -186,11 +154,7 @@ def task_of_run(run: Run) -> ServedTask | None:
 
 
 def limits_of_run(run: Run) -> tuple[int | None, tuple[str, ...]]:
-    """The token limit of a run's responses, None for responses of logs, and their stop strings.
-
-    Raises:
-        InputError: The result cannot be read, or does not say it.
-    """
+    """The token limit of a run's responses, None for responses of logs, and their stop strings."""
     task, from_logs = run.result.task, bool(run.result.provenance.logs)
     if task.stop is None or (task.max_new_tokens is None and not from_logs):
         raise InputError(f"{run.place}: task has no stop or max_new_tokens; {RUN_AGAIN}")
@@ -198,16 +162,7 @@ def limits_of_run(run: Run) -> tuple[int | None, tuple[str, ...]]:
 
 
 def judges_beside(run: Run, options: RerunOptions, task: Task) -> tuple[ModelSpec, ...]:
-    """The judges that the options name: candidates of a run, or other models by lines as in a pool file.
-
-    Args:
-        run: The run.
-        options: The options of the command.
-        task: The task that is judged.
-
-    Raises:
-        InputError: A judge is missing, cannot be used, or is behind a server that the user does not allow.
-    """
+    """The judges that the options name: candidates of a run, or other models by lines as in a pool file."""
     models = run.result.provenance.models
     named = [name for name in models if name in options.judge]
     of_run = entries_as(candidates_of_run(run, named, trusted=options.trust_remote_code), options) if named else ()
@@ -218,18 +173,8 @@ def judges_beside(run: Run, options: RerunOptions, task: Task) -> tuple[ModelSpe
 def check_servers(
     models: Sequence[ModelSpec], options: ServerOptions, source: str, *, is_trusted: bool = False
 ) -> None:
-    """Check that the user allows the servers that a folder names, and the variables of their keys.
-
-    Args:
-        models: The models, some of which may be behind servers.
-        options: The options of the command.
-        source: The folder or the option that names the models, for messages.
-        is_trusted: Whether the user wrote where they are. A folder may come from other people: it must not decide where
-            prompts and keys are sent.
-
-    Raises:
-        InputError: A server, or the variable of its key, is not allowed.
-    """
+    """Check that the user allows the servers that a folder names, and the variables of their keys."""
+    # A folder may come from other people: it must not decide where prompts and keys are sent.
     allowed = None if is_trusted else options.allow_server
     for model in models:
         model.check_consent(None, allowed, f"{model.place or source}: {model.name}")
@@ -242,11 +187,7 @@ def chosen_by_folder(
     check_files: bool = True,
     allow_servers: Collection[str] = (),
 ) -> EnsembleSpec:
-    """The set of a run folder or of a saved ensemble's folder; see :func:`ensemble.saved.folder.read`.
-
-    Raises:
-        InputError: The folder is neither of the two, or cannot be used.
-    """
+    """The set of a run folder or of a saved ensemble's folder; see :func:`ensemble.saved.folder.read`."""
     # A folder that is both counts as a run folder. A strategy that does not decode is refused by the reader.
     is_exported = savedfolder.is_saved(folder) or (folder / savedfolder.STRATEGY_FILE).is_file()
     if not is_exported or (folder / "result.json").exists():
@@ -262,16 +203,9 @@ def chosen_by_folder(
 def candidates_of_run(
     run: Run, names: Sequence[str] = (), pool: str | None = None, trusted: Collection[str] = ()
 ) -> tuple[ModelSpec, ...]:
-    """Candidates of a run folder, with the values that the run used.
+    """Candidates of a run folder, with the values that the run used; without names, those of the chosen set.
 
-    Args:
-        run: The run.
-        names: The candidates; empty for the chosen set.
-        pool: A pool file that says where the models are; None for the places of the run.
-        trusted: Models that may run the code in their own files; see ``--trust-remote-code``.
-
-    Raises:
-        InputError: The result cannot be read, or it or the pool file lacks one of these models.
+    A pool file replaces the places of the run.
     """
     place, names = run.place, names or run.result.selected
     if not 0 < len(set(names)) == len(names):

@@ -43,15 +43,7 @@ from ensemble.saved.folder import STRATEGY_FILE, check_members, is_saved
 
 
 def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
-    """What the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded.
-
-    Args:
-        options: The options of the command.
-        say: Shows a note, for example that the evidence is against the strategy.
-
-    Raises:
-        InputError: An option is out of range, a server is not allowed, or a model or the folder cannot be used.
-    """
+    """What the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded."""
     check_decoding(options)
     if options.strategy is not None:
         _refuse(options, ("method", "k"), f"--strategy {options.strategy} says how the models are used")
@@ -82,16 +74,6 @@ def plan_of_run(
     """The strategy of a run folder: the recommended one, or the one that the options name.
 
     ``--method`` and ``--k`` name the chosen set, which decodes together.
-
-    Args:
-        run: The run.
-        options: The options of the command.
-        say: Shows a note if the evidence is against the strategy.
-        method: How the chosen set decodes, if the options say it.
-        k: Candidate tokens of each member in a step, if the options say it.
-
-    Raises:
-        InputError: The result cannot be read, the run has no such strategy, or a model has no place.
     """
     result, place = run.result, run.place
     pool, trusted = options.pool, options.trust_remote_code
@@ -164,26 +146,13 @@ def _reader(result: Result, place: str) -> VoteReader:
 
 
 def figures_to_strategy(figures: StrategyKey, place: str) -> Strategy:
-    """The strategy of an object of ``result.json``, after it is checked that it can run.
-
-    Raises:
-        InputError: The strategy is not known, or a key has a value that does not fit it.
-    """
+    """The strategy of an object of ``result.json``, after it is checked that it can run."""
     values = {"strategy": figures.strategy, "members": figures.members, **(figures.model_extra or {})}
     return strategy_of(values, place, "run `advisor select` again")
 
 
 def find_strategy(wanted: str, strategies: Sequence[Strategy], place: str) -> Strategy:
-    """The strategy that ``--strategy`` names; the best one, if there are several.
-
-    Args:
-        wanted: ``NAME``, ``NAME/DETAIL`` with one of its details, for example the number of members, or its label.
-        strategies: Those of the run, the best first.
-        place: The file, for messages.
-
-    Raises:
-        InputError: The run has no such strategy.
-    """
+    """The strategy that ``--strategy`` names by its label, ``NAME``, or ``NAME/DETAIL``; of several the first."""
     labels = {label(each, strategies): each for each in strategies}
     if not labels:
         raise InputError(
@@ -251,11 +220,7 @@ class StrategyPlan:
 
 
 def answer_reader(chosen: EnsembleSpec | StrategyPlan) -> VoteReader | None:
-    """What reads the answer in a response; None if the task is not known, or its metric needs a reference to read it.
-
-    Raises:
-        InputError: The pattern of the task cannot be used.
-    """
+    """What reads the answer in a response; None if the task is not known or its metric needs a reference to read it."""
     if isinstance(chosen, StrategyPlan) and chosen.reader is not None:
         return chosen.reader
     task = chosen.task
@@ -276,16 +241,7 @@ def plan_json(plan: StrategyPlan, folder: Path) -> str:
 
 
 def read_plan(folder: Path, *, trusted: Collection[str] = (), check_files: bool = True) -> StrategyPlan:
-    """Read the ``strategy.json`` of a folder. No server is contacted.
-
-    Args:
-        folder: The folder.
-        trusted: The members that may run the code in their own files, by name or id.
-        check_files: Whether local members must have the files with which they were exported.
-
-    Raises:
-        InputError: The file cannot be used, a member needs consent to run code, or a member has changed.
-    """
+    """Read the ``strategy.json`` of a folder. No server is contacted."""
     path = folder / STRATEGY_FILE
     values = read_json(path, _WAY_OUT)
     if values.get("schema_version") != SCHEMA_VERSION:

@@ -38,17 +38,10 @@ class TaskPrompt:
     A text fills the one field that is enough for a prompt. Where a prompt needs several fields, or could be made of
     each of several, a question is a JSON object of its fields; other texts are prompts already.
 
-    Args:
-        template: How the run made its prompts.
-        place: The file, for messages.
-
     Attributes:
         template: How the run made its prompts.
         fields: The fields that it names, in alphabetical order.
         field: The one that a text fills; None if it takes an object of fields.
-
-    Raises:
-        InputError: A template cannot be used.
     """
 
     def __init__(self, template: PromptTemplate, place: str) -> None:
@@ -80,14 +73,7 @@ class TaskPrompt:
         return {"template": self.template.question, "fields": list(self.fields), "example": self.example}
 
     def fill(self, text: str) -> tuple[str | Sourced, str | None]:
-        """The prompt of a question, and a note if it is not simply filled in; None for none.
-
-        Args:
-            text: The question, or a JSON object of its fields. A text with the template around it is not wrapped twice.
-
-        Raises:
-            InputError: A field is missing, or the template fails on the question.
-        """
+        """The prompt of a question, and a note if it is not simply filled in; None for none."""
         if self.field is not None:
             bare, is_filled = self._unwrapped(text)
             note = "a prompt has the task's template already, which is not put around it again" if is_filled else None
@@ -181,16 +167,7 @@ def _fields_of(text: str) -> dict[str, object] | None:
 def prompt_of(
     chosen: EnsembleSpec | StrategyPlan, options: ChosenOptions, say: Callable[[str], None]
 ) -> TaskPrompt | None:
-    """How the texts of users become prompts, for ``run`` and ``serve``; None if they are prompts already.
-
-    Args:
-        chosen: What runs.
-        options: The options of the command.
-        say: Shows a note where the prompts of a run are not known.
-
-    Raises:
-        InputError: A template of the folder cannot be used.
-    """
+    """How the texts of users become prompts, for ``run`` and ``serve``; None if they are prompts already."""
     if options.raw:
         return None
     if chosen.task is not None and chosen.task.template is not None:

@@ -98,9 +98,6 @@ def generate(
 
     Returns:
         The response, and the JSON object that the server sent.
-
-    Raises:
-        ServerError: The server gave no valid answer.
     """
     from ensemble.servers.schema import ChatChoice, ChatCompletion, Completion
 
@@ -149,19 +146,7 @@ def body_of(
     chat: bool,
     left_out: Collection[str],
 ) -> dict[str, Any]:
-    """The body of a request, without the model's name.
-
-    Args:
-        address: The server and the model.
-        owner: Asks the server who runs it; called only if the address limits the thinking.
-        prompt: As for :func:`generate`.
-        settings: The limit, the stop strings, and how to draw.
-        chat: Whether the prompt goes through the model's chat template, on the server.
-        left_out: The fields that the server does not take.
-
-    Raises:
-        ServerError: The grammar is a regular expression, or the server did not answer who runs it.
-    """
+    """The body of a request, without the model's name; the server's owner is asked only for a limit of thinking."""
     # OpenAI's newer models refuse "max_tokens", and several other servers do not know "max_completion_tokens".
     limits = LIMITS[::-1] if chat and address.is_openai else LIMITS
     limit = next((name for name in limits if name not in left_out), limits[0])
@@ -183,11 +168,7 @@ def body_of(
 
 
 def _response_of(completion: ChatCompletion | Completion, settings: Settings) -> Response:
-    """The response in an answer, cut at the stop strings, without calls of functions.
-
-    Raises:
-        ValueError: It is much longer than the limit; the message says so as the end of a sentence.
-    """
+    """The response in an answer, cut at the stop strings, without calls of functions."""
     from ensemble.servers.schema import ChatChoice
 
     choice, usage = completion.choices[0], completion.usage
@@ -209,11 +190,7 @@ def _response_of(completion: ChatCompletion | Completion, settings: Settings) ->
 
 
 def _response_format(grammar: Grammar) -> Mapping[str, Any]:
-    """A grammar as servers take it.
-
-    Raises:
-        ServerError: It is a regular expression, for which servers have no common form.
-    """
+    """A grammar as servers take it."""
     if grammar.kind != "json_schema":
         raise ServerError("servers take JSON schemas, but no regular expressions", "refused")
     schema = json.loads(grammar.text)
@@ -227,9 +204,6 @@ def likeliest_text(server: ServerClient, prompt: str, options: Sequence[str]) ->
     """The log-probabilities of texts after a prompt, as the options of a response without a text.
 
     This needs ``echo`` and ``logprobs`` of ``/completions``. Some servers support them (vLLM), others ignore them.
-
-    Raises:
-        ServerError: The server gave no valid answer, or ignores ``echo`` and ``logprobs``.
     """
     scores, seconds = [], 0.0
     for text in options:
@@ -241,15 +215,7 @@ def likeliest_text(server: ServerClient, prompt: str, options: Sequence[str]) ->
 
 
 def likeliest_option(client: TokenClient, question: ChoiceQuestion) -> Response:
-    """Like :func:`likeliest_text`, for a server that gives log-probabilities of chosen token ids.
-
-    Args:
-        client: The connection to the server; its limit of chosen ids is at least 1.
-        question: The question as the model's tokenizer writes it.
-
-    Raises:
-        ServerError: The server gave no valid answer, or the tokenizer can write none of the options.
-    """
+    """Like :func:`likeliest_text`, for a server that gives log-probabilities of chosen token ids."""
     (prompt,), (states,) = question.prompts, question.states
     scores, begun = list(question.known), time.monotonic()
     try:

@@ -111,16 +111,6 @@ def identify_server(
     """Request a server's list of models, and a few tokens from the model to see that it answers, and what it refuses.
 
     If the address has a tokenizer, some more requests find out whether the model can be decoded token by token.
-
-    Args:
-        address: The server and the model.
-        name: The model, for messages.
-        chat_template: Whether prompts go through a chat template.
-        settings: How the model will be asked, but for the limit.
-
-    Raises:
-        InputError: No server answers, it is not OpenAI-compatible, does not have the model, or refuses the key; or the
-            tokenizer cannot be used.
     """
     lacks = None
     if address.tokenizer is not None:
@@ -226,9 +216,6 @@ _LOG = logging.getLogger(__name__)
 
 class ServerHealth:
     """Asks servers for their lists of models, which costs them nothing.
-
-    Args:
-        addresses: The servers by the names of their members.
 
     Attributes:
         failing: The names of the members whose servers do not answer now.

@@ -56,17 +56,7 @@ def make_app(
     hosts: frozenset[str] | None = None,
     health: ServerHealth | None = None,
 ) -> FastAPI:
-    """The application; the engine runs as long as the application runs.
-
-    Args:
-        engine: Generates the texts.
-        model: The model that requests may name.
-        limits: Limits of requests.
-        metrics: The figures to update and to show.
-        key_digest: Digest of the API key; None where requests need no key.
-        hosts: Names of this server; see :class:`~advisor.serving.server.RequestMiddleware`.
-        health: Asks the servers of members whether they answer; None if no member is behind a server.
-    """
+    """The application; the engine runs as long as the application runs."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -112,7 +102,7 @@ def make_app(
 
 
 class Endpoints:
-    """The handlers; see :func:`make_app` for the arguments."""
+    """The handlers."""
 
     def __init__(
         self,

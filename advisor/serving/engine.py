@@ -78,11 +78,7 @@ class RequestHandler(Protocol):
         ...
 
     def submit(self, request: GenerationRequest) -> None:
-        """Accept a request; what comes of it are its events.
-
-        Raises:
-            RequestError: It cannot be answered, too many texts run or wait, or the server is stopping.
-        """
+        """Accept a request, whose events are what comes of it, or raise a RequestError."""
         ...
 
     def cancel(self, request: GenerationRequest) -> None:
@@ -118,17 +114,8 @@ class _Work:
 class SharedDecoder:
     """Decodes the texts of all requests together; see :class:`RequestHandler`.
 
-    Args:
-        ensemble: The ensemble; its method is token-level.
-        batch: Number of texts that are decoded at a time.
-        limits: Limits of requests.
-        metrics: The figures to update.
-
     Attributes:
         refusing: Why requests are refused; empty where they are accepted.
-
-    Raises:
-        InputError: The method decodes whole spans.
     """
 
     def __init__(self, ensemble: Ensemble, batch: Batch, limits: RequestLimits, metrics: Metrics) -> None:
@@ -177,11 +164,7 @@ class SharedDecoder:
         return self._batch.size
 
     def submit(self, request: GenerationRequest) -> None:
-        """Accept a request; what comes of it are its events.
-
-        Raises:
-            RequestError: A prompt is too long, too many texts run or wait, or the server is stopping.
-        """
+        """Accept a request; what comes of it are its events."""
         # Counted here, by the event loop: while a long prompt is tokenized, those of other requests wait.
         for prompt in request.prompts:
             self._check_characters(_characters(prompt))
@@ -199,9 +182,6 @@ class SharedDecoder:
 
         Returns:
             The generator's value, or the RequestError that ended it. If it is cancelled, the next steps are not run.
-
-        Raises:
-            RequestError: There are too many tokens, too many texts run or wait, or the server is stopping.
         """
         # Before it is counted, because a request that is refused must leave no count.
         self._check_tokens(tokens)
@@ -211,11 +191,7 @@ class SharedDecoder:
         return future
 
     def tokenize(self, text: str, function: Callable[[str], T]) -> asyncio.Future[T]:
-        """Call a function, which tokenizes a text, in the thread of the tokenizers; see :meth:`work`.
-
-        Raises:
-            RequestError: The text is too long, too many texts run or wait, or the server is stopping.
-        """
+        """Call a function, which tokenizes a text, in the thread of the tokenizers; see :meth:`work`."""
         self._check_characters(len(text))
         self._count_in(1)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -314,12 +290,7 @@ class SharedDecoder:
             self._inbox.put(add)
 
     def _encode(self, request: GenerationRequest) -> list[list[list[int]]]:
-        """The ids of a request's prompts.
-
-        Raises:
-            PromptTooLongError: A prompt has more tokens than are allowed.
-            RequestError: All prompts together have; or one is a chat with functions.
-        """
+        """The ids of a request's prompts."""
         tokens, limit = 0, self._limits.prompt_tokens
         prompts: list[list[list[int]]] = []
         for prompt in request.prompts:

@@ -83,12 +83,7 @@ class GrammarChecks:
         self._clients: Counter[asyncio.Task[int | str]] = Counter()
 
     async def check(self, grammar: Grammar) -> Grammar:
-        """The grammar with its size. A check that no client waits for any more is given up.
-
-        Raises:
-            InputError: It takes too much time or memory, or is not valid.
-            RequestError: Too many grammars wait, or the server is stopping.
-        """
+        """The grammar with its size. A check that no client waits for any more is given up."""
         key = hashlib.sha256(grammar.text.encode()).digest()
         found = self._found.get(key)
         if found is None:

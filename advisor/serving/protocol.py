@@ -270,16 +270,7 @@ class ChatRequest(RequestBody):
 
 
 def read_completion(body: CompletionRequest, limits: RequestLimits, seed: int) -> GenerationRequest:
-    """The generation request of a body of ``/v1/completions``.
-
-    Args:
-        body: As it was sent.
-        limits: Limits and defaults.
-        seed: Seed of the random draws where the body names none.
-
-    Raises:
-        RequestError: A parameter is not supported, or beyond its limit.
-    """
+    """The generation request of a body of ``/v1/completions``."""
     chosen = {name: getattr(body, name) for name in ("logprob_token_ids", "return_tokens_as_token_ids")}
     refuse_unsupported(chosen)
     prompts: list[AskedPrompt | tuple[int, ...]] = [*body.texts, *map(tuple, body.contexts)]
@@ -298,18 +289,8 @@ def read_chat(
 ) -> tuple[GenerationRequest, str | None]:
     """The generation request of a body of ``/v1/chat/completions``; see :func:`read_completion`.
 
-    Args:
-        body: As it was sent.
-        limits: Limits and defaults.
-        seed: Seed of the random draws where the body names none.
-        prompt: Makes a prompt of the last message of the user; None where messages are sent as they are.
-        grammar: The grammar of the body, if it has been checked.
-
     Returns:
         The request, and a note on its prompt for the person who runs the server; None for none.
-
-    Raises:
-        RequestError: A parameter is not supported, or beyond its limit; or the message lacks a field of the prompt.
     """
     for place, message in enumerate(body.messages):
         refuse_unsupported(message.model_extra, f"messages.{place}.")
@@ -343,11 +324,7 @@ def _tool_chat(body: ChatRequest, filled: Prompt) -> ToolChat:
 
 
 def grammar_of(wanted: AnyFormat | JsonSchemaFormat | None) -> Grammar | None:
-    """What a text must be, not checked yet.
-
-    Raises:
-        RequestError: The schema is nested too deeply.
-    """
+    """What a text must be, not checked yet."""
     if wanted is None or wanted.type == "text":
         return None
     schema = wanted.json_schema.schema_ if isinstance(wanted, JsonSchemaFormat) else {"type": "object"}
@@ -423,11 +400,7 @@ def _generation_request(
 
 
 def read_max_tokens(max_tokens: int | None, limits: RequestLimits) -> int:
-    """The longest text of a request, in tokens.
-
-    Raises:
-        RequestError: It is longer than this server allows.
-    """
+    """The longest text of a request, in tokens."""
     if max_tokens is not None and max_tokens > limits.new_tokens:
         raise RequestError(
             400, f"max_tokens is {max_tokens}; this server allows {limits.new_tokens}", param="max_tokens"
@@ -437,11 +410,7 @@ def read_max_tokens(max_tokens: int | None, limits: RequestLimits) -> int:
 
 
 def refuse_unsupported(extra: Mapping[str, Any] | None, place: str = "") -> None:
-    """Refuse parameters by name, except for values that have no effect.
-
-    Raises:
-        RequestError: A parameter is not supported.
-    """
+    """Refuse parameters by name, except for values that have no effect."""
     parameters = {name: value for name, value in (extra or {}).items() if value is not None and name not in _UNREAD}
     names = sorted(f"{place}{name}" for name, value in parameters.items() if value not in _NEUTRAL.get(name, ()))
     if names:

@@ -17,16 +17,7 @@ if TYPE_CHECKING:
 
 
 class RequestError(UniteError):
-    """A request that the server refuses or cannot answer, with OpenAI's error body.
-
-    Args:
-        status: HTTP status.
-        message: What is wrong, and what to do.
-        kind: OpenAI's ``type``.
-        param: The parameter that is wrong.
-        code: OpenAI's ``code``, for programs.
-        headers: HTTP headers of the response.
-    """
+    """A request that the server refuses or cannot answer, with OpenAI's error body."""
 
     def __init__(
         self,
@@ -82,11 +73,7 @@ def prompt_error(error: Exception) -> RequestError:
 
 
 def wrong_body(errors: Sequence[Mapping[str, Any]]) -> RequestError:
-    """The error where a body does not have the fields of its endpoint.
-
-    Args:
-        errors: Pydantic's errors; the client sees the first one.
-    """
+    """The error where a body does not have the fields of its endpoint."""
     # One error is enough to correct a request, and a message is one line.
     first = errors[0]
     if first["type"] == "json_invalid":
@@ -167,11 +154,7 @@ class GenerationRequest:
         return len(self.prompts) * self.copies
 
     async def prompt_tokens(self) -> int:
-        """Wait until the prompts are tokenized; the number of their tokens in all, counted by the primary.
-
-        Raises:
-            RequestError: A prompt cannot be used.
-        """
+        """Wait until the prompts are tokenized; the number of their tokens in all, counted by the primary."""
         event = await self._next_event()
         if isinstance(event, Piece):
             raise TypeError(f"the first event of a request is {event}; it must be the number of prompt tokens")
@@ -179,11 +162,7 @@ class GenerationRequest:
         return event
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """The pieces of all texts, until all are finished.
-
-        Raises:
-            RequestError: The decoder failed.
-        """
+        """The pieces of all texts, until all are finished."""
         unfinished = self.texts
         while unfinished:
             # All that has arrived of a text becomes one piece, so that a slow client gets fewer events.

@@ -116,10 +116,6 @@ class ServedModel:
 class ResponseFormat(ABC):
     """The JSON objects of one response; every response needs a new one, since it counts what was written.
 
-    Args:
-        model: The model that generates.
-        request: What it generates.
-
     Attributes:
         request: What it generates.
         texts: What was written of each text, by its index.
@@ -139,11 +135,7 @@ class ResponseFormat(ABC):
         self._with_logprobs = request.settings.alternatives is not None
 
     async def whole(self) -> dict[str, Any]:
-        """The response to a request without ``stream``.
-
-        Raises:
-            RequestError: The request failed.
-        """
+        """The response to a request without ``stream``."""
         prompt_tokens = await self.request.prompt_tokens()
         choices: dict[int, dict[str, Any]] = {}
         new_tokens = 0

@@ -133,11 +133,7 @@ class ResponsesRequest(BaseModel):
 
 
 def chat_of(body: ResponsesRequest) -> ChatRequest:
-    """The same request as a chat.
-
-    Raises:
-        RequestError: A parameter is not supported.
-    """
+    """The same request as a chat."""
     extra = body.model_extra or {}
     for name in _KEEPING:
         if extra.get(name):
@@ -215,13 +211,7 @@ def _tool(tool: FunctionTool) -> dict[str, Any]:
 
 
 class ResponsesFormat(ChatFormat):
-    """The objects of ``/v1/responses``.
-
-    Args:
-        model: The model that generates.
-        request: What it generates: the chat of :func:`chat_of`.
-        body: The request as it was sent.
-    """
+    """The objects of ``/v1/responses``."""
 
     id_prefix = "resp"
 

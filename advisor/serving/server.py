@@ -54,11 +54,7 @@ _LOG_LENGTH = 300
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that is bound and does not listen yet.
-
-    Raises:
-        InputError: The host is unknown, or the port is in use.
-    """
+    """A socket that is bound and does not listen yet."""
     # Bound before the models are loaded, to find a port in use at once; clients can connect only when it listens.
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -91,13 +87,7 @@ def is_loopback(bound: socket.socket) -> bool:
 
 
 def allowed_hosts(bound: socket.socket, host: str, others: Sequence[str]) -> frozenset[str] | None:
-    """The names by which clients may reach a bound socket; None where every name is accepted.
-
-    Args:
-        bound: The socket.
-        host: The address or name that it was bound to.
-        others: Names to accept besides.
-    """
+    """The names by which clients may reach a bound socket; None where every name is accepted."""
     # Other machines reach an open server by names that it cannot know, so there only the user can restrict them.
     if not others and not is_loopback(bound):
         return None
@@ -121,14 +111,6 @@ class GracefulServer(uvicorn.Server):
 
     At the first signal, new requests get status 503 and ``/health`` says that the server is stopping; uvicorn itself
     would close its sockets, and clients would see a refused connection. A second signal stops at once.
-
-    Args:
-        app: The application.
-        engine: Its engine.
-        bound: The socket to listen on.
-        connections: The largest number of connections at a time; None for :func:`most_connections`.
-        ready: Called when the server listens.
-        stopping: Called at the first signal.
     """
 
     def __init__(
@@ -161,12 +143,7 @@ class GracefulServer(uvicorn.Server):
         self._stopping = stopping
 
     def run_bound(self) -> None:
-        """Serve until a signal comes.
-
-        Raises:
-            UniteError: The decoder's thread ended by an error.
-            KeyboardInterrupt: A second signal came.
-        """
+        """Serve until a signal comes."""
         # The socket is given, not the address: it was bound before the models were loaded.
         with limited_logs():
             self.run([self._bound])
@@ -263,11 +240,7 @@ def digest_of(key: str) -> bytes:
 
 
 def read_key_digest(file: Path | None, environment: Mapping[str, str]) -> bytes | None:
-    """The digest of the API key in a file, else in the environment; None where neither has a key.
-
-    Raises:
-        InputError: The file cannot be read, or an HTTP header cannot hold the key.
-    """
+    """The digest of the API key in a file, else in the environment; None where neither has a key."""
     place, key = f"${_KEY_VARIABLE}", environment.get(_KEY_VARIABLE)
     if file is not None:
         place = f"--api-key-file {file}"
@@ -307,15 +280,7 @@ def _is_allowed(header: str, hosts: frozenset[str]) -> bool:
 
 
 class RequestMiddleware:
-    """Refuses requests to other hosts, without the key or with too large a body, and counts all requests.
-
-    Args:
-        app: The application that gets the accepted requests.
-        key_digest: Digest of the API key; None where requests need no key.
-        limits: Limits of requests.
-        metrics: The figures to update.
-        hosts: The server's names, besides loopback addresses; None where every name is accepted.
-    """
+    """Refuses requests to other hosts, without the key or with too large a body, and counts all requests."""
 
     def __init__(
         self,

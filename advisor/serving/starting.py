@@ -36,22 +36,14 @@ _PROMPT_TOKENS = 1024
 
 
 def check_extra() -> None:
-    """Check that the libraries for the server are installed.
-
-    Raises:
-        InputError: One is not installed.
-    """
+    """Check that the libraries for the server are installed."""
     for name in ("fastapi", "uvicorn", "prometheus_client"):
         if util.find_spec(name) is None:
             raise InputError(f"advisor serve needs {name}, which is not installed; pip install 'unite-advisor[serve]'")
 
 
 def check_joinable(chosen: EnsembleSpec) -> None:
-    """Check that requests to a set can be decoded together.
-
-    Raises:
-        InputError: The method does not decode token by token, or each prompt has other weights.
-    """
+    """Check that requests to a set can be decoded together."""
     from ensemble.methods import list_methods
 
     if list_methods()[chosen.method].level != "token":
@@ -104,23 +96,7 @@ def make_app_of(  # what a server needs
     *,
     prompt: TaskPrompt | None = None,
 ) -> tuple[FastAPI, RequestHandler]:
-    """Load a set or the models of a strategy, and make an application and its engine.
-
-    Args:
-        chosen: The set or the strategy.
-        name: The model's name for clients.
-        limits: Limits of requests.
-        key_digest: Digest of the API key; None where requests need no key.
-        hosts: The server's names; None where every name is accepted.
-        inference: Its batch size is the number of texts that are decoded at a time; if it is None, as many as fit into
-            memory, at most 64.
-        group: For a router by groups, the group of prompts whose request names none.
-        prompt: Makes a prompt of the last message of a user; None where messages are sent as they are.
-
-    Raises:
-        InputError: The set cannot be loaded with these options.
-        MemberError: A model failed while it was loaded.
-    """
+    """Load a set or the models of a strategy, and make an application and its engine."""
     from advisor.running.models_to_run import load_chosen
     from advisor.serving.app import make_app
     from advisor.serving.metrics import Metrics
@@ -175,11 +151,7 @@ def _decoders(
 
 
 def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfig) -> list[Model]:
-    """The models of a strategy: all local ones are in memory, and servers are asked whether they answer.
-
-    Raises:
-        InputError: No model can be asked.
-    """
+    """The models of a strategy: all local ones are in memory, and servers are asked whether they answer."""
     from advisor.profile.loaded_models import ALONE
     from advisor.profile.server_model import check_answers, server_model
     from advisor.running.models_to_run import load_chosen

@@ -38,12 +38,7 @@ _PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
 
 
 class DecoderModel:
-    """A model of this process; see :class:`advisor.profile.ask.Model`.
-
-    Args:
-        name: Its name.
-        engine: Decodes with it.
-    """
+    """A model of this process; see :class:`advisor.profile.ask.Model`."""
 
     def __init__(self, name: str, engine: SharedDecoder) -> None:
         self.name, self.engine = name, engine
@@ -79,18 +74,7 @@ class DecoderModel:
 
 
 class StrategyHandler:
-    """Answers requests by a strategy; see :class:`advisor.serving.engine.RequestHandler`.
-
-    Args:
-        plan: The strategy.
-        models: Its models, in its order.
-        limits: Limits of requests.
-        metrics: The figures to update.
-        group: The group of prompts whose request names none.
-
-    Raises:
-        InputError: A router has too few dev questions to learn from.
-    """
+    """Answers requests by a strategy; see :class:`advisor.serving.engine.RequestHandler`."""
 
     def __init__(
         self,

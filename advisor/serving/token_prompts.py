@@ -37,14 +37,7 @@ _ALTERNATIVES_OF_A_STEP = 20
 
 
 class TokenPrompts:
-    """Answers ``/v1/completions`` where the prompts are token ids, and ``/tokenize``.
-
-    Args:
-        engine: Its thread runs the model, between the steps of the decoder.
-        model: The model that requests may name.
-        limits: Limits of requests.
-        metrics: The figures to update.
-    """
+    """Answers ``/v1/completions`` where the prompts are token ids, and ``/tokenize``."""
 
     def __init__(self, engine: SharedDecoder, model: ServedModel, limits: RequestLimits, metrics: Metrics) -> None:
         self._engine = engine
@@ -61,11 +54,7 @@ class TokenPrompts:
             )
 
     async def complete(self, body: CompletionRequest) -> dict[str, Any]:
-        """The response to a body of ``/v1/completions`` with contexts.
-
-        Raises:
-            RequestError: A parameter is not supported, a limit is reached, or the model failed.
-        """
+        """The response to a body of ``/v1/completions`` with contexts."""
         server = self._server_or_refuse()
         max_tokens = _read_parameters(body, self._limits)
         self._check_contexts(body.contexts, body.logprob_token_ids or ())
@@ -83,11 +72,7 @@ class TokenPrompts:
         return await self._engine.work(self._steps(server, body, max_tokens), texts, tokens)
 
     async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
-        """The response to a body of ``/tokenize``, with the primary's tokenizer.
-
-        Raises:
-            RequestError: The text is too long or cannot be tokenized, or the server is stopping.
-        """
+        """The response to a body of ``/tokenize``, with the primary's tokenizer."""
         refuse_unsupported(body.model_extra)
         special = body.add_special_tokens
         ids = await self._engine.tokenize(
@@ -96,11 +81,7 @@ class TokenPrompts:
         return {"count": len(ids), "max_model_len": self._model.max_model_len, "tokens": ids}
 
     def check(self, contexts: Sequence[Sequence[int]]) -> None:
-        """Check contexts that become texts of the decoder.
-
-        Raises:
-            RequestError: The server takes no token ids, or they are not those of a prompt.
-        """
+        """Check contexts that become texts of the decoder."""
         self._server_or_refuse()
         self._check_contexts(contexts, ())
 

@@ -165,16 +165,7 @@ def prompt_template(source: str, file: str = "the writer's prompt") -> Template:
 
 
 def check_prompt(source: str, file: str, question: Sequence[str]) -> None:
-    """Check that a writer's prompt can be used.
-
-    Args:
-        source: The template.
-        file: Its file, for messages.
-        question: The fields that a question has, beside ``responses``; the template needs one of them.
-
-    Raises:
-        InputError: The template is broken, lacks a field, or names one that no question has.
-    """
+    """Check that a writer's prompt can be used."""
     template = prompt_template(source, file)
     if "responses" not in template.named or not template.named & set(question):
         raise InputError(f"{file}: the template must use responses, and {' or '.join(question)}; add what is missing")
@@ -183,16 +174,7 @@ def check_prompt(source: str, file: str, question: Sequence[str]) -> None:
 
 
 def with_drafts(template: Template, question: QuestionText, drafts: Sequence[str | None]) -> str:
-    """What a model reads that writes an answer from drafts. Their order follows from the prompt.
-
-    Args:
-        template: See :func:`prompt_template`.
-        question: The question.
-        drafts: In the order of the panel; None for one that failed, which is left out.
-
-    Raises:
-        InputError: The template fails on the question.
-    """
+    """What a model reads that writes an answer from drafts, but for those that failed; the prompt decides their order."""
     order = sorted(range(len(drafts)), key=lambda n: sha256(question.prompt, n))
     responses = [draft for n in order if (draft := drafts[n]) is not None]
     fields = {"prompt": question.prompt, "question": question.text, "responses": responses}

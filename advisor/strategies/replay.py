@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,43 @@ from ensemble.errors import UniteError
 from ensemble.methods.voting import Codes, answer_codes
 from ensemble.models.spec import Price
 
+R = TypeVar("R")
 Ask = Callable[[Sequence[tuple[int, Call]]], Sequence[Answer]]
 """Gives the replies to calls, each with the number of its question."""
 
 
-class QuestionCalls(NamedTuple):
-    """The way of one question through a strategy: its calls, their replies, and the number of the one that is taken.
+class QuestionCalls(Generic[R]):
+    """The way of one question through a flow; whoever drives it makes the open calls until there are none.
 
-    Where the flow wrote a text, this is the answer in place of a reply.
+    Attributes:
+        open: The calls to make now, at the same time.
+        calls: All calls that were made.
+        replies: The replies to them.
+        taken: The number of the reply that is the answer.
+        text: The answer in place of a reply, where the flow wrote it.
     """
 
-    calls: Sequence[Call]
-    replies: Sequence[Answer]
-    taken: int
-    text: str | None
+    def __init__(self, flow: WritingFlow) -> None:
+        self._flow, self.open = flow, next(flow)
+        self.calls: list[Call] = []
+        self.replies: list[R] = []
+        self._failed: list[bool] = []
+        self.taken = 0
+        self.text: str | None = None
+
+    def answer(self, replies: Sequence[R], read: Sequence[Reply]) -> None:
+        """Take the replies to the open calls, and what the flow is to know of them."""
+        self.calls += self.open
+        self.replies += replies
+        self._failed += [reply.failed for reply in read]
+        try:
+            self.open = self._flow.send(read)
+        except StopIteration as end:
+            self.open = ()
+            if isinstance(end.value, str):
+                self.text = end.value
+            else:
+                self.taken = answered(end.value, self._failed)
 
 
 def codes_of(profiles: Sequence[Profile]) -> Codes:
@@ -43,39 +66,15 @@ def question_of(example: Example) -> QuestionText:
 
 def play(
     flow: Callable[[QuestionText], WritingFlow], questions: Sequence[QuestionText], ask: Ask
-) -> list[QuestionCalls]:
-    """Drive the flows of all questions, step by step, so that calls of many questions are made at the same time.
-
-    Args:
-        flow: Begins the flow of a question.
-        questions: The questions.
-        ask: Asks for replies.
-
-    Raises:
-        InputError: A prompt cannot be made of a question.
-    """
-    flows = [flow(question) for question in questions]
-    calls: list[list[Call]] = [[] for _ in flows]
-    replies: list[list[Answer]] = [[] for _ in flows]
-    taken = [0] * len(flows)
-    texts: list[str | None] = [None] * len(flows)
-    steps = {n: next(flow) for n, flow in enumerate(flows)}
-    while steps:
-        answers = iter(ask([(n, call) for n, own in steps.items() for call in own]))
-        following = {}
-        for n, own in steps.items():
-            new = [next(answers) for _ in own]
-            calls[n] += own
-            replies[n] += new
-            try:
-                following[n] = flows[n].send([reply_of(answer) for answer in new])
-            except StopIteration as end:
-                if isinstance(end.value, str):
-                    texts[n] = end.value
-                else:
-                    taken[n] = answered(end.value, [answer.error is not None for answer in replies[n]])
-        steps = following
-    return [QuestionCalls(*each) for each in zip(calls, replies, taken, texts, strict=True)]
+) -> list[QuestionCalls[Answer]]:
+    """Drive the flows of all questions, step by step, so that calls of many questions are made at the same time."""
+    ways = [QuestionCalls[Answer](flow(question)) for question in questions]
+    while waiting := [(n, way) for n, way in enumerate(ways) if way.open]:
+        answers = iter(ask([(n, call) for n, way in waiting for call in way.open]))
+        for _, way in waiting:
+            new = [next(answers) for _ in way.open]
+            way.answer(new, [reply_of(answer) for answer in new])
+    return ways
 
 
 def reply_of(answer: Answer) -> Reply:
@@ -125,11 +124,7 @@ def replay(strategy: Strategy, split: AnsweredSplit) -> Replay | None:
 
 
 def replay_all(strategy: Strategy, split: AnsweredSplit) -> Replay:
-    """The same where all replies must be there.
-
-    Raises:
-        UniteError: One is not.
-    """
+    """The same where all replies must be there."""
     found = replay(strategy, split)
     if found is None:
         raise UniteError(f"{strategy}: it cannot be applied to these questions")

@@ -70,9 +70,6 @@ def strategy_of(values: Mapping[str, Any], place: str, way_out: str, *, to_run: 
         way_out: The end of each message: how to repair the file.
         to_run: Whether it must be a strategy that this installation can run. To show it, any number of members will
             do, and a name that is not known is taken for a method of another package.
-
-    Raises:
-        InputError: A key is missing, or has a value that does not fit.
     """
     name = values.get("strategy")
     methods = [name for name, method in list_methods().items() if method.level != "response"]

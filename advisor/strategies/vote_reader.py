@@ -27,16 +27,7 @@ def can_vote(task: Task) -> bool:
 
 
 class VoteReader:
-    """Reads the answer of a response, for a vote.
-
-    Args:
-        metric: The name of the task's metric.
-        extract: The task's ``extract``; None if the metric reads the whole response.
-        place: The file and its object, for messages.
-
-    Raises:
-        InputError: The metric cannot read an answer without a reference, or the pattern cannot be used.
-    """
+    """Reads the answer of a response, for a vote."""
 
     def __init__(self, metric: object, extract: object, place: str) -> None:
         if not isinstance(metric, str) or metric not in VOTE_METRICS:
