@@ -174,7 +174,7 @@ def check_prompt(source: str, file: str, question: Sequence[str]) -> None:
 
 
 def with_drafts(template: Template, question: QuestionText, drafts: Sequence[str | None]) -> str:
-    """What a model reads that writes an answer from drafts, but for those that failed; the prompt decides their order."""
+    """What a model reads that writes an answer from drafts without those that failed; the prompt decides the order."""
     order = sorted(range(len(drafts)), key=lambda n: sha256(question.prompt, n))
     responses = [draft for n in order if (draft := drafts[n]) is not None]
     fields = {"prompt": question.prompt, "question": question.text, "responses": responses}
