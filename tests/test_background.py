@@ -6,11 +6,13 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from contextvars import ContextVar
+from functools import partial
 
 import pytest
 
-from ensemble.common.background import call_when_done, in_background
+from ensemble.common.background import Threads, call_when_done, in_background
 from ensemble.servers import client
 
 VARIABLE: ContextVar[str] = ContextVar("VARIABLE", default="")
@@ -53,6 +55,25 @@ def test_the_end_of_work_is_told_in_the_event_loop_and_nowhere_after_it() -> Non
     assert asyncio.run(ask())
     ended.set()
     assert work.result(5)
+
+
+def test_threads_do_so_many_pieces_of_work_at_a_time_and_none_that_is_cancelled_before() -> None:
+    threads, ended, running = Threads(2, "helpers"), threading.Event(), []
+
+    def work(number: int) -> int:
+        running.append(number)
+        assert ended.wait(5)
+        return number
+
+    futures = [threads.start(partial(work, number)) for number in range(5)]
+    assert futures[3].cancel()
+    while len(running) < 2:
+        time.sleep(0.001)
+    assert sorted(running) == [0, 1] and not futures[0].cancel()
+    ended.set()
+    assert [futures[number].result(5) for number in (0, 1, 2, 4)] == [0, 1, 2, 4]
+    assert 3 not in running
+    threads.close()
 
 
 @pytest.mark.parametrize(("given", "calls"), [({"retries": 2}, 3), ({"retries": 0}, 1), ({"patience": 0.0}, 1)])
