@@ -21,7 +21,7 @@ Ask = Callable[[Sequence[tuple[int, Call]]], Sequence[Answer]]
 
 
 class QuestionCalls(Generic[R]):
-    """The way of one question through a flow; whoever drives it makes the open calls until there are none.
+    """The way of one question through a flow, which is driven by making the open calls, as long as there are some.
 
     Attributes:
         open: The calls to make now, at the same time.
