@@ -7,6 +7,7 @@ import re
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
@@ -55,6 +56,7 @@ class RestrictedClient:
         # Each has one connection: a pool goes through all its connections at the start and the end of every request.
         self._all: list[httpx2.HTTPTransport] = []
         self._idle: list[httpx2.HTTPTransport] = []
+        self._streams = weakref.WeakSet[httpcore2.NetworkStream]()
         self._closed = threading.Event()
 
     def request(self, method: str, url: str, json: Any) -> httpx2.Response:
@@ -75,9 +77,14 @@ class RestrictedClient:
 
     def close(self) -> None:
         """Close the connections. Requests that still run end with an error."""
-        self._closed.set()
+        with self._lock:
+            self._closed.set()
+            streams = list(self._streams)
         for transport in self._all:
             transport.close()
+        # A transport does not know the connection that another thread is opening for it.
+        for stream in streams:
+            stream.close()
 
     def _headers(self) -> dict[str, str]:
         headers: dict[str, str] = {}
@@ -102,20 +109,22 @@ class RestrictedClient:
             yield transport
         finally:
             self._idle.append(transport)
-            if self._closed.is_set():
-                transport.close()
 
     def _new_transport(self) -> httpx2.HTTPTransport:
         transport = httpx2.HTTPTransport(verify=_tls_context(), proxy=self._proxy, limits=_ONE)
         # httpx2 has no argument for it. Without the attribute this fails, and does not lose the deadline.
         pool: Any = transport._pool
-        pool._network_backend = _TimedBackend(pool._network_backend, self._time_left, self._count_connection)
+        pool._network_backend = _TimedBackend(pool._network_backend, self._time_left, self._note)
         self._all.append(transport)
         return transport
 
-    def _count_connection(self) -> None:
+    def _note(self, stream: httpcore2.NetworkStream) -> None:
+        """Count a connection, and close it where the client was closed meanwhile."""
         with self._lock:
             self.connections += 1
+            self._streams.add(stream)
+        if self._closed.is_set():
+            stream.close()
 
     def _time_left(self) -> float:
         """Seconds that this thread's request may still take."""
@@ -181,7 +190,10 @@ class _TimedBackend(httpcore2.NetworkBackend):
     """
 
     def __init__(
-        self, backend: httpcore2.NetworkBackend, time_left: Callable[[], float], on_open: Callable[[], None]
+        self,
+        backend: httpcore2.NetworkBackend,
+        time_left: Callable[[], float],
+        on_open: Callable[[httpcore2.NetworkStream], None],
     ) -> None:
         self._backend, self._time_left, self._on_open = backend, time_left, on_open
 
@@ -195,7 +207,7 @@ class _TimedBackend(httpcore2.NetworkBackend):
     ) -> httpcore2.NetworkStream:
         """Open a connection."""
         stream = self._backend.connect_tcp(host, port, timeout, local_address, socket_options)
-        self._on_open()
+        self._on_open(stream)
         return _TimedStream(stream, self._time_left)
 
 
