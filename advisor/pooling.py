@@ -59,11 +59,8 @@ def pooled_groups(
 ) -> PooledGroups | None:
     """Estimate the true mean of each group; None if there are fewer than 2 groups or more than 1,000.
 
-    Args:
-        values: A number from -1 to 1 for each question.
-        groups: The group of each question; a question without one is left out.
-        clusters: What each question shares with others, for example a passage; None if they are independent.
-        alpha: The probability that the true mean is beyond one end of the interval, between 0 and 0.5.
+    Values are from -1 to 1; a question without a group is left out. The true mean is beyond each end of its interval
+    with probability `alpha`.
     """
     known = [number for number, group in enumerate(groups) if group is not None]
     own = values[known]
@@ -81,13 +78,7 @@ def pooled_groups(
 
 
 def _variances(residuals: Floats, groups: NDArray[np.intp], clusters: NDArray[np.intp]) -> Floats:
-    """The variance of each group's mean.
-
-    Args:
-        residuals: Differences minus their group's mean.
-        groups: The number of each question's group, from 0.
-        clusters: The number of each question's cluster.
-    """
+    """The variance of each group's mean, from the differences minus their group's mean."""
     sizes = np.bincount(groups).astype(np.float64)
     squares = np.bincount(groups, weights=residuals**2).astype(np.float64)
     # The part of a cluster that is in one group. Its questions are alike, in all groups by the same correlation.
@@ -109,12 +100,8 @@ def _variances(residuals: Floats, groups: NDArray[np.intp], clusters: NDArray[np
 def _correlation(squares: Floats, sums: Floats, counts: Floats, groups: NDArray[np.intp], sizes: Floats) -> float:
     """The correlation of two questions of a cluster, 0 to 1.
 
-    Args:
-        squares: The sum of squared residuals of each group.
-        sums: The sum of the residuals of each part of a cluster that is in one group.
-        counts: The questions of each part.
-        groups: The group of each part.
-        sizes: The questions of each group.
+    From the sum of squared residuals of each group, the sum of the residuals of each part of a cluster that is in one
+    group, the questions and the group of each part, and the questions of each group.
     """
     parts = np.bincount(groups)
     # Residuals of a group with one part add up to 0, whatever the correlation is.

@@ -176,13 +176,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The answers of one model or set to one split.
-
-    Attributes:
-        model: The name of the model or of the method.
-        answers: In the order of the split's questions.
-        cost: The resources that the answers took.
-    """
+    """The answers of one model or set to the questions of one split, in their order, and what they cost."""
 
     model: str
     answers: tuple[Answer, ...]
@@ -291,21 +285,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of section 4.1 for sets that decode together, and those of votes; all are inclusive.
+    """The limits of section 4.1 for sets that decode together, and those of votes and recommendations.
 
-    Attributes:
-        max_gap: The largest gap between the accuracies of a candidate and the primary, in points, 0 to 100.
-        max_length_ratio: The largest ratio of the longer mean length to the shorter one, at least 1.
-        max_models: The most members in the set, with the primary, at least 1.
-        vote_gap: The largest gap of a model in a vote to the most accurate one, in points, 0 to 100.
-        max_voters: The most models in a vote, at least 1.
-        min_gain: Points that a strategy with more than one model or call must gain to be recommended, 0 to 100; None
-            for the default, which grows with its calls.
-        within: Points below the largest expected gain within which the cheapest strategy is recommended, 0 to 100; None
-            to recommend by the gain.
-        budget: Dollars of 1,000 questions that the recommended strategy may cost, above 0; None for any price.
-        think: ``apart`` if the members think before they answer together, so that only their answers must be alike in
-            length.
+    All are inclusive; :class:`advisor.runs.schema.result.RuleLimits` describes each. ``max_gap``, ``vote_gap``,
+    ``min_gain`` and ``within`` are points from 0 to 100, ``budget`` is above 0, the others are at least 1.
     """
 
     max_gap: float = 10.0
@@ -363,12 +346,7 @@ def alpha_of(confidence: float) -> float:
 
 
 def gap(a: float, b: float) -> float:
-    """Distance of two accuracies, in absolute points: the paper calls 73.46 against 59.67 a gap of 15%.
-
-    Args:
-        a: Accuracy in points, 0 to 100.
-        b: Accuracy in points, 0 to 100.
-    """
+    """Distance of two accuracies, in absolute points: the paper calls 73.46 against 59.67 a gap of 15%."""
     return abs(a - b)
 
 
@@ -387,14 +365,9 @@ def compared_lengths(
 
 
 def length_ratio(a: float | None, b: float | None) -> float | None:
-    """Longer mean length over shorter mean length, at least 1 (section 4.1).
+    """Longer mean length over shorter mean length, at least 1 (section 4.1); None if one is not known.
 
-    Args:
-        a: Mean length, at least 0; None if it is not known.
-        b: The same of the other model.
-
-    Returns:
-        1 if both are 0, infinity if only one is 0, None if one is not known.
+    It is 1 if both are 0, and infinite if only one is.
     """
     if a is None or b is None:
         return None

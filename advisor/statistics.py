@@ -79,15 +79,8 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0) -> Dif
     """Compare the ensemble with its best member, question by question.
 
     The best member is the one with the best accuracy on these same questions, not on dev. Luck on these questions
-    counts in its favour, so a gain of the ensemble is understated rather than overstated.
-
-    Args:
-        ensemble: The ensemble's answers on held-out questions.
-        members: The members' answers on the same questions, in the set's order, which breaks ties.
-        seed: The seed of the resampling, which only graded scores need.
-
-    Raises:
-        UniteError: There is no member or no question, or a member answered other questions.
+    counts in its favour, so a gain of the ensemble is understated rather than overstated. Of equal members the first
+    one counts.
     """
     if not members:
         raise UniteError("no member to compare the ensemble with", of=ensemble.model)
@@ -142,18 +135,10 @@ def most_accurate(profiles: Sequence[Profile]) -> Profile:
 
 
 def accuracy_interval(profile: Profile, alpha: float = FIGURE_ALPHA, seed: int = 0) -> Interval:
-    """Interval of one model's accuracy, in points.
+    """Interval of one model's accuracy, in points; NaN if some questions have no score.
 
     Wilson's interval for scores of 0 and 1: it stays within 0 to 100, and has a width even at 0 and 100. Bootstrap for
     graded scores.
-
-    Args:
-        profile: The model's answers, at least one.
-        alpha: The probability beyond one end, between 0 and 0.5.
-        seed: Of the bootstrap.
-
-    Returns:
-        Ends that are NaN if some questions have no score.
     """
     values = scores(profile)
     if np.isnan(values).any():
@@ -167,11 +152,7 @@ def graded_interval(
 ) -> Interval:
     """Interval of a mean of graded scores, or of their differences, in points: the bootstrap, unless it has no width.
 
-    Args:
-        values: One for each question.
-        alpha: The probability beyond one end, between 0 and 0.5.
-        seed: Of the bootstrap.
-        ends: The least and the largest possible value.
+    `ends` are the least and the largest possible value.
     """
     if np.ptp(values) > TOLERANCE:
         return mean_interval(100 * values, alpha, seed)
@@ -194,20 +175,8 @@ def paired_intervals(
 ) -> list[tuple[Interval, Interval]]:
     """Paired bootstrap of the gap and of the length ratio to the primary, for all candidates in one matrix product.
 
-    Args:
-        primary: The primary's answers, at least one.
-        others: The other candidates' answers to the same questions.
-        alpha: The probability beyond one end, between 0 and 0.5.
-        seed: Of the bootstrap.
-        limits: Whether lengths are those of the answers.
-
-    Returns:
-        For each candidate, the interval of the primary's accuracy minus its own, in points, and the interval of the
-        length ratio: the mean length that is longer in the sample over the other, so that it may reach below 1. NaN if
-        a length is not known.
-
-    Raises:
-        UniteError: A candidate answered other questions than the primary.
+    The gap is the primary's accuracy minus the candidate's, in points. The ratio is that of the mean length that is
+    longer in the sample over the other, so that it may reach below 1; NaN if a length is not known.
     """
     profiles = (primary, *others)
     check_same_questions(*profiles)
@@ -240,15 +209,7 @@ def paired_intervals(
 
 
 def resampled_means(values: Floats, seed: int = 0) -> Floats:
-    """Means of the columns in bootstrap resamples of the rows: how often each row was drawn, times the rows.
-
-    Args:
-        values: Questions by models, at least one question.
-        seed: Of the draw.
-
-    Returns:
-        Resamples by models.
-    """
+    """Means of the columns in bootstrap resamples of the rows: how often each row was drawn, times the rows."""
     n = len(values)
     generator = np.random.default_rng(seed)
     chances = np.full(n, 1 / n)
@@ -276,13 +237,9 @@ def bonett_price(differences: Floats, alpha: float = FIGURE_ALPHA) -> Interval:
 
     Wald's with one more question gained and one more lost (Bonett and Price 2012, Journal of Educational and Behavioral
     Statistics 37(4)). The bootstrap is as good on many questions. On few questions it covers too seldom, and if no
-    question was gained or lost, it gives an interval of width 0. Where the exact McNemar test is
-    significant at ``2 * alpha``, this interval nearly always lies on one side of 0. With a small alpha and few changed
-    questions it may not: 8 gained and none lost of 181, at an alpha of 0.005.
-
-    Args:
-        differences: One value for each question: 1 gained, -1 lost, 0 neither.
-        alpha: The probability beyond one end, between 0 and 0.5.
+    question was gained or lost, it gives an interval of width 0. Where the exact McNemar test is significant at ``2 *
+    alpha``, this interval nearly always lies on one side of 0. With a small alpha and few changed questions it may not:
+    8 gained and none lost of 181, at an alpha of 0.005.
     """
     return counted_interval(int((differences == 1).sum()), int((differences == -1).sum()), len(differences), alpha)
 
@@ -303,11 +260,7 @@ def z_value(alpha: float) -> float:
 
 
 def mcnemar(differences: Floats) -> float:
-    """Exact two-sided p-value of McNemar's test: whether half of the questions that only one got right is likely.
-
-    Args:
-        differences: One value for each question: 1 gained, -1 lost, 0 neither.
-    """
+    """Exact two-sided p-value of McNemar's test: whether half of the questions that only one got right is likely."""
     return float(counted_p((differences == 1).sum(), (differences == -1).sum()))
 
 
@@ -318,12 +271,7 @@ def counted_p(gained: Counts, lost: Counts) -> Floats:
 
 
 def sign_flip(differences: Floats, seed: int = 0) -> float:
-    """Two-sided p-value for graded scores: how often random signs give differences as large.
-
-    Args:
-        differences: One value for each question, between -1 and 1.
-        seed: The seed of the signs, which are sampled if there are too many to try them all.
-    """
+    """Two-sided p-value for graded scores: how often random signs give differences as large."""
     if len(differences) < 2:
         return 1.0  # of the two signs of one difference, each gives as large a difference; scipy refuses to count them
     flips = stats.permutation_test(
@@ -345,16 +293,8 @@ def cluster_interval(
     The cluster-robust (sandwich) variance, times m / (m - 1) for m clusters, with Student's t on clusters minus 1
     degrees of freedom. As in :func:`bonett_price`, one question more at each end of the scale keeps the width above 0
     where all values are equal, and counts in m; with one question in each cluster it is that interval, but for t in
-    place of the normal distribution.
-
-    Args:
-        values: Differences of the scores, or scores, one for each question.
-        clusters: The cluster of each question.
-        alpha: The probability beyond one end, between 0 and 0.5.
-        ends: The least and the largest possible value: -1 and 1 for differences, 0 and 1 for scores.
-
-    Returns:
-        The interval; the whole scale if all questions are in one cluster, which says nothing about others.
+    place of the normal distribution. `ends` are the least and the largest possible value. With one cluster, which says
+    nothing about others, it is the whole scale.
     """
     low, high = ends
     totals, sizes = cluster_totals(values, clusters)
@@ -373,11 +313,6 @@ def cluster_sign_flip(differences: Floats, clusters: Labels, seed: int = 0) -> f
 
     It asks how often random signs of whole clusters give a mean as far from 0. For scores of 0 and 1 it is exact, and
     with one question in each cluster it is the exact McNemar test. For graded scores it is exact up to 13 clusters.
-
-    Args:
-        differences: One value for each question, between -1 and 1.
-        clusters: The cluster of each question.
-        seed: Of the signs, if they are sampled.
     """
     totals, _ = cluster_totals(differences, clusters)
     totals = totals[np.abs(totals) > TOLERANCE]
@@ -404,11 +339,7 @@ def cluster_totals(values: Floats, clusters: Labels) -> tuple[Floats, Floats]:
 def folds_of(clusters: Labels | None, n: int, folds: int, chance: np.random.Generator) -> NDArray[np.intp]:
     """The fold of each question, 0 to `folds` - 1, drawn at random; questions of a cluster have the same one.
 
-    Args:
-        clusters: The cluster of each question; None if each is its own.
-        n: The number of questions, at least 1.
-        folds: The number of folds. With fewer clusters, some have no question.
-        chance: Draws the order of the clusters.
+    With fewer clusters than folds, some have no question.
     """
     numbers = np.arange(n) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
     order = chance.permutation(int(numbers.max()) + 1)
@@ -417,16 +348,9 @@ def folds_of(clusters: Labels | None, n: int, folds: int, chance: np.random.Gene
 
 
 def flipped_sums(totals: Floats, seed: int = 0) -> Floats:
-    """Sums of the rows, each with a random sign.
+    """Sums of the rows, each with a random sign, flips by models.
 
     The signs are the same for all columns. So the difference of two columns has the sums of two models' differences.
-
-    Args:
-        totals: Clusters (or questions) by models.
-        seed: Of the signs.
-
-    Returns:
-        Flips by models.
     """
     generator = np.random.default_rng(seed)
     rows = max(1, CHUNK // len(totals))
@@ -443,11 +367,7 @@ def flip_p_value(sums: Floats, observed: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values after Holm's correction: the error probability then holds for all comparisons together.
-
-    Args:
-        p_values: One for each comparison, in any order.
-    """
+    """P-values after Holm's correction: the error probability then holds for all comparisons together."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     adjusted = [0.0] * len(p_values)
     largest = 0.0
@@ -461,19 +381,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def questions_needed(difference: float, discordance: float, alpha: float = FIGURE_ALPHA) -> int | None:
     """The number of questions, in all, that show a difference like the observed one, if it is really that large.
 
-    They show it with a probability of 80%.
+    They show it with a probability of 80%; None if no difference was observed. `discordance` is the share of the
+    questions whose scores differ, and `alpha` the probability of a false alarm in one direction.
 
     Connor's formula for McNemar's test (1987, Biometrics 43(1)). It also holds for graded scores, if the difference is
     in units of the typical change of a question. The number is never below the fewest questions with which the exact
     test can show anything.
-
-    Args:
-        difference: In points.
-        discordance: The share of the questions whose scores differ, 0 to 1.
-        alpha: The probability of a false alarm in one direction, between 0 and 0.5.
-
-    Returns:
-        The number; None if no difference was observed.
     """
     share = abs(difference) / 100
     if share < 1e-9:

@@ -206,7 +206,6 @@ def read_store(folder: Path, data: bytes) -> None:
 
 def read_numbers(folder: Path, data: bytes) -> None:
     """The file of ``--scores``, to the tables and the report."""
-    from advisor.jobs.result_json import result_of
     from advisor.jobs.select import run_on_numbers
     from advisor.records import Limits
     from ensemble.common.schema import written
@@ -214,7 +213,7 @@ def read_numbers(folder: Path, data: bytes) -> None:
 
     path = folder / "numbers.json"
     path.write_bytes(data)
-    result = result_of(run_on_numbers(path, Limits(), "advisor"))
+    result = run_on_numbers(path, Limits(), "advisor")
     json.dumps(written(result), allow_nan=False)
     leaderboard(result)
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from advisor.judge.prompts import Grade, Match
 from advisor.judge.summary import head_to_head, summarize_grades, summarize_matches
+from advisor.runs.schema.figures import JudgedSplit
 from advisor.strategies.schema import strategy_of
+from ensemble.common.schema import written
 
 TERSE = {"terse-bytes": 0.79, "terse-pieces": 0.755, "terse-unigram": 0.735}
 CANDIDATES = {**TERSE, "steps-bytes": 0.78, "weak-bytes": 0.30}
@@ -540,7 +542,8 @@ def make_judges() -> tuple[dict[str, Any], dict[str, Any]]:
     lengths = {(q, model): chance.randrange(100) for q in questions for model in models}
     found = head_to_head(pairs, dict.fromkeys(questions, models[1]), models[0]) or {}
     met = {"strategy": "vote", "members": models, "rival": models[0], **found}
-    compared = {"split": "held_out", "calls": 30, **summarize_matches([pairs, others], pairs[:1], lengths)}
+    figures = summarize_matches([pairs, others], pairs[:1], lengths)
+    compared = written(JudgedSplit(split="held_out", calls=30, **figures))
     graded = {"split": "held_out", "calls": 15, **summarize_grades(grades, lengths, 0.1)}
     names = ["judge", "second judge"]
     return (

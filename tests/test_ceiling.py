@@ -36,13 +36,13 @@ def test_only_the_strategys_models_count_but_the_best_of_all_is_the_baseline() -
 
 def test_the_limit_is_clopper_and_pearsons_for_each_model_at_once() -> None:
     scores = right("+" * 90 + "-" * 10, "-" * 90 + "+" * 4 + "-" * 6)
-    low, high = ceiling_of(scores, (0, 1)).interval
+    low, high = ceiling_of(scores, (0, 1)).points_ci
     exact = stats.binomtest(4, 100).proportion_ci(confidence_level=1 - 0.05 / 2, method="exact")
     assert (low, high) == (pytest.approx(100 * exact.low), pytest.approx(100 * exact.high))
 
 
 def test_a_ceiling_of_nothing_still_has_a_limit() -> None:
-    low, high = ceiling_of(right("+" * 50, "+" * 50), (0, 1)).interval
+    low, high = ceiling_of(right("+" * 50, "+" * 50), (0, 1)).points_ci
     assert low == 0
     assert high == pytest.approx(100 * (1 - (0.025 / 2) ** (1 / 50)))
 
@@ -51,14 +51,14 @@ def test_graded_scores_have_the_wider_limit() -> None:
     scores = right("+" * 40 + "-" * 20, "-" * 40 + "+" * 20)
     graded = scores.copy()
     graded[0, 0] = 0.5
-    assert ceiling_of(graded, (0, 1)).interval[1] > ceiling_of(scores, (0, 1)).interval[1]
+    assert ceiling_of(graded, (0, 1)).points_ci[1] > ceiling_of(scores, (0, 1)).points_ci[1]
 
 
 def test_questions_in_clusters_count_as_fewer() -> None:
     scores = np.repeat(right("+" * 20 + "-" * 10, "-" * 20 + "+" * 10), 10, axis=1)
-    alone = ceiling_of(scores, (0, 1)).interval[1]
-    whole = ceiling_of(scores, (0, 1), [str(n // 10) for n in range(300)]).interval[1]
-    thirty = ceiling_of(scores[:, ::10], (0, 1)).interval[1]
+    alone = ceiling_of(scores, (0, 1)).points_ci[1]
+    whole = ceiling_of(scores, (0, 1), [str(n // 10) for n in range(300)]).points_ci[1]
+    thirty = ceiling_of(scores[:, ::10], (0, 1)).points_ci[1]
     assert alone < whole
     assert whole == pytest.approx(thirty, rel=0.05)
 
@@ -71,7 +71,7 @@ def test_no_choice_among_the_answers_gains_more(models: int, questions: int, see
     gain = 100 * float((chosen - scores[scores.mean(axis=1).argmax()]).mean())
     found = ceiling_of(scores, range(models))
     assert gain <= found.points + 1e-9
-    assert found.interval[0] <= found.points <= found.interval[1]
+    assert found.points_ci[0] <= found.points <= found.points_ci[1]
 
 
 def test_the_limit_holds_for_the_model_that_is_chosen_by_the_same_questions() -> None:
@@ -81,7 +81,7 @@ def test_the_limit_holds_for_the_model_that_is_chosen_by_the_same_questions() ->
         shared = chance.normal(size=100)
         scores = (0.7 * shared + math.sqrt(0.51) * chance.normal(size=(8, 100)) < 0.5).astype(float)
         truth = 100 * (_any_right() - stats.norm.cdf(0.5))
-        held += truth <= ceiling_of(scores, range(8)).interval[1]
+        held += truth <= ceiling_of(scores, range(8)).points_ci[1]
     assert held / draws >= 0.95
 
 

@@ -11,10 +11,8 @@ import pytest
 from test_pipeline import plan_of_pool, run, statuses
 
 from advisor.choose.profiled_pool import find_copies
-from advisor.jobs.result_json import result_of
 from advisor.pool.fingerprint import Fingerprint
 from advisor.records import Answer, Profile
-from ensemble.common.schema import written
 from ensemble.models.spec import Checkpoint, ModelSpec
 
 if TYPE_CHECKING:
@@ -89,9 +87,9 @@ def test_a_copied_folder_is_rejected_with_the_name_of_its_original(place: Place,
     shutil.copytree(models / "alpha", "alpha-2")
     place.task()
     place.pool(str(models / "alpha"), str(models / "beta"), str(Path("alpha-2").resolve()))
-    outcome = run(plan_of_pool(place))
-    assert statuses(outcome)["alpha-2"] == "rejected"
-    assert len(outcome.selection.selected) == 2 and "alpha-2" not in outcome.selection.selected
-    reasons = {candidate["model"]: candidate["reason"] for candidate in written(result_of(outcome))["candidates"]}
+    result = run(plan_of_pool(place))
+    assert statuses(result)["alpha-2"] == "rejected"
+    assert len(result.selected) == 2 and "alpha-2" not in result.selected
+    reasons = {candidate.model: candidate.reason for candidate in result.candidates}
     assert reasons["alpha-2"] == "the same model as alpha: their weights are equal"
-    assert all("alpha-2" not in result.strategy.members for result in outcome.strategies)
+    assert all("alpha-2" not in row.members for row in result.strategies)

@@ -24,9 +24,11 @@ def test_a_correction_lowers_no_p_value(held_out: list[str]) -> None:
         for name, p in accuracies.items()
     }
     judged = {name: held_out[place % len(held_out)] for place, name in enumerate(dev)}
-    tested = [each for each in compared(dev, judged) if each.p_adjusted is not None]
+    tested = [each for each in compared(dev, judged) if each.figures.p_adjusted is not None]
     assert len(tested) >= 3
-    assert [(str(each), each.p_adjusted) for each in tested if each.p_adjusted < each.gain.p_no_gain] == []
+    assert [
+        (str(each), each.figures.p_adjusted) for each in tested if each.figures.p_adjusted < each.gain.p_no_gain
+    ] == []
 
 
 @given(st.lists(st.integers(0, 12), min_size=2, max_size=60))
@@ -45,7 +47,7 @@ def test_all_labels_choose_the_voters_also_those_that_were_held_out() -> None:
     dev, held_out = {"a": "1", "b": "1112", "c": "1222"}, {"a": "2221", "b": "1112", "c": "1"}
     found = compare_strategies(*splits_of(dev, held_out), can_vote=True).results
     assert {"a", "b", "c"} in [set(each.strategy.members) for each in found if each.strategy.name == "vote"]
-    assert all(each.cross_fitted for each in found)
+    assert all(each.figures.cross_fitted for each in found)
 
 
 def test_no_question_judges_a_choice_that_it_took_part_in() -> None:

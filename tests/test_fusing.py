@@ -231,8 +231,10 @@ def test_a_fusion_has_its_own_answers_and_the_price_of_all_its_calls() -> None:
     found = {each.strategy: each for each in compare_strategies(dev, judged, can_vote=True).results}
     assert both[1] in found
     one = found[both[0]]
-    assert (one.calls, one.tokens, one.seconds) == pytest.approx((3.0, 30.0, 0.3))
-    assert one.price == pytest.approx(1000 / N * 3 * (4000 * 1.0 + 400 * 10.0) / 1e6)
+    row = one.figures
+    costs = row.calls_per_question, row.tokens_per_question, row.seconds_per_question
+    assert costs == pytest.approx((3.0, 30.0, 0.3))
+    assert row.price_per_1000 == pytest.approx(1000 / N * 3 * (4000 * 1.0 + 400 * 10.0) / 1e6)
     assert one.profile.accuracy == 100
     assert one.gain.points > 0
     assert one.ceiling is None
@@ -249,8 +251,8 @@ def test_a_fusion_is_tested_with_the_sets_that_write_and_leaves_the_votes_alone(
         results.append({each.strategy: each for each in compare_strategies(dev, judged, can_vote=True).results})
     none, one, two = results
     for strategy, own in none.items():
-        assert two[strategy].p_adjusted == own.p_adjusted
-    alone, first = one[strategies[0]].p_adjusted, two[strategies[0]].p_adjusted
+        assert two[strategy].figures.p_adjusted == own.figures.p_adjusted
+    alone, first = (each[strategies[0]].figures.p_adjusted for each in (one, two))
     assert alone is not None
     # Holm: two equal p-values are doubled.
     assert first == pytest.approx(min(1.0, 2 * alone))

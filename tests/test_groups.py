@@ -96,20 +96,20 @@ def test_few_questions_are_pulled_further_to_the_others() -> None:
     gains = {gain.group: gain for gain in group_gains(*some(("a", 400, 40, 40), ("b", 20, 0, 4), ("c", 200, 0, 40)))}
     # The observed gains of both are the same.
     assert gains["b"].observed == gains["c"].observed == -20
-    assert gains["c"].points < gains["b"].points < 0
+    assert gains["c"].gain < gains["b"].gain < 0
 
 
 def test_three_equal_answers_do_not_make_a_group_certain() -> None:
     gains = group_gains(*some(("a", 3, 0, 0), ("b", 200, 30, 10), ("c", 200, 10, 30)))
-    low, high = gains[0].interval
+    low, high = gains[0].gain_ci
     assert low < -5
     assert high > 5
 
 
 def test_no_difference_at_all_has_narrow_intervals_around_zero() -> None:
     for gain in group_gains(*some(("a", 100, 0, 0), ("b", 100, 0, 0), ("c", 100, 0, 0))):
-        low, high = gain.interval
-        assert -10 < low < gain.points < high < 10
+        low, high = gain.gain_ci
+        assert -10 < low < gain.gain < high < 10
         assert gain.shown == "not_yet"
 
 
@@ -128,8 +128,8 @@ def test_the_estimate_and_the_interval_are_those_of_a_slow_posterior() -> None:
     for gain, mean, error in zip(gains, means, errors, strict=True):
         pull = error**2 / (error**2 + spread**2)
         truths = 100 * (mean + pull * (centre - mean) + np.sqrt(1 - pull) * error * luck)
-        assert gain.points == pytest.approx(truths.mean(), abs=0.15)
-        assert gain.interval == pytest.approx(tuple(np.quantile(truths, (0.05, 0.95))), abs=0.5)
+        assert gain.gain == pytest.approx(truths.mean(), abs=0.15)
+        assert gain.gain_ci == pytest.approx(tuple(np.quantile(truths, (0.05, 0.95))), abs=0.5)
 
 
 @pytest.mark.parametrize("cluster", [1, 5])
@@ -168,7 +168,7 @@ def test_pooling_is_nearer_to_the_truth_than_the_observed_gains() -> None:
     for _ in range(20):
         values, places, _, truths = simulate_groups(20, 0.05, 0.3, chance)
         for gain, truth in zip(group_gains(values, [f"{place:02}" for place in places]), 100 * truths, strict=True):
-            pooled.append((gain.points - truth) ** 2)
+            pooled.append((gain.gain - truth) ** 2)
             observed.append((gain.observed - truth) ** 2)
     assert np.mean(pooled) < 0.5 * np.mean(observed)
 

@@ -11,6 +11,7 @@ from scipy import stats
 
 from advisor.judge.prompts import Grade, Match
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
+from advisor.runs.schema.figures import JudgedSplit
 from advisor.statistics import cluster_interval, wilson
 
 MATCHES = [
@@ -60,8 +61,8 @@ def test_likelihoods_name_the_winner_that_is_more_probable() -> None:
 
 def test_models_have_the_strengths_of_all_matches_with_a_result() -> None:
     found = summarize_matches([MATCHES], [Match("6", "a", "b", 0.5)], {})
-    assert [each["matches"] for each in found["models"]] == [10, 10]
-    assert found["models"][0]["model"] == "a"
+    assert [each.matches for each in found["models"]] == [10, 10]
+    assert found["models"][0].model == "a"
     assert found["longer_wins"] == {"n": 0, "clusters": 0, "share": None, "share_ci": None}
 
 
@@ -108,9 +109,9 @@ def test_verdicts_that_are_all_equal_have_no_correlation(score: float) -> None:
 
 def test_nothing_judged_has_empty_figures() -> None:
     found = summarize_matches([[], []], [], {})
-    assert (found["models"], found["first_wins"]["n"], found["agreement"]["n"]) == ([], 0, 0)
+    assert (found["models"], found["first_wins"]["n"], found["agreement"]["n"]) == ((), 0, 0)
     assert summarize_grades([[], []], {}, 0.1)["models"] == []
-    assert judge_warnings(["j", "k"], found) == []
+    assert judge_warnings(["j", "k"], JudgedSplit(**found)) == []
 
 
 def test_head_to_head_counts_a_question_once_and_the_rivals_own_response_as_a_tie() -> None:
@@ -130,7 +131,7 @@ def test_head_to_head_counts_a_question_once_and_the_rivals_own_response_as_a_ti
     assert head_to_head(matches, {"1": "c"}, "a") is None
 
 
-def judged(rule: Any, questions: int = 30) -> dict[str, Any]:
+def judged(rule: Any, questions: int = 30) -> JudgedSplit:
     """The figures of a judge that scores the first one of two models by a rule."""
     matches = [
         Match(str(n), first, second, rule(n, first, second))
@@ -138,7 +139,7 @@ def judged(rule: Any, questions: int = 30) -> dict[str, Any]:
         for first, second in permutations("ab")
     ]
     other = [each._replace(score=1.0 if n % 2 else 0.0) for n, each in enumerate(matches)]
-    return summarize_matches([matches, other], [], {})
+    return JudgedSplit(**summarize_matches([matches, other], [], {}))
 
 
 def test_a_judge_that_prefers_a_place_gives_a_warning() -> None:
@@ -164,7 +165,7 @@ def test_a_place_that_always_wins_is_said_for_as_few_questions_as_chance_allows(
     matches = [Match(str(n), *pair, 1.0) for n in range(questions) for pair in permutations(models, 2)]
     found = summarize_matches([matches, matches], [], {})
     assert (found["changed"]["n"], found["changed"]["clusters"]) == (28 * questions, questions)
-    warnings = judge_warnings(["judge", "other"], found)
+    warnings = judge_warnings(["judge", "other"], JudgedSplit(**found))
     assert any("changes its verdict on 100%" in each for each in warnings) == is_said
 
 
@@ -180,9 +181,9 @@ def test_equal_mean_grades_are_said_and_their_intervals_have_a_width() -> None:
     grades = [Grade(str(n), model, 0.5) for n in range(5) for model in "ab"]
     found = summarize_grades([grades], {}, 1.0)
     assert all(np.ptp(each["score_ci"]) > 10 for each in found["models"])
-    assert "all have the same mean grade" in "".join(judge_warnings(["judge"], found))
+    assert "all have the same mean grade" in "".join(judge_warnings(["judge"], JudgedSplit(**found)))
     better = [each._replace(score=0.6) if each.model == "a" else each for each in grades]
-    assert judge_warnings(["judge"], summarize_grades([better], {}, 1.0)) == []
+    assert judge_warnings(["judge"], JudgedSplit(**summarize_grades([better], {}, 1.0))) == []
 
 
 def test_verdicts_that_cannot_be_read_give_a_warning() -> None:

@@ -175,7 +175,7 @@ def test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_d
         )
         gain = paired_gain(scores(voted), scores(single))
         assert result.gain == gain
-        assert (result.p_adjusted, result.gain.interval()) == (gain.p_no_gain, gain.interval())
+        assert (result.figures.p_adjusted, result.gain.interval()) == (gain.p_no_gain, gain.interval())
         compared += 1
     assert compared
 

@@ -14,7 +14,7 @@ from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from advisor.commands.evaluate import evaluation_config
-from advisor.jobs.methods import Evaluator, MethodResult
+from advisor.jobs.methods import Evaluator
 from advisor.jobs.played import reading_task
 from advisor.options.finished_run import EvaluateOptions
 from advisor.profile.profiler import Profiler
@@ -22,6 +22,7 @@ from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.response_cache import ResponseCache
 from advisor.runs.run import Run
+from advisor.runs.schema.evaluation import EvaluatedMethod
 from advisor.strategies.fusion import prompt_template, with_drafts
 from advisor.strategies.replay import question_of
 from advisor.tasks import load_task
@@ -64,17 +65,26 @@ def run(place: Place, long_models: Path, prepare: Prepare) -> Place:
     return place
 
 
-def evaluated(place: Place, method: str, **options: Any) -> tuple[list[Profile], MethodResult, list[Profile]]:
-    """Every member alone, a method's result, and the draws of the control."""
+def evaluated(place: Place, method: str, **options: Any) -> tuple[list[Profile], Profile, list[Profile]]:
+    """The answers of every member alone, and of a method, and the draws of the control."""
+    evaluator, alone, draws = evaluate(place, method, options)[1:]
+    return alone, evaluator.answers[method], draws
+
+
+def evaluate(
+    place: Place, method: str, options: dict[str, Any]
+) -> tuple[EvaluatedMethod, Evaluator, list[Profile], list[Profile]]:
+    """The figures of a method, and what it was evaluated with."""
     options_of_run = EvaluateOptions(run=place.folder / "run", task="task.yaml", methods=method)
     config = evaluation_config(Run.open(options_of_run.run), options_of_run, "")
     with ResponseCache(config.cache_dir) as cache:
-        alone, results = Evaluator(config, [method], {method: options}, cache, Progress(quiet=True)).run()
+        evaluator = Evaluator(config, [method], {method: options}, cache, Progress(quiet=True))
+        alone, [result, _] = evaluator.run()
         best = max(alone, key=lambda profile: profile.accuracy).model
         profiler = Profiler(config, cache, Progress(quiet=True))
         assert config.held_out is not None
         draws = [profiler.drawn(best, config.held_out, 0.7, seed) for seed in range(3)]
-    return alone, results[0], draws
+    return result, evaluator, alone, draws
 
 
 def texts(profile: Profile | None) -> list[str | None]:
@@ -111,35 +121,34 @@ def by_hand(folder: Path, responses: Sequence[Sequence[str | None]]) -> list[str
 def test_the_primary_reads_all_responses_and_writes_the_answer(run: Place, long_models: Path) -> None:
     alone, result, _ = evaluated(run, "moa", prompt="prompt.j2")
     expected = by_hand(long_models / alone[0].model, [texts(each) for each in alone])
-    assert texts(result.profile) == expected
+    assert texts(result) == expected
     assert expected != texts(alone[0])
-    assert result.note is None
 
 
 def test_another_member_can_write_and_members_can_read_before(run: Place, long_models: Path) -> None:
     alone, result, _ = evaluated(run, "moa", prompt="prompt.j2", aggregator="three", layers=2)
     first = [texts(each) for each in alone]
     second = [by_hand(long_models / each.model, first) for each in alone]
-    assert texts(result.profile) == by_hand(long_models / "three", second)
+    assert texts(result) == by_hand(long_models / "three", second)
 
 
 def test_the_best_member_reads_the_draws_of_the_control(run: Place, long_models: Path) -> None:
     _, result, draws = evaluated(run, "self-moa", prompt="prompt.j2")
     model = draws[0].model.removesuffix(", drawn")
     assert len({*map(str, map(texts, draws))}) == 3
-    assert texts(result.profile) == by_hand(long_models / model, [texts(each) for each in draws])
+    assert texts(result) == by_hand(long_models / model, [texts(each) for each in draws])
     _, other, _ = evaluated(run, "self-moa", prompt="prompt.j2", member="three" if model != "three" else "two")
-    assert texts(other.profile) != texts(result.profile)
+    assert texts(other) != texts(result)
 
 
 def test_what_was_read_and_what_was_written_is_paid_for(run: Place) -> None:
-    alone, result, _ = evaluated(run, "moa", prompt="prompt.j2")
-    assert result.profile is not None
-    cost, proposals = result.profile.cost, [each.cost for each in alone]
+    result, evaluator, alone, _ = evaluate(run, "moa", {"prompt": "prompt.j2"})
+    profile = evaluator.answers["moa"]
+    cost, proposals = profile.cost, [each.cost for each in alone]
     written = cost.tokens - sum(each.tokens for each in proposals)
-    assert 0 < written <= TOKENS * len(result.profile.answers)
+    assert 0 < written <= TOKENS * len(profile.answers)
     assert cost.seconds > sum(each.seconds for each in proposals)
-    assert result.seconds == pytest.approx(cost.seconds / len(result.profile.answers))
+    assert result.seconds_per_question == pytest.approx(cost.seconds / len(profile.answers))
     per_token = 1000 * sum(each.seconds / each.tokens for each in proposals)
     last = 1000 * (cost.seconds - sum(each.seconds for each in proposals)) / written
     assert result.ms_per_token == pytest.approx(per_token + last)
@@ -166,9 +175,9 @@ def test_where_responses_do_not_fit_the_context_the_primarys_answer_is_kept_and_
 ) -> None:
     # The responses to the first of these questions are long in every model's tokens.
     run.write("long.j2", "{% if '7 + 7' in question %}{{ 'x' * 5000 }}{% endif %}" + TEMPLATE)
-    alone, result, _ = evaluated(run, "moa", prompt="long.j2")
+    result, evaluator, alone, _ = evaluate(run, "moa", {"prompt": "long.j2"})
     _, short, _ = evaluated(run, "moa", prompt="prompt.j2")
-    assert texts(result.profile) == [texts(alone[0])[0], *texts(short.profile)[1:]]
+    assert texts(evaluator.answers["moa"]) == [texts(alone[0])[0], *texts(short)[1:]]
     assert result.note is not None
     assert result.note.startswith("1 of 6 answers are earlier responses, because a model could not answer")
     assert "does not fit its context of 4096" in result.note
@@ -226,7 +235,7 @@ def test_a_member_that_fails_leaves_the_method_out(run: Place, monkeypatch: pyte
         raise MemberError("it broke", of="three")
 
     monkeypatch.setattr(Profiler, "reading", fail)
-    _, result, _ = evaluated(run, "moa", aggregator="three")
+    result, *_ = evaluate(run, "moa", {"aggregator": "three"})
     assert result.left_out == "three: it broke"
 
 

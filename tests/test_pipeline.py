@@ -20,7 +20,6 @@ from pydantic import ValidationError
 from advisor.choose.rules import read_standings
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs import select as pipeline
-from advisor.jobs.result_json import Outcome, result_of, samples_of
 from advisor.jobs.select import run_on_numbers
 from advisor.pool.pool_file import read_pool
 from advisor.profile.loaded_models import LoadedModels
@@ -70,9 +69,14 @@ def plan_of_pool(place: Place, *, verify: bool = True, rules: Limits = LENIENT) 
     )
 
 
-def run(plan: RunConfig) -> Outcome:
+def run(plan: RunConfig) -> Result:
+    return run_with_samples(plan)[0]
+
+
+def run_with_samples(plan: RunConfig) -> tuple[Result, list[Sample]]:
     with ResponseCache(plan.cache_dir) as store:
-        return pipeline.run(plan, store, Progress(quiet=True))
+        result, samples = pipeline.run(plan, store, Progress(quiet=True))
+        return result, list(samples)
 
 
 def spoil_ensembles(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[str], Ensemble], None]) -> list[str]:
@@ -98,8 +102,8 @@ def break_forward(ensemble: Ensemble, message: str = "kaput") -> None:
     ensemble.members[-1].model.forward = forward
 
 
-def statuses(outcome: Outcome) -> dict[str, str]:
-    return {each["model"]: each["status"] for each in written(result_of(outcome))["candidates"]}
+def statuses(result: Result) -> dict[str, str]:
+    return {each.model: each.status for each in result.candidates}
 
 
 def without_nan(text: str) -> Any:
@@ -114,14 +118,14 @@ def test_a_model_that_no_other_fits_is_recommended_and_asked_the_held_out_questi
     place: Place, models: Path, names: tuple[str, ...]
 ) -> None:
     plan = plan_of(place, models, *names, rules=Limits(max_gap=0, max_length_ratio=1, max_voters=1, min_gain=100))
-    outcome = run(plan)
-    recommended = outcome.advice.recommendation
-    assert recommended is not None and outcome.held_out is not None
-    best = outcome.selection.selected
+    result = run(plan)
+    recommended = result.advice.recommendation
+    assert recommended is not None and result.held_out > 0
+    best = result.selected
     assert len(best) == 1
-    assert recommended.result.strategy == Single(best)
+    assert recommended.key == Single(best)
     assert recommended.text.startswith(f"Use {best[0]} alone")
-    assert [each.strategy.name for each in outcome.strategies] == ["single"]
+    assert [each.strategy for each in result.strategies] == ["single"]
 
 
 # --- Candidates that fail ---
@@ -132,7 +136,7 @@ def test_a_candidate_that_fails_is_listed_with_its_reason_and_the_others_go_on(
 ) -> None:
     spoil_ensembles(monkeypatch, lambda names, ensemble: break_forward(ensemble) if names == ["gamma"] else None)
     plan = plan_of(place, models, "incomplete", "alpha", "numberless", "gamma", "beta", verify=False)
-    result = written(result_of(run(plan)))
+    result = written(run(plan))
     failed = {each["model"]: each["reason"] for each in result["candidates"] if each["status"] == "failed"}
     assert failed.keys() == {"incomplete", "numberless", "gamma"}
     assert failed["incomplete"].startswith("its weights lack ")
@@ -172,12 +176,12 @@ def test_a_member_that_fails_on_held_out_questions_leaves_the_pool(
             break_forward(ensemble)
 
     spoil_ensembles(monkeypatch, fail_the_second_time)
-    outcome = run(plan_of(place, models, "alpha", "beta", "gamma"))
-    assert statuses(outcome)["alpha"] == "failed"
-    assert "RuntimeError: kaput" in outcome.failures["alpha"]
-    assert set(outcome.selection.selected) == {"beta", "gamma"}
-    assert outcome.verified is not None
-    assert {member.model for member in outcome.verified.members} == {"beta", "gamma"}
+    result = run(plan_of(place, models, "alpha", "beta", "gamma"))
+    [reason] = [each.reason or "" for each in result.candidates if (each.model, each.status) == ("alpha", "failed")]
+    assert "RuntimeError: kaput" in reason
+    assert set(result.selected) == {"beta", "gamma"}
+    assert result.ensemble is not None
+    assert {member.model for member in result.ensemble.members} == {"beta", "gamma"}
 
 
 def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
@@ -188,7 +192,7 @@ def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
             raise MemberError("not enough memory beside the others", of="alpha")
 
     spoil_ensembles(monkeypatch, fail_together)
-    result = written(result_of(run(plan_of(place, models, "alpha", "beta"))))
+    result = written(run(plan_of(place, models, "alpha", "beta")))
     assert result["ensemble"] is None
     assert result["advice"]["verdict"] == "unclear"
     assert "alpha: not enough memory beside the others" in result["advice"]["text"]
@@ -197,9 +201,9 @@ def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
 def test_a_candidate_may_have_the_name_of_the_method(place: Place, models: Path) -> None:
     plan = plan_of(place, models, "alpha", "beta")
     place.pool(f"{models / 'alpha'} name=unite", str(models / "beta"))
-    outcome = run(dataclasses.replace(plan, candidates=read_pool("models.txt")))
-    assert outcome.verified is not None
-    assert outcome.verified.ensemble.cost not in [member.cost for member in outcome.verified.members]
+    ensemble = run(dataclasses.replace(plan, candidates=read_pool("models.txt"))).ensemble
+    assert ensemble is not None
+    assert ensemble.seconds_total not in [member.seconds_total for member in ensemble.members]
 
 
 # --- Runs that go on ---
@@ -212,9 +216,8 @@ def test_a_second_run_loads_no_model_and_writes_the_same_bytes(
     made = spoil_ensembles(monkeypatch, lambda *_: None)
     files = []
     for _ in range(2):
-        outcome = run(plan)
-        result = keep_first_date(Path("run"), result_of(outcome))
-        write_run(Path("run"), result, samples_of(outcome))
+        result, samples = run_with_samples(plan)
+        write_run(Path("run"), keep_first_date(Path("run"), result), samples)
         files.append([Path("run", name).read_bytes() for name in ("result.json", "samples.jsonl")])
     # Three on dev, three and their ensemble on held-out questions, and one that traces; all only once.
     assert len(made) == 8
@@ -239,7 +242,7 @@ def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path
     records = [{"question": f"{n}?", "answer": "AB"[n % 2], "part": "xxy"[n % 3]} for n in range(12)]
     place.task(records, metric="choice", choices=["yes", "no no"], group="{{part}}")
     dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
-    result = without_nan(json.dumps(written(result_of(run(dataclasses.replace(plan, dev=dev, held_out=held_out))))))
+    result = without_nan(json.dumps(written(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
     for found in (*result["candidates"], result["ensemble"], *result["ensemble"]["members"]):
         groups = found["groups"]
         assert {name: group["n"] for name, group in groups.items()} == {"x": 4, "y": 2}
@@ -257,18 +260,17 @@ def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -
     records = [{"question": f"{n}?", "answer": "AB"[n % 2]} for n in range(12)]
     place.task(records, metric="choice", choices=["no", "a long text"])
     dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
-    outcome = run(dataclasses.replace(plan, dev=dev, held_out=held_out))
-    content = result_of(outcome)
+    content, samples = run_with_samples(dataclasses.replace(plan, dev=dev, held_out=held_out))
     result = written(content)
     primary, second = result["candidates"]
     assert (primary["mean_length"], second["mean_length"]) == (None, None)
     assert second["status"] == "selected"
     assert "the length rule was not checked, as the task has options to choose from" in second["reason"]
     assert [pair["length_ratio"] for pair in result["pairs"]] == [None]
-    responses = [answer for line in samples_of(outcome) for answer in line.responses.values()]
+    responses = [answer for line in samples for answer in line.responses.values()]
     assert {response.length for response in responses} == {None}
     assert all(response.text for response in responses)
-    write_run(Path("run"), content, samples_of(outcome))
+    write_run(Path("run"), content, samples)
     write_report(Path("run"))
     page = Path("run", "report.html").read_text(encoding="utf-8")
     assert 'id="lengths"' not in page
@@ -281,15 +283,14 @@ def test_models_that_write_nothing_give_no_infinities(place: Place, models: Path
     plan = plan_of(place, models, "alpha", "beta", "gamma")
     place.task(stop=[chr(code) for code in range(1, 256)])  # every text ends before its first character
     dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
-    outcome = run(dataclasses.replace(plan, dev=dev, held_out=held_out))
-    result = without_nan(json.dumps(written(result_of(outcome))))
+    result = without_nan(json.dumps(written(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
     assert [candidate["mean_length"] for candidate in result["candidates"]] == [0, 0, 0]
 
 
 def test_a_single_question_is_enough(place: Place, models: Path) -> None:
     plan = plan_of(place, models, "alpha", "gamma")
     dev, held_out = load_task("task.yaml", limit=1), load_task("task.yaml", "held_out", limit=1)
-    result = without_nan(json.dumps(written(result_of(run(dataclasses.replace(plan, dev=dev, held_out=held_out))))))
+    result = without_nan(json.dumps(written(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
     assert result["task"]["n"] == result["ensemble"]["n"] == 1
 
 
@@ -424,7 +425,7 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
     pairs = zip(table["models"], table["accuracy"]["triviaqa"], strict=True)
     profiles = [{"model": model, "accuracy": points} for model, points in pairs]
     path.write_text(json.dumps({"task": "triviaqa", "profiles": profiles}), encoding="utf-8")
-    result = without_nan(json.dumps(written(result_of(run_on_numbers(path, Limits(), "advisor select")))))
+    result = without_nan(json.dumps(written(run_on_numbers(path, Limits(), "advisor select"))))
     assert result["selected"] == ["Mistral", "OpenChat"]
     assert result["task"]["name"] == "triviaqa"
     assert (result["ensemble"], result["advice"]["verdict"]) == (None, "unclear")

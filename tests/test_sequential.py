@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +14,35 @@ from scipy import stats
 from advisor.advice.gain import Gain, estimate_gain
 from advisor.advice.sequential import (
     MOST_NEEDED,
-    Look,
     boundaries,
+    corrected_p,
+    interval_stretch,
     limits_of,
     look_until_sure,
     looks_in_words,
     planned_looks,
     questions_range,
+    reuse_note,
     with_earlier,
 )
 from advisor.jobs.select import looks_or_note
 from advisor.progress import Progress
+from advisor.runs.schema.result import InterimAnalysis
 from benchmarks.studies._sequential import Case
 
 FIFTHS = np.arange(1, 6) / 5
-BLANK = Look("abc", ("a", "b"), "unite", 10, planned_looks(800), 800, 1.0, 1.0, 0.0, 1)
+BLANK = InterimAnalysis(
+    questions="abc",
+    members=("a", "b"),
+    method="unite",
+    k=10,
+    plan=planned_looks(800),
+    n=800,
+    p_no_gain=1.0,
+    p_no_loss=1.0,
+    limit=0.0,
+    test=1,
+)
 
 
 def found(points: float, error: float = 2.0, questions: int = 600, answered: int = 300) -> Gain:
@@ -81,29 +94,29 @@ def test_one_look_is_the_plain_test() -> None:
 def test_a_correction_gives_alpha_exactly_at_the_limit(alpha: float) -> None:
     plan = planned_looks(800)
     for n, limit in zip(plan, limits_of(plan, alpha), strict=True):
-        assert replace(BLANK, n=n).corrected(limit) == pytest.approx(alpha, abs=1e-6)
+        assert corrected_p(BLANK.model_copy(update={"n": n}), limit) == pytest.approx(alpha, abs=1e-6)
 
 
 def test_a_correction_never_makes_a_p_value_smaller() -> None:
     for n in BLANK.plan:
         for p_value in (0.0, 1e-9, 0.04, 0.5, 0.9999, 1.0):
-            assert p_value <= replace(BLANK, n=n).corrected(p_value) <= 1
+            assert p_value <= corrected_p(BLANK.model_copy(update={"n": n}), p_value) <= 1
 
 
 @pytest.mark.parametrize("n", [100, 338, 800])
 def test_an_interval_leaves_out_zero_exactly_if_its_look_shows_a_gain(n: int) -> None:
-    look = replace(BLANK, n=n, test=2)
+    look = BLANK.model_copy(update={"n": n, "test": 2})
     limit = limits_of(BLANK.plan, 0.05 / 6)[BLANK.plan.index(n)]
     for p_value in (0.99 * limit, 1.01 * limit):
         points = 2.0 * float(stats.t.isf(p_value, 300))
-        gain = Gain(points, points, 2.0, 300.0, 600, 300, stretch=look.stretch(0.05, 300.0))
-        assert (gain.interval(0.05)[0] > 0) == (p_value < limit) == (look.corrected(p_value) < 0.05)
+        gain = Gain(points, points, 2.0, 300.0, 600, 300, stretch=interval_stretch(look, 0.05, 300.0))
+        assert (gain.interval(0.05)[0] > 0) == (p_value < limit) == (corrected_p(look, p_value) < 0.05)
 
 
 @pytest.mark.parametrize(("plan", "test"), [((800,), 1), ((400, 800), 1), ((800,), 2)])
 def test_only_the_single_look_of_the_first_test_corrects_nothing(plan: tuple[int, ...], test: int) -> None:
-    look = replace(BLANK, plan=plan, test=test)
-    is_same = look.corrected(0.02) == pytest.approx(0.02) and look.stretch(0.05, 300) == pytest.approx(1.0)
+    look = BLANK.model_copy(update={"plan": plan, "test": test})
+    is_same = corrected_p(look, 0.02) == pytest.approx(0.02) and interval_stretch(look, 0.05, 300) == pytest.approx(1.0)
     assert look.corrects is not is_same
 
 
@@ -144,23 +157,22 @@ def test_a_test_whose_set_fails_does_not_claim_all_questions() -> None:
 
 def test_another_set_on_the_same_questions_is_corrected() -> None:
     first = look_until_sure(verify_with({}), BLANK)
-    second = look_until_sure(verify_with({}), replace(BLANK, members=("a", "c")), first)
+    second = look_until_sure(verify_with({}), BLANK.model_copy(update={"members": ("a", "c")}), first)
     assert (first[-1].test, second[-1].test) == (1, 2)
     assert second[0].limit == limits_of(BLANK.plan, 0.05 / 6)[0]
-    assert second[-1].corrected(0.01) == pytest.approx(6 * first[-1].corrected(0.01))
-    assert first[-1].note is None
-    assert second[-1].note is not None
-    assert "looked at 1 time before" in second[-1].note
+    assert corrected_p(second[-1], 0.01) == pytest.approx(6 * corrected_p(first[-1], 0.01))
+    assert reuse_note(first[-1]) is None
+    assert "looked at 1 time before" in (reuse_note(second[-1]) or "")
 
 
 def test_the_same_set_on_more_questions_is_another_test() -> None:
-    first = look_until_sure(verify_with({}), replace(BLANK, plan=(300,)))
+    first = look_until_sure(verify_with({}), BLANK.model_copy(update={"plan": (300,)}))
     assert look_until_sure(verify_with({}), BLANK, first)[0].test == 2
 
 
 def test_a_repeated_run_is_the_same_test() -> None:
     first = look_until_sure(verify_with({}), BLANK)
-    other = look_until_sure(verify_with({}), replace(BLANK, members=("a", "c")), first)
+    other = look_until_sure(verify_with({}), BLANK.model_copy(update={"members": ("a", "c")}), first)
     earlier = with_earlier(other, first)
     again = look_until_sure(verify_with({}), BLANK, earlier)
     assert again == first
@@ -169,7 +181,7 @@ def test_a_repeated_run_is_the_same_test() -> None:
 
 def test_other_questions_are_fresh() -> None:
     first = look_until_sure(verify_with({}), BLANK)
-    assert look_until_sure(verify_with({}), replace(BLANK, questions="def"), first)[0].test == 1
+    assert look_until_sure(verify_with({}), BLANK.model_copy(update={"questions": "def"}), first)[0].test == 1
 
 
 def recorded(folder: Path, looks: list[dict[str, object]]) -> Path:
@@ -179,7 +191,7 @@ def recorded(folder: Path, looks: list[dict[str, object]]) -> Path:
 
 def test_looks_are_read_back_from_a_run_folder(tmp_path: Path) -> None:
     looks = look_until_sure(verify_with({225: 3.0}), BLANK)
-    recorded(tmp_path, [asdict(look) for look in looks])
+    recorded(tmp_path, [look.model_dump() for look in looks])
     assert looks_or_note(tmp_path, Progress(quiet=True)) == looks
 
 
@@ -224,7 +236,11 @@ def test_questions_until_sure_find_a_gain_with_fewer_questions() -> None:
     ends = []
     for _ in range(60):
         scores = case.draw(800, chance)
-        ends.append(look_until_sure(lambda n, scores=scores: case.judge(*scores, n), replace(BLANK, plan=plan))[-1])
+        ends.append(
+            look_until_sure(lambda n, scores=scores: case.judge(*scores, n), BLANK.model_copy(update={"plan": plan}))[
+                -1
+            ]
+        )
     assert np.mean([look.p_no_gain <= look.limit for look in ends]) > 0.85
     assert np.mean([look.n for look in ends]) < 550
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from running_server import listening
 from sharing import demo_cache
 
 from advisor import cli
+from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs.select import run
 from advisor.options.production import ServeOptions
@@ -21,9 +22,6 @@ from advisor.serving.protocol import RequestLimits
 from advisor.serving.server import bind
 from advisor.serving.starting import make_app_of
 from advisor.strategies import label
-
-if TYPE_CHECKING:
-    from advisor.advice.comparison import StrategyResult
 
 ASKED = 8
 """Held-out questions that are asked again."""
@@ -41,10 +39,17 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Stra
         # The same again in this process, from the stored responses, for the answers of all strategies.
         options = SelectOptions(pool="demo", task="word_problems", limit=24, fusion=fusion)
         config = RunConfig.from_options(options, "")
+        compared: list[Compared] = []
+
+        def kept(*args: Any, **options: Any) -> Compared:
+            compared.append(compare_strategies(*args, **options))
+            return compared[-1]
+
+        patch.setattr("advisor.jobs.select.compare_strategies", kept)
         with ResponseCache(config.cache_dir) as cache:
-            outcome = run(config, cache, Progress(quiet=True))
+            run(config, cache, Progress(quiet=True))
     assert config.held_out is not None
-    return folder, outcome.strategies, [example.prompt for example in config.held_out.examples]
+    return folder, compared[-1].results, [example.prompt for example in config.held_out.examples]
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from test_pipeline import plan_of, plan_of_pool, run, spoil_ensembles
 
 from advisor.advice.predict import PredictedSet, Prediction
 from advisor.choose.rules import select, with_chosen_set
-from advisor.jobs.result_json import result_of
 from advisor.records import Limits, Standing
 from ensemble.common.schema import written
 
@@ -51,20 +50,20 @@ def test_sets_are_verified_in_the_order_of_their_predicted_gain(
 ) -> None:
     plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="predicted")
     loaded = spoil_ensembles(monkeypatch, lambda *_: None)
-    outcome = run(plan)
-    sets = written(result_of(outcome))["prediction"]["sets"]
+    result = written(run(plan))
+    sets = result["prediction"]["sets"]
     gains = [one["predicted_gain"] for one in sets]
     assert gains == sorted(gains, reverse=True)
     decoded = [one for one in sets if one["decoded"]]
     assert 1 <= len(decoded) <= 4 and decoded == sets[: len(decoded)]
     assert next(name for name in loaded if "+" in name) == "+".join(sets[0]["models"])
-    assert written(result_of(outcome))["selected"] in [one["models"] for one in decoded]
+    assert result["selected"] in [one["models"] for one in decoded]
 
 
 def test_a_decoded_set_has_the_measured_gain_of_its_strategy(place: Place, models: Path) -> None:
     place.task(metric="chrf", reference="abcdefghijklmnopqrstuvwxyz{{answer}}")
     place.pool(*(str(models / name) for name in ("alpha", "beta")))
-    result = written(result_of(run(plan_of_pool(place))))
+    result = written(run(plan_of_pool(place)))
     [own] = [row for row in result["strategies"] if row["strategy"] == "unite"]
     [found] = [one for one in result["prediction"]["sets"] if one["decoded"]]
     assert found["measured_gain"] == own["measured_gain"] != result["ensemble"]["difference"]
@@ -77,7 +76,7 @@ def test_where_the_rules_leave_one_model_a_promising_set_is_still_verified(
     promise = PredictedSet(("alpha", "beta"), Prediction(gain, 2.0), 50.0, 60.0, rules=False)
     monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
     plan = plan_of(place, models, "alpha", "beta", rules=Limits(max_models=1))
-    outcome = run(plan)
-    assert len(outcome.selection.selected) == 1
-    verified = None if outcome.verified is None else outcome.verified.models
+    result = run(plan)
+    assert len(result.selected) == 1
+    verified = result.ensemble and tuple(member.model for member in result.ensemble.members)
     assert verified == (("alpha", "beta") if gain > 0 else None)

@@ -17,15 +17,15 @@ from test_pipeline import LENIENT, plan_of, run
 
 from advisor.advice.comparison import DEFAULT_SHARE, Compared, StrategyResult, compare_strategies
 from advisor.advice.gain import Gain
-from advisor.advice.groups import GroupGain
-from advisor.advice.predict import Prediction
-from advisor.advice.recommendation import Recommendation, recommend
+from advisor.advice.recommendation import recommend
 from advisor.choose.rules import fitting_voters
-from advisor.jobs.result_json import Outcome, result_of, samples_of
+from advisor.jobs.samples import recommended_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
+from advisor.runs.schema.result import AdviceSection, GroupFigures, RecommendedStrategy, Result, StrategyFigures
 from advisor.statistics import holm, scores
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.group_router import GroupRouter
+from advisor.strategies.schema import strategy_json
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import AnsweredSplit, Replay, Strategy
@@ -149,7 +149,7 @@ def test_groups_of_questions_have_a_router_that_knows_the_best_model_of_each() -
         router.strategy.describe()
     )
     assert router.profile.accuracy == 100
-    assert (router.calls, router.tokens, router.seconds) == (1, 10, 2)
+    assert costs_of(router) == (1, 10, 2)
 
 
 def test_a_router_by_groups_has_only_the_models_that_it_uses() -> None:
@@ -167,7 +167,7 @@ def test_several_responses_of_the_best_model_are_a_strategy() -> None:
     draws = {"a": ["112", "121", "211"]}
     found = by_name(compared({"a": "112", "b": "2"}, {"a": "112", "b": "2"}, draws=draws))
     own = found["self_consistency a"]
-    assert (own.strategy.responses_per_member, own.profile.accuracy, own.calls) == (3, 100, 3)
+    assert (own.strategy.responses_per_member, own.profile.accuracy, costs_of(own)[0]) == (3, 100, 3)
 
 
 def test_members_of_different_questions_are_refused() -> None:
@@ -186,10 +186,10 @@ ANSWERS = st.lists(st.text("12-", min_size=7, max_size=7), min_size=3, max_size=
 
 def test_all_are_compared_with_the_best_model_on_all_questions() -> None:
     results = compared({"a": "12", "b": "1", "c": "12"}, {"a": "1", "b": "1112", "c": "12"})
-    assert {each.best_single_model for each in results} == {"b"}
-    assert {each.best_single_accuracy for each in results} == {75}
+    assert {each.figures.best_single_model for each in results} == {"b"}
+    assert {each.figures.best_single_accuracy for each in results} == {75}
     baseline = by_name(results)["single b"]
-    assert (baseline.gain.points, baseline.shown) == (0, "not_yet")
+    assert (baseline.gain.points, baseline.figures.shown) == (0, "not_yet")
 
 
 def test_all_answers_to_the_dev_questions_count_those_of_learned_strategies_by_parts() -> None:
@@ -227,10 +227,10 @@ def test_p_values_are_those_of_a_closed_test_with_most_weight_on_the_vote_of_all
     tested = {f"{each.strategy.name}/{len(each.strategy.members)}": each for each in results}
     usual = tested.pop("vote/4")
     # Strategies with the same answers are one hypothesis.
-    others = {each.takes: each for each in tested.values() if each.p_adjusted is not None}
+    others = {each.takes: each for each in tested.values() if each.figures.p_adjusted is not None}
     expected = closed_test(usual.gain.p_no_gain, [each.gain.p_no_gain for each in others.values()])
-    assert [usual.p_adjusted, *(each.p_adjusted for each in others.values())] == pytest.approx(expected)
-    assert all(each.p_adjusted is None for each in results if each.strategy.name == "single")
+    assert [usual.figures.p_adjusted, *(each.figures.p_adjusted for each in others.values())] == pytest.approx(expected)
+    assert all(each.figures.p_adjusted is None for each in results if each.strategy.name == "single")
 
 
 def test_a_gain_that_nobody_would_doubt_is_shown_although_the_vote_of_all_voters_gains_nothing() -> None:
@@ -240,7 +240,7 @@ def test_a_gain_that_nobody_would_doubt_is_shown_although_the_vote_of_all_voters
     router, vote = results["group_router a+b"], results["vote a+b+c"]
     assert router.gain.p_no_gain < 1e-4
     assert vote.gain.p_no_gain > 0.2
-    assert router.shown == "yes" != vote.shown
+    assert router.figures.shown == "yes" != vote.figures.shown
 
 
 def test_a_loss_is_shown_although_the_vote_gains() -> None:
@@ -248,7 +248,7 @@ def test_a_loss_is_shown_although_the_vote_gains() -> None:
     # The single responses of the first model are good, and its draws are all wrong.
     draws = {"a": ["2"] * 3}
     found = by_name(compared(answers, answers, draws=draws))
-    assert (found["self_consistency a"].shown, found["vote a+b+c"].shown) == ("no", "yes")
+    assert (found["self_consistency a"].figures.shown, found["vote a+b+c"].figures.shown) == ("no", "yes")
 
 
 def test_sets_that_decode_together_are_corrected_by_themselves() -> None:
@@ -257,7 +257,7 @@ def test_sets_that_decode_together_are_corrected_by_themselves() -> None:
     judged = dataclasses.replace(held_out, written=sets)
     found = compare_strategies(dev, judged, can_vote=True).results
     own = [each for each in found if each.strategy in sets]
-    assert [each.p_adjusted for each in own] == holm([each.gain.p_no_gain for each in own])
+    assert [each.figures.p_adjusted for each in own] == holm([each.gain.p_no_gain for each in own])
     one = dict([next(iter(sets.items()))])
     learned = {strategy: together(strategy.members, dev.task, "1112") for strategy in one}
     both = compare_strategies(
@@ -265,15 +265,21 @@ def test_sets_that_decode_together_are_corrected_by_themselves() -> None:
     )
     (unite,) = (each for each in both.results if each.strategy in one)
     assert unite.gain.answered == 2 * N
-    assert unite.p_adjusted == unite.gain.p_no_gain
+    assert unite.figures.p_adjusted == unite.gain.p_no_gain
+
+
+def costs_of(result: StrategyResult) -> tuple[float, ...]:
+    """Calls, tokens and seconds of a question."""
+    row = result.figures
+    return row.calls_per_question or 0.0, row.tokens_per_question or 0.0, row.seconds_per_question or 0.0
 
 
 def test_costs_are_those_of_the_models_that_are_asked() -> None:
     results = by_name(compared(RIGHTS, RIGHTS))
-    vote, single = results["vote a+b+c"], results["single a"]
-    assert 2 <= vote.calls < 3
-    assert (vote.tokens, vote.seconds) == (pytest.approx(10 * vote.calls), pytest.approx(2 * vote.calls))
-    assert (single.calls, single.tokens, single.seconds) == (1, 10, 2)
+    vote, single = (costs_of(results[name]) for name in ("vote a+b+c", "single a"))
+    assert 2 <= vote[0] < 3
+    assert vote == pytest.approx((vote[0], 10 * vote[0], 2 * vote[0]))
+    assert single == (1, 10, 2)
 
 
 def test_what_a_vote_takes_is_counted_question_by_question() -> None:
@@ -295,10 +301,10 @@ def test_what_a_vote_takes_is_counted_question_by_question() -> None:
     held_out = dataclasses.replace(held_out, profiles=longer)
     found = by_name(compare_strategies(dev, held_out, can_vote=True, rules=ALL).results)
     calls = [2 if length == 5 else 3 for length in lengths]
-    assert found["vote a+b+c"].calls == sum(calls) / N
-    wanted = sum(count * length for count, length in zip(calls, lengths, strict=True)) / N
     voted = found["vote a+b+c"]
-    assert (voted.tokens, voted.seconds, voted.price) == pytest.approx((wanted, wanted / 10, 1000 * wanted))
+    wanted = sum(count * length for count, length in zip(calls, lengths, strict=True)) / N
+    assert costs_of(voted) == pytest.approx((sum(calls) / N, wanted, wanted / 10))
+    assert voted.figures.price_per_1000 == pytest.approx(1000 * wanted)
 
 
 def test_a_cost_that_a_log_does_not_say_is_unknown() -> None:
@@ -307,7 +313,7 @@ def test_a_cost_that_a_log_does_not_say_is_unknown() -> None:
     alone = {name: profile(name, held_out, answers, 0, 0.0) for name, answers in RIGHTS.items()}
     splits = AnsweredSplit(dev, learned), AnsweredSplit(held_out, alone)
     found = compare_strategies(*splits, can_vote=True).results
-    assert all((each.tokens, each.seconds) == (None, None) for each in found)
+    assert all(each.figures.tokens_per_question is each.figures.seconds_per_question is None for each in found)
 
 
 # --- Their order, and the recommendation ---
@@ -316,7 +322,7 @@ def test_a_cost_that_a_log_does_not_say_is_unknown() -> None:
 def test_the_largest_expected_gain_comes_first_and_of_equals_the_simplest() -> None:
     results = compared({"a": "1", "b": "1", "c": "1"}, {"a": "1", "b": "1", "c": "1"})
     assert [each.strategy.name for each in results] == ["single", "vote"]
-    gains = [each.expected_gain for each in compared(RIGHTS, RIGHTS)]
+    gains = [each.figures.expected_gain for each in compared(RIGHTS, RIGHTS)]
     assert gains == sorted(gains, reverse=True)
 
 
@@ -325,25 +331,32 @@ def test_the_set_that_decodes_together_is_compared_as_the_others_and_comes_last_
     results = compared({"a": "1", "b": "12"}, {"a": "1", "b": "12"}, together=sets)
     assert [each.strategy.name for each in results] == ["single", "unite"]
     unite = by_name(results)["unite a+b"]
-    assert (unite.gain.points, unite.takes, unite.calls) == (0, (), 2)
+    assert (unite.gain.points, unite.takes, unite.figures.calls_per_question) == (0, (), 2)
     # Both members compute each of the ten tokens.
-    assert (unite.tokens, unite.seconds) == (20, 2)
-    assert recommended(results).result.strategy == Single(("a",))  # type: ignore[union-attr]
+    assert (unite.figures.tokens_per_question, unite.figures.seconds_per_question) == (20, 2)
+    assert recommended(results).key == Single(("a",))  # type: ignore[union-attr]
 
 
 def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) -> StrategyResult:
     """A strategy with this expected gain."""
     answers = profile(strategy.name, task("held_out"), "1")
     gain = Gain(points, points, 1.0, 100.0, 2000, 1000)
-    shown = ((), (0.0, 100.0), gain, None, None, "a", 50.0, 1, 0, 0.5, "not_yet", (), calls, None, None, None)
-    return StrategyResult(strategy, answers, *shown)
+    row = {"n": N, "accuracy": answers.accuracy, "best_single_model": "a", "shown": "not_yet", "questions": 2000}
+    gains = {"measured_gain": points, "expected_gain": points, "expected_gain_ci": gain.interval()}
+    figures = StrategyFigures(**strategy_json(strategy), **row, **gains, calls_per_question=calls)
+    return StrategyResult(strategy, figures, answers, (), gain)
+
+
+def changed(result: StrategyResult, **figures: Any) -> StrategyResult:
+    """A result with other figures in its row."""
+    return dataclasses.replace(result, figures=result.figures.model_copy(update=figures))
 
 
 def _router(members: tuple[str, ...]) -> GroupRouter:
     return GroupRouter(members, ROUTES)
 
 
-def recommended(results: Sequence[StrategyResult], **limits: Any) -> Recommendation | None:
+def recommended(results: Sequence[StrategyResult], **limits: Any) -> RecommendedStrategy | None:
     """What is recommended of these strategies."""
     return recommend(Compared(tuple(results)), Limits(**limits))
 
@@ -375,7 +388,7 @@ def test_the_largest_gain_after_the_price_of_calls_is_recommended(
     ]
     found = recommended(results, min_gain=min_gain)
     assert found is not None
-    assert found.result.strategy == wanted
+    assert found.key == wanted
     assert found.min_gain == min_gain
 
 
@@ -388,7 +401,7 @@ def test_a_strategy_that_costs_more_than_another_one_must_gain_more_for_it(
 ) -> None:
     results = [result_of_strategy(VOTE, gain, 3.0), result_of_strategy(Vote(("a", "b")), 2.0, 2.0)]
     found = recommended([*results, result_of_strategy(SINGLE, 0.0)], min_gain=min_gain)
-    assert found is not None and len(found.result.strategy.members) == wanted
+    assert found is not None and len(found.members) == wanted
 
 
 @pytest.mark.parametrize(
@@ -400,9 +413,9 @@ def test_a_single_model_stays_unless_the_gain_is_worth_the_calls(
 ) -> None:
     results = [result_of_strategy(strategy, gain, calls), result_of_strategy(SINGLE, 0.0)]
     found = recommended(results)
-    assert found is not None and found.result.strategy == wanted
+    assert found is not None and found.key == wanted
     assert ("at least 0.2 points for each call" in found.text) == (wanted == SINGLE)
-    assert recommended(results, min_gain=0.1).result.strategy == strategy  # type: ignore[union-attr]
+    assert recommended(results, min_gain=0.1).key == strategy  # type: ignore[union-attr]
 
 
 COSTS = st.tuples(*[st.integers(0, 3)] * 4)
@@ -414,22 +427,27 @@ def test_no_recommended_strategy_is_dominated_in_its_gain_and_all_known_costs(
     figures: list[tuple[int, int, int, int]], has_prices: bool, within: int | None
 ) -> None:
     makers = (Vote, _router) * 3
-    results = [dataclasses.replace(result_of_strategy(SINGLE, 0.0), price=1.0 if has_prices else None, seconds=1.0)]
+    results = [
+        changed(result_of_strategy(SINGLE, 0.0), price_per_1000=1.0 if has_prices else None, seconds_per_question=1.0)
+    ]
     for n, (gain, calls, price, seconds) in enumerate(figures):
-        own = result_of_strategy(makers[n](("a", "b", "c", "d")[: 3 + n // 3]), float(gain), 1.0 + calls)
-        results.append(dataclasses.replace(own, price=float(price) if has_prices else None, seconds=float(seconds)))
+        own = result_of_strategy(makers[n](("a", "b", "c", "d", "e")[: 3 + n // 2]), float(gain), 1.0 + calls)
+        results.append(
+            changed(own, price_per_1000=float(price) if has_prices else None, seconds_per_question=float(seconds))
+        )
     found = recommended(results, within=within)
     assert found is not None
-    best = found.result
 
-    def figures_of(each: StrategyResult) -> tuple[float, ...]:
-        return each.expected_gain, -each.calls, -(each.price or 0.0), -(each.seconds or 0.0)
+    def figures_of(each: Any) -> tuple[float, ...]:
+        costs = each.calls_per_question, each.price_per_1000 or 0.0, each.seconds_per_question or 0.0
+        return each.expected_gain, *(-cost for cost in costs)
 
-    for each in results:
+    best = next(each.figures for each in results if each.strategy == found.key)
+    for each in (result.figures for result in results):
         pairs = list(zip(figures_of(each), figures_of(best), strict=True))
         is_better = all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
         # A single model stays if the other's gain does not pay for its calls.
-        assert not is_better or (isinstance(best.strategy, Single) and each.expected_gain < 0.2 * each.calls)
+        assert not is_better or (best.is_single and each.expected_gain < 0.2 * each.calls_per_question)
 
 
 @pytest.mark.parametrize(("within", "wanted"), [(None, VOTE), (1.9, VOTE), (2.0, ROUTER), (3.0, SINGLE)])
@@ -438,10 +456,10 @@ def test_within_so_many_points_of_the_best_the_cheapest_strategy_is_recommended(
 ) -> None:
     prices = {SINGLE: (0.0, 1.0), VOTE: (3.0, 2.5), ROUTER: (1.0, 1.2)}
     results = [
-        dataclasses.replace(result_of_strategy(own, gain, 2.0), price=price) for own, (gain, price) in prices.items()
+        changed(result_of_strategy(own, gain, 2.0), price_per_1000=price) for own, (gain, price) in prices.items()
     ]
     found = recommended(results, min_gain=0.0, within=within)
-    assert found is not None and found.result.strategy == wanted
+    assert found is not None and found.key == wanted
     assert ("the cheapest strategy at most" in found.text) == (wanted != VOTE)
 
 
@@ -450,7 +468,7 @@ PRICED = {Single(("b",)): (-4.0, 0.1), SINGLE: (0.0, 1.0), VOTE: (3.0, 2.5), ROU
 
 def priced() -> list[StrategyResult]:
     """Strategies with a gain and a price of 1,000 questions each."""
-    return [dataclasses.replace(result_of_strategy(own, gain), price=cost) for own, (gain, cost) in PRICED.items()]
+    return [changed(result_of_strategy(own, gain), price_per_1000=cost) for own, (gain, cost) in PRICED.items()]
 
 
 @pytest.mark.parametrize(
@@ -458,12 +476,12 @@ def priced() -> list[StrategyResult]:
 )
 def test_a_budget_leaves_out_what_costs_more(budget: float | None, wanted: Strategy) -> None:
     found = recommended(priced(), budget=budget)
-    assert found is not None and found.result.strategy == wanted
+    assert found is not None and found.key == wanted
 
 
 def test_without_a_strategy_within_the_budget_the_cheapest_is_recommended() -> None:
     found = recommended(priced(), budget=0.01)
-    assert found is not None and found.result.strategy == Single(("b",))
+    assert found is not None and found.key == Single(("b",))
     assert found.text == (
         "Use b alone: no strategy costs at most $0.01 for 1,000 questions. This is the cheapest one ($0.10)."
     )
@@ -486,11 +504,11 @@ def test_a_budget_needs_prices() -> None:
 @pytest.mark.parametrize(("price", "wanted"), [(2.0, VOTE), (4.9, VOTE), (5.1, SINGLE)])
 def test_with_prices_a_gain_must_be_worth_the_price_and_not_the_calls(price: float, wanted: Strategy) -> None:
     results = [
-        dataclasses.replace(result_of_strategy(VOTE, 1.0, 9.0), price=price),
-        dataclasses.replace(result_of_strategy(SINGLE, 0.0), price=1.0),
+        changed(result_of_strategy(VOTE, 1.0, 9.0), price_per_1000=price),
+        changed(result_of_strategy(SINGLE, 0.0), price_per_1000=1.0),
     ]
     found = recommended(results)
-    assert found is not None and found.result.strategy == wanted
+    assert found is not None and found.key == wanted
     assert ("at least 0.2 points for each multiple of its price" in found.text) == (wanted == SINGLE)
 
 
@@ -505,33 +523,36 @@ def test_single_models_that_cost_less_and_are_better_than_all_cheaper_ones_are_c
         for name, own in splits[1].profiles.items()
     }
     found = compare_strategies(splits[0], dataclasses.replace(splits[1], profiles=paid), can_vote=True).results
-    assert {each.strategy.members[0]: each.price for each in found} == {"a": 4000.0, "b": 2000.0, "d": 1000.0}
+    assert {each.strategy.members[0]: each.figures.price_per_1000 for each in found} == {
+        "a": 4000.0,
+        "b": 2000.0,
+        "d": 1000.0,
+    }
 
 
 def test_a_route_or_a_strategy_with_a_shown_loss_is_not_recommended() -> None:
     router = GroupRouter(("a", "b"), (("law", "b"), ("math", "a")))
-    hurt = GroupGain("law", 40, -9.6, 2.0, -7.0, (-11.0, -3.0), "no")
+    hurt = GroupFigures(group="law", n=40, shown="no")
     results = [result_of_strategy(router, 3.0), result_of_strategy(SINGLE, 0.0)]
-    assert recommended(results).result.strategy == router  # type: ignore[union-attr]
-    for changed in ({"groups": (hurt,)}, {"shown": "no"}):
-        doubtful = [dataclasses.replace(results[0], **changed), results[1]]
-        assert recommended(doubtful).result.strategy == SINGLE  # type: ignore[union-attr]
+    assert recommended(results).key == router  # type: ignore[union-attr]
+    for figures in ({"groups": (hurt,)}, {"shown": "no"}):
+        doubtful = [changed(results[0], **figures), results[1]]
+        assert recommended(doubtful).key == SINGLE  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("measured", "wanted"), [(-0.3, SINGLE), (0.3, VOTE)])
 def test_a_gain_that_only_the_prediction_expects_is_not_recommended(measured: float, wanted: Strategy) -> None:
-    vote = dataclasses.replace(result_of_strategy(VOTE, measured, 2.0), updated=Prediction(2.6, 4.0))
+    vote = changed(result_of_strategy(VOTE, measured, 2.0), expected_gain=2.6)
     found = recommended([vote, result_of_strategy(SINGLE, 0.0)])
-    assert found is not None and found.result.strategy == wanted
+    assert found is not None and found.key == wanted
     assert ("expected to gain 2.6 points, but only by the prediction" in found.text) == (wanted == SINGLE)
 
 
 @pytest.mark.parametrize(("points", "wanted"), [(1.25, SINGLE), (1.5, VOTE)])
 def test_a_gain_of_one_question_is_not_recommended(points: float, wanted: Strategy) -> None:
-    gain = Gain(points, points, 1.0, 80.0, questions=80, answered=80)
-    vote = dataclasses.replace(result_of_strategy(VOTE, points, 2.0), gain=gain)
+    vote = changed(result_of_strategy(VOTE, points, 2.0), questions=80)
     found = recommended([vote, result_of_strategy(SINGLE, 0.0)])
-    assert found is not None and found.result.strategy == wanted
+    assert found is not None and found.key == wanted
     assert ("but this is no more than one of 80 questions" in found.text) == (wanted == SINGLE)
 
 
@@ -555,12 +576,12 @@ def test_a_vote_that_is_better_is_recommended_and_shown() -> None:
     held_out = {"a": "112", "b": "121", "c": "211"}
     recommendation = recommended(compared({"a": "112", "b": "121", "c": "211"}, held_out))
     assert recommendation is not None
-    assert recommendation.result.strategy == Vote(("a", "b", "c"))
-    assert recommendation.result.shown == "yes"
+    assert recommendation.key == Vote(("a", "b", "c"))
+    assert recommendation.shown == "yes"
     # What other pools gain is less, but it does not fit here, so it counts little.
-    assert 25 < recommendation.result.expected_gain < 36
-    low, high = recommendation.result.expected_interval()
-    assert 0 < low < recommendation.result.expected_gain < high
+    assert 25 < recommendation.expected_gain < 36
+    low, high = recommendation.expected_gain_ci
+    assert 0 < low < recommendation.expected_gain < high
 
 
 def test_what_may_be_chance_is_recommended_and_said_not_to_be_shown() -> None:
@@ -568,8 +589,8 @@ def test_what_may_be_chance_is_recommended_and_said_not_to_be_shown() -> None:
     held_out = {"a": "2" + "1" * 39, "b": "1" * 20 + "33" + "1" * 18, "c": "1" * 30 + "44" + "1" * 8}
     recommendation = recommended(compared({"a": "1", "b": "1", "c": "1"}, held_out))
     assert recommendation is not None
-    assert (recommendation.result.strategy.name, recommendation.result.shown) == ("vote", "not_yet")
-    assert 0 < recommendation.result.expected_gain < 4
+    assert (recommendation.strategy, recommendation.shown) == ("vote", "not_yet")
+    assert 0 < recommendation.expected_gain < 4
 
 
 def test_without_strategies_nothing_is_recommended() -> None:
@@ -608,25 +629,25 @@ def test_the_expected_gain_lies_between_the_predicted_and_the_measured_one(dev: 
     names = "abcd"[: min(len(dev), len(held_out))]
     learned, alone = dict(zip(names, dev, strict=False)), dict(zip(names, held_out, strict=False))
     for result in compared(learned, alone):
-        shown = [result.gain.points] + ([result.predicted.points] if result.predicted else [])
-        assert min(shown) - 1e-9 <= result.expected_gain <= max(shown) + 1e-9
+        shown = [each for each in (result.gain.points, result.figures.predicted_gain) if each is not None]
+        assert min(shown) - 1e-9 <= result.figures.expected_gain <= max(shown) + 1e-9
 
 
 def test_without_a_prediction_the_expected_gain_is_the_measured_one() -> None:
     draws = {"a": ["112", "121", "211"]}
     found = by_name(compared(BY_TOPIC, BY_TOPIC, draws=draws))
     drawn = found["self_consistency a"]
-    assert drawn.updated is None
-    assert (drawn.expected_gain, drawn.expected_interval()) == (drawn.gain.points, drawn.gain.interval())
+    assert drawn.figures.predicted_gain is None
+    assert (drawn.figures.expected_gain, drawn.figures.expected_gain_ci) == (drawn.gain.points, drawn.gain.interval())
     vote = found["vote a+b+c"]
-    assert vote.updated is not None
-    assert vote.expected_gain != vote.gain.points
+    assert vote.figures.predicted_gain is not None
+    assert vote.figures.expected_gain != vote.gain.points
 
 
 # --- In a run ---
 
 
-def run_of_three(place: Place, models: Path) -> Outcome:
+def run_of_three(place: Place, models: Path) -> Result:
     """A run of three models that all vote."""
     plan = plan_of(place, models, "alpha", "beta", "gamma", rules=dataclasses.replace(LENIENT, vote_gap=100))
     place.task(metric="number")
@@ -634,32 +655,32 @@ def run_of_three(place: Place, models: Path) -> Outcome:
 
 
 def test_a_run_compares_strategies_without_decoding_anything_more(place: Place, models: Path) -> None:
-    outcome = run_of_three(place, models)
-    result = written(result_of(outcome))
+    result = written(run_of_three(place, models))
     counts = Counter(one["strategy"] for one in result["strategies"])
     assert counts["vote"] == counts["unite"] == 1
-    assert outcome.verified is not None
     unite = next(one for one in result["strategies"] if one["strategy"] == "unite")
     for key in ("measured_gain", "measured_gain_ci", "accuracy", "n", "questions", "answered"):
         assert unite[key] == result["ensemble"][key]
     assert unite["p_adjusted"] == result["ensemble"]["p_adjusted"]
-    assert result["advice"]["recommendation"]["text"] == outcome.advice.recommendation.text  # type: ignore[union-attr]
     assert not math.isnan(result["advice"]["recommendation"]["expected_gain"])
 
 
-def test_the_samples_say_whose_response_the_recommended_strategy_takes(place: Place, models: Path) -> None:
-    outcome = run_of_three(place, models)
-    vote = next(each for each in outcome.strategies if each.strategy.name == "vote")
-    recommendation = recommended([vote])
-    outcome = dataclasses.replace(outcome, advice=dataclasses.replace(outcome.advice, recommendation=recommendation))
-    lines = [written(each) for each in samples_of(outcome)]
-    assert all(line["recommended"] is None for line in lines if line["split"] == "dev")
-    held_out = [line for line in lines if line["split"] == "held_out"]
-    assert held_out
-    for line, (taken, _) in zip(held_out, vote.takes, strict=True):
-        own = line["responses"][line["recommended"]["model"]]
+def test_the_samples_say_whose_response_the_recommended_strategy_takes() -> None:
+    dev, held_out = splits_of(RIGHTS, RIGHTS)
+    vote = by_name(compare_strategies(dev, held_out, can_vote=True, rules=ALL).results)["vote a+b+c"]
+    advice = AdviceSection(recommendation=recommended([vote]))
+    own = recommended_of(advice, Compared((vote,)))
+    profiles = list(held_out.profiles.values())
+    lines = [written(each) for each in samples_of(held_out.task, "held_out", profiles, recommended=own)]
+    for line, (taken, _) in zip(lines, vote.takes, strict=True):
+        response = line["responses"][line["recommended"]["model"]]
         assert line["recommended"]["model"] == taken
-        assert (line["recommended"]["extracted"], line["recommended"]["score"]) == (own["extracted"], own["score"])
+        assert (line["recommended"]["extracted"], line["recommended"]["score"]) == (
+            response["extracted"],
+            response["score"],
+        )
+    alone = AdviceSection(recommendation=recommended([result_of_strategy(SINGLE, 0.0)]))
+    assert recommended_of(alone, Compared((vote,))) is None
 
 
 @settings(max_examples=3, deadline=None)
@@ -668,9 +689,10 @@ def test_no_vote_or_router_is_predicted_to_gain_more_than_its_models_know(held_o
     alone = dict(zip("abcd", held_out, strict=False))
     results = compared(alone, alone)
     for result in results:
-        if result.updated is None or not result.takes:
+        if result.figures.predicted_gain is None or not result.takes:
             continue
-        best = scores(profile(result.best_single_model, task("held_out"), alone[result.best_single_model]))
+        name = result.figures.best_single_model or ""
+        best = scores(profile(name, task("held_out"), alone[name]))
         members = [scores(profile(name, task("held_out"), alone[name])) for name in result.strategy.members]
         helped = sum(max(own) > mine for mine, own in zip(best, zip(*members, strict=True), strict=True))
-        assert result.expected_gain <= 100 * helped / len(best) + 1e-9
+        assert result.figures.expected_gain <= 100 * helped / len(best) + 1e-9

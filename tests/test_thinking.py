@@ -17,7 +17,7 @@ from servers import Raw, as_json, completion, models
 from test_pipeline import plan_of_pool
 
 from advisor.advice.comparison import compare_strategies
-from advisor.advice.doubts import CutOff, completed, enough_tokens, finished_accuracy, with_more_tokens
+from advisor.advice.doubts import completed, enough_tokens, finished_accuracy, with_more_tokens
 from advisor.advice.recommendation import recommend
 from advisor.choose.rules import select
 from advisor.compare.pairs import pairs_of_standings
@@ -29,10 +29,10 @@ from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile, Standing, compared_lengths, length_ratio, within
 from advisor.response_cache import Response, ResponseCache, apart
+from advisor.runs.schema.result import CutOff
 from advisor.servers.completions import body_of, generate
 from advisor.servers.identity import ServerIdentity
 from advisor.statistics import paired_intervals
-from advisor.strategies.single import Single
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
@@ -497,7 +497,7 @@ def test_more_tokens_change_no_recommendation_that_a_limit_decides() -> None:
     split = split_of(graded("a", "++-" * 20, "." * 59 + "c"), graded("b", "+-+" * 20), graded("c", "-++" * 20))
     rules = Limits(within=60)
     before = recommend(compare_strategies(split, split, can_vote=True, rules=rules), rules)
-    assert before is not None and isinstance(before.result.strategy, Single)
+    assert before is not None and before.is_single
     assert with_more_tokens(split, split, before, can_vote=True, rules=rules) is None
 
 

@@ -20,7 +20,6 @@ from scipy.spatial.distance import jensenshannon
 from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs import select as pipeline
 from advisor.jobs import traces as tracing
-from advisor.jobs.result_json import Outcome, samples_of
 from advisor.jobs.traces import MOST_STEPS, choose, describe
 from advisor.pool.pool_file import read_pool
 from advisor.profile.loaded_models import LoadedModels
@@ -149,21 +148,21 @@ def plan(place: Place, models: Path) -> RunConfig:
     )
 
 
-def run(plan: RunConfig) -> tuple[Outcome, list[str]]:
+def run(plan: RunConfig) -> tuple[list[dict[str, Any]], list[str]]:
+    """The responses of the set that have a trace, and the messages."""
     progress = Listener()
     with ResponseCache(plan.cache_dir) as store:
-        return pipeline.run(plan, store, progress), progress.said
-
-
-def traced(outcome: Outcome) -> list[dict[str, Any]]:
-    joint = [written(sample.ensemble) for sample in samples_of(outcome) if sample.ensemble]
-    return [each for each in joint if each["trace"]]
+        lines = [written(sample) for sample in pipeline.run(plan, store, progress)[1]]
+    json.dumps(lines, allow_nan=False)
+    joint = [line["ensemble"] for line in lines if line["ensemble"]]
+    assert joint
+    return [each for each in joint if each["trace"]], progress.said
 
 
 def test_the_tokens_of_a_trace_are_the_response(plan: RunConfig) -> None:
-    outcome, _ = run(plan)
-    assert traced(outcome)
-    for joint in traced(outcome):
+    traced, _ = run(plan)
+    assert traced
+    for joint in traced:
         texts = [each["text"] for each in joint["trace"]["steps"] if each["text"] is not None]
         if not any("⟨" in text for text in texts):
             assert "".join(texts).startswith(joint["text"])
@@ -171,7 +170,6 @@ def test_the_tokens_of_a_trace_are_the_response(plan: RunConfig) -> None:
             math.isclose(each["candidates"][each["chosen"]]["mean"], max(c["mean"] for c in each["candidates"]))
             for each in joint["trace"]["steps"]
         )
-    json.dumps([written(sample) for sample in samples_of(outcome)], allow_nan=False)
 
 
 def test_a_response_that_comes_out_otherwise_has_no_trace(plan: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,8 +188,8 @@ def test_a_response_that_comes_out_otherwise_has_no_trace(plan: RunConfig, monke
         return ensemble
 
     monkeypatch.setattr(LoadedModels, "ensemble", spoiled)
-    outcome, said = run(plan)
-    assert traced(outcome) == []
+    traced, said = run(plan)
+    assert traced == []
     assert any("the response differs when decoded again; it has no trace" in line for line in said)
 
 
@@ -200,8 +198,8 @@ def test_what_fails_while_tracing_costs_the_traces_alone(plan: RunConfig, monkey
         raise RuntimeError("kaput")
 
     monkeypatch.setattr(tracing, "describe", describe)
-    outcome, said = run(plan)
-    assert outcome.verified is not None and traced(outcome) == []
+    traced, said = run(plan)
+    assert traced == []
     assert "the steps of some responses could not be traced: kaput" in said
 
 

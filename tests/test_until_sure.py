@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from advisor.advice.gain import Gain
-from advisor.advice.sequential import Look, look_until_sure
+from advisor.advice.sequential import look_until_sure
+from advisor.runs.schema.result import InterimAnalysis
 
 if TYPE_CHECKING:
     from pools import Place, Ran
@@ -55,7 +56,7 @@ def held_out_in(place: Place) -> list[str]:
 def sure_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     """Make the gain certain as soon as so many questions are asked."""
 
-    def looks(verify: Callable[[int], Gain | None], blank: Look, *rest: Any) -> Sequence[Look]:
+    def looks(verify: Callable[[int], Gain | None], blank: InterimAnalysis, *rest: Any) -> Sequence[InterimAnalysis]:
         def better(asked: int) -> Gain | None:
             gain = verify(asked)
             return gain if gain is None or asked < n else replace(gain, points=50.0, observed=50.0, error=1.0)

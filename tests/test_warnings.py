@@ -13,7 +13,6 @@ import pytest
 from test_advice import members
 
 from advisor.advice.doubts import (
-    RunDoubt,
     answer_shares,
     broken_references,
     doubts_of,
@@ -23,6 +22,7 @@ from advisor.advice.doubts import (
 )
 from advisor.logs.join import join_logs
 from advisor.records import Answer, Profile
+from advisor.runs.schema.result import DataWarning
 from advisor.tasks.task import Example, Signature, Task
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def test_few_models_or_few_mistakes_make_no_near_copies() -> None:
     assert near_copies(answering(answers[:, :20])) == ()
 
 
-def broken(profiles: Sequence[Profile], references: Sequence[str] = ()) -> tuple[RunDoubt, ...]:
+def broken(profiles: Sequence[Profile], references: Sequence[str] = ()) -> tuple[DataWarning, ...]:
     return broken_references(profiles, task_of(profiles[0], references))
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +21,21 @@ from scipy import stats
 from advisor.advice.cross_fitting import CrossFitted, cross_fit, learned
 from advisor.advice.gain import (
     FEWEST_QUESTIONS,
-    Ceiling,
     Gain,
     ceiling_of,
     cross_fitted_gain,
     estimate_gain,
 )
-from advisor.advice.groups import GroupGain, group_gains
+from advisor.advice.groups import GroupGain, group_gains, group_warnings
 from advisor.advice.labels import gain_by_labels
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
-from advisor.advice.sequential import Look
+from advisor.advice.sequential import corrected_p, interval_stretch
 from advisor.choose.rules import fitting_voters, rank
 from advisor.records import ALPHA, TOLERANCE, Limits, Profile, Shown, within
+from advisor.runs.schema.figures import StrategyKey
+from advisor.runs.schema.result import GroupOracleGain, InterimAnalysis, OracleGain, StrategyFigures, UncomparedStrategy
 from advisor.statistics import (
     Floats,
-    Interval,
     accuracy_interval,
     check_same_questions,
     cluster_totals,
@@ -45,6 +46,7 @@ from advisor.statistics import (
 from advisor.strategies import kinds, largest_default
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.replay import Spent, codes_of, replay, replay_all, spent_by_member
+from advisor.strategies.schema import strategy_json
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Choice, Replay, Strategy, TrainingData
 from advisor.tasks.task import Task, clusters_of
@@ -61,90 +63,48 @@ for another strategy whose gain is beyond doubt."""
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
-    """A strategy on the held-out questions.
+    """A strategy on the held-out questions: its answers, and its row in ``result.json``.
 
     Attributes:
         strategy: The strategy, as all questions teach it.
+        figures: Its row.
         profile: Its answers to the held-out questions. Of a strategy that learns from these questions, those
             that other questions taught.
         takes: The reply that each question takes; empty for a strategy that writes new texts.
-        accuracy_ci: The 95% interval of its accuracy on the held-out questions, in points.
         gain: Its gain over the best single model, from all questions: cross-fitted, unless it writes new texts.
-        predicted: What the answers of single models to all questions predict its gain to be; None without a prediction.
-        updated: The prediction, updated by `gain`: between the two, and at most the ceiling; None without a prediction.
-        best_single_model: The single model that gains are measured against: the best one on all questions.
-        best_single_accuracy: Its accuracy on the held-out questions, in points.
-        gained: Held-out questions on which it scores more than that model.
-        lost: Held-out questions on which it scores less.
-        p_adjusted: The one-sided p-value of no gain, after the correction for several strategies; None for a single
-            model.
-        shown: Whether the test shows that it is better than the best single model (``yes``), or worse (``no``).
-        groups: Its gain in each group of the questions that it answered; empty with fewer than two groups.
-        calls: Responses that a question takes, on average.
-        tokens: Tokens that are generated for a question, on average, by all models; None if a log does not say it.
-        seconds: Seconds of a question, on average, if models run one after the other; None if it is not known.
-        price: Dollars of 1,000 questions; None if a price or the tokens of the prompts are not known.
         ceiling: What it can gain at most; None if it is not bounded by its models' answers, or has one model.
-        cross_fitted: Whether all questions chose and judged it; else the dev questions chose it.
+        warnings: What the mean over all questions hides, by their groups, each a sentence.
     """
 
     strategy: Strategy
+    figures: StrategyFigures
     profile: Profile
     takes: tuple[Choice, ...]
-    accuracy_ci: Interval
     gain: Gain
-    predicted: Prediction | None
-    updated: Prediction | None
-    best_single_model: str
-    best_single_accuracy: float
-    gained: int
-    lost: int
-    p_adjusted: float | None
-    shown: Shown
-    groups: tuple[GroupGain, ...]
-    calls: float
-    tokens: float | None
-    seconds: float | None
-    price: float | None
-    ceiling: Ceiling | None = None
-    cross_fitted: bool = False
-
-    @property
-    def expected_gain(self) -> float:
-        """The gain to expect in use, in points: the updated prediction, or without one the measured gain."""
-        return self.gain.points if self.updated is None else self.updated.points
-
-    def expected_interval(self) -> Interval:
-        """Its interval; the true gain is beyond each end with the probability :data:`ALPHA`."""
-        # Over itself, a model gains nothing, and that is certain.
-        is_baseline = isinstance(self.strategy, Single) and self.strategy.members == (self.best_single_model,)
-        if is_baseline:
-            return 0.0, 0.0
-        low, high = (self.updated or self.gain).interval()
-        most = high if self.ceiling is None else self.ceiling.interval[1]
-        return min(low, most), min(high, most)
+    ceiling: OracleGain | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
     """All strategies on the held-out questions.
 
-    Attributes:
-        results: The strategies, the largest expected gain first; of equal ones the simplest first.
-        moved: Points by which the models are better on the held-out questions than on dev, if that is more than chance;
-            then the gains come from the held-out questions alone. None if the two splits agree.
-        no_vote: Why there is no vote, as a clause; empty if there is one, or only one model.
-        ceiling: What strategies of all models can gain at most, on all questions; None with fewer than two models.
-        group_ceilings: The same for each group with enough questions, in the order of the questions.
-        not_compared: Strategies that learned to do what a simpler one does.
+    The largest expected gain comes first, and of equal ones the simplest. ``moved`` has the points by which the models
+    are better on the held-out questions than on dev, if that is more than chance; the gains then come from the held-out
+    questions alone. ``no_vote`` is a clause that says why there is no vote; empty if there is one, or only one model.
+    The other fields are sections of the advice.
     """
 
     results: tuple[StrategyResult, ...] = ()
     moved: float | None = None
     no_vote: str = ""
-    ceiling: Ceiling | None = None
-    group_ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
-    not_compared: tuple[Strategy, ...] = ()
+    ceiling: OracleGain | None = None
+    group_ceilings: tuple[GroupOracleGain, ...] = ()
+    not_compared: tuple[UncomparedStrategy, ...] = ()
+
+    def result_of(self, row: StrategyKey) -> StrategyResult:
+        """The strategy of a row, one of these."""
+        return next(each for each in self.results if each.strategy == row.key)
 
 
 def compare_strategies(  # the answers, and what the tests must be corrected for
@@ -154,29 +114,17 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     can_vote: bool,
     predictions: Mapping[Strategy, Prediction] = MappingProxyType({}),
     rules: Limits = Limits(),
-    look: Look | None = None,
+    look: InterimAnalysis | None = None,
     seed: int = 0,
 ) -> Compared:
     """Compare all strategies that fit the task with the best single model.
 
     Two families of tests have :data:`ALPHA` each. *Strategies that write new texts*: Holm's correction. *All others*:
-    the default strategy with all voters has :data:`DEFAULT_SHARE` of it, all others
-    together have the rest with Holm's correction. What is shown passes its alpha on (a closed test with weights: Bretz
-    et al. 2009, Statistics in Medicine 28(4)). Without a vote, and for losses, all have Holm's correction.
-
-    Args:
-        dev: The questions that chose sets which decode together, and the models that answered the held-out ones.
-        held_out: The held-out questions; all models that answered them count as single models.
-        can_vote: Whether the extracted answers can be counted.
-        predictions: Gains that all answers of single models predict for some strategies, in place of those that are
-            made here.
-        rules: The limits of the gap by which members are chosen.
-        look: The last look at the held-out questions; all p-values are corrected for the looks before it. None if
-            there were none.
-        seed: The seed of the resampling of graded scores.
-
-    Raises:
-        UniteError: The models answered different questions.
+    the default strategy with all voters has :data:`DEFAULT_SHARE` of it, all others together have the rest with Holm's
+    correction. What is shown passes its alpha on (a closed test with weights: Bretz et al. 2009, Statistics in Medicine
+    28(4)). Without a vote, and for losses, all have Holm's correction. `look` is the last look at the held-out
+    questions: all p-values are corrected for it and those before. `predictions` take the place of those that are made
+    here.
     """
     if not held_out.profiles:
         return Compared()
@@ -203,11 +151,11 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
             own = None if strategy.LEARNS else replay(strategy, held_out)
             answers.append(evidence.on_held_out(strategy, found, own))
     gains = [evidence.gain(each) for each in answers]
-    corrected = float if look is None else look.corrected
+    correct = float if look is None else partial(corrected_p, look)
     if look is not None:
-        gains = [replace(gain, stretch=look.stretch(ALPHA, gain.freedom)) for gain in gains]
-    better = _adjusted(answers, [corrected(gain.p_no_gain) for gain in gains], has_default=True)
-    worse = _adjusted(answers, [corrected(gain.p_no_loss) for gain in gains], has_default=False)
+        gains = [replace(gain, stretch=interval_stretch(look, ALPHA, gain.freedom)) for gain in gains]
+    better = _adjusted(answers, [correct(gain.p_no_gain) for gain in gains], has_default=True)
+    worse = _adjusted(answers, [correct(gain.p_no_loss) for gain in gains], has_default=False)
     results = []
     for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
@@ -219,12 +167,18 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         # What takes an answer that a model gave alone gains no more than the best of them.
         ceiling = evidence.ceiling(each.strategy.members) if is_bounded else None
         updated = evidence.updated(each, gain, predicted, ceiling)
-        result = _result(each, gain, p_no_gain, shown, groups, held_out, evidence.best, seed)
-        results.append(replace(result, predicted=predicted, updated=updated, ceiling=ceiling))
-    # Rounded, so that a rounding error does not break a tie.
-    results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
+        tested = {"p_adjusted": p_no_gain, "shown": shown, "groups": groups or None}
+        expected = _expected(each.strategy, gain, predicted, updated, ceiling, evidence.best)
+        result = _result(each, gain, held_out, evidence.best, seed, **tested, **expected)
+        results.append(replace(result, ceiling=ceiling, warnings=group_warnings(groups)))
+    results.sort(key=_best_first)
     no_vote = "" if len(evidence.models) < 2 else _no_vote(len(everything.voters), rules, can_vote=can_vote)
-    not_compared = tuple(each for found in every.values() for each in found if each.same_as is not None)
+    not_compared = tuple(
+        UncomparedStrategy(strategy=each.name, same_as=each.same_as)
+        for found in every.values()
+        for each in found
+        if each.same_as is not None
+    )
     ceiling = evidence.ceiling(evidence.models)
     return Compared(tuple(results), evidence.moved, no_vote, ceiling, evidence.group_ceilings(), not_compared)
 
@@ -239,17 +193,7 @@ def _no_vote(voters: int, rules: Limits, *, can_vote: bool) -> str:
 
 
 def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Limits = Limits()) -> float:
-    """The gain to expect of a set that decodes together, in points, exactly as :func:`compare_strategies` reports it.
-
-    Args:
-        strategy: One of the sets of `held_out`.
-        dev: The questions to learn from.
-        held_out: The questions of the comparison.
-        rules: The limits by which members were chosen.
-
-    Raises:
-        UniteError: The models answered different questions, or the set's answers are not there.
-    """
+    """The gain to expect of a set that decodes together, in points, as :func:`compare_strategies` reports it."""
     if strategy not in held_out.written:
         raise UniteError(f"{strategy}: its answers to the held-out questions are not known")
     evidence = _Evidence(dev, held_out, rules)
@@ -264,16 +208,10 @@ def compare_by_labels(
     single: str,
     labelled: NDArray[np.bool_],
 ) -> tuple[StrategyResult, ...]:
-    """Compare one strategy with one model, both named before, by the labels of questions on which they differ.
+    """Compare one strategy with one model by the labels of questions on which they differ, the larger gain first.
 
-    Args:
-        held_out: The questions; scores without a label are NaN.
-        strategy: The strategy, which learned nothing from these questions.
-        single: The model.
-        labelled: Whether a question has a label; those that have one are a random sample of those that differ.
-
-    Returns:
-        The strategy and the model, the larger gain first.
+    Both were named before, scores without a label are NaN, and the questions that are `labelled` are a random sample of
+    those that differ.
     """
     results = []
     baseline = held_out.profiles[single]
@@ -286,10 +224,16 @@ def compare_by_labels(
         )
         is_tested = not isinstance(each, Single)
         shown: Shown = "yes" if gain.p_no_gain <= ALPHA else "no" if gain.p_no_loss <= ALPHA else "not_yet"
-        p_value = gain.p_no_gain if is_tested else None
-        results.append(_result(found, gain, p_value, shown if is_tested else "not_yet", (), held_out, single, 0))
-    results.sort(key=lambda each: (-round(each.expected_gain, 9), each.strategy.sort_key))
+        tested = {"p_adjusted": gain.p_no_gain, "shown": shown} if is_tested else {"shown": "not_yet"}
+        expected = _expected(each, gain, None, None, None, single)
+        results.append(_result(found, gain, held_out, single, 0, **tested, **expected))
+    results.sort(key=_best_first)
     return tuple(results)
+
+
+def _best_first(result: StrategyResult) -> tuple[float, tuple[int, int]]:
+    # Rounded, so that a rounding error does not break a tie.
+    return -round(result.figures.expected_gain or 0.0, 9), result.strategy.sort_key
 
 
 class _Answers(NamedTuple):
@@ -310,11 +254,8 @@ class _Answers(NamedTuple):
 class _Evidence:
     """The answers of the single models to the dev and the held-out questions together.
 
-    Attributes:
-        questions: All questions with these answers; the held-out ones alone if the models `moved`.
-        models: The models that answered both splits, in the order of the held-out profiles.
-        best: The most accurate of them on all questions.
-        moved: See :class:`Compared`.
+    ``questions`` are all of them, or the held-out ones alone if the models ``moved`` (:class:`Compared`), and ``best``
+    is the most accurate model on them.
     """
 
     def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Limits) -> None:
@@ -410,7 +351,7 @@ class _Evidence:
         return np.array_equal(own, self._baseline[is_answered])
 
     def updated(
-        self, answered: _Answers, gain: Gain, predicted: Prediction | None, ceiling: Ceiling | None
+        self, answered: _Answers, gain: Gain, predicted: Prediction | None, ceiling: OracleGain | None
     ) -> Prediction | None:
         """The expected gain: the prediction, updated by the gain, at most the ceiling; None without a prediction."""
         # Equal scores are no gain, whatever other sets gain.
@@ -419,7 +360,7 @@ class _Evidence:
         found = predicted.updated(gain.points, gain.error)
         return found if ceiling is None else replace(found, points=min(found.points, ceiling.points))
 
-    def ceiling(self, members: Sequence[str], places: Sequence[int] | None = None) -> Ceiling | None:
+    def ceiling(self, members: Sequence[str], places: Sequence[int] | None = None) -> OracleGain | None:
         """What strategies that take an answer of these models can gain at most; None for one model, or unknown ones.
 
         `places` has the numbers of the questions; None for all.
@@ -432,7 +373,7 @@ class _Evidence:
         clusters = None if self._clusters is None else [self._clusters[place] for place in places]
         return ceiling_of(self._scores[:, list(places)], rows, clusters)
 
-    def group_ceilings(self) -> dict[str, Ceiling]:
+    def group_ceilings(self) -> tuple[GroupOracleGain, ...]:
         """The ceiling of strategies of all models for each group with enough questions."""
         places: dict[str, list[int]] = {}
         for n, example in enumerate(self.questions.task.examples):
@@ -443,7 +384,7 @@ class _Evidence:
             for name, own in places.items()
             if len(places) > 1 and len(own) >= FEWEST_QUESTIONS
         }
-        return {name: each for name, each in found.items() if each is not None}
+        return tuple(GroupOracleGain(group=name, **dict(each)) for name, each in found.items() if each is not None)
 
     def groups(self, answered: _Answers) -> tuple[GroupGain, ...]:
         """The gain of a strategy in each group of the questions that it answered."""
@@ -558,44 +499,62 @@ def _judged(answered: _Answers) -> object:
     return answered.held_out.takes, answered.takes, differences
 
 
-def _result(
-    answered: _Answers,
+def _expected(
+    strategy: Strategy,
     gain: Gain,
-    p_adjusted: float | None,
-    shown: Shown,
-    groups: tuple[GroupGain, ...],
-    held_out: AnsweredSplit,
+    predicted: Prediction | None,
+    updated: Prediction | None,
+    ceiling: OracleGain | None,
     best: str,
-    seed: int,
+) -> dict[str, Any]:
+    """The predicted gain, and the gain to expect in use: the updated prediction, or without one the measured gain."""
+    expected = updated or gain
+    low, high = expected.interval()
+    # Over itself, a model gains nothing, and that is certain.
+    if isinstance(strategy, Single) and strategy.members == (best,):
+        low = high = 0.0
+    most = high if ceiling is None else ceiling.points_ci[1]
+    return {
+        "predicted_gain": None if predicted is None else predicted.points,
+        "predicted_gain_ci": None if predicted is None else predicted.interval(),
+        "expected_gain": expected.points,
+        "expected_gain_ci": (min(low, most), min(high, most)),
+    }
+
+
+def _result(
+    answered: _Answers, gain: Gain, held_out: AnsweredSplit, best: str, seed: int, **figures: Any
 ) -> StrategyResult:
+    """A strategy with its row; `figures` are those of the tests and the expected gain."""
     found = answered.held_out
     profile, n = found.profile, len(found.profile.answers)
     differences = scores(profile) - scores(held_out.profiles[best])
     costs = spent_by_member(found, held_out)
     prices = [each.price(held_out.prices.get(name)) for name, each in costs.items()]
     known = [price for price in prices if price is not None]
-    return StrategyResult(
-        strategy=answered.strategy,
-        profile=profile,
-        takes=found.takes,
+    row = StrategyFigures(
+        **strategy_json(answered.strategy),
+        n=n,
+        split=held_out.task.split,
+        accuracy=profile.accuracy,
         accuracy_ci=accuracy_interval(profile, seed=seed),
-        gain=gain,
+        measured_gain=gain.points,
+        measured_gain_ci=gain.interval(),
         cross_fitted=answered.differences is not None,
-        # Replaced by the caller, who knows the predictions.
-        predicted=None,
-        updated=None,
+        questions=gain.questions,
+        answered=gain.answered,
+        p_no_gain=gain.p_no_gain,
         best_single_model=best,
         best_single_accuracy=held_out.profiles[best].accuracy,
         gained=int((differences > 0).sum()),
         lost=int((differences < 0).sum()),
-        p_adjusted=p_adjusted,
-        shown=shown,
-        groups=groups,
-        calls=found.calls_per_question,
-        tokens=_mean([each.tokens for each in costs.values()], n),
-        seconds=_mean([each.seconds for each in costs.values()], n),
-        price=1000 / n * sum(known) if len(known) == len(prices) else None,
+        calls_per_question=found.calls_per_question,
+        tokens_per_question=_mean([each.tokens for each in costs.values()], n),
+        seconds_per_question=_mean([each.seconds for each in costs.values()], n),
+        price_per_1000=1000 / n * sum(known) if len(known) == len(prices) else None,
+        **figures,
     )
+    return StrategyResult(answered.strategy, row, profile, found.takes, gain)
 
 
 def _mean(totals: Sequence[float | None], n: int) -> float | None:

@@ -30,11 +30,9 @@ _MOST_ANSWERS = 4000
 
 
 class CrossFitted(NamedTuple):
-    """A strategy's answers, those to each fold by what the others teach.
+    """A strategy's answers in the first repeat, those to each fold by what the others teach.
 
-    Attributes:
-        answered: Those of the first repeat.
-        differences: Its score minus that of the best single model of the other folds, repeats by questions.
+    ``differences`` has its score minus that of the best single model of the other folds, repeats by questions.
     """
 
     answered: Replay
@@ -51,18 +49,11 @@ def cross_fit(
     questions: AnsweredSplit,
     teach: Callable[[AnsweredSplit], TrainingData],
 ) -> Iterator[tuple[Strategy, CrossFitted]]:
-    """Answer all questions with what others teach.
+    """Answer all questions with what others teach: each strategy that can be applied to all folds.
 
     The first strategy of a kind stands for the first of this kind in each fold, the last one for the last. Where the
-    other folds teach none of this kind, for example because too few models are close, their best model answers.
-
-    Args:
-        strategies: What all questions teach, by kind.
-        questions: The questions.
-        teach: Makes of some of the questions what strategies learn from.
-
-    Yields:
-        Each strategy that can be applied to all folds; none if there are fewer than two questions or clusters.
+    other folds teach none of this kind, for example because too few models are close, their best model answers. Fewer
+    than two questions or clusters give no strategy.
     """
     n = len(questions.task.examples)
     wanted = [(kind, place, each) for kind, own in strategies.items() for place, each in enumerate(own)]

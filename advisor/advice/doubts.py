@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from advisor.advice.comparison import compare_strategies
-from advisor.advice.recommendation import Recommendation, recommend
+from advisor.advice.recommendation import recommend
 from advisor.choose.rules import rank, select
-from advisor.records import ALPHA, Answer, Doubt, Limits, Profile, RunDoubtCode, join
+from advisor.records import ALPHA, Answer, Doubt, Limits, Profile, join
+from advisor.runs.schema.result import Change, CutOff, DataWarning, RecommendedStrategy
 from advisor.statistics import Floats, is_binary, scores
 from advisor.strategies.replay import codes_of
 from advisor.strategies.strategy import AnsweredSplit
@@ -50,33 +50,11 @@ _MOST_QUESTIONS = 20
 _LONGEST_REFERENCE = 60
 
 
-@dataclass(frozen=True, slots=True)
-class RunDoubt:
-    """Why the figures of a run may mislead.
-
-    Attributes:
-        code: Why.
-        text: The same in a sentence or two.
-        models: The candidates concerned.
-        questions: The ids of questions concerned, at most 20.
-        value: The figure behind it; see :class:`advisor.runs.schema.result.RunDoubtFigures`.
-    """
-
-    code: RunDoubtCode
-    text: str
-    models: tuple[str, ...] = ()
-    questions: tuple[str, ...] = ()
-    value: float | None = None
-
-
-def run_doubts(profiles: Sequence[Profile], task: Task, lowest: float, chance: float | None) -> tuple[RunDoubt, ...]:
+def run_doubts(profiles: Sequence[Profile], task: Task, lowest: float, chance: float | None) -> tuple[DataWarning, ...]:
     """Why the figures of the candidates may mislead; empty if all is well.
 
-    Args:
-        profiles: The candidates' answers to the dev questions, the best first.
-        task: These questions.
-        lowest: The lower end of the best one's interval, in points.
-        chance: The expected accuracy of guessing, in points; None if guessing is impossible.
+    The best candidate comes first; `lowest` is the lower end of its interval and `chance` the accuracy of guessing, in
+    points.
     """
     fewer = fewer_answers(profiles, answer_shares(profiles, task))
     return (
@@ -87,7 +65,7 @@ def run_doubts(profiles: Sequence[Profile], task: Task, lowest: float, chance: f
     )
 
 
-def _of_candidates(profiles: Sequence[Profile], lowest: float, chance: float | None) -> Iterator[RunDoubt]:
+def _of_candidates(profiles: Sequence[Profile], lowest: float, chance: float | None) -> Iterator[DataWarning]:
     doubted: dict[Doubt, list[Profile]] = {}
     for profile in profiles:
         for doubt in doubts_of(profile):
@@ -98,30 +76,32 @@ def _of_candidates(profiles: Sequence[Profile], lowest: float, chance: float | N
             f"No candidate is shown to be better than guessing, which scores {chance:.1f} points, so the order "
             "of the candidates means little."
         )
-        yield RunDoubt("guessing", text, value=chance)
+        yield DataWarning(code="guessing", text=text, value=chance)
     if never := names.get("never_right"):
         n = len(profiles[0].answers)
         text = (
             f"Not one response of {join(never)} to the {counted(n, 'dev question')} is right; read some of them to see "
             "whether the prompt and the metric fit."
         )
-        yield RunDoubt("never_right", text, never, value=n)
+        yield DataWarning(code="never_right", text=text, models=never, value=n)
     if same := names.get("same_text"):
         text = (
             f"Nearly all responses of {join(same)} are the same text, whatever the question is. Their points say how "
             "the metric or the judge grades this text, and not how well the model answers."
         )
-        yield RunDoubt("same_text", text, same, value=min(map(_share_of_one_text, doubted["same_text"])))
+        yield DataWarning(
+            code="same_text", text=text, models=same, value=min(map(_share_of_one_text, doubted["same_text"]))
+        )
     if (correlation := follows_length(profiles)) is not None:
         text = (
             "The longer a model's responses are, the higher is its score. Read some of them: a judge or a metric may "
             "reward length."
         )
-        yield RunDoubt("follows_length", text, value=correlation)
+        yield DataWarning(code="follows_length", text=text, value=correlation)
     if unread := names.get("unread"):
         models = f"{len(unread)} candidates" if len(unread) > 2 else join(unread)
         text = f"Over a fifth of the questions could not be answered by {models}; the notes say why."
-        yield RunDoubt("unread", text, unread, value=min(each.errors for each in doubted["unread"]))
+        yield DataWarning(code="unread", text=text, models=unread, value=min(each.errors for each in doubted["unread"]))
 
 
 def doubts_of(profile: Profile) -> tuple[Doubt, ...]:
@@ -158,7 +138,7 @@ def answer_shares(profiles: Sequence[Profile], task: Task) -> dict[str, float]:
     }
 
 
-def fewer_answers(profiles: Sequence[Profile], shares: Mapping[str, float]) -> tuple[RunDoubt, ...]:
+def fewer_answers(profiles: Sequence[Profile], shares: Mapping[str, float]) -> tuple[DataWarning, ...]:
     """Models whose responses have an answer less often than those of another one that are about as long."""
     lengths = {each.model: each.mean_length for each in profiles if each.mean_length and each.model in shares}
     best: dict[str, str] = {}
@@ -177,7 +157,7 @@ def fewer_answers(profiles: Sequence[Profile], shares: Mapping[str, float]) -> t
         f"those of {most}, which are about as long{others}. Read some responses without an answer: the metric may not "
         "know their form."
     )
-    return (RunDoubt("fewer_answers", text, names, value=shares[least]),)
+    return (DataWarning(code="fewer_answers", text=text, models=names, value=shares[least]),)
 
 
 def follows_length(profiles: Sequence[Profile]) -> float | None:
@@ -189,7 +169,7 @@ def follows_length(profiles: Sequence[Profile]) -> float | None:
     return float(found.statistic) if found.statistic >= FOLLOWS_LENGTH and found.pvalue <= ALPHA else None
 
 
-def near_copies(profiles: Sequence[Profile]) -> tuple[RunDoubt, ...]:
+def near_copies(profiles: Sequence[Profile]) -> tuple[DataWarning, ...]:
     """Pairs of candidates that are nearly the same model, the most alike first: they make the same mistakes.
 
     On real pools these are versions of a model, or one model at several hosts.
@@ -211,11 +191,11 @@ def near_copies(profiles: Sequence[Profile]) -> tuple[RunDoubt, ...]:
             found.append((float(alike[first, second]), profiles[first].model, profiles[second].model))
     found.sort(key=lambda each: -each[0])
     return tuple(
-        RunDoubt(
-            "near_copies",
-            f"{first} and {second} make the same mistakes: where one of them is wrong, both give one answer to "
+        DataWarning(
+            code="near_copies",
+            text=f"{first} and {second} make the same mistakes: where one of them is wrong, both give one answer to "
             f"{share:.0%} of the questions, at least twice as often as others do. Together they add little to a vote.",
-            (first, second),
+            models=(first, second),
             value=share,
         )
         for share, first, second in found[:_MOST_OF_A_KIND]
@@ -234,7 +214,7 @@ def _agreement_where_wrong(codes: Codes, wrong: NDArray[np.bool_]) -> tuple[Floa
     return alike, both_wrong
 
 
-def broken_references(profiles: Sequence[Profile], task: Task) -> tuple[RunDoubt, ...]:
+def broken_references(profiles: Sequence[Profile], task: Task) -> tuple[DataWarning, ...]:
     """Questions whose reference is doubtful.
 
     Where three quarters of the more accurate half of the candidates give one answer, none of them is right, and most of
@@ -256,7 +236,7 @@ def broken_references(profiles: Sequence[Profile], task: Task) -> tuple[RunDoubt
                 f"On {counted(len(places), 'question')}, for example {shown[0]}, the more accurate models give one "
                 "answer, which counts as wrong, and the others are right: read the references."
             )
-            found.append(RunDoubt("broken_references", text, questions=shown, value=len(places)))
+            found.append(DataWarning(code="broken_references", text=text, questions=shown, value=len(places)))
     by_reference: dict[str | tuple[str, ...], list[int]] = {}
     for place, example in enumerate(task.examples):
         if example.reference:
@@ -272,12 +252,10 @@ def broken_references(profiles: Sequence[Profile], task: Task) -> tuple[RunDoubt
             "whether the responses have it in another spelling."
         )
         shown = tuple(ids[place] for place in own[:_MOST_QUESTIONS])
-        found.append(RunDoubt("reference_never_given", text, questions=shown, value=len(own)))
+        found.append(DataWarning(code="reference_never_given", text=text, questions=shown, value=len(own)))
     return tuple(found[:_MOST_OF_A_KIND])
 
 
-Change = Literal["order", "set", "recommendation"]
-"""What would change: the order of the candidates, the set of the rules, or the recommendation."""
 ENOUGH = 0.95
 """The share of responses for which a number of tokens should be enough."""
 _FEWEST_ENDED = 10
@@ -291,23 +269,6 @@ _WORDS: dict[Change, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CutOff:
-    """What would change if the models had more tokens.
-
-    Attributes:
-        changes: What would change, at least one.
-        models: The candidates with cut-off responses to the dev questions, those with the most first.
-        enough_tokens: Tokens that would be enough for 95% of the responses of each; None if they cannot be estimated.
-        text: All of this in sentences.
-    """
-
-    changes: tuple[Change, ...]
-    models: tuple[str, ...]
-    enough_tokens: int | None
-    text: str
-
-
 def finished_accuracy(profile: Profile) -> float | None:
     """The accuracy on the responses that were not cut off, in points; None if all were."""
     ended = [answer.score for answer in profile.answers if answer.finish_reason != "length"]
@@ -315,13 +276,10 @@ def finished_accuracy(profile: Profile) -> float | None:
 
 
 def enough_tokens(profile: Profile) -> int | None:
-    """The tokens that would be enough for 95% of a model's responses, with two digits.
+    """The tokens that would be enough for 95% of a model's responses, with two digits; None if that is not known.
 
     If more were cut off, the lengths of these are estimated: all lengths have a Weibull distribution, and a cut-off
     response is longer than its limit (maximum likelihood with censored data).
-
-    Returns:
-        None if the tokens of a response are not known, or too few responses ended.
     """
     read = [answer for answer in profile.answers if answer.error is None and answer.tokens]
     ended = tuple(answer.tokens for answer in read if answer.finish_reason != "length")
@@ -351,27 +309,14 @@ def _weibull_quantile(ended: tuple[int, ...], cut: tuple[int, ...]) -> float:
 def with_more_tokens(
     dev: AnsweredSplit,
     held_out: AnsweredSplit,
-    recommendation: Recommendation | None,
+    recommendation: RecommendedStrategy | None,
     *,
     can_vote: bool,
     rules: Limits,
     apart: Collection[str] = (),
     seed: int = 0,
 ) -> CutOff | None:
-    """Whether the order, the set of the rules or the recommendation would change with more tokens.
-
-    Args:
-        dev: The dev questions.
-        held_out: The held-out questions, with no models if none were asked.
-        recommendation: The recommendation as it is.
-        can_vote: Whether the extracted answers can be counted.
-        rules: The limits.
-        apart: Candidates that give whole texts only.
-        seed: The seed of the resampling.
-
-    Returns:
-        None if nothing would change.
-    """
+    """What would change with more tokens: the order, the set of the rules or the recommendation; None if nothing."""
     cut = sorted((each for each in dev.profiles.values() if each.truncated), key=lambda each: -each.truncated)
     if not cut and not any(each.truncated for each in held_out.profiles.values()):
         return None
@@ -388,13 +333,18 @@ def with_more_tokens(
     if recommendation is not None:
         compared = compare_strategies(then, completed(held_out), can_vote=can_vote, rules=rules, seed=seed)
         other = recommend(compared, rules)
-        if other is not None and other.result.strategy != recommendation.result.strategy:
+        if other is not None and other.key != recommendation.key:
             changes.append("recommendation")
     if not changes:
         return None
     known = [enough_tokens(each) for each in cut]
     enough = max((tokens for tokens in known if tokens is not None), default=None) if None not in known else None
-    return CutOff(tuple(changes), tuple(each.model for each in cut), enough, _text(cut, changes, enough))
+    return CutOff(
+        changes=tuple(changes),
+        models=tuple(each.model for each in cut),
+        enough_tokens=enough,
+        text=_text(cut, changes, enough),
+    )
 
 
 def completed(split: AnsweredSplit) -> AnsweredSplit:

@@ -38,13 +38,10 @@ _SMALLEST = 0.05
 
 
 class Judgement(NamedTuple):
-    """Whether a recommendation holds.
+    """Whether a recommendation holds, with the end of a sentence that begins with the figures.
 
-    Attributes:
-        verdict: ``worse`` where the recommendation no longer holds; see the module's text.
-        reason: The end of a sentence that begins with the figures.
-        questions: For ``unclear``: about how many fresh questions, in all, would tell: a gain of the expected size is
-            then shown 4 times out of 5. None if 20,000 would not, and then the reason says why.
+    For ``unclear``, ``questions`` is about how many fresh ones, in all, would show a gain of the expected size 4 times
+    out of 5.
     """
 
     verdict: Verdict
@@ -57,11 +54,6 @@ def paired_gain(strategy: Floats, single: Floats, clusters: Sequence[str] | None
 
     Both answered all questions, and no luck of these questions chose the model. So this is the plain mean of the
     differences, with Student's t, which :func:`advisor.advice.gain.estimate_gain` would smooth.
-
-    Args:
-        strategy: The strategy's scores, 0 to 1, at least one.
-        single: The model's scores of the same questions.
-        clusters: What each question shares with others; None if they are independent.
     """
     return cross_fitted_gain((strategy - single)[None], clusters)
 
@@ -78,14 +70,7 @@ def change_interval(now: float, now_ci: Interval, before: float, before_ci: Inte
 
 
 def judge_gain(gain: Gain, expected: float, expected_ci: Interval, *, min_gain: float = 0.0) -> Judgement:
-    """Judge a strategy that should gain something; the module's text has the rules.
-
-    Args:
-        gain: On the fresh questions, over the best single model of the run alone.
-        expected: In the run, in points.
-        expected_ci: Its interval.
-        min_gain: The least gain that pays, in points.
-    """
+    """Judge a strategy by its gain on fresh questions and that of the run; the module's text has the rules."""
     interval = gain.interval()
     if gain.p_no_loss <= ALPHA:
         return Judgement("worse", "the test shows that it is worse than the single model")
@@ -109,15 +94,7 @@ def judge_gain(gain: Gain, expected: float, expected_ci: Interval, *, min_gain: 
 
 
 def judge_accuracy(now: float, now_ci: Interval, before: float, before_ci: Interval, questions: int) -> Judgement:
-    """Judge a single model by its accuracy now and in the run, in points; the module's text has the rules.
-
-    Args:
-        now: On the fresh questions.
-        now_ci: Its interval.
-        before: In the run.
-        before_ci: Its interval.
-        questions: Fresh questions, at least 1.
-    """
+    """Judge a single model by its accuracy now and in the run, in points; the module's text has the rules."""
     if change_interval(now, now_ci, before, before_ci)[1] < 0:
         return Judgement("worse", "this is shown to be less than in the run")
     return _without_loss(now - before, now - now_ci[0], before_ci[1] - before, questions)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from advisor.records import ALPHA, FIGURE_ALPHA
+from advisor.runs.schema.result import OracleGain
 from advisor.runs.schema.samples import RIGHT
 from advisor.statistics import Floats, Interval, Labels, cluster_totals, is_binary
 
@@ -84,9 +85,6 @@ class Gain:
 
         It lies above 0 exactly if `p_no_gain` is at most `alpha`, and below 0 exactly if `p_no_loss` is; if the data
         was looked at before, exactly if the p-value that is corrected for that is.
-
-        Args:
-            alpha: The probability that the true gain is beyond one end, between 0 and 0.5.
         """
         half = float(special.stdtrit(self.freedom, 1 - alpha)) * self.error * self.stretch
         return max(-100.0, self.observed - half), min(100.0, self._at_most + half)
@@ -284,37 +282,14 @@ FEWEST_QUESTIONS = 30
 """Of a group that gets a ceiling: with fewer, the limit is above ten points even if no question is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """What strategies that take one of some models' answers can gain at most.
-
-    Attributes:
-        points: The mean over the questions of how much the best of the models is better than the best single model;
-            for scores of 0 and 1, the share of questions on which that one is wrong and another one is right.
-        interval: Its 95% interval, in points. The upper end is what such a strategy cannot gain more than.
-        all_wrong: The share of questions on which no model is right, in points.
-        n: The questions.
-    """
-
-    points: float
-    interval: Interval
-    all_wrong: float
-    n: int
-
-
-def ceiling_of(scores: Floats, members: Sequence[int], clusters: Labels | None = None) -> Ceiling:
-    """The ceiling of strategies of some models, over the best single model of all.
+def ceiling_of(scores: Floats, members: Sequence[int], clusters: Labels | None = None) -> OracleGain:
+    """The ceiling of strategies of some models, by their rows, over the best single model of all.
 
     The interval is Clopper and Pearson's (1934, Biometrika 26(4)), exact for scores of 0 and 1. Graded scores have
     Bentkus' bound (2004, Annals of Probability 32(2)): the level divided by e. Questions in clusters count as fewer
     questions (Korn and Graubard 1998, Survey Methodology 24(2)). The model that is the best on these questions was
     lucky on them, which makes its ceiling look too low. So each model's has the level divided by their number
     (Bonferroni): then all of them hold at once, and with them that of whichever model is the best.
-
-    Args:
-        scores: The scores of all models, models by questions, 0 to 1; at least one question.
-        members: The rows of the strategies' models.
-        clusters: The cluster of each question; None if each is its own.
     """
     best = scores[int(scores.mean(axis=1).round(9).argmax())]
     top = scores[list(members)].max(axis=0)
@@ -324,7 +299,12 @@ def ceiling_of(scores: Floats, members: Sequence[int], clusters: Labels | None =
         level /= math.e
     points = 100 * float(room.mean())
     all_wrong = 100 * float((scores.max(axis=0) < RIGHT).mean())
-    return Ceiling(points, _clopper_pearson(room, clusters, level), all_wrong, scores.shape[1])
+    return OracleGain(
+        points=points,
+        points_ci=_clopper_pearson(room, clusters, level),
+        all_wrong=all_wrong,
+        n=scores.shape[1],
+    )
 
 
 def _clopper_pearson(values: Floats, clusters: Labels | None, level: float) -> Interval:

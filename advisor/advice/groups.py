@@ -7,13 +7,13 @@ group without a loss must not be called hurt because the others are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
 from advisor.pooling import pooled_groups
 from advisor.records import ALPHA, Shown, join, signed
+from advisor.runs.schema.result import GroupFigures
 from advisor.statistics import Floats, Interval, cluster_sign_flip, holm
 from ensemble.common.text import counted, shortened, visible
 
@@ -21,28 +21,14 @@ _MOST_NAMED = 3
 _LONGEST_NAME = 60
 
 
-@dataclass(frozen=True, slots=True)
-class GroupGain:
-    """A strategy's gain over the best single model in one group, in points.
+class GroupGain(GroupFigures):
+    """A strategy's gain over the best single model in one group, in points."""
 
-    Attributes:
-        group: The name of the group. It is untrusted text.
-        n: Its questions that the strategy answered.
-        observed: The mean difference on these questions.
-        error: The standard error of this mean.
-        points: The estimated gain: the observed one, shrunk towards the overall gain.
-        interval: Its interval. Each end is a one-sided limit.
-        shown: Whether the group's own questions show a gain (``yes``) or a loss (``no``). Holm's correction makes the
-            error probability hold for all groups together, once for gains and once for losses.
-    """
-
-    group: str
-    n: int
     observed: float
+    gain: float
+    gain_ci: Interval
     error: float
-    points: float
-    interval: Interval
-    shown: Shown
+    """The standard error of the observed gain; no file has it."""
 
 
 def group_gains(
@@ -50,16 +36,7 @@ def group_gains(
     groups: Sequence[str | None],
     clusters: Sequence[str] | None = None,
 ) -> tuple[GroupGain, ...]:
-    """Estimate the gain in each group.
-
-    Args:
-        differences: The strategy's score minus that of the best single model, -1 to 1, for each question.
-        groups: The group of each question; a question without one is left out.
-        clusters: What each question shares with others, for example a passage; None if they are independent.
-
-    Returns:
-        The groups by name; empty if there are fewer than 2 or more than 1,000.
-    """
+    """The gain in each group, by name, from differences of scores; empty for fewer than 2 groups or over 1,000."""
     found = pooled_groups(differences, groups, clusters, ALPHA)
     if found is None:
         return ()
@@ -81,8 +58,8 @@ def group_gains(
             n=int(np.count_nonzero(found.places == number)),
             observed=100 * float(found.means[number]),
             error=100 * float(found.errors[number]),
-            points=100 * float(found.points[number]),
-            interval=(100 * max(-1.0, float(found.low[number])), 100 * min(1.0, float(found.high[number]))),
+            gain=100 * float(found.points[number]),
+            gain_ci=(100 * max(-1.0, float(found.low[number])), 100 * min(1.0, float(found.high[number]))),
             shown=shown[number],
         )
         for number, name in enumerate(found.names)
@@ -90,11 +67,7 @@ def group_gains(
 
 
 def group_warnings(gains: Sequence[GroupGain]) -> tuple[str, ...]:
-    """What a mean over all questions hides, one sentence each.
-
-    Args:
-        gains: The gains by group.
-    """
+    """What a mean over all questions hides, one sentence each."""
     sentences = (_disagreement(gains), _losses(gains)) if gains else ()
     return tuple(sentence for sentence in sentences if sentence is not None)
 
@@ -123,7 +96,7 @@ def _disagreement(gains: Sequence[GroupGain]) -> str | None:
 
 
 def _losses(gains: Sequence[GroupGain]) -> str | None:
-    hurt = sorted((gain for gain in gains if gain.shown == "no"), key=lambda gain: gain.points)
+    hurt = sorted((gain for gain in gains if gain.shown == "no"), key=lambda gain: gain.gain)
     if not hurt:
         return None
     return (

@@ -61,15 +61,7 @@ class OpenQuestion:
 def open_questions(
     split: AnsweredSplit, profiles: Sequence[Profile], round: Round, seed: int, *, agreed: bool = False
 ) -> list[OpenQuestion]:
-    """The questions to which some answers differ, in random order.
-
-    Args:
-        split: The questions.
-        profiles: The answers to them: those of models or of strategies.
-        round: What the labels are for.
-        seed: Of the order.
-        agreed: Whether the questions are wanted to which the answers are equal.
-    """
+    """The questions to which some answers differ, or all are `agreed`, in random order."""
     found = []
     codes = codes_of(profiles)
     for number in np.flatnonzero((codes == codes[0]).all(axis=0) == agreed).tolist():
@@ -121,14 +113,10 @@ def gain_by_labels(
     labelled: NDArray[np.bool_],
     clusters: Sequence[str] | None = None,
 ) -> Gain:
-    """The gain of a strategy over one model, both of them named before, from the labels of some questions.
+    """The gain of a strategy over one model, both named before, from the labels of some questions.
 
-    Args:
-        strategy: The strategy's scores; without a meaning where a question has no label.
-        single: The model's scores.
-        differ: Whether the two give different answers to a question.
-        labelled: Whether a question has a label; those that have one are a random sample of those that differ.
-        clusters: What each question shares with others, for labels of all questions that differ.
+    Those that are `labelled` are a random sample of those that `differ`; scores of the others have no meaning. Clusters
+    are for labels of all questions that differ.
     """
     if labelled[differ].all():
         zeros = np.zeros(len(differ))
@@ -144,15 +132,9 @@ def gain_by_labels(
 
 
 def accuracy_by_labels(differing: Floats, sample: Floats, n: int) -> tuple[float, Interval] | None:
-    """The accuracy of a strategy in points, and its 95% interval.
+    """The accuracy of a strategy in points, and its 95% interval; None if that takes more labels.
 
-    Args:
-        differing: Its scores on all questions of the round ``verify``.
-        sample: The scores of a random sample of the other questions.
-        n: All questions.
-
-    Returns:
-        None if the other questions have no labels.
+    `sample` has the scores of a random sample of those of the `n` questions that are not `differing`.
     """
     others = n - len(differing)
     if others and not len(sample):

@@ -51,12 +51,7 @@ COEFFICIENTS = Path(__file__).with_name("prediction.json")
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A gain over the best single model that is predicted or expected, in points, as a normal distribution.
-
-    Attributes:
-        points: The mean.
-        deviation: The standard deviation, above 0.
-    """
+    """A gain over the best single model that is predicted or expected, in points, as a normal distribution."""
 
     points: float
     deviation: float
@@ -67,14 +62,10 @@ class Prediction:
         return self.points - half, self.points + half
 
     def updated(self, points: float, error: float) -> Prediction:
-        """The expected gain after a gain was measured, by Bayes' rule.
+        """The expected gain after a gain was measured with a standard error, by Bayes' rule.
 
         If the two are more than two standard errors apart, the prediction does not fit this task. Its deviation is then
         as large as the difference says, so that the measured gain counts more.
-
-        Args:
-            points: The measured gain.
-            error: Its standard error, at least 0.
         """
         variance, noise = self.deviation**2, max(error, 1e-9) ** 2
         variance = max(variance, ((points - self.points) / 2) ** 2 - noise)
@@ -89,15 +80,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class PredictedSet:
-    """A set that can decode together: what it promises.
-
-    Attributes:
-        models: In order of accuracy, the primary first.
-        prediction: The gain over the best candidate.
-        vote: The accuracy of a vote among its members, in points.
-        oracle: The accuracy if the best of its members' answers is always taken, in points.
-        rules: Whether it is the set that the rules choose.
-    """
+    """A set that can decode together, the primary first, and what it promises in points."""
 
     models: tuple[str, ...]
     prediction: Prediction
@@ -105,35 +88,9 @@ class PredictedSet:
     oracle: float
     rules: bool
 
-    def as_dict(self, *, decoded: bool, gain: float | None) -> dict[str, Any]:
-        """The set for JSON.
-
-        Args:
-            decoded: Whether it was decoded on held-out questions.
-            gain: The measured gain, in points; None if it was not decoded on held-out questions.
-        """
-        return {
-            "models": list(self.models),
-            "predicted_gain": self.prediction.points,
-            "predicted_gain_ci": list(self.prediction.interval()),
-            "vote": self.vote,
-            "oracle": self.oracle,
-            "rules": self.rules,
-            "decoded": decoded,
-            "measured_gain": gain,
-        }
-
 
 class Predictor:
-    """Predicts the gains of sets of some models over the best of all these models.
-
-    Args:
-        profiles: The models' answers to the same questions, at least one model and one question.
-        coefficients: The form of prediction.json; None for this file.
-
-    Raises:
-        UniteError: Two models answered different questions.
-    """
+    """Predicts the gains of sets of some models over the best of all these models."""
 
     def __init__(self, profiles: Sequence[Profile], coefficients: Mapping[str, Any] | None = None) -> None:
         check_same_questions(*profiles)
@@ -196,13 +153,6 @@ def predicted_sets(profiles: Sequence[Profile], rules: Limits) -> tuple[Predicte
 
     The members' lengths fit by the rules; the gap has no limit here, because the prediction takes it into account. With
     many candidates only the best are combined. The set of the rules is always among them.
-
-    Args:
-        profiles: The candidates' answers to the same questions, at least one, in any order.
-        rules: The limits.
-
-    Raises:
-        UniteError: Two candidates answered different questions.
     """
     predictor = Predictor(profiles)
     standings = {profile.model: profile.standing for profile in sorted(profiles, key=rank)}
@@ -224,11 +174,7 @@ def predicted_sets(profiles: Sequence[Profile], rules: Limits) -> tuple[Predicte
 
 
 def other_set_note(sets: Sequence[PredictedSet]) -> str | None:
-    """A sentence that the prediction would choose another set than the rules; None if it would not.
-
-    Args:
-        sets: All sets, the most promising first, that of the rules among them.
-    """
+    """A sentence that the prediction would choose another set than the rules; None if it would not."""
     own = next((each for each in sets if each.rules), None)
     if own is None or sets[0].prediction.points - own.prediction.points < WORTH:
         return None
@@ -242,22 +188,14 @@ def other_set_note(sets: Sequence[PredictedSet]) -> str | None:
 
 
 def gaps_of(accuracies: Sequence[float] | Floats) -> tuple[float, float]:
-    """What predicts a vote: the gap of the second member to the first, and the mean gap of the others, in points.
-
-    Args:
-        accuracies: In points, the best first, at least three.
-    """
+    """What predicts a vote: the gap of the second member to the first, and the mean gap of the others, in points."""
     gaps = accuracies[0] - np.asarray(accuracies, dtype=np.float64)
     return float(gaps[1]), float(gaps[2:].mean())
 
 
 @cache
 def read_coefficients() -> dict[str, Any]:
-    """The coefficients that are part of the package.
-
-    Raises:
-        UniteError: The file is missing or damaged.
-    """
+    """The coefficients that are part of the package."""
     try:
         coefficients: dict[str, Any] = json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from scipy import optimize, stats
 
 from advisor.advice.gain import Gain
 from advisor.records import ALPHA
+from advisor.runs.schema.result import InterimAnalysis
 from advisor.statistics import Floats, Interval
 from advisor.tasks.task import Task, sha256
 from ensemble.common.text import counted
@@ -46,93 +47,39 @@ _SHOWS = 0.8
 """The probability with which so many questions show a gain: the usual power of a planned test."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One look at the result on held-out questions.
+def corrected_p(look: InterimAnalysis, p_value: float) -> float:
+    """A one-sided p-value of an analysis, corrected for all analyses of its plan and for earlier tests.
 
-    Attributes:
-        questions: What identifies the held-out questions; see :func:`questions_id`.
-        members: The set, the primary first.
-        method: How it decodes.
-        k: Candidates that each member brings to the union.
-        plan: The numbers of questions at which a look was planned, ascending; one for a run without batches.
-        n: Questions of this look, one of the plan.
-        p_no_gain: One-sided, of no gain, without any correction.
-        p_no_loss: One-sided, of no loss, likewise.
-        limit: A p-value up to this limit ends the test.
-        test: The number of the test among all on these questions, from 1; the looks of one plan are one test. There is
-            no time, so that a run that is repeated writes the same bytes.
+    The smallest alpha at which the analysis would show it. So it is at most alpha of the run exactly if `p_value` is at
+    most its ``limit``.
     """
+    plan = look.plan[: look.plan.index(look.n) + 1]
+    return min(1.0, tests_factor(look.test) * _alpha_at(p_value, plan, look.plan[-1]))
 
-    questions: str
-    members: tuple[str, ...]
-    method: str
-    k: int
-    plan: tuple[int, ...]
-    n: int
-    p_no_gain: float
-    p_no_loss: float
-    limit: float
-    test: int
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether the test ends with this look, because it shows that the set is better, or worse."""
-        return min(self.p_no_gain, self.p_no_loss) <= self.limit
+def interval_stretch(look: InterimAnalysis, alpha: float, freedom: float) -> float:
+    """How much wider intervals at an analysis are than without other analyses and tests."""
+    limit = limits_of(look.plan, alpha / tests_factor(look.test))[look.plan.index(look.n)]
+    return float(stats.t.isf(limit, freedom) / stats.t.isf(alpha, freedom))
 
-    @property
-    def corrects(self) -> bool:
-        """Whether it changes p-values and intervals: the only look of the first test changes none."""
-        return len(self.plan) > 1 or self.test > 1
 
-    @property
-    def inputs(self) -> tuple[object, ...]:
-        """What a run with the same inputs has, too: without the limit, which depends on alpha."""
-        return self.questions, self.members, self.method, self.k, self.plan, self.n, self.p_no_gain, self.p_no_loss
-
-    def corrected(self, p_value: float) -> float:
-        """A p-value on the questions of this look, corrected for all looks of the plan and for earlier tests.
-
-        The smallest alpha at which the look would show it. So it is at most alpha of the run exactly if `p_value`
-        is at most :attr:`limit`.
-
-        Args:
-            p_value: One-sided, 0 to 1: of this set, or of any strategy that was compared on these questions.
-        """
-        plan = self.plan[: self.plan.index(self.n) + 1]
-        return min(1.0, tests_factor(self.test) * _alpha_at(p_value, plan, self.plan[-1]))
-
-    def stretch(self, alpha: float, freedom: float) -> float:
-        """How much wider intervals at this look are than without other looks and tests.
-
-        Args:
-            alpha: The probability that the truth is beyond one end at any look, in (0, 0.5).
-            freedom: Degrees of freedom of Student's t distribution.
-        """
-        limit = limits_of(self.plan, alpha / tests_factor(self.test))[self.plan.index(self.n)]
-        return float(stats.t.isf(limit, freedom) / stats.t.isf(alpha, freedom))
-
-    @property
-    def note(self) -> str | None:
-        """A sentence if these held-out questions are not fresh."""
-        if self.test == 1:
-            return None
-        before = counted(self.test - 1, "time")
-        return (
-            f"These held-out questions were looked at {before} before, with another set or another number of "
-            f"questions, so the p-value is multiplied by {tests_factor(self.test)} (test {self.test} in this run "
-            "folder)."
-        )
+def reuse_note(look: InterimAnalysis) -> str | None:
+    """A sentence if the held-out questions of an analysis are not fresh."""
+    if look.test == 1:
+        return None
+    before = counted(look.test - 1, "time")
+    return (
+        f"These held-out questions were looked at {before} before, with another set or another number of "
+        f"questions, so the p-value is multiplied by {tests_factor(look.test)} (test {look.test} in this run "
+        "folder)."
+    )
 
 
 def tests_factor(test: int) -> int:
-    """The factor of the p-values of a test that follows others on the same questions.
+    """The factor of the p-values of a test that follows others on the same questions; `test` counts from 1.
 
-    The first test has all of alpha, as it is not known then whether others follow. The k-th one has alpha
-    divided by k (k + 1): so all later ones together spend half of it, however many follow.
-
-    Args:
-        test: The number of the test, from 1.
+    The first test has all of alpha, as it is not known then whether others follow. The k-th one has alpha divided by k
+    (k + 1): so all later ones together spend half of it, however many follow.
     """
     return 1 if test == 1 else test * (test + 1)
 
@@ -143,11 +90,7 @@ def questions_id(task: Task) -> str:
 
 
 def planned_looks(questions: int) -> tuple[int, ...]:
-    """The numbers of questions at which the result is looked at: 100, then half as many more each time.
-
-    Args:
-        questions: All that may be asked, at least 1; the last look has them all.
-    """
+    """The numbers of questions at which the result is looked at: 100, then half as many more each time, at last all."""
     looks, n = [], FIRST_LOOK
     # Not a look that the last one follows at once: it costs a part of alpha, and saves few questions.
     while 1.2 * n < questions:
@@ -157,13 +100,7 @@ def planned_looks(questions: int) -> tuple[int, ...]:
 
 
 def limits_of(plan: Sequence[int], alpha: float = ALPHA, questions: int | None = None) -> tuple[float, ...]:
-    """The limit of the one-sided p-value at each look.
-
-    Args:
-        plan: Questions of each look, ascending.
-        alpha: The probability, in all, of a look at or below its limit although nothing is gained, in (0, 1).
-        questions: Those of the last look of the whole plan; None if `plan` is whole.
-    """
+    """The limit of the one-sided p-value at each look of a plan, or of a part of one with so many questions."""
     shares = np.array(plan) / (questions or plan[-1])
     return tuple(stats.norm.sf(boundaries(shares, alpha * shares**_POWER)).tolist())
 
@@ -171,12 +108,8 @@ def limits_of(plan: Sequence[int], alpha: float = ALPHA, questions: int | None =
 def boundaries(shares: Floats, spent: Floats) -> Floats:
     """The z-values that end a test at each look.
 
-    Args:
-        shares: The share of the information that each look has, ascending, above 0 and up to 1.
-        spent: The probability that this look or an earlier one crosses its boundary by chance, ascending, below 1.
-
-    Returns:
-        One boundary for each look.
+    `shares` are the looks' shares of the information, ascending up to 1; `spent` the probability that this look or an
+    earlier one crosses its boundary by chance.
     """
     found: list[float] = []
     # Before the first look, all is at one point. Then: the density of those that went on after the last look, at the
@@ -219,54 +152,42 @@ def _alpha_at(p_value: float, plan: tuple[int, ...], questions: int) -> float:
 
 
 def look_until_sure(
-    verify: Callable[[int], Gain | None], blank: Look, earlier: Sequence[Look] = ()
-) -> tuple[Look, ...]:
+    verify: Callable[[int], Gain | None], blank: InterimAnalysis, earlier: Sequence[InterimAnalysis] = ()
+) -> tuple[InterimAnalysis, ...]:
     """Ask in batches until the test shows that the set is better, or worse, or until all questions are asked.
 
-    Args:
-        verify: Asks the first questions, as many as it is given, and estimates the gain; None if the set failed, which
-            ends the test, too.
-        blank: What all looks have in common; its figures are ignored.
-        earlier: The looks of earlier runs.
-
-    Returns:
-        The looks; the last one is the result.
+    `verify` asks the first questions, as many as it is given; None ends the test, too. `blank` has what all looks have
+    in common. The last look is the result.
     """
     same = [look for look in earlier if look.questions == blank.questions]
     seen = {look.inputs: look for look in same}
     # A run that is repeated is no other test. Whether it is one, the first look tells.
     test = 0
     limits: tuple[float, ...] = ()
-    looks: list[Look] = []
+    looks: list[InterimAnalysis] = []
     for place, n in enumerate(blank.plan):
         if (gain := verify(n)) is None:
             break
-        look = replace(blank, n=n, p_no_gain=gain.p_no_gain, p_no_loss=gain.p_no_loss)
+        look = blank.model_copy(update={"n": n, "p_no_gain": gain.p_no_gain, "p_no_loss": gain.p_no_loss})
         known = seen.get(look.inputs)
         if not looks:
             test = known.test if known else 1 + max((each.test for each in same), default=0)
             limits = limits_of(blank.plan, ALPHA / tests_factor(test))
-        looks.append(replace(look, limit=limits[place], test=test))
+        looks.append(look.model_copy(update={"limit": limits[place], "test": test}))
         if looks[-1].is_sure:
             break
     return tuple(looks)
 
 
 def questions_range(gain: Gain, others: int = 0) -> tuple[int, int | None] | None:
-    """How many questions would show the gain, if the test on those so far shows neither a gain nor a loss.
+    """How many held-out questions, in all, would show the gain, if the test so far shows neither a gain nor a loss.
 
     The true gain is not known, so the answer is a range: from the numbers that its 90% and its 10% quantile need. They
     are quantiles of the distribution of the true gain, given the estimate and given that the test showed nothing.
-    Without the second condition, the range would be wrong for large gains: those that the test missed had bad luck.
-
-    Args:
-        gain: The estimate; the number of questions that only single models answered stays as it is.
-        others: Questions that the strategy answered and that are not held out.
-
-    Returns:
-        The lowest and the highest number of held-out questions, in all; None in place of the highest if it is above
-        :data:`MOST_NEEDED`, because there may be no gain. None in place of both if such a gain is unlikely. The lowest
-        may be below those that were asked: then the gain may be large, and the questions so far had bad luck.
+    Without the second condition, the range would be wrong for large gains: those that the test missed had bad luck. So
+    the lowest may be below those that were asked. The highest is None above :data:`MOST_NEEDED`, because there may be
+    no gain, and both are if such a gain is unlikely. `others` are questions that the strategy answered and that are not
+    held out.
     """
     least, largest = _likely_gains(gain)
     low, high = (_questions_for(end, gain) for end in (largest, least))
@@ -302,7 +223,7 @@ def _questions_for(true: float, gain: Gain) -> int | None:
     return 1 + bisect.bisect_left(range(1, MOST_NEEDED), True, key=shows)
 
 
-def looks_in_words(looks: Sequence[Look]) -> str | None:
+def looks_in_words(looks: Sequence[InterimAnalysis]) -> str | None:
     """A sentence on how many questions were asked; None for a run without batches."""
     if not looks or len(looks[0].plan) == 1:
         return None
@@ -326,7 +247,7 @@ def first_questions(task: Task, n: int) -> Task:
     return replace(task, examples=task.examples[:n], signature=replace(task.signature, n=n))
 
 
-def with_earlier(looks: Sequence[Look], earlier: Sequence[Look]) -> tuple[Look, ...]:
+def with_earlier(looks: Sequence[InterimAnalysis], earlier: Sequence[InterimAnalysis]) -> tuple[InterimAnalysis, ...]:
     """The looks of earlier runs and those of this one, each once."""
     seen = {look.inputs for look in looks}
     return (*(look for look in earlier if look.inputs not in seen), *looks)

@@ -1,19 +1,17 @@
 """The verdict on the set that decodes together: better, worse or "cannot tell", in words for readers without the paper.
 
-The verdict says what is proven, and not what to run: that is in :mod:`advisor.advice.recommendation`. Also the margins:
-which decisions of the rules other questions could have changed.
+The verdict says what is proven, and not what to run: that is in :mod:`advisor.advice.recommendation`. Also which
+decisions of the rules other questions could have changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from advisor.advice.comparison import StrategyResult
-from advisor.advice.doubts import CutOff, RunDoubt
-from advisor.advice.gain import Ceiling
 from advisor.advice.predict import real_sets
-from advisor.advice.recommendation import Recommendation, describe_gain, few_questions
+from advisor.advice.recommendation import describe_gain, few_questions
 from advisor.advice.sequential import MOST_NEEDED, questions_range
 from advisor.records import (
     FIGURE_ALPHA,
@@ -21,133 +19,72 @@ from advisor.records import (
     Limits,
     Profile,
     Selection,
-    Verdict,
     compared_lengths,
     gap,
     join,
     length_ratio,
     within,
 )
+from advisor.runs.schema.result import AdviceSection
 from advisor.statistics import Interval, paired_intervals
-from advisor.strategies.strategy import Strategy
 from ensemble.common.text import LARGE_RATIO, counted, p_value, percent
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What is proven about the set that decodes together, in plain sentences, and what to run.
-
-    Attributes:
-        verdict: ``better`` for a set that is shown to be better than the best single model, ``worse`` for one that is
-            shown to be worse, or if no set can decode together.
-        text: The set, its figures and their uncertainty.
-        questions_needed: If the verdict is ``unclear`` although the set was run: how many held-out questions, in
-            all, would show its gain, from the 10% to the 90% quantile; None for the upper end if 20,000 may not be
-            enough, and for both if no such gain is expected.
-        recommendation: What to run; None if nothing was compared on held-out questions.
-        warnings: What the reader must know besides: each a sentence.
-        ceiling: What strategies that take one of the models' answers can gain at most; None if that is not known.
-        group_ceilings: The same in groups of the questions.
-        cut_off: What would change if the models had more tokens; None if nothing would.
-        doubts: Why the figures of the candidates may mislead; `warnings` has their sentences, too.
-        not_compared: Strategies that learned to do what a simpler one does, so that they were not compared.
-    """
-
-    verdict: Verdict
-    text: str
-    questions_needed: tuple[int, int | None] | None = None
-    recommendation: Recommendation | None = None
-    warnings: tuple[str, ...] = ()
-    ceiling: Ceiling | None = None
-    group_ceilings: Mapping[str, Ceiling] = field(default_factory=dict)
-    cut_off: CutOff | None = None
-    doubts: tuple[RunDoubt, ...] = ()
-    not_compared: tuple[Strategy, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Margin:
+class CloseCall(NamedTuple):
     """How far a candidate is from the limits, and which decisions of the rules other questions could change.
 
     Attributes:
-        model: The candidate.
         gap_ci: Interval of the primary's accuracy minus the candidate's, in points; below 0 the candidate is better.
         length_ratio_ci: Interval of the length ratio: the mean length that is longer in the sample over the other, so
             that it may reach below 1. Infinite if all responses of one may be empty; None if a length is not known.
-        order_flips: The candidate may be more accurate than the primary.
-        gap_flips: The limit of the gap lies within its interval, and the other rule does not certainly reject.
-        length_flips: The same for the limit of the length ratio.
-        text: A clause with these figures.
+        text: Why other questions could change the decision, a clause; None if they hardly could.
     """
 
-    model: str
     gap_ci: Interval
     length_ratio_ci: Interval | None
-    order_flips: bool
-    gap_flips: bool
-    length_flips: bool
-    text: str
+    text: str | None
 
 
-def advise(selection: Selection, together: StrategyResult | None = None, *, on_logs: bool = False) -> Advice:
-    """Say whether the set that decodes together is shown to be better than the best single model.
-
-    Args:
-        selection: The result of the rules.
-        together: The set on held-out questions; None if it was not run.
-        on_logs: Whether the answers come from logs, so that no set could be run.
-    """
+def advise(selection: Selection, together: StrategyResult | None = None, *, on_logs: bool = False) -> AdviceSection:
+    """Say whether the set that decodes together, if it was run, is shown to be better than the best single model."""
     if together is None:
         if len(selection.selected) < 2:
-            return Advice("worse", _nothing_fits(selection))
-        return Advice("unclear", _not_verified(selection.selected, on_logs=on_logs))
-    names, figures = join(together.strategy.members), _figures(together)
-    if together.shown == "yes":
-        return Advice("better", f"Decoded together, {names} are better than one model alone: {figures}")
-    if together.shown == "no":
-        return Advice(
-            "worse", f"Decoded together, {names} are worse than {together.best_single_model} alone: {figures}"
-        )
+            return AdviceSection(verdict="worse", text=_nothing_fits(selection))
+        return AdviceSection(verdict="unclear", text=_not_verified(selection.selected, on_logs=on_logs))
+    names, figures, single = join(together.strategy.members), _figures(together), together.figures.best_single_model
+    if together.figures.shown == "yes":
+        text = f"Decoded together, {names} are better than one model alone: {figures}"
+        return AdviceSection(verdict="better", text=text)
+    if together.figures.shown == "no":
+        text = f"Decoded together, {names} are worse than {single} alone: {figures}"
+        return AdviceSection(verdict="worse", text=text)
     # Dev questions that the set answered, too, are not held out.
-    others = together.gain.answered - len(together.profile.answers)
+    others = together.gain.answered - together.figures.n
     needed = questions_range(together.gain, others)
-    text = (
-        f"Cannot tell whether {names}, decoded together, are better than {together.best_single_model} alone: {figures}"
-    )
-    return Advice("unclear", f"{text} {_more(needed)} {real_sets()}", needed)
+    text = f"Cannot tell whether {names}, decoded together, are better than {single} alone: {figures}"
+    return AdviceSection(verdict="unclear", text=f"{text} {_more(needed)} {real_sets()}", questions_needed=needed)
 
 
-def undecodable(selection: Selection, remote: Collection[str]) -> Advice:
-    """The verdict if fewer than two candidates can be decoded together; the rules then choose among all candidates.
-
-    Args:
-        selection: The rules' outcome; a candidate that gives whole texts only is in the set.
-        remote: The names of all candidates behind servers that give whole texts only.
-    """
+def undecodable(selection: Selection, remote: Collection[str]) -> AdviceSection:
+    """The verdict if fewer than two candidates can be decoded together; the rules then choose among all candidates."""
     best, *others = selection.selected
-    if not others:
-        left = len(selection.decisions) - 1
-        if not left:
-            return Advice("worse", f"Use {best} alone: it is the only candidate that could be run.")
-        return Advice("worse", f"By the rules no set can decode together: no other candidate fits {best}.")
     on_server = [name for name in selection.selected if name in remote]
     them = "them" if len(on_server) > 1 else "it"
-    return Advice(
-        "worse",
-        f"No set can decode together: by the rules {join(selection.selected)} fit, but {join(on_server)} "
-        f"{_are(on_server)} behind a server, which gives whole texts only, so no ensemble with {them} can be decoded "
-        "token by token. With tokenizer= on its line, a model behind vLLM, SGLang or llama.cpp can.",
-    )
+    if others:
+        text = (
+            f"No set can decode together: by the rules {join(selection.selected)} fit, but {join(on_server)} "
+            f"{_are(on_server)} behind a server, which gives whole texts only, so no ensemble with {them} can be "
+            "decoded token by token. With tokenizer= on its line, a model behind vLLM, SGLang or llama.cpp can."
+        )
+    elif len(selection.decisions) > 1:
+        text = f"By the rules no set can decode together: no other candidate fits {best}."
+    else:
+        text = f"Use {best} alone: it is the only candidate that could be run."
+    return AdviceSection(verdict="worse", text=text)
 
 
 def behind_server(selection: Selection, remote: Collection[str], voters: Sequence[str]) -> str | None:
-    """Sentences on candidates behind a server that vote without being in the set; None if no candidate does.
-
-    Args:
-        selection: The rules' outcome.
-        remote: The names of all candidates behind servers that give whole texts only.
-        voters: The models of votes and routers.
-    """
+    """Sentences on candidates behind a server that vote without being in the set; None if no candidate does."""
     apart = [name for name in voters if name in remote]
     if not apart or remote_in(selection, remote):
         return None
@@ -163,11 +100,7 @@ def remote_in(selection: Selection, remote: Collection[str]) -> bool:
 
 
 def moved_warning(moved: float | None) -> str | None:
-    """A warning if the models do better or worse on the held-out questions than on dev, by more than chance.
-
-    Args:
-        moved: Points by which they are better on the held-out questions; None if the splits agree.
-    """
+    """A warning if the models do better or worse on the held-out questions than on dev, by more than chance."""
     if moved is None:
         return None
     return (
@@ -176,28 +109,15 @@ def moved_warning(moved: float | None) -> str | None:
     )
 
 
-def close_calls(profiles: Sequence[Profile], primary: str, rules: Limits, seed: int = 0) -> tuple[Margin, ...]:
-    """Find the decisions of the rules that other questions of the same kind could change.
-
-    Args:
-        profiles: The candidates' answers to the same questions, at least one, the primary's among them.
-        primary: Name of the primary.
-        rules: The limits that were applied.
-        seed: Of the bootstrap.
-
-    Returns:
-        A margin for each candidate but the primary, in the order of `profiles`.
-
-    Raises:
-        UniteError: A candidate answered other questions than the primary.
-    """
+def close_calls(profiles: Sequence[Profile], primary: str, rules: Limits, seed: int = 0) -> dict[str, CloseCall]:
+    """How close each candidate but the primary is to the limits, so that other questions could decide otherwise."""
     first = next(profile for profile in profiles if profile.model == primary)
     others = [profile for profile in profiles if profile.model != primary]
     intervals = paired_intervals(first, others, FIGURE_ALPHA, seed, rules)
-    return tuple(_margin(first, other, pair, rules) for other, pair in zip(others, intervals, strict=True))
+    return {other.model: _close_call(first, other, pair, rules) for other, pair in zip(others, intervals, strict=True)}
 
 
-def _margin(primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Limits) -> Margin:
+def _close_call(primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Limits) -> CloseCall:
     (low, high), (shortest, longest) = intervals
     limit = rules.max_length_ratio
     close = within(gap(primary.accuracy, candidate.accuracy), rules.max_gap)
@@ -218,24 +138,26 @@ def _margin(primary: Profile, candidate: Profile, intervals: tuple[Interval, Int
         *(["the gap may be on the other side of its limit"] if gap_flips else []),
         *(["the length ratio may be on the other side of its limit"] if length_flips else []),
     ]
+    ratios = None if ratio is None else (shortest, longest)
+    if not doubts:
+        return CloseCall((low, high), ratios, None)
     ends = [f"more than {LARGE_RATIO:g}" if end > LARGE_RATIO else f"{end:.2f}" for end in (shortest, longest)]
     lengths = "" if ratio is None else f" and the length ratio {' to '.join(ends)} (limit {limit:g})"
     text = (
         f"with {percent(FIGURE_CONFIDENCE)} confidence the gap is {low:.1f} to {high:.1f} points "
-        f"(limit {rules.max_gap:g}){lengths}: {join(doubts) if doubts else 'the decisions hold'}"
+        f"(limit {rules.max_gap:g}){lengths}: {join(doubts)}"
     )
-    ratios = None if ratio is None else (shortest, longest)
-    return Margin(candidate.model, (low, high), ratios, order_flips, gap_flips, length_flips, text)
+    return CloseCall((low, high), ratios, text)
 
 
 def _figures(together: StrategyResult) -> str:
-    gain, n, accuracy = together.gain, len(together.profile.answers), together.profile.accuracy
-    p_text = "" if together.p_adjusted is None else f"; one-sided p {p_value(together.p_adjusted)}"
-    corrected = "" if together.p_adjusted in (None, gain.p_no_gain) else " after correction for all tests"
-    alone = together.best_single_accuracy
+    row, gain, accuracy = together.figures, together.gain, together.profile.accuracy
+    p_text = "" if row.p_adjusted is None else f"; one-sided p {p_value(row.p_adjusted)}"
+    corrected = "" if row.p_adjusted in (None, gain.p_no_gain) else " after correction for all tests"
+    n, alone = row.n, row.best_single_accuracy or 0.0
     ends = gain.interval()
     # The test has a correction, and this interval has none.
-    seems_shown = together.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
+    seems_shown = row.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
     notes = (" The interval has no correction, so it leaves out 0." if seems_shown else "") + few_questions(n)
     # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
     if accuracy == alone == 0:
@@ -245,7 +167,7 @@ def _figures(together: StrategyResult) -> str:
     return (
         f"the gain is {describe_gain(gain.points, ends)}{p_text}{corrected}. On "
         f"{counted(n, 'held-out question')} alone, {together.strategy.name} scores {accuracy:.1f} points, and "
-        f"{together.best_single_model}, the best single model, {alone:.1f}.{notes}"
+        f"{row.best_single_model}, the best single model, {alone:.1f}.{notes}"
     )
 
 

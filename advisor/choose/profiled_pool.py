@@ -63,11 +63,7 @@ class ProfiledPool:
 
 
 def profile_candidates(config: RunConfig, profiler: Profiler) -> ProfiledPool:
-    """Profile the candidates that have not failed yet.
-
-    Raises:
-        UniteError: All candidates failed.
-    """
+    """Profile the candidates that have not failed yet."""
     names = [candidate.name for candidate in config.candidates if candidate.name not in profiler.failures]
     profiles = profiler.alone(names, config.dev)
     if not profiles:
@@ -82,11 +78,7 @@ def profile_candidates(config: RunConfig, profiler: Profiler) -> ProfiledPool:
 
 
 def without_failed(pool: ProfiledPool, config: RunConfig, profiler: Profiler) -> ProfiledPool:
-    """The pool without the candidates that failed since it was profiled.
-
-    Raises:
-        UniteError: All candidates failed.
-    """
+    """The pool without the candidates that failed since it was profiled."""
     # A copy of the failed one may stay alone now; and if a judge compared the candidates, their scores are of
     # comparisons with the failed one. So they are profiled again.
     left = {name: profile for name, profile in pool.complete.items() if name not in profiler.failures}
@@ -105,15 +97,10 @@ FEWEST_QUESTIONS = 30
 def find_copies(
     profiles: Sequence[Profile], weights: Mapping[str, Hashable] | None = None, apart: Collection[str] = ()
 ) -> dict[str, str]:
-    """Find the candidates that are the same model as another one. The first by rank stays.
+    """The candidates that are the same model as another one, with the reason, by name. The first by rank stays.
 
-    Args:
-        profiles: The candidates' answers to the dev questions, in any order.
-        weights: What identifies each candidate's weights, by name, if they are known.
-        apart: Candidates that give whole texts only. A copy that can be decoded with others stays in their place.
-
-    Returns:
-        The reason of each copy, by name, the first by rank first.
+    Weights are compared where they are known. A copy that can be decoded with others stays in place of one that is
+    `apart`.
     """
     known = weights or {}
     # The first candidate with these weights, and with these answers: its rank and its name.

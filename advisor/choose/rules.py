@@ -37,19 +37,9 @@ def select(
 ) -> Selection:
     """Order the candidates and take, greedily, those that fit the first one (section 4.1).
 
-    Args:
-        standings: The candidates, in any order, with different names.
-        rules: The limits, all inclusive.
-        copies: The decisions about copies. They come last in the result, and have no other effect.
-        apart: Candidates that give whole texts only. They cannot be decoded with others, so the rules choose among the
-            rest.
-
-    Returns:
-        A decision for each candidate, best first, and the chosen set, the primary first. If the set is full, the rules
-        are still applied to the later candidates, so that their reason says whether they fit.
-
-    Raises:
-        UniteError: There is no candidate, or all are apart.
+    There is a decision for each candidate, best first; those about copies come last, and have no other effect.
+    Candidates that are `apart` give whole texts only, so the rules choose among the rest. If the set is full, the rules
+    are still applied to the later candidates, so that their reason says whether they fit.
     """
     together = sorted((standing for standing in standings if standing.model not in apart), key=rank)
     if not together:
@@ -80,15 +70,7 @@ def select(
 
 
 def fitting_voters(profiles: Sequence[Profile], rules: Limits) -> tuple[str, ...]:
-    """The models of votes: the most accurate one and those close to it. Lengths do not matter.
-
-    Args:
-        profiles: The candidates' answers to the dev questions.
-        rules: ``vote_gap`` is the limit of the gap, in points; ``max_voters`` that of the number of models.
-
-    Returns:
-        At most ``max_voters`` names, the most accurate first; ties go to the shorter response, then by name.
-    """
+    """The models of votes: the most accurate one and those close to it. Lengths do not matter."""
     ranked = sorted(profiles, key=rank)
     close = [each for each in ranked if gap(each.accuracy, ranked[0].accuracy) <= rules.vote_gap + TOLERANCE]
     return tuple(profile.model for profile in close[: rules.max_voters])
@@ -104,14 +86,7 @@ def rank(standing: Standing | Profile) -> tuple[float, float, str]:
 def with_chosen_set(
     chosen: Selection, models: Sequence[str], standings: Sequence[Standing], rules: Limits
 ) -> Selection:
-    """The selection with the set of the largest expected gain instead of the one that the rules choose.
-
-    Args:
-        chosen: The selection of the rules.
-        models: The set.
-        standings: The input of the rules.
-        rules: The limits.
-    """
+    """The selection with the set of the largest expected gain instead of the one that the rules choose."""
     if tuple(models) == chosen.selected:
         return chosen
     # Applied to the members alone, so that each reason names the set's own primary.

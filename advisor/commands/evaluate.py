@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
 from advisor.commands.command_line import command_line, print_json
 from advisor.config import InferenceConfig, RunConfig, load_split
 from advisor.jobs import provenance
+from advisor.jobs.figures import corpus_figures
 from advisor.jobs.judged import judge_section
-from advisor.jobs.methods import Evaluator, MethodResult
-from advisor.jobs.result_json import corpus_figures
+from advisor.jobs.methods import Evaluator
 from advisor.jobs.session import open_session, with_devices, with_task_of
 from advisor.judge.prompts import name_of_set
 from advisor.options.finished_run import EvaluateOptions
@@ -75,7 +75,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Evaluation:
     judged = None
     if judge:
         names = [profile.model for profile in profiles]
-        sets = {name_of_set(each.method, names): each.profile for each in results if each.profile is not None}
+        sets = {name_of_set(name, names): answers for name, answers in evaluator.answers.items()}
         responses = {**dict(zip(names, profiles, strict=True)), **sets}
         judged = judge_section(judge, [(task, responses)], names, seed=config.seed)
     return evaluation_of(profiles, results, config, task, recorded, judged)
@@ -173,11 +173,11 @@ def _check_unique(option: str, names: Sequence[str]) -> None:
 
 def evaluation_of(
     members: Sequence[Profile],
-    methods: Sequence[MethodResult],
+    methods: Sequence[EvaluatedMethod],
     config: RunConfig,
     task: Task,
     provenance: Mapping[str, Any],
-    judge: Mapping[str, Any] | None = None,
+    judge: JudgeSection | None = None,
 ) -> Evaluation:
     """The contents of ``evaluation.json``."""
     best = max(members, key=lambda member: round(member.accuracy, 9))
@@ -193,8 +193,8 @@ def evaluation_of(
         think=config.think,
         best_single_model=best.model,
         members=tuple(_member(member, task, config.seed) for member in members),
-        methods=tuple(_method(result, task, config.seed) for result in methods),
-        judge=None if judge is None else JudgeSection.model_validate(judge),
+        methods=tuple(methods),
+        judge=judge,
         provenance=Provenance(**provenance),
     )
 
@@ -211,29 +211,4 @@ def _member(member: Profile, task: Task, seed: int) -> EvaluatedModel:
         ms_per_token=1000 * cost.seconds / cost.tokens if cost.tokens else None,
         seconds_per_question=cost.seconds / n,
         peak_memory=cost.peak_memory,
-    )
-
-
-def _method(result: MethodResult, task: Task, seed: int) -> EvaluatedMethod:
-    difference, profile = result.difference, result.profile
-    return EvaluatedMethod(
-        method=result.method,
-        level=cast(Any, result.level),
-        left_out=result.left_out,
-        note=result.note,
-        accuracy=profile.accuracy if profile else None,
-        accuracy_ci=accuracy_interval(profile, seed=seed) if profile else None,
-        **corpus_figures(profile, task),
-        difference=difference.estimate if difference else None,
-        difference_ci=difference.interval if difference else None,
-        p_two_sided=difference.p_two_sided if difference else None,
-        p_adjusted=result.p_adjusted,
-        gained=difference.gained if difference else None,
-        lost=difference.lost if difference else None,
-        tokens_per_question=None if result.tokens is None else result.tokens / len(task.examples),
-        ms_per_token=result.ms_per_token,
-        seconds_per_question=result.seconds,
-        share_ensembled=result.ensembled,
-        handled_per_step=result.handled,
-        peak_memory=result.peak_memory,
     )

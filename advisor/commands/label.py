@@ -9,8 +9,9 @@ import json
 import math
 import re
 import string
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,22 +29,23 @@ from advisor.advice.labels import (
     with_labels,
 )
 from advisor.advice.recommendation import recommend
-from advisor.advice.verdict import Advice
 from advisor.choose.profiled_pool import find_copies, profile_candidates
 from advisor.choose.rules import fitting_voters, rank
 from advisor.commands.command_line import command_line, print_json
 from advisor.config import RunConfig, read_logs
 from advisor.jobs import provenance
+from advisor.jobs.figures import candidate_figures, single_model, task_info
 from advisor.jobs.held_out import prices_of
-from advisor.jobs.result_json import Outcome, task_info
+from advisor.jobs.samples import recommended_of, samples_of
 from advisor.jobs.session import open_session, with_devices
 from advisor.options.select import LabelOptions, SelectOptions
 from advisor.options.shared import split_names
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import ALPHA, Decision, Profile, Selection
-from advisor.runs.schema.result import Result, TaskInfo
-from advisor.runs.schema.samples import LabelRow
+from advisor.runs.schema.figures import SCHEMA_VERSION
+from advisor.runs.schema.result import AdviceSection, Provenance, Result, RuleLimits, StrategyFigures, TaskInfo
+from advisor.runs.schema.samples import LabelRow, Sample
 from advisor.statistics import Interval, questions_needed, scores, z_value
 from advisor.strategies import default_strategy
 from advisor.strategies.replay import replay_all
@@ -148,10 +150,10 @@ def _label(options: LabelOptions, progress: Progress) -> dict[str, Any]:
     }
 
 
-def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> tuple[Outcome, Mapping[str, Any]]:
+def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> tuple[Result, Iterator[Sample]]:
     """Compare the vote of the best models with the best single model by the labels of a table.
 
-    Scores without a label are NaN in the outcome; beside it are the accuracies of strategies that are known, by title.
+    The result is that of :func:`advisor.jobs.select.run`, in which scores without a label are null.
     """
     answers = _answers(options, command, progress)
     first = _choosing(answers.dev, options.seed)
@@ -174,51 +176,55 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         notes.append(_labels_used(chosen, labelled, n, results))
         if len(labelled) == len(chosen.verify):
             sample = [each.number for each in labelled_first(chosen.agreed, table.labels)]
-            for result in results:
-                own = scores(result.profile)
+            for each in results:
+                own = scores(each.profile)
                 if (found := accuracy_by_labels(own[is_labelled], own[sample], n)) is not None:
-                    accuracies[result.strategy] = found
+                    accuracies[each.strategy] = found
     if results and not accuracies:
         notes.append("No accuracy is known: that takes labels of the round `accuracy`, and all of the round `verify`.")
     no_vote = "" if chosen.strategy is not None else _no_vote(chosen, options)
-    recommendation = recommend(Compared(results, no_vote=no_vote), limits)
+    compared = Compared(results, no_vote=no_vote)
     on_dev = [with_labels(own, first, table.labels) for own in answers.dev.profiles.values()]
     profiles = sorted(on_dev, key=lambda each: rank(chosen.dev[each.model]))
     doubts = run_doubts(profiles, answers.dev.task, 100.0, None)
-    outcome = Outcome(
-        task_info=answers.task,
-        rules=limits,
-        standings=tuple(profile.standing for profile in profiles),
-        selection=_selection(chosen),
-        failures=answers.failures,
-        pairs=(),
-        advice=Advice(
-            "unclear",
-            no_vote or "Without references no set can be decoded together and verified.",
-            recommendation=recommendation,
-            warnings=(*notes, *(each.text for each in doubts)),
-            doubts=doubts,
-        ),
-        task=answers.dev.task,
-        profiles=tuple(profiles),
-        dropped=tuple(_unscored(each) for each in answers.dropped),
-        held_out=held_out.task,
-        alone=tuple(held_out.profiles[profile.model] for profile in profiles) if results else (),
-        strategies=results,
-        prices=held_out.prices,
-        provenance=answers.provenance,
+    advice = AdviceSection(
+        verdict="unclear",
+        text=no_vote or "Without references no set can be decoded together and verified.",
+        recommendation=recommend(compared, limits),
+        warnings=(*notes, *(each.text for each in doubts)),
+        doubts=doubts,
     )
-    return outcome, {str(strategy): found for strategy, found in accuracies.items()}
+    selection, prices = _selection(chosen), held_out.prices
+    dev_profiles = {profile.model: profile for profile in profiles}
+    alone = [held_out.profiles[name] for name in dev_profiles] if results else []
+    result = Result(
+        schema_version=SCHEMA_VERSION,
+        task=answers.task,
+        rules=RuleLimits(**asdict(limits)),
+        candidates=candidate_figures(selection, answers.dev.task, profiles, answers.failures),
+        selected=selection.selected,
+        strategies=_rows(results, accuracies),
+        single_models=tuple(single_model(own, dev_profiles[own.model], prices.get(own.model)) for own in alone),
+        advice=advice,
+        provenance=Provenance(**answers.provenance),
+    )
+    everyone = [*profiles, *(_unscored(each) for each in answers.dropped)]
+    recommended = recommended_of(advice, compared)
+    on_held_out = samples_of(held_out.task, "held_out", alone, recommended=recommended)
+    return result, chain(samples_of(answers.dev.task, "dev", everyone), on_held_out)
 
 
-def with_accuracies(result: Result, accuracies: Mapping[str, tuple[float, Interval]]) -> Result:
-    """A result with the accuracies that labels tell: those of other questions stay unknown."""
-    best = next((accuracies[each.title][0] for each in result.strategies if each.is_single and accuracies), None)
+def _rows(
+    results: Sequence[StrategyResult], accuracies: Mapping[Strategy, tuple[float, Interval]]
+) -> tuple[StrategyFigures, ...]:
+    """The rows of the strategies with the accuracies that labels tell: those of other questions stay unknown."""
+    best = next((found for strategy, (found, _) in accuracies.items() if isinstance(strategy, Single)), None)
     rows = []
-    for row in result.strategies:
-        accuracy, ends = accuracies.get(row.title, (None, None))
-        rows.append(row.model_copy(update={"accuracy": accuracy, "accuracy_ci": ends, "best_single_accuracy": best}))
-    return result.model_copy(update={"strategies": tuple(rows)})
+    for result in results:
+        accuracy, ends = accuracies.get(result.strategy, (None, None))
+        figures = {"accuracy": accuracy, "accuracy_ci": ends, "best_single_accuracy": best}
+        rows.append(result.figures.model_copy(update=figures))
+    return tuple(rows)
 
 
 def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answers:
@@ -366,10 +372,10 @@ def _labels_used(chosen: _Chosen, labelled: list[OpenQuestion], n: int, results:
         f"The gain comes from the labels of {count:,} of {differ:,} held-out questions to which the two strategies "
         f"give different answers; on the other {n - differ:,} both have the same score."
     )
-    tested = next(each for each in results if not isinstance(each.strategy, Single))
-    changed = (tested.gained + tested.lost) / count * differ / n
+    tested = next(each for each in results if not each.figures.is_single)
+    changed = ((tested.figures.gained or 0) + (tested.figures.lost or 0)) / count * differ / n
     needed = questions_needed(tested.gain.points, changed, ALPHA) if tested.gain.points > 0 and changed else None
-    if tested.shown == "not_yet" and needed is not None:
+    if tested.figures.shown == "not_yet" and needed is not None:
         more = max(0, math.ceil(needed * differ / n) - count)
         source = f", of them {differ - count:,} in this table" if count < differ else ""
         text += f" To show this gain with 80% probability, about {more:,} more labels are needed{source}."

@@ -10,10 +10,9 @@ from typing import Any
 import typer
 
 from advisor.commands.command_line import command_line, print_json
-from advisor.commands.label import run_on_labels, with_accuracies
+from advisor.commands.label import run_on_labels
 from advisor.config import RunConfig
 from advisor.jobs.planning.plan import dry_run_lines
-from advisor.jobs.result_json import result_of, samples_of
 from advisor.jobs.select import looks_or_note, run, run_on_logs, run_on_numbers
 from advisor.jobs.session import open_session, with_devices
 from advisor.options.select import ProfileOptions, SelectOptions
@@ -21,7 +20,6 @@ from advisor.profile.loaded_models import silence_libraries
 from advisor.progress import Progress
 from advisor.runs.run import check_out, check_settings, folder_name, keep_first_date, write_run
 from advisor.runs.schema.result import Result
-from advisor.statistics import Interval
 from ensemble.common.pool_option import dumped
 from ensemble.common.schema import written
 from ensemble.errors import InputError
@@ -47,27 +45,24 @@ def select(options: SelectOptions) -> None:
 def select_run(options: SelectOptions, command: str, progress: Progress) -> tuple[Path, Result]:
     """Do the whole job, write the run folder with its report, and return it with the contents of ``result.json``."""
     settings = options.stored_settings()
-    accuracies: Mapping[str, tuple[float, Interval]] | None = None
     if options.labels is not None:
-        outcome, accuracies = run_on_labels(options, command, progress)
-        folder = _folder(options, outcome.task_info.name, settings)
+        result, samples = run_on_labels(options, command, progress)
+        folder = _folder(options, result.task.name, settings)
     elif options.scores is not None:
         folder = _folder(options, options.scores.stem, settings)
-        outcome = run_on_numbers(options.scores, options.rules, command)
+        result, samples = run_on_numbers(options.scores, options.rules, command), iter(())
     elif options.logs:
-        outcome = run_on_logs(options, command, progress)
-        folder = _folder(options, outcome.task_info.name, settings)
+        result, samples = run_on_logs(options, command, progress)
+        folder = _folder(options, result.task.name, settings)
     else:
         config = with_devices(RunConfig.from_options(options, command), progress)
         # Before the hours of work, not after them.
         folder, settings = run_folder(options, config)
         with open_session(config, progress) as (cache, engine):
-            outcome = run(config, cache, progress, engine, looks_or_note(folder, progress))
-    result = result_of(outcome, settings)
-    if accuracies is not None:
-        result = with_accuracies(result, accuracies)
-    result = keep_first_date(folder, result)
-    write_run(folder, result, samples_of(outcome))
+            result, samples = run(config, cache, progress, engine, looks_or_note(folder, progress))
+    origin = result.provenance.model_copy(update={"settings": settings})
+    result = keep_first_date(folder, result.model_copy(update={"provenance": origin}))
+    write_run(folder, result, samples)
     write_report(folder)
     return folder, result
 

@@ -14,7 +14,6 @@ import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,9 @@ from scipy import sparse
 
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.records import LengthUnit, Limits, Profile, Standing, compared_lengths, gap, length_ratio
+from advisor.records import Limits, Profile, Standing, compared_lengths, gap, length_ratio
 from advisor.response_cache import ResponseCache, key_of
+from advisor.runs.schema.result import Pair
 from advisor.statistics import Floats, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError, first_line
 from ensemble.models.check import check
@@ -45,61 +45,12 @@ _FORM = 1
 """Part of every key. Increase it if a change of the code makes the same models give other values."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two candidates on the same questions. A measure is None if it is not known or not defined.
-
-    Attributes:
-        a: The first candidate.
-        b: The second candidate.
-        gap: Points of accuracy between them, 0 to 100 (section 4.1).
-        length_ratio: Longer mean length over shorter, at least 1, infinite if one is 0 (section 4.1).
-        length_unit: The unit of these lengths; see :func:`advisor.records.compared_lengths`.
-        bleu: Corpus BLEU of their responses, 0 to 100 (section 4.1). BLEU takes one side as the reference and is not
-            symmetric, so this is the mean of both directions.
-        both_wrong_same: Share of the questions on which both are wrong with the same extracted answer, 0 to 1; None
-            for graded scores, which have no clear "wrong".
-        kappa: Cohen's kappa of their correctness, -1 to 1; None for graded scores, and if both are right on every
-            question or both on none, because then chance alone agrees fully.
-        oracle: Mean of the better score of the two, in points, 0 to 100.
-        vocabulary_overlap: Share of all tokens of the two, as byte strings, that both have, 0 to 1.
-    """
-
-    a: str
-    b: str
-    gap: float
-    length_ratio: float | None
-    bleu: float | None = None
-    both_wrong_same: float | None = None
-    kappa: float | None = None
-    oracle: float | None = None
-    vocabulary_overlap: float | None = None
-    length_unit: LengthUnit = "characters"
-
-    def as_dict(self) -> dict[str, str | float | None]:
-        """The pair for JSON, where an infinite length ratio is null, like an unknown one."""
-        values: dict[str, str | float | None] = asdict(self)
-        if self.length_ratio is not None and math.isinf(self.length_ratio):
-            values["length_ratio"] = None
-        return values
-
-
 def all_pairs(
     profiles: Sequence[Profile],
     vocabularies: Mapping[str, Hashes] = MappingProxyType({}),
     limits: Limits = Limits(),
 ) -> tuple[Pair, ...]:
-    """Measure every pair of the first 100 candidates.
-
-    Args:
-        profiles: The candidates' answers to the same questions, at least one, in the order of the pairs: the most
-            accurate first.
-        vocabularies: The tokens of candidates, by name; candidates may be missing.
-        limits: Whether lengths are those of the answers.
-
-    Raises:
-        UniteError: Two candidates answered different questions; names both.
-    """
+    """Measure every pair of the first 100 candidates, the most accurate first; some may have no known vocabulary."""
     check_same_questions(*profiles)
     profiles = profiles[:MOST_COMPARED]
     names = [profile.model for profile in profiles]
@@ -127,7 +78,14 @@ def pairs_of_standings(standings: Sequence[Standing]) -> tuple[Pair, ...]:
 def _pair(a: Standing, b: Standing, limits: Limits, **measures: Any) -> Pair:
     own, other, unit = compared_lengths(a, b, limits)
     ratio = length_ratio(own, other)
-    return Pair(a.model, b.model, gap(a.accuracy, b.accuracy), ratio, length_unit=unit, **measures)
+    return Pair(
+        a=a.model,
+        b=b.model,
+        gap=gap(a.accuracy, b.accuracy),
+        length_ratio=ratio,
+        length_unit=unit,
+        **measures,
+    )
 
 
 def _of_responses(profiles: Sequence[Profile]) -> dict[str, Floats]:
@@ -163,17 +121,9 @@ def _overlaps(names: Sequence[str], vocabularies: Mapping[str, Hashes]) -> Float
 def vocabularies(
     names: Sequence[str], profiler: Profiler, cache: ResponseCache, progress: Progress
 ) -> dict[str, Hashes]:
-    """The tokens of candidates, from their tokenizers alone; no model of this machine is loaded.
+    """The tokens of candidates, by name, from their tokenizers alone; no model of this machine is loaded.
 
-    Args:
-        names: Candidates that were profiled.
-        profiler: Knows the models.
-        cache: Keeps the tokens of each tokenizer.
-        progress: Shows messages.
-
-    Returns:
-        By name, without candidates whose tokenizer is not known here, and without those whose tokenizer fails, with
-        a message.
+    Candidates whose tokenizer is not known here are left out, and those whose tokenizer fails, with a message.
     """
     found: dict[str, Hashes] = {}
     by_key: dict[str, Hashes] = {}
@@ -240,14 +190,9 @@ _MOST_WORDS = 2_000_000
 
 
 def kappas(graded: Floats) -> Floats:
-    """Cohen's kappa of the correctness of all pairs: agreement beyond what follows from their accuracies.
+    """Cohen's kappa of the correctness, 0 or 1, of all pairs: agreement beyond what follows from their accuracies.
 
-    Args:
-        graded: Models by questions, 0 or 1.
-
-    Returns:
-        Models by models, -1 to 1; NaN if both are right on every question or both on none: then
-        chance alone agrees fully.
+    It is NaN if both are right on every question or both on none: then chance alone agrees fully.
     """
     questions = graded.shape[1]
     # Counts instead of shares: whole numbers are exact, so that comparing finds a chance agreement of 1.
@@ -261,14 +206,7 @@ def kappas(graded: Floats) -> Floats:
 
 
 def same_wrong_answers(profiles: Sequence[Profile]) -> Floats:
-    """The share of questions on which two give the same wrong answer. Missing answers are not equal.
-
-    Args:
-        profiles: Answers to the same questions.
-
-    Returns:
-        Models by models, 0 to 1.
-    """
+    """The share of questions on which two give the same wrong answer. Missing answers are not equal."""
     # Numbers instead of texts: numpy compares whole arrays of them, and a pool has thousands of pairs.
     numbers: dict[str, int] = {}
     wrong = np.array(
@@ -289,14 +227,9 @@ def pairwise_bleu(responses: Sequence[Sequence[str]]) -> Floats:
     """Corpus BLEU of every model's responses against every other's as the only reference, by sacrebleu.
 
     sacrebleu extracts the n-grams of the hypotheses again for each reference, so the time grows with the square of the
-    number of models. Many long responses are compared on a part of the questions, evenly spaced.
-
-    Args:
-        responses: Models by questions, the same questions for each, the best model first.
-
-    Returns:
-        Hypotheses by references, 0 to 100; not symmetric, because precision and brevity belong to the hypothesis. NaN
-        for models after the first 30.
+    number of models. Many long responses are compared on a part of the questions, evenly spaced. The table has
+    hypotheses by references, and NaN for models after the first 30; it is not symmetric, because precision and brevity
+    belong to the hypothesis.
     """
     compared = responses[:_MOST_MODELS]
     words = sum(len(text.split()) for texts in compared for text in texts)
@@ -317,11 +250,7 @@ def hashes_of(vocabulary: Vocabulary) -> Hashes:
 
 
 def vocabulary_overlaps(vocabularies: Sequence[Hashes]) -> Floats:
-    """The share of tokens, as byte strings, that two vocabularies have in common: Jaccard's, of all that either has.
-
-    Returns:
-        Models by models, 0 to 1.
-    """
+    """The share of tokens, as byte strings, that two vocabularies have in common: Jaccard's, of all that either has."""
     # Many models share a vocabulary, so each distinct one is compared once.
     distinct = list({tokens.tobytes(): tokens for tokens in vocabularies}.values())
     places = {tokens.tobytes(): place for place, tokens in enumerate(distinct)}
@@ -342,11 +271,7 @@ def encoded(hashes: Hashes) -> str:
 
 
 def decoded(text: str) -> Hashes:
-    """The hashes of such a text.
-
-    Raises:
-        ValueError, TypeError: The value has another form.
-    """
+    """The hashes of such a text; a value of another form is a ValueError or a TypeError."""
     return np.frombuffer(base64.b64decode(text, validate=True), dtype="<u8").astype(np.uint64)
 
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
-from advisor.advice.comparison import StrategyResult, expected_gain
+from advisor.advice.comparison import Compared, StrategyResult, expected_gain
 from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance, real_sets
 from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
 from advisor.choose.profiled_pool import ProfiledPool, without_failed
 from advisor.choose.rules import fitting_voters, with_chosen_set
 from advisor.config import BEST, RunConfig
+from advisor.jobs.figures import measured
 from advisor.jobs.played import play_with_models
+from advisor.options.shared import SetBy
 from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import TRIES, Limits, Profile, Selection
-from advisor.statistics import Difference, Interval, accuracy_interval, compare
+from advisor.runs.schema.result import EnsembleResult, GainFigures, MemberFigures, PredictedFigures, Predictions
+from advisor.statistics import accuracy_interval, compare
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion
 from advisor.strategies.strategy import AnsweredSplit, Replay, Strategy
@@ -35,46 +38,17 @@ _MOST_LISTED = 10  # sets in result.json; with 24 candidates there are thousands
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """A set that decoded together on held-out questions.
+class HeldOutResult:
+    """A set that decoded together on held-out questions, and on dev if it was run there.
 
-    Attributes:
-        task: The held-out questions.
-        ensemble: The set's answers.
-        members: Each member's answers alone, in the set's order.
-        single: The answers of the best single model, which may be outside of the set.
-        difference: The set against the best single model.
-        accuracy_ci: The interval of the set's accuracy, in points.
-        intervals: That of each member's accuracy.
-        method: The method of the set.
-        k: Candidates that each member brings to the union.
-        dev: The set's answers to the dev questions; None if it was not run there.
-        expected: The gain that is expected in use, in points; see :func:`advisor.advice.comparison.expected_gain`.
-        weights: The members' weights; see :meth:`advisor.profile.profiler.Profiler.weights`.
+    ``expected`` is the gain to expect in use, in points; see :func:`advisor.advice.comparison.expected_gain`.
     """
 
-    task: Task
-    ensemble: Profile
-    members: tuple[Profile, ...]
-    single: Profile
-    difference: Difference
-    accuracy_ci: Interval
-    intervals: tuple[Interval, ...]
-    method: str
-    k: int
-    expected: float
-    dev: Profile | None = None
-    weights: tuple[float, ...] | Literal["perplexity"] | None = None
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The names of the members, the primary first."""
-        return tuple(member.model for member in self.members)
-
-    @property
-    def strategy(self) -> Decoded:
-        """The set as a strategy."""
-        return Decoded(self.models, self.method)
+    strategy: Decoded
+    profile: Profile
+    dev: Profile | None
+    weights: tuple[float, ...] | Literal["perplexity"] | None
+    expected: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +71,7 @@ class ChosenSet:
 
     pool: ProfiledPool
     selection: Selection
-    verified: tuple[Verified, ...] = ()
+    verified: tuple[HeldOutResult, ...] = ()
     alone: Mapping[str, Profile] = field(default_factory=dict)
     voters: tuple[str, ...] = ()
     fused: Mapping[Strategy, Replay] = field(default_factory=dict)
@@ -107,41 +81,80 @@ class ChosenSet:
 
     def splits(self, config: RunConfig, held_out: Task) -> tuple[AnsweredSplit, AnsweredSplit]:
         """The dev and the held-out questions, with all answers to them."""
-        sets: dict[Strategy, Verified] = {each.strategy: each for each in self.verified}
+        sets: dict[Strategy, HeldOutResult] = {each.strategy: each for each in self.verified}
         on_dev = {strategy: Replay(each.dev) for strategy, each in sets.items() if each.dev is not None}
         written: dict[Strategy, Replay] = {
-            strategy: Replay(each.ensemble, calls=((each.models, each.ensemble),)) for strategy, each in sets.items()
+            strategy: Replay(each.profile, calls=((strategy.members, each.profile),)) for strategy, each in sets.items()
         }
         return (
             AnsweredSplit(config.dev, self.pool.complete, on_dev),
             AnsweredSplit(held_out, self.alone, {**written, **self.fused}, prices_of(config)),
         )
 
-    def as_dict(self, set_by: str, results: Sequence[StrategyResult]) -> dict[str, Any] | None:
-        """The prediction for JSON: the most promising sets, and those that were decoded; None without a set.
-
-        Args:
-            set_by: The value of ``--set-by``.
-            results: The strategies on the held-out questions.
-        """
+    def predictions(self, set_by: SetBy, results: Sequence[StrategyResult]) -> Predictions | None:
+        """``prediction`` of ``result.json``: the most promising sets, and all that were decoded; None without a set."""
         if not self.sets:
             return None
-        gains = {each.strategy.members: each.gain.points for each in results if isinstance(each.strategy, Decoded)}
-        sets = [
-            each.as_dict(decoded=each.models in gains, gain=gains.get(each.models))
+        gains = {each.strategy.members: each.gain.points for each in results if each.figures.is_decoded}
+        sets = tuple(
+            PredictedFigures(
+                models=each.models,
+                predicted_gain=each.prediction.points,
+                predicted_gain_ci=each.prediction.interval(),
+                vote=each.vote,
+                oracle=each.oracle,
+                rules=each.rules,
+                decoded=each.models in gains,
+                measured_gain=gains.get(each.models),
+            )
             for n, each in enumerate(self.sets)
             if n < _MOST_LISTED or each.rules or each.models in gains
-        ]
-        return {"set_by": set_by, "sets": sets, "provenance": provenance(), "real_sets": real_sets()}
+        )
+        return Predictions(set_by=set_by, sets=sets, provenance=provenance(), real_sets=real_sets())
+
+    def ensemble(self, config: RunConfig, held_out: Task, compared: Compared) -> EnsembleResult | None:
+        """``ensemble`` of ``result.json``: the first verified set; None without one."""
+        if not self.verified:
+            return None
+        own = self.verified[0]
+        difference = compare(own.profile, list(self.alone.values()), config.seed)
+        row = next(each.figures for each in compared.results if each.strategy == own.strategy)
+        gain = {name: getattr(row, name) for name in GainFigures.model_fields}
+        # Of the held-out questions alone.
+        gain |= {"best_single_model": difference.over, "best_single_accuracy": self.alone[difference.over].accuracy}
+        gain |= {"gained": difference.gained, "lost": difference.lost}
+        members = [self.alone[name] for name in own.strategy.members]
+        return EnsembleResult(
+            method=config.method,
+            k=config.k,
+            weights=own.weights,
+            think=config.rules.think,
+            n=difference.n,
+            split=held_out.split,
+            signature=str(held_out.signature),
+            accuracy_ci=accuracy_interval(own.profile, seed=config.seed),
+            difference=difference.estimate,
+            difference_ci=difference.interval,
+            difference_method=difference.interval_method,
+            p_two_sided=difference.p_two_sided,
+            test=difference.test,
+            **gain,
+            **measured(own.profile, held_out),
+            members=tuple(
+                MemberFigures(
+                    model=member.model,
+                    accuracy_ci=accuracy_interval(member, seed=config.seed),
+                    **measured(member, held_out),
+                )
+                for member in members
+            ),
+        )
 
 
 def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress) -> ChosenSet:
     """Choose a set and run it on the held-out questions.
 
     A member that fails there leaves the pool, and the set is chosen again among the others.
-
-    Raises:
-        UniteError: All candidates failed.
     """
     while True:
         chosen = _choose_on_dev(config, pool)
@@ -166,7 +179,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         progress.say("--fusion: its writer, or all of its panel, failed on the questions, so there is no fusion")
     fused = {} if fusion is None else _fused(fusion, alone, config.held_out, config, profiler, progress)
     chosen = replace(chosen, alone=alone, voters=voters, fused=fused)
-    verified: list[Verified] = []
+    verified: list[HeldOutResult] = []
     for predicted in queue:
         # The largest expected gain so far; the best single model gains 0.
         best_gain = max([0.0, *(each.expected for each in verified)])
@@ -180,17 +193,15 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
             progress.say(str(error))
             chosen = replace(chosen, trouble=str(error))
             continue
-        made = replace(
-            _verify(predicted, together, on_dev, chosen, config.held_out, config),
-            weights=profiler.weights(predicted.models),
-        )
+        strategy = Decoded(predicted.models, config.method)
+        made = HeldOutResult(strategy, together, on_dev, profiler.weights(predicted.models))
         splits = replace(chosen, verified=(made,)).splits(config, config.held_out)
         verified.append(replace(made, expected=expected_gain(made.strategy, *splits, config.rules)))
     # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
     chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected, 9))))
     if config.set_by != "predicted" or not verified:
         return chosen
-    return replace(chosen, selection=_select(chosen, chosen.verified[0].models, config))
+    return replace(chosen, selection=_select(chosen, chosen.verified[0].strategy.members, config))
 
 
 def prices_of(config: RunConfig) -> dict[str, Price]:
@@ -245,33 +256,6 @@ def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]
         least = config.rules.min_gain
         return tuple(each for each in chosen.sets[:1] if each.prediction.points > least_gain(len(each.models), least))
     return tuple(each for each in chosen.sets if each.models == models)
-
-
-def _verify(
-    predicted: PredictedSet,
-    together: Profile,
-    on_dev: Profile | None,
-    chosen: ChosenSet,
-    held_out: Task,
-    config: RunConfig,
-) -> Verified:
-    models, alone = predicted.models, chosen.alone
-    members = tuple(alone[model] for model in models)
-    difference = compare(together, list(alone.values()), config.seed)
-    return Verified(
-        task=held_out,
-        ensemble=together,
-        members=members,
-        single=alone[difference.over],
-        difference=difference,
-        accuracy_ci=accuracy_interval(together, seed=config.seed),
-        intervals=tuple(accuracy_interval(member, seed=config.seed) for member in members),
-        method=config.method,
-        k=config.k,
-        # Replaced by the caller.
-        expected=0.0,
-        dev=on_dev,
-    )
 
 
 def _voters(pool: ProfiledPool, task: Task, rules: Limits, selected: Sequence[str]) -> tuple[str, ...]:

@@ -9,17 +9,19 @@ many responses as take the tokens that the set took, all thinking included.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from advisor.config import RunConfig
+from advisor.jobs.figures import corpus_figures
 from advisor.jobs.played import ONLY_OPTIONS, draws_worth, play_with_models
 from advisor.judge.judge import open_profiler
 from advisor.progress import Progress
 from advisor.records import Cost, Profile
 from advisor.response_cache import ResponseCache, key_of
-from advisor.statistics import Difference, compare, holm
+from advisor.runs.schema.evaluation import EvaluatedMethod
+from advisor.statistics import accuracy_interval, compare, holm
 from advisor.strategies.fusion import Fusion, check_prompt
 from advisor.strategies.replay import replay_all
 from advisor.strategies.self_consistency import TEMPERATURE, SelfConsistency
@@ -42,58 +44,11 @@ _KEPT = "are earlier responses, because a model could not answer with the respon
 _NO_VOTE = "votes are counted only for short, fixed answers, which this task's metric does not read"
 
 
-@dataclass(frozen=True, slots=True)
-class MethodResult:
-    """A method on a set, compared with the best single model on the same questions.
-
-    Attributes:
-        method: The method's name; ``self-consistency`` for the control.
-        level: ``token``, ``span``, ``response`` or ``control``.
-        members: The members of the set.
-        left_out: Why the method was not run; None if it was.
-        note: What to know about the figures; None if nothing.
-        profile: Its answers; None if it was not run.
-        difference: The method against the best single model.
-        p_adjusted: The two-sided p-value after Holm's correction for all methods that are compared together.
-        ms_per_token: Milliseconds of a token; if all members answer, of all of them together.
-        seconds: Seconds of a question, likewise.
-        ensembled: Share of the steps in which several members took part, 0 to 1; None if nothing was decoded.
-        handled: Vocabulary entries read in a step (Table 5 of the paper); None for spans and responses.
-        peak_memory: Bytes.
-    """
-
-    method: str
-    level: str
-    members: tuple[str, ...] = ()
-    left_out: str | None = None
-    note: str | None = None
-    profile: Profile | None = None
-    difference: Difference | None = None
-    p_adjusted: float | None = None
-    ms_per_token: float | None = None
-    seconds: float | None = None
-    ensembled: float | None = None
-    handled: float | None = None
-    peak_memory: int | None = None
-
-    @property
-    def tokens(self) -> int | None:
-        """Tokens of all models and questions; None if it was not run."""
-        if self.profile is None:
-            return None
-        decoded, cost = self.level not in ("response", "control"), self.profile.cost
-        return cost.tokens_of_set(len(self.members)) if decoded else cost.tokens
-
-
 class Evaluator:
-    """Runs methods on a set.
+    """Runs methods on a set: the candidates of a run, the primary first, on its held-out questions.
 
-    Attributes:
-        task: The questions.
-        identities: What determines each member's responses, by name.
-        loads: The seconds of each load of a model, by name.
-        threads: The number of threads that was measured for a model, by name.
-        judge: Scores the responses of a task with a rubric; None for other tasks.
+    ``identities``, ``loads`` and ``threads`` are those of the members, by name; ``answers`` has those of each method
+    that was run, and of the control.
     """
 
     def __init__(
@@ -114,12 +69,12 @@ class Evaluator:
         self.identities = self._profiler.identities
         self.loads = self._profiler.loads
         self.threads = self._profiler.threads
+        self.answers: dict[str, Profile] = {}
 
-    def run(self) -> tuple[list[Profile], list[MethodResult]]:
-        """Evaluate the methods, and the control.
+    def run(self) -> tuple[list[Profile], list[EvaluatedMethod]]:
+        """Evaluate the methods, then the control; first of all comes every member alone, in the set's order.
 
-        Returns:
-            Every member alone, in the set's order; and the methods in the given order, then the control.
+        It is an error if no method fits the set, before any model has been run, or if a member fails.
         """
         left_out = self._check()
         if len(left_out) == len(self._methods):
@@ -165,7 +120,7 @@ class Evaluator:
             raise MemberError(reason, of=name)
         return [profiles[name] for name in self._names]
 
-    def _decode(self, name: str, level: str, alone: Sequence[Profile]) -> MethodResult:
+    def _decode(self, name: str, level: str, alone: Sequence[Profile]) -> EvaluatedMethod:
         try:
             together = self._profiler.together(self._names, self.task, name, self._settings.get(name, {}))
         except MemberError as error:
@@ -173,9 +128,9 @@ class Evaluator:
             return _left_out(name, level, error)
         result = self._result(name, level, together, alone, _speed(together.cost), together.cost)
         gated = get_method(name).gated or self._settings.get(name, {}).get("gate") is not None
-        return replace(result, note=_NO_GATE) if gated and self.task.metric == "choice" else result
+        return result.model_copy(update={"note": _NO_GATE}) if gated and self.task.metric == "choice" else result
 
-    def _respond(self, name: str, alone: Sequence[Profile]) -> MethodResult:
+    def _respond(self, name: str, alone: Sequence[Profile]) -> EvaluatedMethod:
         """Let a method answer by calls of the members."""
         responses = dict(zip(self._names, alone, strict=True))
         try:
@@ -191,10 +146,11 @@ class Evaluator:
         # Everything that was asked counts, since the answer was made from it; of some questions, their share.
         speed = sum(_speed(each.cost)[0] * len(each.answers) / n for each in ran), profile.cost.seconds
         result = self._result(name, "response", profile, alone, speed, None)
-        if made.unread:
-            note = f"{len(made.unread)} of {made.readings} answers {_KEPT}; the first: {made.unread[0]}"
-            result = replace(result, note=note)
-        return replace(result, peak_memory=_largest(ran))
+        result = result.model_copy(update={"peak_memory": _largest(ran)})
+        if not made.unread:
+            return result
+        note = f"{len(made.unread)} of {made.readings} answers {_KEPT}; the first: {made.unread[0]}"
+        return result.model_copy(update={"note": note})
 
     def _flow(self, name: str, alone: Sequence[Profile]) -> tuple[Sequence[str], Callable[[QuestionText], WritingFlow]]:
         """The flow of a method, and the models that its calls number."""
@@ -231,15 +187,16 @@ class Evaluator:
             ) from error
         return made
 
-    def _control(self, alone: Sequence[Profile], results: Sequence[MethodResult]) -> MethodResult:
+    def _control(self, alone: Sequence[Profile], results: Sequence[EvaluatedMethod]) -> EvaluatedMethod:
         if self.task.metric == "choice":
             reason = "options are chosen by their likelihood, so there are no samples"
-            return MethodResult(CONTROL, "control", left_out=reason)
+            return EvaluatedMethod(method=CONTROL, level="control", left_out=reason)
         if not can_vote(self.task):
-            return MethodResult(CONTROL, "control", left_out=_NO_VOTE)
+            return EvaluatedMethod(method=CONTROL, level="control", left_out=_NO_VOTE)
         # The thinking is the same for all methods, and the answers are nearly as long.
-        spent = [each.tokens for each in results if each.level == "token" and each.tokens is not None]
-        tokens = max(spent, default=None) if self._config.think else None
+        spent = [self.answers[each.method].cost for each in results if each.level == "token" and not each.left_out]
+        most = max((cost.tokens_of_set(len(self._names)) for cost in spent), default=None)
+        tokens = most if self._config.think else None
         best, seed = _best(alone).model, self._config.seed
         if tokens is None:
             seeds = range(seed, seed + len(self._names))
@@ -257,7 +214,7 @@ class Evaluator:
         if tokens is None:
             return result
         note = f"{len(samples)} responses a question with {drawn / n:.1f} tokens, and a set took {tokens / n:.1f}"
-        return replace(result, note=note)
+        return result.model_copy(update={"note": note})
 
     def _result(
         self,
@@ -267,24 +224,34 @@ class Evaluator:
         alone: Sequence[Profile],
         speed: tuple[float, float],
         cost: Cost | None,
-    ) -> MethodResult:
+    ) -> EvaluatedMethod:
+        self.answers[name] = profile
         decoded = cost is not None and cost.steps > 0 and level != "control"
-        return MethodResult(
+        is_joint, n = level not in ("response", "control"), len(self.task.examples)
+        tokens = profile.cost.tokens_of_set(len(self._names)) if is_joint else profile.cost.tokens
+        difference = compare(profile, alone, self._config.seed)
+        return EvaluatedMethod(
             method=name,
-            level=level,
-            members=tuple(self._names),
-            profile=profile,
-            difference=compare(profile, alone, self._config.seed),
+            level=cast(Any, level),
+            accuracy=profile.accuracy,
+            accuracy_ci=accuracy_interval(profile, seed=self._config.seed),
+            **corpus_figures(profile, self.task),
+            difference=difference.estimate,
+            difference_ci=difference.interval,
+            p_two_sided=difference.p_two_sided,
+            gained=difference.gained,
+            lost=difference.lost,
+            tokens_per_question=tokens / n,
             ms_per_token=speed[0] or None,
-            seconds=speed[1] / len(self.task.examples),
-            ensembled=cost.combined / cost.steps if cost and decoded else None,
-            handled=cost.handled / cost.steps if cost and decoded and cost.handled else None,
+            seconds_per_question=speed[1] / n,
+            share_ensembled=cost.combined / cost.steps if cost and decoded else None,
+            handled_per_step=cost.handled / cost.steps if cost and decoded and cost.handled else None,
             peak_memory=cost.peak_memory if cost else None,
         )
 
 
-def _left_out(name: str, level: str, error: UniteError) -> MethodResult:
-    return MethodResult(name, level, left_out=error.without(f"method {name}"))
+def _left_out(name: str, level: str, error: UniteError) -> EvaluatedMethod:
+    return EvaluatedMethod(method=name, level=cast(Any, level), left_out=error.without(f"method {name}"))
 
 
 def _best(alone: Sequence[Profile]) -> Profile:
@@ -302,12 +269,15 @@ def _speed(cost: Cost) -> tuple[float, float]:
     return (1000 * cost.seconds / cost.tokens if cost.tokens else 0.0), cost.seconds
 
 
-def _adjusted(results: Sequence[MethodResult]) -> list[MethodResult]:
+def _adjusted(results: Sequence[EvaluatedMethod]) -> list[EvaluatedMethod]:
     """The results with Holm's correction for all methods; the control is no method, and has no corrected p-value."""
-    tested = {n: result.difference for n, result in enumerate(results) if result.level != "control"}
-    p_values = {n: each.p_two_sided for n, each in tested.items() if each is not None and each.p_two_sided is not None}
+    p_values = {
+        n: result.p_two_sided
+        for n, result in enumerate(results)
+        if result.level != "control" and result.p_two_sided is not None
+    }
     adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    return [replace(result, p_adjusted=adjusted.get(n)) for n, result in enumerate(results)]
+    return [result.model_copy(update={"p_adjusted": adjusted.get(n)}) for n, result in enumerate(results)]
 
 
 class StoredChoices:

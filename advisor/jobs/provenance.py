@@ -33,13 +33,8 @@ def of_run(
 ) -> dict[str, Any]:
     """``provenance`` of a run with models.
 
-    Args:
-        config: The run.
-        fingerprints: What decides each candidate's responses, by name.
-        loads: The seconds of each load of a model in this process, by name.
-        threads: The number of threads that was measured for a model in this process, by name.
-        methods: The methods besides the run's own.
-        judges: What decides the verdicts of each judge, by name, the one that scores first.
+    All mappings are by name: what decides the responses of each candidate and the verdicts of each judge, the seconds
+    of each load in this process, and the threads that were measured. `methods` are those besides the run's own.
     """
     inference = config.inference
     models = {entry.name: _model(entry, fingerprints[entry.name]) for entry in config.candidates}

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
 from advisor.advice.doubts import run_doubts, with_more_tokens
 from advisor.advice.gain import Gain
-from advisor.advice.groups import group_warnings
 from advisor.advice.recommendation import recommend
 from advisor.advice.sequential import (
-    Look,
     first_questions,
     look_until_sure,
     looks_in_words,
     planned_looks,
     questions_id,
+    reuse_note,
     with_earlier,
 )
 from advisor.advice.verdict import (
-    Advice,
     advise,
     behind_server,
     close_calls,
@@ -35,9 +34,10 @@ from advisor.choose.rules import read_standings, select
 from advisor.compare.pairs import all_pairs, pairs_of_standings, vocabularies
 from advisor.config import RunConfig, read_logs
 from advisor.jobs import provenance
+from advisor.jobs.figures import candidate_figures, single_model, task_info
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
 from advisor.jobs.judged import direct_comparison, judge_section, warnings_on_judge, written_by_name
-from advisor.jobs.result_json import Outcome, task_info
+from advisor.jobs.samples import recommended_of, samples_of
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge, open_profiler
 from advisor.options.select import SelectOptions
@@ -51,10 +51,19 @@ from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed
 from advisor.response_cache import ResponseCache
 from advisor.runs.run import Run
-from advisor.runs.schema.result import TaskInfo
+from advisor.runs.schema.figures import SCHEMA_VERSION, JudgeSection
+from advisor.runs.schema.result import (
+    AdviceSection,
+    CandidateFigures,
+    InterimAnalysis,
+    Provenance,
+    Result,
+    RuleLimits,
+    TaskInfo,
+)
+from advisor.runs.schema.samples import Sample
 from advisor.statistics import accuracy_interval
 from advisor.strategies import largest_default
-from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote_reader import can_vote
 from ensemble.common.text import counted, p_value
@@ -66,20 +75,12 @@ def run(
     cache: ResponseCache,
     progress: Progress,
     engine: JobRunner | None = None,
-    earlier: Sequence[Look] = (),
-) -> Outcome:
-    """Do the whole job.
+    earlier: Sequence[InterimAnalysis] = (),
+) -> tuple[Result, Iterator[Sample]]:
+    """Do the whole job: what ``result.json`` has, and the lines of ``samples.jsonl``.
 
-    Args:
-        config: The run.
-        cache: The response cache.
-        progress: Shows progress and messages.
-        engine: Runs the models; None for this process.
-        earlier: The looks of earlier runs at held-out questions.
-
-    Raises:
-        InputError: A candidate cannot be used. No candidate has been run then.
-        UniteError: All candidates failed, or a judge.
+    The looks of earlier runs at the held-out questions count. It is an error if a candidate cannot be used, before any
+    has been run, and if all candidates fail, or a judge.
     """
     profiler, judge = open_profiler(config, cache, progress, engine=engine)
     if judge:
@@ -89,52 +90,62 @@ def run(
     # From here on the held-out questions are those that were asked.
     config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
     pool, selection = chosen.pool, chosen.selection
-    verified = chosen.verified[0] if chosen.verified else None
     profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]
-    by_name = {profile.model: profile for profile in profiles}
-    rules = config.rules
-    margins = {margin.model: margin for margin in close_calls(profiles, selection.selected[0], rules, seed=config.seed)}
-    standings = tuple(profile.standing for profile in profiles)
+    by_name, everyone = {profile.model: profile for profile in profiles}, (*profiles, *pool.copies.values())
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
     judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
     doubts = run_doubts(profiles, config.dev, intervals[profiles[0].model][0], chance_of(config.dev))
     notes = (*(each.text for each in doubts), *warnings_on_judge(judged))
-    return Outcome(
-        task_info=task_info(config.dev, config.inference.limit(config.dev)),
-        rules=rules,
-        standings=standings,
-        selection=selection,
-        failures=profiler.failures,
-        pairs=all_pairs(profiles, vocabularies(list(by_name), profiler, cache, progress), rules),
-        advice=replace(_advise(config, chosen, compared, looks, notes, judged), doubts=doubts),
-        judge=judged,
-        task=config.dev,
-        profiles=tuple(profiles),
-        dropped=tuple(pool.copies.values()),
-        intervals=intervals,
-        margins=margins,
-        prediction=chosen.as_dict(config.set_by, compared.results),
-        verified=verified,
-        held_out=config.held_out if chosen.alone else None,
-        alone=tuple(chosen.alone.values()),
-        strategies=compared.results,
-        prices=prices_of(config),
-        traces=trace_responses(verified, config, profiler, cache, progress) if verified else {},
-        looks=with_earlier(looks, earlier),
-        provenance=provenance.of_run(
-            config, profiler.identities, profiler.loads, profiler.threads, judges=judge.identities if judge else {}
+    pairs = all_pairs(profiles, vocabularies(list(by_name), profiler, cache, progress), config.rules)
+    advice = _advise(config, chosen, compared, looks, notes, judged).model_copy(update={"doubts": doubts})
+    prices, ensemble = prices_of(config), None
+    samples = samples_of(config.dev, "dev", everyone)
+    if config.held_out is not None and chosen.alone:
+        alone, together = list(chosen.alone.values()), None
+        traces: Mapping[int, Mapping[str, Any]] = {}
+        ensemble = chosen.ensemble(config, config.held_out, compared)
+        if ensemble is not None:
+            together, best = chosen.verified[0].profile, ensemble.best_single_model or ""
+            traces = trace_responses(chosen, config.held_out, best, config, profiler, cache, progress)
+        recommended = recommended_of(advice, compared)
+        samples = chain(samples, samples_of(config.held_out, "held_out", alone, together, traces, recommended))
+    judges = judge.identities if judge else {}
+    origin = provenance.of_run(config, profiler.identities, profiler.loads, profiler.threads, judges=judges)
+    result = Result(
+        schema_version=SCHEMA_VERSION,
+        task=task_info(config.dev, config.inference.limit(config.dev)),
+        rules=RuleLimits(**asdict(config.rules)),
+        candidates=candidate_figures(
+            selection,
+            config.dev,
+            everyone,
+            profiler.failures,
+            intervals=intervals,
+            calls=close_calls(profiles, selection.selected[0], config.rules, seed=config.seed),
         ),
+        selected=selection.selected,
+        prediction=chosen.predictions(config.set_by, compared.results),
+        pairs=pairs,
+        ensemble=ensemble,
+        strategies=tuple(each.figures for each in compared.results),
+        single_models=tuple(
+            single_model(each, by_name.get(name) or pool.copies.get(name), prices.get(name))
+            for name, each in chosen.alone.items()
+        ),
+        advice=advice,
+        looks=with_earlier(looks, earlier),
+        judge=judged,
+        provenance=Provenance(**origin),
     )
+    return result, samples
 
 
 def _verify(
-    config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress, earlier: Sequence[Look]
-) -> tuple[RunConfig, ChosenSet, Compared, tuple[Look, ...]]:
+    config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress, earlier: Sequence[InterimAnalysis]
+) -> tuple[RunConfig, ChosenSet, Compared, tuple[InterimAnalysis, ...]]:
     """Choose a set and compare strategies on the held-out questions: on all, or in batches until the test is sure.
 
-    Returns:
-        The run with the questions that were asked, the set, the strategies, and the looks; no looks if nothing was
-        tested.
+    The questions of the run are then those that were asked; there are no looks if nothing was tested.
     """
     whole = config.held_out
     if whole is None:
@@ -164,7 +175,7 @@ def _verify(
         # If a member fails in a later batch, another set is left.
         if found is None:
             return None
-        is_same = found.strategy == strategy if isinstance(strategy, Decoded) else ask(n)[1].voters == voters
+        is_same = found.strategy == strategy if tested.figures.is_decoded else ask(n)[1].voters == voters
         if not is_same:
             return None
         if config.until_sure:
@@ -176,8 +187,19 @@ def _verify(
 
     weights = "" if config.weights == EQUAL else f", weights {config.weights}"
     how = f"{strategy.name}{weights}" + (f", think {config.think}" if config.think else "")
-    members = strategy.members if isinstance(strategy, Decoded) else voters
-    blank = Look(questions_id(whole), members, how, config.k, plan, plan[0], 1.0, 1.0, 0.0, 1)
+    members = strategy.members if tested.figures.is_decoded else voters
+    blank = InterimAnalysis(
+        questions=questions_id(whole),
+        members=members,
+        method=how,
+        k=config.k,
+        plan=plan,
+        n=plan[0],
+        p_no_gain=1.0,
+        p_no_loss=1.0,
+        limit=0.0,
+        test=1,
+    )
     looks = look_until_sure(verify, blank, earlier)
     part, chosen, compared = asked[max(asked)]
     # To compare again takes seconds.
@@ -192,7 +214,7 @@ def _tested(chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
     return together or (None if default is None else found[default])
 
 
-def _strategies(config: RunConfig, chosen: ChosenSet, look: Look | None = None) -> Compared:
+def _strategies(config: RunConfig, chosen: ChosenSet, look: InterimAnalysis | None = None) -> Compared:
     """All strategies on the held-out questions; none if no model was asked these."""
     if config.held_out is None or not chosen.alone:
         return Compared()
@@ -212,7 +234,7 @@ def _judged(
     chosen: ChosenSet,
     compared: Compared,
     failed: Collection[str],
-) -> dict[str, Any]:
+) -> JudgeSection:
     """The figures of the judge's verdicts on the dev and the held-out questions."""
     responses = [(config.dev, profiles)]
     if config.held_out is not None and chosen.alone:
@@ -225,10 +247,10 @@ def _advise(
     config: RunConfig,
     chosen: ChosenSet,
     compared: Compared,
-    looks: Sequence[Look],
+    looks: Sequence[InterimAnalysis],
     others: Sequence[str],
-    judged: Mapping[str, Any] | None,
-) -> Advice:
+    judged: JudgeSection | None,
+) -> AdviceSection:
     """The verdict on the chosen set, and the recommendation."""
     remote = chosen.pool.remote
     if remote_in(chosen.selection, remote):
@@ -248,29 +270,33 @@ def _advise(
         )
     parts = (advice.text, unfit, looks_in_words(looks), away, chosen.note, trouble)
     text = " ".join(part for part in parts if part)
-    notes = (looks[-1].note if looks else None, *others)
+    notes = (reuse_note(looks[-1]) if looks else None, *others)
     splits = chosen.splits(config, config.held_out or config.dev)
     can = config.held_out is not None and can_vote(config.held_out)
     # Where no two can decode together, the rules choose among all.
     apart = () if remote_in(chosen.selection, remote) else remote
-    return _with_recommendation(replace(advice, text=text), compared, notes, config, splits, can, apart, judged)
+    return _with_recommendation(
+        advice.model_copy(update={"text": text}), compared, notes, config, splits, can, apart, judged
+    )
 
 
 def _with_recommendation(
-    advice: Advice,
+    advice: AdviceSection,
     compared: Compared,
     notes: Sequence[str | None],
     config: RunConfig | SelectOptions,
     splits: tuple[AnsweredSplit, AnsweredSplit],
     can_vote: bool,
     apart: Collection[str] = (),
-    judged: Mapping[str, Any] | None = None,
-) -> Advice:
+    judged: JudgeSection | None = None,
+) -> AdviceSection:
     """The advice with the recommendation and the warnings."""
     recommendation = recommend(compared, config.rules)
+    groups: tuple[str, ...] = ()
     if recommendation is not None:
-        recommendation = replace(recommendation, text=recommendation.text + direct_comparison(judged, recommendation))
-    groups = group_warnings(recommendation.result.groups) if recommendation else ()
+        text = recommendation.text + direct_comparison(judged, recommendation)
+        recommendation = recommendation.model_copy(update={"text": text})
+        groups = compared.result_of(recommendation).warnings
     cut_off = with_more_tokens(
         *splits,
         recommendation,
@@ -281,23 +307,20 @@ def _with_recommendation(
     )
     warnings = (*notes, cut_off.text if cut_off else None, moved_warning(compared.moved), *groups)
     kept = tuple(each for each in warnings if each)
-    return replace(
-        advice,
-        recommendation=recommendation,
-        warnings=kept,
-        cut_off=cut_off,
-        ceiling=compared.ceiling,
-        group_ceilings=compared.group_ceilings,
-        not_compared=compared.not_compared,
+    return advice.model_copy(
+        update={
+            "recommendation": recommendation,
+            "warnings": kept,
+            "cut_off": cut_off,
+            "ceiling": compared.ceiling,
+            "group_ceilings": compared.group_ceilings,
+            "not_compared": compared.not_compared,
+        }
     )
 
 
-def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> Outcome:
-    """Choose and compare on the responses of logs; no model runs.
-
-    Raises:
-        InputError: The logs cannot be read or joined, or have too few questions.
-    """
+def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tuple[Result, Iterator[Sample]]:
+    """Choose and compare on the responses of logs; no model runs. See :func:`run`."""
     logs = read_logs(options, split_names(options.only or ""), progress.say)
     rules, seed = options.rules, options.seed
     if logs.no_vote_note is not None:
@@ -311,7 +334,7 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> Out
         for split, own in zip(("dev", "held_out"), logs.split(seed), strict=True)
     )
     copies = find_copies(list(dev.profiles.values()))
-    dropped = tuple(dev.profiles[name] for name in copies)
+    dropped = [dev.profiles[name] for name in copies]
     dev, held_out = (
         replace(split, profiles={name: each for name, each in split.profiles.items() if name not in copies})
         for split in (dev, held_out)
@@ -326,62 +349,66 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> Out
         rules=rules,
         seed=seed,
     )
-    margins = close_calls(profiles, selection.selected[0], rules, seed=seed)
     # Logs do not tell what guessing scores, so the end of the interval does not count.
     doubts = run_doubts(profiles, dev.task, 100.0, None)
     notes = [each.text for each in doubts]
-    advice = replace(advise(selection, on_logs=True), doubts=doubts)
-    return Outcome(
-        task_info=task_info(dev.task, None),
-        rules=rules,
-        standings=tuple(profile.standing for profile in profiles),
-        selection=selection,
-        failures={},
+    advice = advise(selection, on_logs=True).model_copy(update={"doubts": doubts})
+    advice = _with_recommendation(advice, compared, notes, options, (dev, held_out), logs.can_vote)
+    alone = [held_out.profiles[profile.model] for profile in profiles]
+    result = Result(
+        schema_version=SCHEMA_VERSION,
+        task=task_info(dev.task, None),
+        rules=RuleLimits(**asdict(rules)),
+        candidates=candidate_figures(
+            selection,
+            dev.task,
+            [*profiles, *dropped],
+            {},
+            intervals={each.model: accuracy_interval(each, seed=seed) for each in (*profiles, *dropped)},
+            calls=close_calls(profiles, selection.selected[0], rules, seed=seed),
+            lost=logs.lost,
+        ),
+        selected=selection.selected,
         pairs=all_pairs(profiles),
-        advice=_with_recommendation(advice, compared, notes, options, (dev, held_out), logs.can_vote),
-        task=dev.task,
-        profiles=tuple(profiles),
-        dropped=dropped,
-        intervals={each.model: accuracy_interval(each, seed=seed) for each in (*profiles, *dropped)},
-        margins={margin.model: margin for margin in margins},
-        held_out=held_out.task,
-        alone=tuple(held_out.profiles[profile.model] for profile in profiles),
-        strategies=compared.results,
-        lost=logs.lost,
-        provenance=provenance.of_logs(command, seed, logs),
+        strategies=tuple(each.figures for each in compared.results),
+        single_models=tuple(single_model(each, dev.profiles[each.model], None) for each in alone),
+        advice=advice,
+        provenance=Provenance(**provenance.of_logs(command, seed, logs)),
     )
+    recommended = recommended_of(advice, compared)
+    on_held_out = samples_of(held_out.task, "held_out", alone, recommended=recommended)
+    return result, chain(samples_of(dev.task, "dev", [*profiles, *dropped]), on_held_out)
 
 
-def run_on_numbers(path: Path, rules: Limits, command: str) -> Outcome:
-    """Apply the rules to published or earlier numbers; see :func:`read_standings` for the file.
-
-    Raises:
-        InputError: The file does not exist, or has another form.
-    """
+def run_on_numbers(path: Path, rules: Limits, command: str) -> Result:
+    """Apply the rules to published or earlier numbers; see :func:`read_standings` for the file."""
     task, standings = read_standings(path)
     selection = select(standings, rules)
-    # The report shows pairs in the order of the leaderboard.
-    order = {decision.model: n for n, decision in enumerate(selection.decisions)}
-    return Outcome(
-        task_info=TaskInfo(name=task, signature=str(path)),
-        rules=rules,
-        standings=standings,
-        selection=selection,
-        failures={},
-        pairs=pairs_of_standings(sorted(standings, key=lambda standing: order[standing.model])),
+    by_name = {standing.model: standing for standing in standings}
+    # The report shows candidates and pairs in this order.
+    ranked = [(decision, by_name[decision.model]) for decision in selection.decisions]
+    return Result(
+        schema_version=SCHEMA_VERSION,
+        task=TaskInfo(name=task, signature=str(path)),
+        rules=RuleLimits(**asdict(rules)),
+        candidates=tuple(
+            CandidateFigures(**asdict(decision), accuracy=standing.accuracy, mean_length=standing.mean_length)
+            for decision, standing in ranked
+        ),
+        selected=selection.selected,
+        pairs=pairs_of_standings([standing for _, standing in ranked]),
         advice=advise(selection),
-        provenance=provenance.of_numbers(command, path),
+        provenance=Provenance(**provenance.of_numbers(command, path)),
     )
 
 
-def looks_or_note(folder: Path, progress: Progress) -> tuple[Look, ...]:
+def looks_or_note(folder: Path, progress: Progress) -> tuple[InterimAnalysis, ...]:
     """The looks that a run folder records; if they cannot be read, none, and a note that says why."""
     if not (folder / "result.json").is_file():
         return ()
     try:
-        recorded = Run.open(folder, "its looks are not counted").result.looks
+        return Run.open(folder, "its looks are not counted").result.looks
     except InputError as error:
         # The new run replaces the file anyway.
         progress.say(str(error))
         return ()
-    return tuple(Look(**dict(record)) for record in recorded)

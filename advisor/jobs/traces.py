@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.config import InferenceConfig, RunConfig
-from advisor.jobs.held_out import Verified
+from advisor.jobs.held_out import ChosenSet
 from advisor.profile.job import continued, question_key, responses
 from advisor.profile.local_model import free_memory
 from advisor.profile.profiler import Profiler
@@ -38,31 +38,26 @@ MOST_PROMPTS = 8  # in a batch, because the traces of a whole batch are in memor
 
 
 def trace_responses(
-    verified: Verified, config: RunConfig, profiler: Profiler, cache: ResponseCache, progress: Progress
+    chosen: ChosenSet,
+    held_out: Task,
+    single: str,
+    config: RunConfig,
+    profiler: Profiler,
+    cache: ResponseCache,
+    progress: Progress,
 ) -> dict[int, dict[str, Any]]:
-    """Trace some of a verified set's responses.
-
-    Args:
-        verified: The set on held-out questions.
-        config: The run.
-        profiler: Loads the models.
-        cache: Stores the traces.
-        progress: Shows progress and messages.
-
-    Returns:
-        The steps of the responses, by the number of the question; see :func:`describe`.
-    """
-    task = continued(verified.task, responses(verified.ensemble))
-    names = [member.model for member in verified.members]
+    """The steps of some responses of the first verified set, by the number of the question; see :func:`describe`."""
+    together, names = chosen.verified[0].profile, list(chosen.verified[0].strategy.members)
+    task = continued(held_out, responses(together))
     # A choice task has no generated text, and only token-level methods have steps.
     if task.metric == "choice" or list_methods()[config.method].level != "token":
         return {}
     key = {**profiler.key(names, profiler.decoding(names)), "trace": FORM}
-    numbers = choose(verified.ensemble, verified.members, verified.single)
+    numbers = choose(together, [chosen.alone[name] for name in names], chosen.alone[single])
     keys = {n: question_key(key, task.examples[n], task, config.inference) for n in numbers}
     stored = {n: cache.value(keys[n], lambda trace: _fits(trace, names)) for n in numbers}
     traces = {n: trace for n, trace in stored.items() if trace is not None}
-    missing = {n: verified.ensemble.answers[n].text for n in numbers if n not in traces}
+    missing = {n: together.answers[n].text for n in numbers if n not in traces}
     if missing:
         try:
             with progress.stage("step by step", len(numbers)) as advance:
@@ -101,13 +96,7 @@ def _decode(
 
 
 def choose(together: Profile, members: Sequence[Profile], single: Profile) -> list[int]:
-    """Choose the questions to trace, by number: the first of each kind.
-
-    Args:
-        together: The ensemble's answers.
-        members: Each member's answers alone to the same questions.
-        single: The answers of the best single model.
-    """
+    """Choose the questions to trace, by number: the first of each kind."""
     changes = [joint.score - alone.score for joint, alone in zip(together.answers, single.answers, strict=True)]
     answered = [n for n, answer in enumerate(together.answers) if answer.error is None and answer.text]
     corrected = [n for n in answered if changes[n] > 0][:OF_A_KIND]

@@ -23,6 +23,7 @@ from scipy.special import expit
 
 from advisor.judge.prompts import Match
 from advisor.records import FIGURE_ALPHA, TOLERANCE
+from advisor.runs.schema.figures import JudgedModel
 from advisor.statistics import Floats, Interval, percentile_interval
 
 _RESAMPLES = 1000
@@ -31,39 +32,19 @@ _LEAST = 1e-3
 _MOST_STEPS = 100
 
 
-class Strength(NamedTuple):
-    """What the matches say about a model.
-
-    Attributes:
-        model: The model or set.
-        matches: Its matches with a verdict.
-        score: Its mean score in them, in points.
-        log_odds: Its strength. The average over the models is 0; a model wins against another one with the log-odds of
-            their difference.
-        win_rate: Its expected score against the candidates, in points; see above.
-        win_rate_ci: The interval of the win rate.
-    """
-
-    model: str
-    matches: int
-    score: float
-    log_odds: float
-    win_rate: float
-    win_rate_ci: Interval
-
-
 class Ranking(NamedTuple):
     """The strengths that fit matches best.
 
     Attributes:
-        strengths: Of each model, the best first.
+        strengths: Of each model, the best first. The average of the log-odds is 0, and the difference of two has those
+            with which one model wins.
         first_wins: The expected score of the first one of two equal models, in points: 50 if the order has no effect.
         first_wins_ci: Its interval.
         groups: The models in groups that met, directly or over others. Strengths of different groups say nothing about
             each other, so more than one group is a defect of the matches.
     """
 
-    strengths: tuple[Strength, ...]
+    strengths: tuple[JudgedModel, ...]
     first_wins: float
     first_wins_ci: Interval
     groups: tuple[tuple[str, ...], ...]
@@ -144,20 +125,20 @@ def bradley_terry(
     # The imaginary ties leave the mean near 0, but not at 0.
     log_odds = estimate[0, :-1] - estimate[0, :-1].mean()
     strengths = [
-        Strength(
-            model,
-            int(played[n]),
-            100 * float(scores[n]),
-            float(log_odds[n]),
-            float(rates[n]),
-            percentile_interval(spread[:, n], FIGURE_ALPHA),
+        JudgedModel(
+            model=model,
+            matches=int(played[n]),
+            score=100 * float(scores[n]),
+            log_odds=float(log_odds[n]),
+            win_rate=float(rates[n]),
+            win_rate_ci=percentile_interval(spread[:, n], FIGURE_ALPHA),
         )
         for n, model in enumerate(models)
     ]
     count, group = connected_components(coo_array((np.ones(len(pairs)), pairs[:, :2].T), shape=(len(models),) * 2))
     return Ranking(
         # Rounded, so that equal models are in the order of their names and not of rounding errors.
-        tuple(sorted(strengths, key=lambda each: (-round(each.win_rate, 9), each.model))),
+        tuple(sorted(strengths, key=lambda each: (-round(each.win_rate or 0.0, 9), each.model))),
         100 * float(expit(estimate[0, -1])),
         percentile_interval(100 * expit(drawn[:, -1]), FIGURE_ALPHA),
         tuple(tuple(model for model, own in zip(models, group, strict=True) if own == n) for n in range(count)),

@@ -79,7 +79,7 @@ class Judge:
         self._progress = progress
         judges = replace(config, candidates=config.judges, weights=EQUAL, inference=judging(config))
         self._profiler = Profiler(judges, cache, progress, engine=engine)
-        self.mode: str = self._rubric.mode
+        self.mode = self._rubric.mode
         self._judges = config.judges
         self.names = tuple(entry.name for entry in config.judges)
         self.identities: Mapping[str, Fingerprint | ServerIdentity] = self._profiler.identities

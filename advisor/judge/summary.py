@@ -18,6 +18,7 @@ from scipy import special, stats
 from advisor.judge.bradley_terry import bradley_terry
 from advisor.judge.prompts import Grade, Match
 from advisor.records import FIGURE_ALPHA, TOLERANCE
+from advisor.runs.schema.figures import JudgedModel, JudgedSplit, JudgeShare
 from advisor.statistics import Floats, Interval, cluster_interval, graded_interval, is_binary, wilson, z_value
 from ensemble.common.text import counted
 
@@ -48,13 +49,8 @@ def summarize_matches(
 ) -> dict[str, Any]:
     """The figures of comparisons on one split, as in ``result.json``. Shares and win rates are in points.
 
-    Args:
-        judged: The verdicts of the judge, and those of a second one if there is one.
-        settled: Comparisons that needed no judge. They count for the strengths only.
-        lengths: Of the responses.
-        candidates: The models that win rates are against; None for all.
-        seed: Of the bootstrap.
-        clusters: Of the questions; None if each is alone.
+    The first judge's verdicts come first. Comparisons that needed no judge count for the strengths only. Win rates are
+    against the `candidates`, or against all models.
     """
     # The first judge decides the scores; the second one is there for the agreement.
     matches = judged[0]
@@ -79,7 +75,7 @@ def summarize_matches(
         "unread": len(matches) - len(scores),
         # Equal texts and failed responses have no place that a judge could prefer, so they are in the strengths only.
         "settled": len(settled),
-        "models": [each._asdict() | {"win_rate_ci": list(each.win_rate_ci)} for each in ranking.strengths],
+        "models": ranking.strengths,
         "groups": [list(group) for group in ranking.groups],
         "ties": _share([(key[0], float(not winner)) for key, winner in says.items()], clusters),
         "first_wins": _share([(key[0], float(winner > 0)) for key, winner in decided.items()], clusters),
@@ -100,12 +96,7 @@ def summarize_grades(
 ) -> dict[str, Any]:
     """The figures of single grades on one split, as in ``result.json``. Shares and mean grades are in points.
 
-    Args:
-        judged: The grades of the judge, and those of a second one if there is one.
-        lengths: Of the responses.
-        step: The distance of two neighbouring grades, on the scale from 0 to 1.
-        seed: Of the bootstrap.
-        clusters: Of the questions; None if each is alone.
+    The first judge's grades come first; `step` is the distance of two neighbouring grades, on the scale from 0 to 1.
     """
     grades = judged[0]
     scores = {(each.question, each.model): each.score for each in grades if each.score is not None}
@@ -137,16 +128,10 @@ def head_to_head(
     rival: str,
     clusters: Clusters | None = None,
 ) -> dict[str, Any] | None:
-    """How often responses win against those of one model, in points; a tie is half a win.
+    """How often responses win against those of one model, in points; a tie is half a win. None if the two never met.
 
-    Args:
-        matches: All matches, with those that needed no judge.
-        taken: For each question, the model or set whose response is compared. The rival's own one is a tie.
-        rival: The model.
-        clusters: Of the questions; None if each is alone.
-
-    Returns:
-        The win rate with its interval over clusters of questions; None if the two never met.
+    `taken` has the model or set whose response to each question is compared. The rival's own one is a tie. The interval
+    is over clusters of questions.
     """
     # By question, in both orders.
     met = defaultdict[str, list[float]](list)
@@ -171,64 +156,59 @@ def head_to_head(
     }
 
 
-def judge_warnings(names: Sequence[str], figures: Mapping[str, Any]) -> list[str]:
-    """Sentences on a judge whose verdicts tell little.
-
-    Args:
-        names: The judge, and the second one if there is one.
-        figures: The figures of one split, from one of the functions above.
-    """
+def judge_warnings(names: Sequence[str], split: JudgedSplit) -> list[str]:
+    """Sentences on a judge whose verdicts on a split tell little; `names` are those of the judge and the second one."""
     judge, found = names[0], []
-    if figures["verdicts"] and 5 * figures["unread"] > figures["verdicts"]:
-        found.append(f"{figures['unread']:,} of {figures['verdicts']:,} verdicts of the judge {judge} cannot be read.")
-    changed = figures.get("changed")
+    if split.verdicts and 5 * split.unread > split.verdicts:
+        found.append(f"{split.unread:,} of {split.verdicts:,} verdicts of the judge {judge} cannot be read.")
+    changed = split.changed
     # More than chance alone gives, so that chance alone gives no warning.
     if changed and _is_surely_above(changed, MOST_CHANGED):
-        first = figures["first_wins"]["share"]
+        first = None if split.first_wins is None else split.first_wins.share
         prefers = "" if first is None else f" (the first response wins {first:.0f}% of its decided verdicts)"
         found.append(
-            f"The judge {judge} changes its verdict on {changed['share']:.0f}% of {counted(changed['n'], 'pair')} if "
+            f"The judge {judge} changes its verdict on {changed.share:.0f}% of {counted(changed.n, 'pair')} if "
             f"the order changes{prefers}, so scores are pulled to 50, and true differences look smaller. Another judge "
             "or another prompt may be more consistent."
         )
-    if figures["verdicts"] and (how := _how_equal(figures["models"])):
+    if split.verdicts and (how := _how_equal(split.models)):
         found.append(f"The judge {judge} {how}, so the order of the candidates means little.")
-    if len(figures.get("groups") or ()) > 1:
+    if len(split.groups) > 1:
         found.append("Some models share no comparison with the others, so their win rates cannot be compared.")
-    agreement = figures["agreement"]
-    if agreement and agreement["clusters"] >= _FEW:
-        name, word = ("kappa", "Cohen's kappa") if "kappa" in agreement else ("spearman", "Spearman's correlation")
-        value = agreement[name]
+    both = split.agreement
+    if both and both.clusters >= _FEW:
+        is_kappa = "kappa" in both.model_fields_set
+        value, word = (both.kappa, "Cohen's kappa") if is_kappa else (both.spearman, "Spearman's correlation")
         if value is not None and value < LEAST_KAPPA:
             found.append(
-                f"The judges {judge} and {names[1]} agree little ({word} {value:.2f} on {agreement['n']:,} verdicts; "
+                f"The judges {judge} and {names[1]} agree little ({word} {value:.2f} on {both.n:,} verdicts; "
                 f"below {LEAST_KAPPA:g}), so another judge may rank the models in another order."
             )
     return found
 
 
-def _is_surely_above(found: Mapping[str, Any], limit: float) -> bool:
+def _is_surely_above(found: JudgeShare, limit: float) -> bool:
     """Whether a figure of :func:`_share` is above a limit, in points, by more than chance (2.5%)."""
-    clusters, share, null = found["clusters"], found["share"], limit / 100
-    if not clusters or share <= limit:
+    clusters, share, null = found.clusters, found.share or 0.0, limit / 100
+    if not clusters or share <= limit or found.share_ci is None:
         return False
     if clusters >= _FEW:
-        return bool(found["share_ci"][0] > limit)
+        return found.share_ci[0] > limit
     # Of few clusters an interval can be too short. This bound holds for any number of values between 0 and 1, however
     # the verdicts of a cluster depend on each other (Hoeffding 1963, JASA 58, theorem 1).
     divergence = special.rel_entr(share / 100, null) + special.rel_entr(1 - share / 100, 1 - null)
     return math.exp(-clusters * divergence) <= FIGURE_ALPHA
 
 
-def _how_equal(models: Sequence[Mapping[str, Any]]) -> str:
+def _how_equal(models: Sequence[JudgedModel]) -> str:
     """How a judge that prefers no model scores them, as a clause; empty if it prefers one."""
     if len(models) < 2:
         return ""
-    if "win_rate" in models[0]:
-        ends = [each["win_rate_ci"] for each in models]
+    ends = [each.win_rate_ci for each in models if each.win_rate_ci is not None]
+    if ends:
         is_even = all(low <= 50 + TOLERANCE and high >= 50 - TOLERANCE for low, high in ends)
         return "does not tell the models apart: the interval of every win rate contains 50" if is_even else ""
-    means = [each["score"] for each in models]
+    means = [each.score or 0.0 for each in models]
     is_same = max(means) - min(means) <= TOLERANCE
     return "does not tell the models apart: all have the same mean grade" if is_same else ""
 

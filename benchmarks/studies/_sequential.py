@@ -16,8 +16,9 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from advisor.advice.gain import Gain, estimate_gain
-from advisor.advice.sequential import Look, look_until_sure, planned_looks
+from advisor.advice.sequential import look_until_sure, planned_looks
 from advisor.records import ALPHA, MOST_QUESTIONS
+from advisor.runs.schema.result import InterimAnalysis
 from advisor.statistics import Floats, mcnemar
 from benchmarks._measure import Figure
 
@@ -144,12 +145,23 @@ def sequential_figures(count: int) -> Iterator[Figure]:
     yield Figure("sequential_size", max(sizes), min(sizes), max(sizes), limit="at most 0.05", note=note)
 
 
-def _run(case: Case, count: int) -> list[Look]:
+def _run(case: Case, count: int) -> list[InterimAnalysis]:
     """The last look of each run."""
     chance, plan = np.random.default_rng(0), planned_looks(MOST_QUESTIONS)
-    blank = Look("", ("set",), "unite", 1, plan, plan[-1], 1.0, 1.0, 0.0, 1)
+    blank = InterimAnalysis(
+        questions="",
+        members=("set",),
+        method="unite",
+        k=1,
+        plan=plan,
+        n=plan[-1],
+        p_no_gain=1.0,
+        p_no_loss=1.0,
+        limit=0.0,
+        test=1,
+    )
     return [_last(case, case.draw(MOST_QUESTIONS, chance), blank) for _ in range(count)]
 
 
-def _last(case: Case, scores: tuple[Floats, Floats], blank: Look) -> Look:
+def _last(case: Case, scores: tuple[Floats, Floats], blank: InterimAnalysis) -> InterimAnalysis:
     return look_until_sure(lambda n: case.judge(*scores, n), blank)[-1]

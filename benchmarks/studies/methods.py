@@ -19,7 +19,6 @@ import torch
 from advisor.commands.evaluate import evaluation_config, evaluation_of, learned_options
 from advisor.config import RunConfig
 from advisor.jobs.methods import Evaluator
-from advisor.jobs.result_json import result_of, samples_of
 from advisor.jobs.select import run
 from advisor.jobs.session import open_session
 from advisor.options.finished_run import EvaluateOptions
@@ -67,8 +66,8 @@ def evaluated(folder: Path, bars: Progress, limit: int | None) -> Evaluation:
         chosen = replace(chosen, max_gap=100.0, max_length_ratio=1e9)
     plan = RunConfig.from_options(chosen, COMMAND)
     with open_session(plan, bars) as (store, _):
-        outcome = run(plan, store, bars)
-    write_run(out, result_of(outcome), samples_of(outcome))
+        result, samples = run(plan, store, bars)
+    write_run(out, result, samples)
     names = list(list_methods())
     options = EvaluateOptions(run=out, task=TASK, limit=limit, methods=",".join(names), cache_dir=cache)
     selected = Run.open(out)

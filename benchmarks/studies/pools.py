@@ -207,7 +207,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
         if recommended is None:
             raise AssertionError("compared strategies have a best one")
         gains = {each.strategy: points[each.strategy] - sub.best(sub.judge) for each in tested}
-        is_shown = voted is not None and voted.shown == "yes"
+        is_shown = voted is not None and voted.figures.shown == "yes"
         if voted is not None and points[together] > points[single]:
             values["power"].append(float(is_shown))
         values["vote_gains"].append(float(points[together] > points[single]))
@@ -215,11 +215,11 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
             "never": single,
             "shown": together if is_shown else single,
             "always": together,
-            "recommended": recommended.result.strategy,
+            "recommended": recommended.key,
             "largest": tested[0].strategy,
         }
         values["gain_recommended_minus_default_vote"].append(points[choices["recommended"]] - points[together])
-        calls = {each.strategy: each.calls for each in tested}
+        calls = {each.strategy: each.figures.calls_per_question or 1.0 for each in tested}
         for name, strategy in choices.items():
             values[f"calls_{name}"].append(calls.get(strategy, 1.0))
             values[f"regret_{name}"].append(best - points[strategy])
@@ -227,9 +227,9 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
         rules = select([profile.standing for profile in profiles], Limits()).selected
         values["regret_rules"].append(best - ballot(sub.pool, rules, sub.judge).points)
         values["votes_rules"].append(float(len(rules) >= FEWEST_VOTERS))
-        values["optimism"].append(recommended.result.expected_gain - gains[recommended.result.strategy])
-        if recommended.result.shown == "yes":
-            values["shown_wrong"].append(float(gains[recommended.result.strategy] < 0))
+        values["optimism"].append((recommended.expected_gain or 0.0) - gains[recommended.key])
+        if recommended.shown == "yes":
+            values["shown_wrong"].append(float(gains[recommended.key] < 0))
         for each in tested:
             if each.strategy.name == "group_router":
                 values["gain_group_router"].append(gains[each.strategy])
@@ -291,22 +291,23 @@ def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
             largest = largest_default([each.strategy for each in tested])
             recommended = recommend(compared)
             for result in tested:
-                is_recommended = recommended is not None and result is recommended.result
+                is_recommended = recommended is not None and result.strategy == recommended.key
                 if isinstance(result.strategy, Single) or not (is_recommended or result.strategy == largest):
                     continue
                 differences = scores(replay_all(result.strategy, judged).profile) - scores(
-                    judged.profiles[result.best_single_model]
+                    judged.profiles[result.figures.best_single_model or ""]
                 )
                 truth, error = 100 * float(differences.mean()), 100 * float(differences.std()) / len(judge) ** 0.5
                 if result.strategy == largest:
                     values["bias"].append(result.gain.points - truth)
                     if GAINED[0] <= truth <= GAINED[1]:
-                        shown[labels].append(float(result.shown == "yes"))
+                        shown[labels].append(float(result.figures.shown == "yes"))
                 if is_recommended:
                     values["bias_recommended"].append(result.gain.points - truth)
                     values["coverage"].append(_holds(result.gain.points, result.gain.error, truth, error))
-                    deviation = result.gain.error if result.updated is None else result.updated.deviation
-                    values["coverage_expected"].append(_holds(result.expected_gain, deviation, truth, error))
+                    expected, ends = result.figures.expected_gain or 0.0, result.figures.expected_gain_ci or (0, 0)
+                    deviation = (ends[1] - ends[0]) / 2 / z_value(ALPHA)
+                    values["coverage_expected"].append(_holds(expected, deviation, truth, error))
         if not values["coverage"]:
             continue
         what = f"sub-pools of {name}, {labels} labels"

@@ -7,7 +7,7 @@ from typing import Any
 
 from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from advisor.runs.schema.figures import Accuracy
-from advisor.runs.schema.result import EnsembleResult, LookRecord, Result
+from advisor.runs.schema.result import EnsembleResult, InterimAnalysis, Result
 from advisor.strategies import tested
 from ensemble.common import text
 from reports.charts.axes import NARROW, both_widths, reference
@@ -107,7 +107,7 @@ def _draw_predictions(rows: Sequence[Mapping[str, Any]], width: int) -> str | No
     return draw_differences(drawn, width, "gain, points", label)
 
 
-def _shows(look: LookRecord) -> str:
+def _shows(look: InterimAnalysis) -> str:
     """What the test shows at a look; it ends with the first look that shows something."""
     if look.p_no_gain <= look.limit:
         return "a gain"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from advisor.records import Doubt, LengthUnit, ReasonCode, RunDoubtCode, Shown, Status, Think, Verdict
+from advisor.records import CONFIDENCE, Doubt, LengthUnit, ReasonCode, RunDoubtCode, Shown, Status, Think, Verdict
 from advisor.runs.schema.figures import Accuracy, GroupAccuracy, JudgeSection, Measured, OfMethod, OfModel, StrategyKey
 from ensemble.common.pool_option import with_options
 from ensemble.common.schema import (
@@ -170,7 +170,7 @@ class Predictions(Schema):
     """what sets of real models came to elsewhere, as a sentence"""
 
 
-class PairFigures(Schema):
+class Pair(Schema):
     """Two candidates on the same questions. The report explains the measures; null for one that is not known."""
 
     a: Line
@@ -340,13 +340,13 @@ class RecommendedStrategy(StrategyKey):
     """points that it had to be expected to gain; for a single model those of the option, or 0"""
     shown: Shown = "not_yet"
     """whether the test shows the gain"""
-    ceiling: CeilingFigures | None = None
+    ceiling: OracleGain | None = None
     """what strategies of its members can gain at most; null for one model, and for a set that decodes together"""
     text: Line = ""
     """what to run and what it gains, in sentences"""
 
 
-class CeilingFigures(Schema):
+class OracleGain(Schema):
     """What strategies that take one of the models' answers can gain at most over the best single model."""
 
     points: Number
@@ -360,17 +360,20 @@ class CeilingFigures(Schema):
     """the questions, dev and held-out together"""
 
 
-class GroupCeiling(CeilingFigures):
+class GroupOracleGain(OracleGain):
     """The ceiling in a group of at least 30 questions."""
 
     group: Line
     """the group"""
 
 
-class CutOffFigures(Schema):
+Change = Literal["order", "set", "recommendation"]
+
+
+class CutOff(Schema):
     """What would change if the models had more tokens."""
 
-    changes: tuple[Literal["order", "set", "recommendation"], ...] = ()
+    changes: tuple[Change, ...] = ()
     """what would change if they were right as often as the others: the `order` of the candidates, the `set` of the
     rules, the `recommendation`"""
     models: tuple[Line, ...] = ()
@@ -381,7 +384,7 @@ class CutOffFigures(Schema):
     """all of this in sentences, which `warnings` has, too"""
 
 
-class RunDoubtFigures(Schema):
+class DataWarning(Schema):
     """Why the figures of the candidates may mislead."""
 
     code: RunDoubtCode
@@ -425,21 +428,21 @@ class AdviceSection(Schema):
     """what to run; null if nothing was compared on held-out questions"""
     warnings: tuple[Line, ...] = ()
     """what the reader must know besides, each a sentence"""
-    ceiling: CeilingFigures | None = None
+    ceiling: OracleGain | None = None
     """what strategies of all models that answered every question can gain at most; null if nothing was compared"""
-    group_ceilings: tuple[GroupCeiling, ...] = ()
+    group_ceilings: tuple[GroupOracleGain, ...] = ()
     """the same in each group with enough questions"""
-    cut_off: CutOffFigures | None = None
+    cut_off: CutOff | None = None
     """what would change if the models had more tokens; null if nothing would"""
-    doubts: tuple[RunDoubtFigures, ...] = ()
+    doubts: tuple[DataWarning, ...] = ()
     """why the figures of the candidates may mislead"""
     not_compared: tuple[UncomparedStrategy, ...] = ()
     """strategies that were not compared, because they learned to do what a simpler one does"""
-    confidence: Annotated[Number, Field(gt=0, lt=1)] = 0.9
+    confidence: Annotated[Number, Field(gt=0, lt=1)] = CONFIDENCE
     """of the intervals of gains: 0.9 by default"""
 
 
-class LookRecord(Schema):
+class InterimAnalysis(Schema):
     """A look at the result on held-out questions."""
 
     questions: Line
@@ -468,10 +471,25 @@ class LookRecord(Schema):
     """the number of the test among all on these questions, from 1"""
 
     @model_validator(mode="after")
-    def _is_of_its_plan(self) -> LookRecord:
+    def _is_of_its_plan(self) -> InterimAnalysis:
         if self.n not in self.plan:
             raise wrong("a look whose n is a number of its plan")
         return self
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the test ends with this look, because it shows that the set is better, or worse."""
+        return min(self.p_no_gain, self.p_no_loss) <= self.limit
+
+    @property
+    def corrects(self) -> bool:
+        """Whether it changes p-values and intervals: the only look of the first test changes none."""
+        return len(self.plan) > 1 or self.test > 1
+
+    @property
+    def inputs(self) -> tuple[object, ...]:
+        """What a run with the same inputs has, too: without the limit, which depends on alpha."""
+        return self.questions, self.members, self.method, self.k, self.plan, self.n, self.p_no_gain, self.p_no_loss
 
 
 @with_options({name: each for name, each in options_of_models(remote=False).items() if each.goes.result})
@@ -580,7 +598,7 @@ class Result(Schema):
     """the chosen set, the primary first; only the primary if no candidate fits it"""
     prediction: Predictions | None = None
     """null where no two candidates can decode together"""
-    pairs: tuple[PairFigures, ...] = ()
+    pairs: tuple[Pair, ...] = ()
     """each pair of the 100 most accurate profiled candidates"""
     ensemble: EnsembleResult | None = None
     """null, or the result of the set on held-out questions"""
@@ -590,7 +608,7 @@ class Result(Schema):
     """each model that answered the held-out questions alone"""
     advice: AdviceSection = AdviceSection()
     """what is proven, and what to run"""
-    looks: tuple[LookRecord, ...] = ()
+    looks: tuple[InterimAnalysis, ...] = ()
     """the looks at the held-out questions, of this run and of earlier ones in the same folder"""
     judge: JudgeSection | None = None
     """for a task with `metric: judge` how the judge decided; else null"""
