@@ -107,27 +107,38 @@ def test_other_files_of_a_folder_are_no_tables(tmp_path: Path, content: str) -> 
     assert table.recognise([LogFile(path, given=False)], []) == []
 
 
-def test_columns_that_are_given_replace_guesses(tmp_path: Path) -> None:
-    items = [{"id": 1, "question": "no", "text": "1 + 1?", "target": "2", "em": True, "who": "small"}]
-    found, notes = records(write(tmp_path / "a.jsonl", items), question="text", score="em", model="who")
-    assert (found[0].question, found[0].score, found[0].metric, found[0].model) == ("1 + 1?", 1.0, "em", "small")
-    assert "question" not in notes[0]
-
-
-def test_a_column_that_is_given_is_not_guessed_for_another_role(tmp_path: Path) -> None:
-    items = [{"id": 1, "target": "t", "answer": "2", "response": "2"}]
-    (record,) = records(write(tmp_path / "a.csv", items), group="target")[0]
-    assert (record.group, record.reference) == ("t", "2")
-
-
-def test_columns_that_are_named_like_their_roles_need_no_note(tmp_path: Path) -> None:
-    assert records(write(tmp_path / "a.csv", [{"id": 1, "model": "small", "score": 1}]))[1] == []
-
-
-def test_names_are_compared_without_case_and_spaces(tmp_path: Path) -> None:
-    items = [{"Question ID": 1, "Model-Name": "small", "Is Correct": "Yes", "Category": "sums"}]
-    (record,) = records(write(tmp_path / "a.csv", items))[0]
-    assert (record.id, record.model, record.score, record.group) == ("1", "small", 1.0, "sums")
+@pytest.mark.parametrize(
+    ("item", "given", "wanted", "guessed"),
+    [
+        # What is given replaces a guess, and is not guessed for another role.
+        (
+            {"id": 1, "question": "no", "text": "1 + 1?", "target": "2", "em": True, "who": "small"},
+            {"question": "text", "score": "em", "model": "who"},
+            {"question": "1 + 1?", "score": 1.0, "metric": "em", "model": "small"},
+            "reference=target",
+        ),
+        (
+            {"id": 1, "target": "t", "answer": "2", "response": "2"},
+            {"group": "target"},
+            {"group": "t", "reference": "2"},
+            "reference=answer",
+        ),
+        # Columns that are named like their roles need no note.
+        ({"id": 1, "model": "small", "score": 1}, {}, {"id": "1", "model": "small", "score": 1.0}, None),
+        (
+            {"Question ID": 1, "Model-Name": "small", "Is Correct": "Yes", "Category": "sums"},
+            {},
+            {"id": "1", "model": "small", "score": 1.0, "group": "sums"},
+            "id=Question ID, model=Model-Name, score=Is Correct, group=Category",
+        ),
+    ],
+)
+def test_the_roles_of_columns_are_given_or_guessed_by_their_names(
+    tmp_path: Path, item: dict[str, Any], given: dict[str, str], wanted: dict[str, object], guessed: str | None
+) -> None:
+    (record,), notes = records(write(tmp_path / "a.csv", [item]), **given)
+    assert {name: getattr(record, name) for name in wanted} == wanted
+    assert [note.partition("by their names: ")[2].partition(";")[0] for note in notes] == ([guessed] if guessed else [])
 
 
 def test_without_a_model_the_file_is_the_model(tmp_path: Path) -> None:

@@ -93,14 +93,29 @@ def test_a_number_with_a_decimal_comma_is_read_in_one_spelling(text: str, number
     assert read("number_comma", text) == number
 
 
-def test_numbers_are_compared_exactly_and_not_as_floats() -> None:
-    assert score("number", "100000000000000000001", "100000000000000000000") == 0
-    assert score("number", "0.1000", "0.1") == 1
-    assert score("number", "1,000,000", "1000000.0") == 1
-
-
-def test_a_number_may_have_several_accepted_values() -> None:
-    assert score("number", "about 8", "7", "8") == 1
+@pytest.mark.parametrize(
+    ("metric", "text", "accepted", "value"),
+    [
+        # Compared exactly, and not as floats.
+        ("number", "100000000000000000001", ["100000000000000000000"], 0),
+        ("number", "0.1000", ["0.1"], 1),
+        ("number", "1,000,000", ["1000000.0"], 1),
+        ("number", "about 8", ["7", "8"], 1),
+        ("exact_match", "Sunset Boulevard", ["Sunset Blvd", "Sunset Boulevard"], 1),
+        ("exact_match", " sunset boulevard.\n", ["Sunset Boulevard"], 1),
+        ("exact_match", "The Sunset  Boulevard", ["Sunset Boulevard"], 1),
+        ("exact_match", '"Sunset Boulevard"', ["Sunset Boulevard"], 1),
+        ("exact_match", "It is Sunset Boulevard", ["Sunset Boulevard"], 0),
+        *(("exact_match", text, ["-1000.5"], 1) for text in ("-1000.5", "\u22121,000.5", "-1,000.5.", "(-1000.5)")),
+        ("contains", "It has 112 rooms.", ["12"], 0),
+        ("contains", "It has 12 rooms.", ["12"], 1),
+        ("contains", "答案是北京市。", ["北京"], 1),
+    ],
+)
+def test_a_response_is_right_in_every_spelling_and_no_other_is(
+    metric: str, text: str, accepted: list[str], value: int
+) -> None:
+    assert score(metric, text, *accepted) == value
 
 
 @given(st.integers(-(10**30), 10**30), st.integers(0, 6))
@@ -213,17 +228,6 @@ def test_the_time_of_reading_an_answer_is_linear_in_the_text(piece: str) -> None
     assert time.process_time() - start < 1
 
 
-@pytest.mark.parametrize(
-    "text", ["Sunset Boulevard", " sunset boulevard.\n", "The Sunset  Boulevard", '"Sunset Boulevard"']
-)
-def test_exact_match_ignores_case_articles_punctuation_and_spaces(text: str) -> None:
-    assert score("exact_match", text, "Sunset Blvd", "Sunset Boulevard") == 1
-
-
-def test_exact_match_wants_the_whole_response() -> None:
-    assert score("exact_match", "It is Sunset Boulevard", "Sunset Boulevard") == 0
-
-
 @pytest.mark.parametrize(("right", "wrong"), [("(A)", "(B)"), ("] )", ") ]"), ("The", "A"), ("a", "the")])
 def test_answers_that_normalisation_would_empty_stay_apart(right: str, wrong: str) -> None:
     assert score("exact_match", right, right) == 1
@@ -241,11 +245,6 @@ def test_a_minus_a_decimal_point_and_a_last_letter_are_part_of_an_answer(right: 
     assert score("contains", f"It is {right}, then.", wrong) == float(wrong == "vitamin")
 
 
-@pytest.mark.parametrize("same", ["-1000.5", "\u22121,000.5", "-1,000.5.", "(-1000.5)"])
-def test_exact_match_reads_spellings_of_one_number_alike(same: str) -> None:
-    assert score("exact_match", same, "-1000.5") == 1
-
-
 @pytest.mark.parametrize(
     "options",
     [("C", "NO_2", "O_2", "CO"), ("-1", "+1", "-2", "+2"), ("R", "rr", "Rr", "RR"), ("156", "15.6", "1.56", "2")],
@@ -255,15 +254,6 @@ def test_the_text_of_an_option_is_that_option_though_others_look_like_it(options
     for letter, option in zip("ABCD", options, strict=True):
         assert read("choice", option, choices=options) == letter
         assert score("choice", option, letter, choices=options) == 1
-
-
-def test_contains_wants_whole_words_of_ascii() -> None:
-    assert score("contains", "It has 112 rooms.", "12") == 0
-    assert score("contains", "It has 12 rooms.", "12") == 1
-
-
-def test_contains_finds_words_in_scripts_without_spaces() -> None:
-    assert score("contains", "答案是北京市。", "北京") == 1
 
 
 @pytest.mark.parametrize(
@@ -370,17 +360,13 @@ def test_a_corpus_without_any_match_has_a_score(metric: str) -> None:
     assert task.corpus_score(dict.fromkeys(texts)) == (0, (0, 0))
 
 
-def test_a_missing_response_lowers_the_score_of_a_corpus() -> None:
+def test_a_missing_response_lowers_the_score_of_a_corpus_which_most_metrics_do_not_have() -> None:
     task, texts = _translations("bleu")
     whole, less = task.corpus_score(texts), task.corpus_score({**texts, "0": None})
     assert whole is not None
     assert less is not None
     assert less[0] < whole[0]
-
-
-def test_most_metrics_have_no_score_of_a_corpus() -> None:
-    task, texts = _translations("exact_match")
-    assert task.corpus_score(texts) is None
+    assert _translations("exact_match")[0].corpus_score(texts) is None
 
 
 ANY_JSON = st.recursive(
