@@ -98,7 +98,7 @@ def check(options: CheckOptions) -> None:
     run = Run.open(options.run)
     promise = _read_promise(run, options.strategy)
     # Before the models run, which can take long.
-    known = _questions_of(run)
+    known = {_key(sample.id, sample.prompt) for sample in run.samples_for("the run's questions are in this file")}
     fresh = (_from_logs if options.logs else _from_models)(run, promise, known, options, progress)
     min_gain = promise.min_gain if options.min_gain is None else options.min_gain
     found = _result(promise, fresh, min_gain, options.seed)
@@ -132,12 +132,6 @@ def _read_promise(run: Run, wanted: str | None) -> _Promise:
         f"{place}: the strategy {own.strategy} should have expected_gain, accuracy, their intervals and "
         "best_single_model; run `advisor select` again"
     )
-
-
-def _questions_of(run: Run) -> set[object]:
-    """What identifies the questions of a run."""
-    samples = run.samples_for("the run's questions are in this file")
-    return {_key(sample.id, sample.prompt) for sample in samples}
 
 
 def _key(number: str, prompt: str) -> object:
@@ -181,11 +175,7 @@ def _weights(measured: EnsembleResult | None, strategy: Strategy, entries: Seque
 
 
 def _from_models(
-    run: Run,
-    promise: _Promise,
-    known: Collection[object],
-    options: CheckOptions,
-    progress: Progress,
+    run: Run, promise: _Promise, known: Collection[object], options: CheckOptions, progress: Progress
 ) -> _Fresh:
     """Let the models answer fresh questions of a task."""
     if options.task is None and run.result.provenance.logs:
@@ -267,11 +257,7 @@ def _load_whole(run: Run, options: CheckOptions, progress: Progress) -> Task:
 
 
 def _from_logs(
-    run: Run,
-    promise: _Promise,
-    known: Collection[object],
-    options: CheckOptions,
-    progress: Progress,
+    run: Run, promise: _Promise, known: Collection[object], options: CheckOptions, progress: Progress
 ) -> _Fresh:
     """Take the answers to fresh questions from logs."""
     strategy = promise.strategy

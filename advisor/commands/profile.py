@@ -18,7 +18,7 @@ def profile(options: ProfileOptions) -> None:
     # It is the first half of a run that verifies nothing.
     of_run = SelectOptions(**options.shared(SelectOptions), no_verify=True)
     if options.dry_run:
-        print_dry_run(of_run, profile=options)
+        print_dry_run(of_run, options)
         return
     config = with_devices(RunConfig.from_options(of_run, command_line(), profile=options), progress)
     with open_session(config, progress) as (cache, run_engine):

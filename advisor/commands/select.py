@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from reports.terminal import print_conclusion, print_tables
 def select(options: SelectOptions) -> None:
     """Do the job, and print the tables and the conclusion."""
     if options.dry_run:
-        print_dry_run(options, check_folder=partial(run_folder, options))
+        print_dry_run(options)
         return
     folder, result = select_run(options, command_line(), Progress(quiet=options.quiet))
     if not options.quiet:
@@ -93,28 +92,20 @@ def _folder(options: SelectOptions, task: str, settings: Mapping[str, Any]) -> P
     return folder
 
 
-def print_dry_run(
-    options: SelectOptions,
-    check_folder: Callable[[RunConfig], object] = lambda _: None,
-    *,
-    profile: ProfileOptions | None = None,
-) -> None:
-    """Print what a run with these options would do. The status is 1 if something keeps it from working.
-
-    ``check_folder`` raises InputError if the run cannot write its folder; ``profile`` are the options of that command.
-    """
+def print_dry_run(options: SelectOptions, profile: ProfileOptions | None = None) -> None:
+    """Print what a run, or profiling, with these options would do; status 1 if something keeps it from working."""
     from advisor.jobs.planning.dry_run import dry_run
 
     silence_libraries(quiet=True)
-    config = with_devices(
-        RunConfig.from_options(options, command_line(), profile=profile), Progress(quiet=options.as_json)
-    )
+    config = RunConfig.from_options(options, command_line(), profile=profile)
+    config = with_devices(config, Progress(quiet=options.as_json))
     plan = dry_run(config)
-    try:
-        check_folder(config)
-    except InputError as error:
-        # Said with the plan, which is of use for another folder as well.
-        plan["problems"].append(str(error))
+    if profile is None:
+        try:
+            run_folder(options, config)
+        except InputError as error:
+            # Said with the plan, which is of use for another folder as well.
+            plan["problems"].append(str(error))
     if options.as_json:
         without_need = {
             part: [{name: value for name, value in model.items() if name != "need"} for model in plan[part]]

@@ -41,15 +41,9 @@ REQUIRED: Any = dataclasses.MISSING
 
 @dataclass(frozen=True)
 class Range:
-    """The values that an option may have; a limit that is None does not count, and NaN is never in a range.
+    """The values that an option may have: `least` and `most` are among them, `above` and `below` are not; NaN never is.
 
-    Attributes:
-        least: The smallest value.
-        most: The largest value.
-        above: A limit that the value exceeds.
-        below: A limit that the value stays below.
-        unit: What the numbers are, for messages.
-        example: A usual value, for messages.
+    Messages say what the numbers are (`unit`), and a usual one (`example`).
     """
 
     least: float | None = None
@@ -123,14 +117,7 @@ class Option:
 
 
 def option(default: T, help: str, flag: str = "", **more: Any) -> T:
-    """A field that is an option.
-
-    Args:
-        default: Its value where it is not given.
-        help: Its line in ``--help``.
-        flag: Its name on the command line; by default that of the field.
-        more: See :class:`Option`.
-    """
+    """A field that is an option, as :class:`Option` says; its flag has the field's name by default."""
     return dataclasses.field(default=default, metadata={_METADATA: Option(help, flag, **more)})
 
 
@@ -141,13 +128,7 @@ def argument(help: str, metavar: str, default: Any = REQUIRED, **more: Any) -> A
 
 
 def changed(group: type[Options], name: str, **changes: Any) -> Any:
-    """The field of a group with another default or other words, for a command in which it means something else.
-
-    Args:
-        group: The class that has the option.
-        name: The field.
-        changes: ``default``, and what :class:`Option` has.
-    """
+    """The field of a group with another ``default`` or other words, for a command in which it means something else."""
     (field,) = (field for field in dataclasses.fields(group) if field.name == name)
     default = changes.pop("default", field.default)
     return dataclasses.field(
@@ -159,10 +140,8 @@ def changed(group: type[Options], name: str, **changes: Any) -> Any:
 class Options:
     """The base of all options: values are checked when they are put together.
 
-    A class states the heading of its options in ``--help``: ``class LogsOptions(Options, panel="Logs")``.
-
-    Raises:
-        InputError: A value is out of range, or an option has no effect with the others.
+    A class states the heading of its options in ``--help``: ``class LogsOptions(Options, panel="Logs")``. An InputError
+    says that a value is out of range, or that an option has no effect with the others.
     """
 
     def __init_subclass__(cls, panel: Panel | None = None) -> None:
@@ -273,16 +252,7 @@ _TYPES: Mapping[Any, tuple[tuple[type, ...], str]] = {
 
 
 def from_python(options: type[Options], given: Mapping[str, Any], function: str) -> dict[str, Any]:
-    """The values of options in the types that they have.
-
-    Args:
-        options: The class of the options.
-        given: The keyword arguments.
-        function: The function, for messages.
-
-    Raises:
-        InputError: There is no such option, or a value is of another type.
-    """
+    """The keyword arguments of a function in the types that its options have; InputError for another name or type."""
     declared, hints = options_of(options), get_type_hints(options)
     known = [field.name for field in dataclasses.fields(options) if field.name not in _OF_THE_TERMINAL]
     values = {}

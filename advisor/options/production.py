@@ -126,16 +126,8 @@ class ServeOptions(ChosenOptions, panel="Server"):
     name: str | None = option(None, "The name of the model in requests. Default: the run's folder.")
     api_key_file: Path | None = option(None, "A file with the key. Default: $ADVISOR_API_KEY, or no key.")
     batch_size: int | None = changed(InferenceOptions, "batch_size", help="The number of texts in a batch, or auto.")
-    max_texts: int = option(
-        64,
-        "Texts that may run or wait; further ones get status 429.",
-        within=Range(least=1),
-    )
-    request_max_new_tokens: int = option(
-        4096,
-        "The highest limit that a request may set.",
-        within=Range(least=1),
-    )
+    max_texts: int = option(64, "Texts that may run or wait; further ones get status 429.", within=Range(least=1))
+    request_max_new_tokens: int = option(4096, "The highest limit that a request may set.", within=Range(least=1))
     most_prompt_tokens: int | None = option(
         None,
         "Tokens of a prompt. Default: the members' context.",
