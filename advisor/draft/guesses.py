@@ -113,13 +113,7 @@ class Given:
 
 
 def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess:
-    """Guess the keys of a task file from its columns.
-
-    Args:
-        columns: The data.
-        given: What the user decides.
-        is_of_parts: Whether the name of a record's file says what the question is about.
-    """
+    """Guess the keys of a task file from its columns; with parts, the file of a record says what it is about."""
     if given.metric is not None and given.metric not in metric_names():
         raise InputError(f"--metric {given.metric}: choose among {', '.join(metric_names())}")
     if given.decimal not in (None, ".", ","):

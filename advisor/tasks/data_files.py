@@ -71,15 +71,7 @@ def field_name(column: str) -> str:
 
 
 def make_record(values: Mapping[str, object], place: str, *, stem: str, part: str = "", index: int = 0) -> Record:
-    """A record whose fields can all be named in templates; a column with another name is there twice.
-
-    Args:
-        values: The fields by name.
-        place: As in :class:`Record`.
-        stem: The field ``_part``.
-        part: As in :class:`Record`.
-        index: As in :class:`Record`.
-    """
+    """A record whose fields can all be named in templates: others are there a second time; `stem` is ``_part``."""
     fields: dict[str, object] = {"_part": stem}
     for name, value in values.items():
         fields[name] = value

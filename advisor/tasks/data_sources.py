@@ -53,13 +53,7 @@ class DataSpec:
 
 
 class DataSource:
-    """The splits of a task's data. Subclasses read one split.
-
-    Args:
-        spec: The task's ``data``.
-        file: The task file, for messages.
-        splits: By split, its files and the folder that their paths are relative to; empty for a data set of the hub.
-    """
+    """The splits of a task's data, whose files are relative to a folder each. Subclasses read one split."""
 
     packages: tuple[str, ...] = ()
     """Distributions that read the records; their versions go into the signature."""

@@ -80,15 +80,11 @@ def retried(
 
 
 class ServerError(MemberError):
-    """A request that a server did not answer.
-
-    Args:
-        message: The reason, without the key.
-        failure: What the reason means for other questions.
-        status: HTTP status; None where the server sent no error status.
-        wait: Seconds that the server asks to wait; None if it does not say.
+    """A request that a server did not answer, and what the reason, which has no key in it, means for other questions.
 
     Attributes:
+        status: HTTP status; None where the server sent no error status.
+        wait: Seconds that the server asks to wait; None if it does not say.
         refuses: A field of the request that the server does not take; None if it names none.
     """
 

@@ -59,13 +59,9 @@ class RequestCounts:
 
 
 class TokenClient:
-    """Sends the requests of one member.
+    """Sends the requests of one member, at most `concurrency` at a time.
 
-    Args:
-        name: The member, for messages.
-        server: Its server.
-        patience: Seconds for which a request is sent again while the server does not answer or is busy.
-        concurrency: The largest number of requests at a time.
+    A request is sent again for `patience` seconds while the server does not answer or is busy.
     """
 
     def __init__(self, name: str, server: TokenServer, patience: float, concurrency: int = 8) -> None:

@@ -32,11 +32,7 @@ _PIECE = 1 << 16
 
 
 class RestrictedClient:
-    """An HTTP client that checks every request and every answer, those of retries as well.
-
-    Args:
-        address: The server.
-        key: Signs the requests; None for no key.
+    """An HTTP client that checks every request, which the key signs, and every answer, those of retries as well.
 
     Attributes:
         connections: Connections that were opened so far.

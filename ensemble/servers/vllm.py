@@ -38,11 +38,7 @@ _CONTEXTS, _CHOSEN = 1024, 128
 class VllmServer(TokenServer):
     """A :class:`~ensemble.servers.token_server.TokenServer` behind vLLM.
 
-    Args:
-        client: The connection.
-        limits: What the server gives; see :func:`probe`.
-        appends: Whether log-probabilities of chosen ids are those of an appended prompt token, as versions of vLLM
-            without ``logprob_token_ids`` need it.
+    Versions without ``logprob_token_ids`` give the log-probabilities of chosen ids as those of appended prompt tokens.
     """
 
     def __init__(self, client: ServerClient, limits: ServerLimits, *, appends: bool = False) -> None:

@@ -23,16 +23,7 @@ PREFIX = "lm_eval:"
 def load_lm_eval_task(
     name: str, *, split: str, folder: Path | None, shots: int | None, limit: int | None, seed: int
 ) -> Task:
-    """Load one split of a task of lm-eval.
-
-    Args:
-        name: ``lm_eval:NAME``; ``:METRIC,FILTER``, or one of the two, may follow.
-        split: ``dev``, ``held_out``, or the name of one of the splits that the task uses.
-        folder: Folder with more task files of lm-eval, as with its ``--include_path``.
-        shots: Demonstrations; None for the task's own number.
-        limit: Maximum number of questions, at least 1; None for all.
-        seed: Seed of the demonstrations, the dev sample and the limit.
-    """
+    """Load one split of ``lm_eval:NAME``, as :func:`advisor.tasks.load.load_task` says; `folder` has task files."""
     plain, _, wanted = name.removeprefix(PREFIX).partition(":")
     task = find_lm_eval_task(plain, folder)
     with one_line_errors(plain):
