@@ -155,15 +155,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The input of the rules: a candidate's figures.
+    """The input of the rules: a candidate's accuracy in points, and its mean lengths, None if they are not known.
 
-    Attributes:
-        model: Its name.
-        accuracy: In points, 0 to 100.
-        mean_length: In characters; None if it is not known.
-        chooses: Whether it chose among options, so that it has no length.
-        mean_tokens: Tokens of thinking and answer, by its own tokenizer; None if they are not known.
-        thinks: Whether it thinks before it answers.
+    Who ``chooses`` among options has no length. ``mean_tokens`` are those of thinking and answer, by its own tokenizer.
     """
 
     model: str

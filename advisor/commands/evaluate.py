@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -176,7 +176,7 @@ def evaluation_of(
     methods: Sequence[EvaluatedMethod],
     config: RunConfig,
     task: Task,
-    provenance: Mapping[str, Any],
+    provenance: Provenance,
     judge: JudgeSection | None = None,
 ) -> Evaluation:
     """The contents of ``evaluation.json``."""
@@ -195,7 +195,7 @@ def evaluation_of(
         members=tuple(_member(member, task, config.seed) for member in members),
         methods=tuple(methods),
         judge=judge,
-        provenance=Provenance(**provenance),
+        provenance=provenance,
     )
 
 

@@ -81,7 +81,7 @@ class _Answers(NamedTuple):
     dropped: tuple[Profile, ...]
     task: TaskInfo
     failures: Mapping[str, str]
-    provenance: Mapping[str, Any]
+    provenance: Provenance
 
 
 class LabelTable(NamedTuple):
@@ -206,7 +206,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         strategies=_rows(results, accuracies),
         single_models=tuple(single_model(own, dev_profiles[own.model], prices.get(own.model)) for own in alone),
         advice=advice,
-        provenance=Provenance(**answers.provenance),
+        provenance=answers.provenance,
     )
     everyone = [*profiles, *(_unscored(each) for each in answers.dropped)]
     recommended = recommended_of(advice, compared)
@@ -272,7 +272,7 @@ def _without_copies(
     held_out: AnsweredSplit,
     task: TaskInfo,
     failures: Mapping[str, str],
-    origin: Mapping[str, Any],
+    origin: Provenance,
 ) -> _Answers:
     # A copy of a model would have two votes.
     copies = find_copies([with_labels(each, (), {}, 0.0) for each in dev.profiles.values()])

@@ -14,6 +14,7 @@ from advisor.jobs.planning.machine import version_of
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
+from advisor.runs.schema.result import LogOrigin, Provenance, ScoringSource
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks import metrics
 from ensemble import methods as registry
@@ -30,7 +31,7 @@ def of_run(
     threads: Mapping[str, int] = MappingProxyType({}),
     methods: Sequence[str] = (),
     judges: Mapping[str, Fingerprint | ServerIdentity] = MappingProxyType({}),
-) -> dict[str, Any]:
+) -> Provenance:
     """``provenance`` of a run with models.
 
     All mappings are by name: what decides the responses of each candidate and the verdicts of each judge, the seconds
@@ -42,7 +43,7 @@ def of_run(
     versions = [registry.plugins().version(name) for name in (config.method, *methods)]
     if config.dev.scorer is None:  # otherwise the metric is another tool's
         versions.append(metrics.plugins().version(config.dev.metric))
-    return {
+    values = {
         "command": config.command,
         "seed": config.seed,
         "versions": _versions(*versions),
@@ -61,27 +62,28 @@ def of_run(
             for name, seconds in loads.items()
         },
     }
+    return Provenance.model_validate(values)
 
 
-def of_numbers(command: str, path: Path) -> dict[str, Any]:
+def of_numbers(command: str, path: Path) -> Provenance:
     """``provenance`` of a run on published or earlier numbers."""
-    return {"command": command, "profiles": str(path), "versions": _versions(), "models": {}}
+    return Provenance(command=command, profiles=str(path), versions=_versions(), models={})
 
 
-def of_logs(command: str, seed: int, logs: JoinedLogs) -> dict[str, Any]:
+def of_logs(command: str, seed: int, logs: JoinedLogs) -> Provenance:
     """``provenance`` of a run on logs."""
     versions = [sources.plugins().version(source.format) for source in logs.sources]
     if logs.scoring is not None:
         versions.append(metrics.plugins().version(logs.scoring.metric))
-    return {
-        "command": command,
-        "seed": seed,
-        "versions": _versions(*versions),
-        "logs": [{"path": str(source.path), "format": source.format} for source in logs.sources],
+    return Provenance(
+        command=command,
+        seed=seed,
+        versions=_versions(*versions),
+        logs=tuple(LogOrigin(path=str(source.path), format=source.format) for source in logs.sources),
         # Without it only the log's tool knows how the answers were read from the responses.
-        "scoring": None if logs.scoring is None else asdict(logs.scoring),
-        "models": {},
-    }
+        scoring=None if logs.scoring is None else ScoringSource(**asdict(logs.scoring)),
+        models={},
+    )
 
 
 def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:

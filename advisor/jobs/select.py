@@ -56,7 +56,6 @@ from advisor.runs.schema.result import (
     AdviceSection,
     CandidateFigures,
     InterimAnalysis,
-    Provenance,
     Result,
     RuleLimits,
     TaskInfo,
@@ -135,7 +134,7 @@ def run(
         advice=advice,
         looks=with_earlier(looks, earlier),
         judge=judged,
-        provenance=Provenance(**origin),
+        provenance=origin,
     )
     return result, samples
 
@@ -373,7 +372,7 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tup
         strategies=tuple(each.figures for each in compared.results),
         single_models=tuple(single_model(each, dev.profiles[each.model], None) for each in alone),
         advice=advice,
-        provenance=Provenance(**provenance.of_logs(command, seed, logs)),
+        provenance=provenance.of_logs(command, seed, logs),
     )
     recommended = recommended_of(advice, compared)
     on_held_out = samples_of(held_out.task, "held_out", alone, recommended=recommended)
@@ -398,7 +397,7 @@ def run_on_numbers(path: Path, rules: Limits, command: str) -> Result:
         selected=selection.selected,
         pairs=pairs_of_standings([standing for _, standing in ranked]),
         advice=advise(selection),
-        provenance=Provenance(**provenance.of_numbers(command, path)),
+        provenance=provenance.of_numbers(command, path),
     )
 
 

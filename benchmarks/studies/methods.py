@@ -26,6 +26,7 @@ from advisor.options.select import SelectOptions
 from advisor.progress import Progress
 from advisor.runs.run import Run, write_run
 from advisor.runs.schema.evaluation import Evaluation
+from advisor.runs.schema.result import Provenance
 from benchmarks._measure import arguments, progress, tell
 from ensemble.common.schema import written
 from ensemble.methods import list_methods
@@ -76,7 +77,7 @@ def evaluated(folder: Path, bars: Progress, limit: int | None) -> Evaluation:
     with open_session(config, bars) as (store, _):
         evaluator = Evaluator(config, names, learned_options(selected, names, config), store, bars)
         profiles, results = evaluator.run()
-        return evaluation_of(profiles, results, config, evaluator.task, {})
+        return evaluation_of(profiles, results, config, evaluator.task, Provenance())
 
 
 if __name__ == "__main__":
