@@ -15,14 +15,9 @@ from ensemble.errors import UniteError
 
 @dataclass(frozen=True, slots=True)
 class ProfiledPool:
-    """The candidates that could be run.
+    """The candidates that could be run: the profiles of all but copies, by name, and of copies with their decisions.
 
-    Attributes:
-        complete: The profiles of all others, by name.
-        copies: The profiles of copies of another candidate.
-        rejected: The decisions about these.
-        remote: The names of the candidates behind servers that give whole texts only. They cannot be decoded with
-            others.
+    Those that are ``remote`` are behind servers that give whole texts only, so they cannot be decoded with others.
     """
 
     complete: Mapping[str, Profile]

@@ -18,12 +18,10 @@ ONLY_OPTIONS = "it writes a text, and here options are chosen by their likelihoo
 
 
 class PlayedTask(NamedTuple):
-    """A strategy on the questions of a task.
+    """A strategy on the questions of a task. A judge has not scored new texts yet.
 
-    Attributes:
-        replay: Its answers, and all its calls. A judge has not scored new texts yet.
-        unread: Why a model could not answer a prompt with drafts, for each such reply.
-        readings: The replies to prompts with drafts.
+    ``readings`` counts the replies to prompts with drafts, and ``unread`` says why a model could not answer some of
+    them.
     """
 
     replay: Replay

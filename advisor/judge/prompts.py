@@ -50,17 +50,9 @@ class Shown(NamedTuple):
 def judge_task(
     task: Task, rubric: Rubric, shown: Sequence[Shown], control: Sequence[str] = (), *, again: bool = False
 ) -> Task:
-    """The prompts of a judge as a task.
+    """The prompts of a judge as a task, or of one that is asked `again`, for the verdict alone.
 
-    Args:
-        task: The task whose responses are judged.
-        rubric: How.
-        shown: What the judge sees in each prompt.
-        control: Texts that a judge's tokenizer reads as control; each becomes a space in a response.
-        again: Whether the judge is asked again, for the verdict alone.
-
-    Raises:
-        InputError: The template fails on a question.
+    `control` are texts that a judge's tokenizer reads as control; each becomes a space in a response.
     """
     template = Template(rubric.prompt, file=rubric.file, key="judge.prompt")
     by_likelihood = rubric.verdict == "likelihood"

@@ -29,26 +29,14 @@ LARGEST_SAMPLES = 2**29
 
 
 class Run:
-    """A run folder. It may come from a stranger, so all that is read of it is checked.
-
-    Attributes:
-        folder: The folder.
-    """
+    """A run folder. It may come from a stranger, so all that is read of it is checked."""
 
     def __init__(self, folder: Path, way_out: str = WAY_OUT) -> None:
         self.folder, self._way_out = folder, way_out
 
     @classmethod
     def open(cls, folder: Path, way_out: str = WAY_OUT) -> Run:
-        """Open a run folder.
-
-        Args:
-            folder: The folder.
-            way_out: The end of messages on its ``result.json``.
-
-        Raises:
-            InputError: It is not a run folder.
-        """
+        """Open a run folder; `way_out` is the end of messages on its ``result.json``."""
         path = folder / "result.json"
         # A pipe or a device in its place would be read without end.
         if not (exists(path) and path.is_file()):
@@ -64,11 +52,7 @@ class Run:
 
     @cached_property
     def result(self) -> Result:
-        """``result.json``.
-
-        Raises:
-            InputError: It is broken.
-        """
+        """``result.json``; an InputError if it is broken."""
         from advisor.runs.schema.result import Result
 
         return validated(Result, read_json(self.folder / "result.json", self._way_out), self.place, self._way_out)
@@ -79,21 +63,13 @@ class Run:
         return (self.folder / "samples.jsonl").exists()
 
     def samples(self) -> Iterator[Sample]:
-        """The lines of ``samples.jsonl``, one after the other.
-
-        Raises:
-            InputError: The file is missing, or a line is broken.
-        """
+        """The lines of ``samples.jsonl``, one after the other; an InputError if it is missing or broken."""
         return self._samples(clean=True)
 
     def samples_for(self, use: str) -> Iterator[Sample]:
         """The lines of ``samples.jsonl`` with texts as they were written, for a command that cannot do without them.
 
-        Args:
-            use: What the file is needed for, for messages.
-
-        Raises:
-            InputError: The file is missing or too large, or a line is broken.
+        `use` says for messages what the file is needed for.
         """
         path = self.folder / "samples.jsonl"
         if not path.is_file() or path.stat().st_size > LARGEST_SAMPLES:
@@ -110,11 +86,7 @@ class Run:
 
     @cached_property
     def evaluation(self) -> Evaluation | None:
-        """``evaluation.json``; None without one, because most runs were never evaluated.
-
-        Raises:
-            InputError: It is broken.
-        """
+        """``evaluation.json``; None without one, because most runs were never evaluated."""
         from advisor.runs.schema.evaluation import Evaluation
 
         path, way_out = self.folder / "evaluation.json", "run `advisor evaluate` again, or delete the file"
@@ -132,11 +104,7 @@ def folder_name(name: str) -> str:
 
 
 def check_out(out: Path) -> None:
-    """Check that a run folder can be written, without leaving a file.
-
-    Raises:
-        InputError: The path is a file, or no part of it can be written.
-    """
+    """Check that a run folder can be written, without leaving a file."""
     try:
         # The folder itself need not exist: the nearest one that does decides.
         nearest = next(path for path in [out, *out.absolute().parents] if path.exists())
@@ -155,12 +123,7 @@ def check_out(out: Path) -> None:
 def check_settings(out: Path, settings: Mapping[str, Any]) -> None:
     """Check that a run folder is new, or has a run with the same settings, whose result would be the same.
 
-    Args:
-        out: The run folder.
-        settings: The options of the new run by parameter name, and ``models``, as JSON holds them.
-
-    Raises:
-        InputError: It has a run with other settings, or a result that cannot be read.
+    The settings are the options by parameter name, and ``models``, as JSON holds them.
     """
     path, way_out = out / "result.json", "give another --out, or --force to replace it"
     if not path.exists():
@@ -204,9 +167,6 @@ def write_run(out: Path, result: Result, samples: Iterable[Sample]) -> None:
 
     The files of an earlier run in this folder stay until the new ones are written. A process that is killed at any
     moment leaves the old files, the new ones, or no ``result.json``.
-
-    Raises:
-        UniteError: The folder cannot be written.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -233,11 +193,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a text file in one step: a reader finds the old file or the new one, never a part.
-
-    Raises:
-        UniteError: The file cannot be written.
-    """
+    """Write a text file in one step: a reader finds the old file or the new one, never a part."""
     try:
         write_text(path, text)
     except OSError as error:
