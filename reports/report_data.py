@@ -125,28 +125,31 @@ def _example(sample: Sample, indices: dict[str, int], best: int | None) -> tuple
         responses.append(_response(joint, None, sample.reference))
     # Whether the recommended strategy is right, or else the ensemble; None if neither answered the question.
     changed = _is_right(recommended.score) if recommended is not None else _is_right(joint.score) if joint else None
+    ask = _question(sample.prompt)
+    row = question_row(
+        sample.id, ask, right, changed, held_out=sample.split != PROFILED, candidates=len(indices), best=best
+    )
+    # Several tags may hold, and some need responses that the question does not have.
+    holds = {
+        **dict.fromkeys(row.kinds, True),
+        "lone": len(right) > 1 and sum(right.values()) == 1,
+        "wrong": bool(responses) and not any("right" in response for response in responses),
+        "cut": any(response.get("end") == "length" for response in responses),
+        "traced": trace is not None,
+    }
     example: Shown = {
         "id": sample.id,
         "split": sample.split,
-        "ask": _question(sample.prompt),
+        "ask": ask,
         "prompt": sample.prompt,
         "reference": [_clipped(text) for text in sample.reference[:20]],
-        "tags": _tags(responses, right, changed, best, traced=trace is not None),
+        "tags": [tag for tag in TAGS if holds.get(tag)],
         "responses": responses,
     }
     if recommended is not None and not recommended.draw and joint is own and recommended.model in indices:
         example["taken"] = indices[recommended.model]
     if trace is not None:
         example["trace"] = trace
-    row = question_row(
-        sample.id,
-        example["ask"],
-        right,
-        changed,
-        held_out=sample.split != PROFILED,
-        candidates=len(indices),
-        best=best,
-    )
     return example, row
 
 
@@ -186,22 +189,6 @@ def _differences(response: SampleResponse, reference: Sequence[str]) -> list[str
 
 def _is_right(score: float | None) -> bool:
     return score is not None and score >= RIGHT
-
-
-def _tags(
-    everyone: Sequence[Shown], right: dict[int, bool], changed: bool | None, best: int | None, *, traced: bool
-) -> list[str]:
-    # Several tags may hold, and some need responses that the question does not have.
-    alone = None if best is None else right.get(best)
-    holds = {
-        "recovered": changed is True and alone is False,
-        "broken": changed is False and alone is True,
-        "lone": len(right) > 1 and sum(right.values()) == 1,
-        "wrong": bool(everyone) and not any("right" in response for response in everyone),
-        "cut": any(response.get("end") == "length" for response in everyone),
-        "traced": traced,
-    }
-    return [tag for tag in TAGS if holds[tag]]
 
 
 def _trace(trace: ResponseTrace) -> Shown | None:

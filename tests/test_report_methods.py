@@ -63,14 +63,6 @@ def test_the_methods_of_another_set_are_not_shown_as_this_ones(tmp_path: Path, r
     assert "ms/token" not in text
 
 
-def test_memory_that_nobody_measured_has_no_column(tmp_path: Path, result: dict[str, Any]) -> None:
-    evaluation = make_evaluation(result)
-    for line in (*evaluation["members"], *evaluation["methods"]):
-        line["peak_memory"] = None
-    text = text_of(page_of(tmp_path, result, evaluation))
-    assert "Entries Memory" not in text and "Entries terse" in text
-
-
 @pytest.mark.parametrize(
     ("written", "place"),
     [
