@@ -101,11 +101,6 @@ def first_screen(page: str) -> str:
     return text_of(page.partition('id="verdict">')[2].partition("</section>")[0])
 
 
-def test_the_first_screen_says_what_decoding_together_means(tmp_path: Path, result: dict[str, Any]) -> None:
-    screen = first_screen(written(tmp_path, recommending(result, "unite")))
-    assert "at each word they vote on the next piece of text (unite): over " in screen
-
-
 @pytest.mark.parametrize(
     ("logs", "commands"),
     [
