@@ -250,7 +250,9 @@ def _print_notes(table: Table, console: Console) -> None:
     """Print the notes of the first rows that have some."""
     noted = [cell for row in table.rows for cell in row if cell.notes]
     for cell in noted[:_NOTES]:
-        console.print(Text.assemble((visible(cell.text), "bold"), f": {visible(' '.join(cell.notes))}"))
+        line = Text.assemble((visible(cell.text), "bold"), f": {visible(' '.join(cell.notes))}")
+        # A file or a program gets each as one line.
+        console.print(line, soft_wrap=not console.is_terminal)
     if len(noted) > _NOTES:
         console.print(f"The report has notes on {counted(len(noted) - _NOTES, 'more row')}.")
 
