@@ -15,8 +15,7 @@ from advisor.tables.values import CUT
 from advisor.tasks.metrics import get_metric
 from ensemble.errors import MemberError
 from ensemble.servers.address import ServerAddress, mark_fields, thinking_fields
-from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.error_object import LIMITS
+from ensemble.servers.client import LIMITS, ServerClient, ServerError
 from ensemble.servers.token_client import TokenClient
 
 if TYPE_CHECKING:

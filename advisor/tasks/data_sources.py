@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import yaml
+
 from advisor.tables.rows import is_saved, saved_files, saved_splits, stem_of
 from advisor.tables.streams import Notes
 from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records, read_text
 from advisor.tasks.templates import Template
-from advisor.tasks.yaml_text import parse_yaml
 from ensemble.common.files import default_cache_dir, exists, write_text, write_whole
 from ensemble.errors import InputError
 from ensemble.models.hub_request import may_pass
@@ -389,3 +390,46 @@ def _holds(condition: Template, record: Record) -> bool:
 
 def _first_path(splits: Mapping[str, Files]) -> str:
     return next((path for files in splits.values() for path in _names(files)), "the data")
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which also refuses two things that do harm in a shared file: aliases, and a key twice."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        # By aliases a short file can describe an endless one.
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep=deep)
+        # YAML would silently take the last of two equal keys.
+        if len(mapping) < len(node.value):
+            names = [self.construct_object(key) for key, _ in node.value]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} is given twice", node.start_mark)
+        return mapping
+
+
+def parse_yaml(text: str, place: str) -> object:
+    """The value of a YAML text; `place` is the file, for messages, which name the line."""
+    try:
+        # The class derives from SafeLoader, so YAML tags cannot create Python objects.
+        return yaml.load(text, Loader=_Loader)
+    # Not only YAMLError: the library's own tags raise what their conversion raises. `!!int ""` is an IndexError,
+    # `!!bool x` a KeyError, `!!timestamp x` an AttributeError.
+    except (
+        yaml.YAMLError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = str(getattr(error, "problem", None) or error).partition("\n")[0]
+        where = f"{place}:{mark.line + 1}" if mark is not None else place
+        hint = "quote text that begins with {{" if "unhashable" in problem else "correct the line"
+        raise InputError(f"{where}: not valid YAML: {problem}; {hint}") from error

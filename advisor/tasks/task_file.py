@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, cast
 
 from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
-from advisor.tasks.data_sources import DataSpec, Files
+from advisor.tasks.data_sources import DataSpec, Files, parse_yaml
 from advisor.tasks.task import JUDGE, Rubric
 from advisor.tasks.templates import Template, check_pattern
-from advisor.tasks.yaml_text import parse_yaml
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:

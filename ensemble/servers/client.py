@@ -11,14 +11,14 @@ import logging
 import math
 import os
 import random
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, stop_before_delay
 
 from ensemble.errors import InputError, MemberError, first_line
 from ensemble.servers.address import ServerAddress
-from ensemble.servers.error_object import error_in, message_of, refused_field, status_of
 from ensemble.servers.secret import Secret
 
 if TYPE_CHECKING:
@@ -44,6 +44,43 @@ _MAX_DIGITS = 20
 _MIN_SECRET = 8
 _MAX_QUOTE = 200
 """Characters of a server's own words in a message."""
+LIMITS = ("max_tokens", "max_completion_tokens")
+"""The names of the limit of tokens."""
+_REFUSED_FIELD = re.compile(
+    rf"(?<![a-z0-9_])({'|'.join(LIMITS)}|temperature|top_p|seed|stop|[a-z]+_penalty|echo|logprobs)(?![a-z0-9_])"
+)
+"""What a request can do without."""
+_ERROR_KEYS = (
+    "error",
+    "Error",
+    "errors",
+    "fault",
+    "base_resp",
+    "status_msg",
+    "message",
+    "msg",
+    "faultstring",
+    "detail",
+)
+"""Keys of an error and of its message, the outermost first."""
+_ERROR_CODE = re.compile(r'"(?:__|error)?(?:code|status|status_?code|type)": "?([^",}]*)', re.IGNORECASE)
+_STATUS_WORDS = {
+    429: "rate.?limit|quota|throttl|exhausted|too.?many",
+    401: "auth|api.?key",
+    403: "permission|forbidden",
+    404: "not.?found",
+    400: "invalid|bad.?request|unsupported",
+    503: "overload|unavailable|capacity|timeout",
+}
+"""HTTP statuses, and what the names of errors contain."""
+_MAX_ERROR = 10_000
+"""Characters of an error that are searched."""
+_REFUSAL = re.compile(
+    "support|unrecogni|unknown|unexpected|deprecated|instead|extra|permitted|allowed|invalid|only|must|cannot|accept|"
+    "should|has to|remove|omit|without"
+)
+_OF_A_VALUE = re.compile("too (large|long|many|high)|context|at most|exceed|maximum|less than|between|up to")
+"""What a refusal of a value says, which is no refusal of the field."""
 Shape = TypeVar("Shape", bound="Schema")
 Failure = Literal["fatal", "temporary", "refused", "invalid"]
 """All other questions would fail too; only this request failed; the server does not accept this question; or the API
@@ -274,9 +311,9 @@ class ServerClient:
                 reason = f"is not JSON; it begins with {start!r}" if start else "is empty"
                 raise self.invalid_answer(path, reason) from None
             answer = response.text
-        fault = error_in(answer) if response.is_success else answer
+        fault = _error_in(answer) if response.is_success else answer
         if not response.is_success or fault is not None:
-            status = status_of(fault) if response.is_success else response.status_code
+            status = _status_of(fault) if response.is_success else response.status_code
             raise self._status_error(status, response, fault, body)
         return answer
 
@@ -293,7 +330,7 @@ class ServerClient:
     def _status_error(self, status: int, response: httpx2.Response, fault: object, body: object) -> ServerError:
         """The error of a status; ``fault`` is the answer's JSON or text, ``body`` what was sent."""
         key_env = key_variable(self.address)
-        message = self._quote(message_of(fault))
+        message = self._quote(_message_of(fault))
         says = f" and says: {message}" if message else ""
         failure: Failure = "temporary"
         # Redirects are not followed, see RestrictedClient, so each question would get the same answer.
@@ -322,7 +359,7 @@ class ServerClient:
             failure, text = "refused", f"refuses the request ({status}){says}"
         found = ServerError(f"{self.address.url} {text}", failure, status, _retry_after(response))
         if failure == "refused" and isinstance(body, dict):
-            found.refuses = refused_field(fault, body)
+            found.refuses = _refused_field(fault, body)
         return found
 
 
@@ -381,3 +418,47 @@ def read_key(address: ServerAddress) -> str | None:
             f"the value of the environment variable {variable} cannot be a key: it has spaces or special characters"
         )
     return key
+
+
+def _error_in(answer: Any) -> Any:
+    """The error in an answer with status 200; None if it has none."""
+    if isinstance(answer, list) and len(answer) == 1:  # Gemini
+        answer = answer[0]
+    if not isinstance(answer, dict) or answer.get("data"):
+        return None
+    if isinstance(choices := answer.get("choices"), list) and choices:
+        first = choices[0] if isinstance(choices[0], dict) else {}
+        # OpenRouter, where the model failed after it began.
+        return first.get("error") or ("the model failed" if first.get("finish_reason") == "error" else None)
+    return answer if any(answer.get(name) for name in _ERROR_KEYS) else None
+
+
+def _status_of(error: Any) -> int:
+    """The HTTP status that an error object stands for; 500 if it does not say it."""
+    values = _ERROR_CODE.findall(json.dumps(error))
+    numbers = [int(value) for value in values if re.fullmatch("[45][0-9]{2}", value, re.ASCII)]
+    words = " ".join(values).lower()[:_MAX_ERROR]
+    return next(
+        iter((*numbers, *(status for status, pattern in _STATUS_WORDS.items() if re.search(pattern, words)), 500))
+    )
+
+
+def _message_of(error: Any) -> str:
+    """The message in an error body; servers write it in several forms."""
+    message = error
+    for name in _ERROR_KEYS:
+        message = message.get(name) or message if isinstance(message, dict) else message
+        message = message[0] if isinstance(message, list) and message else message
+    return message if isinstance(message, str) else json.dumps(message)
+
+
+def _refused_field(error: Any, sent: Collection[str]) -> str | None:
+    """The field that a server does not take, of those that were sent; None if its error names none."""
+    text = error if isinstance(error, str) else json.dumps(error)
+    # xAI writes presencePenalty.
+    text = re.sub("(?<=[a-z])(?=[A-Z])", "_", text[:_MAX_ERROR]).lower()
+    if not _REFUSAL.search(text) or _OF_A_VALUE.search(text):
+        return None
+    named = [name for name in _REFUSED_FIELD.findall(text) if name in sent]
+    # Of two that exclude each other ("cannot both be specified") the first one stays.
+    return named[-1 if re.search(r"\bboth\b|only one", text) else 0] if named else None

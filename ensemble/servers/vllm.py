@@ -113,13 +113,10 @@ def probe(client: ServerClient) -> VllmServer | None:
             return None
         raise
     cap = next(k for k in CAPS if k == CAPS[-1] or accepts(smallest, k))
-    chosen, appends = 0, False
-    for appends in (False, True):
-        limits = ServerLimits(cap, _CONTEXTS, _CHOSEN, context)
-        if gives_chosen(VllmServer(client, limits, appends=appends), first[0][0].top):
-            # Each pair of a context and an appended id is a prompt.
-            chosen = _CHOSEN if not appends else 16
-            break
-    appends = appends and chosen > 0
-    contexts = _CONTEXTS if not appends else _CONTEXTS // 16
-    return VllmServer(client, ServerLimits(cap, contexts, chosen, context), appends=appends)
+    # Each pair of a context and an appended id is a prompt.
+    appending = ServerLimits(cap, _CONTEXTS // 16, 16, context)
+    for limits, appends in ((ServerLimits(cap, _CONTEXTS, _CHOSEN, context), False), (appending, True)):
+        server = VllmServer(client, limits, appends=appends)
+        if gives_chosen(server, first[0][0].top):
+            return server
+    return VllmServer(client, ServerLimits(cap, _CONTEXTS, 0, context))
