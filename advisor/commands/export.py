@@ -14,14 +14,14 @@ from advisor.commands.compose import check_unchanged_files, compose, wheel, writ
 from advisor.options.finished_run import ExportOptions
 from advisor.progress import Progress
 from advisor.running.models_to_run import check_servers
-from advisor.running.strategy_to_run import StrategyPlan, figures_to_strategy, plan_json, plan_of_run
+from advisor.running.strategy_to_run import StrategyPlan, plan_json, plan_of_run
 from advisor.runs.run import Run
 from advisor.runs.schema.result import ModelSource, Result
 from advisor.strategies.group_router import GroupRouter
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import Strategy
 from ensemble.common.files import write_text
-from ensemble.common.text import shown, visible
+from ensemble.common.text import visible
 from ensemble.errors import InputError, UniteError
 from ensemble.models.hub import push_files
 from ensemble.models.model_files import check_unchanged
@@ -32,6 +32,8 @@ from ensemble.saved.model_card import MARKER, escaped, model_card, prompt_sectio
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import key_variable
 from reports.formats import evidence
+from reports.table import as_markdown
+from reports.tables import strategies
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -72,7 +74,7 @@ def export_run(options: ExportOptions) -> str:
         card = model_card(chosen, f"An ensemble for {result.task.name}", evidence(result), _measured(result))
         content = {savedfolder.CARD: card, file: to_json(chosen, folder)}
     else:
-        content = {savedfolder.CARD: _card(chosen, result, run.place), file: plan_json(chosen, folder)}
+        content = {savedfolder.CARD: _card(chosen, result), file: plan_json(chosen, folder)}
     savedfolder.write_files(folder, content)
     write_compose(folder, services)
     return str(folder) if push is None else push_files(folder, tuple(content), push, private=not options.public)
@@ -132,7 +134,7 @@ def _measured(result: Result) -> Sequence[EvalResult]:
     )
 
 
-def _card(plan: StrategyPlan, result: Result, place: str) -> str:
+def _card(plan: StrategyPlan, result: Result) -> str:
     """The card of a strategy: what it does, its models, how to run it, and the evidence for it."""
     parts = (
         f"---\nlibrary_name: unite-advisor\ntags: [unite-advisor, {plan.strategy.name}]\n---",
@@ -150,7 +152,7 @@ def _card(plan: StrategyPlan, result: Result, place: str) -> str:
         "path.",
         *([prompts] if (prompts := prompt_section(plan.task)) else []),
         "## Evidence",
-        _evidence(plan.strategy, result, place),
+        _evidence(plan.strategy, result),
         "## Licence",
         "No licence is set here. Each model keeps its own licence, whose conditions also apply to the text that it "
         "writes.",
@@ -166,34 +168,15 @@ def _place(member: ModelSpec) -> str:
     return f"a path, dtype {member.dtype or 'auto'}" if not revision else f"{escaped(checkpoint.path_or_id)}{revision}"
 
 
-def _evidence(strategy: Strategy, result: Result, place: str) -> str:
-    """The figures of a strategy and of the others that the run compared, as Markdown."""
+def _evidence(strategy: Strategy, result: Result) -> str:
+    """The figures of all strategies that the run compared, as Markdown."""
     if not result.strategies:
         return "The run compared no strategies on held-out questions."
-    lines = [
-        "| strategy | models | accuracy | measured gain | shown | calls a question |",
-        "|---|---|---|---|---|---|",
-    ]
-    for each in result.strategies:
-        interval, gain = each.measured_gain_ci, each.measured_gain
-        around = f" ({interval[0]:+.1f} to {interval[1]:+.1f})" if interval else ""
-        own = " (this one)" if figures_to_strategy(each, place) == strategy else ""
-        calls, accuracy = each.calls_per_question, each.accuracy
-        cells = [
-            f"{each.strategy}{own}",
-            escaped(", ".join(each.members)),
-            "–" if accuracy is None else f"{accuracy:.1f}",
-            "–" if gain is None else f"{gain:+.1f}{around}",
-            shown(each.shown) if each.shown else "–",
-            "–" if calls is None else f"{calls:.1f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    questions = f"{result.strategies[0].n:,} held-out questions"
     return "\n\n".join(
         (
-            f"On {questions} of the task {escaped(result.task.name)}, in points, with the measured gain over the best "
-            "single model, and whether the test shows it:",
-            "\n".join(lines),
+            f"On {result.held_out:,} held-out questions of the task {escaped(result.task.name)}, in points, with the "
+            f"gain over the best single model. This folder has: {escaped(str(strategy))}.",
+            as_markdown(strategies(result)),
             "The result does not hold for other tasks, other wordings of the prompt, or other versions of the models.",
         )
     )
