@@ -16,8 +16,8 @@ from tqdm import tqdm
 from advisor.lm_eval.requests import (
     Context,
     Conversation,
-    Decoding,
     chosen,
+    decoded,
     settings_of,
     split_space,
     windows,
@@ -88,8 +88,8 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         if self._rows is not None and self._rows < 1:
             raise InputError(f"--batch_size {batch_size}: must be a number of at least 1, or auto")
         self._max_rows = _MAX_ROWS if max_batch_size is None else _number("max_batch_size", max_batch_size)
-        decoding = Decoding(method, k, weights, settings)
-        self.loaded = chosen(run, models, device=device, dtype=dtype, chat_template=chat_template, decoding=decoding)
+        found = chosen(run, models, device=device, dtype=dtype, chat_template=chat_template)
+        self.loaded = decoded(found, method, k, weights, settings)
         silence_libraries()
         self.ensemble: Ensemble = load_ensemble(self.loaded, default_cache_dir())
         keep_present()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -177,39 +176,10 @@ NAMES = ("run", "models", "method", "k", "weights", "dtype", "device", "chat_tem
 _EXAMPLE = "--model_args run=runs/demo, or models=FOLDER+FOLDER"
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """How the models decode, as ``--model_args`` says it; None for what the run or the saved ensemble has.
+def chosen(run: object, models: object, *, device: object, dtype: object, chat_template: object) -> EnsembleSpec:
+    """The models of a run folder, or some given by hand, as they are to be loaded; None for what the run has.
 
-    Attributes:
-        method: The method.
-        k: Candidate tokens of each member in a step.
-        weights: The members' weights.
-        settings: The method's own settings.
-    """
-
-    method: object
-    k: object
-    weights: object
-    settings: Mapping[str, object]
-
-
-def chosen(
-    run: object, models: object, *, device: object, dtype: object, chat_template: object, decoding: Decoding
-) -> EnsembleSpec:
-    """The models of a run folder, or some given by hand, and how they decode.
-
-    Args:
-        run: A run folder, or None.
-        models: Folders and hub ids, as a list or with ``+`` between them, or None.
-        device: One for all models, or one for each as a list or with ``+`` between them; None for the run's devices;
-            without a run, ``auto``.
-        dtype: For all models; None for the run's, or for the type of the stored weights.
-        chat_template: For all models.
-        decoding: How they decode.
-
-    Raises:
-        InputError: An argument is wrong.
+    Several models or devices are a list, or a text with ``+`` between them; one device is for all models.
     """
     if (run is None) == (models is None):
         raise InputError(f"lm-eval: the model needs either a run folder or models; give {_EXAMPLE}")
@@ -222,7 +192,7 @@ def chosen(
     found = found.with_loading(dtype=None if dtype is None else str(dtype), chat_template=template)
     members = _placed(found.members, device)
     check_set(members)
-    return _decoding(found, members, decoding)
+    return dataclasses.replace(found, members=members)
 
 
 def _listed(name: str, value: object) -> list[str]:
@@ -247,25 +217,26 @@ def _placed(models: Sequence[ModelSpec], device: object) -> tuple[ModelSpec, ...
     return tuple(dataclasses.replace(model, device=place) for model, place in zip(models, places, strict=True))
 
 
-def _decoding(found: EnsembleSpec, members: tuple[ModelSpec, ...], given: Decoding) -> EnsembleSpec:
-    method = found.method if given.method is None else str(given.method)
-    k = found.k if given.k is None else given.k
+def decoded(
+    found: EnsembleSpec, method: object, k: object, weights: object, settings: Mapping[str, object]
+) -> EnsembleSpec:
+    """A set with the method, its k, its weights and its own settings of ``--model_args``; None for what the set has."""
+    method, k = found.method if method is None else str(method), found.k if k is None else k
     # lm-eval turns the text of --model_args into numbers where it can; what is still a text is no number.
     if not isinstance(k, int):
         raise InputError(f"--model_args k={k}: must be a number of candidates")
     check_decodes(method)
     WeightOptions(k=k)  # checks the range
     known = [*(field.name for field in option_fields(method)), THINK]
-    for unknown in given.settings.keys() - set(known):
+    for unknown in settings.keys() - set(known):
         of_method = f"; method={method} also has {', '.join(known)}" if known else ""
         raise InputError(f"--model_args: unknown argument '{unknown}'; use one of {', '.join(NAMES)}{of_method}")
-    settings, weights = given.settings, given.weights
     if method == found.method:
         # What the run or the saved ensemble has, where nothing else is given.
         settings, weights = {**found.options, **settings}, found.weights if weights is None else weights
     make_options(method, settings)
     # One alone writes as itself, and its probabilities are those of its whole vocabulary.
-    if len(members) == 1:
-        return EnsembleSpec(members, "average", 1)
+    if len(found.members) == 1:
+        return EnsembleSpec(found.members, "average", 1)
     options = settings if weights is None else {"weights": weights, **settings}
-    return EnsembleSpec(members, method, k, options=options)
+    return EnsembleSpec(found.members, method, k, options=options)

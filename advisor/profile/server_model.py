@@ -88,7 +88,8 @@ class ServerModel:
         most, changed = min(self._threads.most, len(prompts)), 0.0
         try:
             while waiting or sent:
-                while waiting and len(sent) < most:
+                # Twice as many as run, so that no thread waits for this one, until fewer are to run.
+                while waiting and len(sent) < (most if changed else 2 * most):
                     n = waiting.popleft()
                     request = self._threads.start(partial(self.generate, prompts[n], settings))
                     sent[n] = time.monotonic(), request

@@ -36,6 +36,7 @@ from advisor.serving.request import (
     unavailable,
 )
 from advisor.serving.responses import RunningText
+from ensemble.common.background import Threads
 from ensemble.decode.sequences import Pieces
 from ensemble.errors import MemberError, PromptTooLongError, UniteError, first_line
 from ensemble.models.spec import Sourced
@@ -127,8 +128,7 @@ class SharedDecoder:
         self._inbox: queue.SimpleQueue[
             _Add | tuple[Literal["cancel"], GenerationRequest] | tuple[Literal["work"], _Work] | None
         ] = queue.SimpleQueue()
-        self._unread: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._unbuilt: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._tokenizer, self._builder = Threads(1, "tokenizer"), Threads(1, "grammars")
         self._texts: dict[int, RunningText] = {}
         self._works: list[_Work] = []
         # Reentrant: a signal handler calls `refuse` in the thread that may be in `submit` right now.
@@ -141,17 +141,13 @@ class SharedDecoder:
         self.refusing = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
-        self._reader = threading.Thread(target=_run_tasks, args=(self._unread,), name="tokenizer", daemon=True)
-        self._builder = threading.Thread(target=_run_tasks, args=(self._unbuilt,), name="grammars", daemon=True)
 
     # Called by the event loop
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the threads; they deliver events in this loop."""
+        """Start the thread of the decoder; events are delivered in this loop."""
         self._loop = loop
         self._thread.start()
-        self._reader.start()
-        self._builder.start()
 
     @property
     def members(self) -> Sequence[Member]:
@@ -170,7 +166,7 @@ class SharedDecoder:
             self._check_characters(_characters(prompt))
         first = self._count_in(request.texts)
         request.numbers = range(first, first + request.texts)
-        self._unread.put(partial(self._read_prompts, request))
+        self._tokenizer.start(partial(self._read_prompts, request))
 
     def work(self, steps: Generator[None, None, T], texts: int = 1, tokens: int = 0) -> asyncio.Future[T]:
         """Run a generator in the thread, each step of it after a step of the decoder.
@@ -190,13 +186,16 @@ class SharedDecoder:
         self._inbox.put(("work", _Work(steps, texts, tokens, future)))
         return future
 
-    def tokenize(self, text: str, function: Callable[[str], T]) -> asyncio.Future[T]:
+    async def tokenize(self, text: str, function: Callable[[str], T]) -> T:
         """Call a function, which tokenizes a text, in the thread of the tokenizers; see :meth:`work`."""
         self._check_characters(len(text))
         self._count_in(1)
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._unread.put(partial(self._tokenize, future, partial(function, text)))
-        return future
+        try:
+            return await asyncio.wrap_future(self._tokenizer.start(partial(function, text)))
+        except Exception as error:  # noqa: BLE001  # tokenizers can raise any error at a client's text
+            raise prompt_error(error) from None
+        finally:
+            self._count_out(1)
 
     def _check_characters(self, characters: int) -> None:
         """Check that a prompt of so many characters may fit into the contexts."""
@@ -251,8 +250,8 @@ class SharedDecoder:
     def stop(self) -> None:
         """Refuse requests, and end the thread after its current step; unfinished texts are lost."""
         self.refuse()
-        self._unread.put(None)
-        self._unbuilt.put(None)
+        self._tokenizer.close()
+        self._builder.close()
         self._inbox.put(None)
         if self._thread.is_alive():
             # A step waits for minutes where the server of a member is away; the thread ends with the process.
@@ -273,7 +272,7 @@ class SharedDecoder:
         if request.settings.grammar is None:
             self._inbox.put(add)
         else:
-            self._unbuilt.put(partial(self._build_grammar, request, request.settings.grammar, add))
+            self._builder.start(partial(self._build_grammar, request, request.settings.grammar, add))
 
     # Called by the thread of the grammars
 
@@ -304,16 +303,6 @@ class SharedDecoder:
             # Inside the loop: a request that is refused must not take the time to be tokenized as a whole.
             self._check_tokens(tokens)
         return prompts
-
-    def _tokenize(self, future: asyncio.Future[Any], function: Callable[[], object]) -> None:
-        value, failure = None, None
-        try:
-            # A client that left costs nothing.
-            value = None if future.cancelled() else function()
-        except Exception as error:  # noqa: BLE001  # tokenizers can raise any error at a client's text
-            failure = prompt_error(error)
-        self._count_out(1)
-        self._call(_settle, future, value, failure)
 
     # Called by the thread of the decoder
 
@@ -512,12 +501,6 @@ class SharedDecoder:
     def _count_out(self, texts: int) -> None:
         with self._lock:
             self._accepted -= texts
-
-
-def _run_tasks(tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    """Call what is put into a queue, until None comes."""
-    while (task := tasks.get()) is not None:
-        task()
 
 
 def return_freed_memory() -> None:
