@@ -38,16 +38,7 @@ _HEADERS = ("header.json", "_journal/start.json")
 _SAMPLE = re.compile(r"samples/.+\.json")
 # Not "sandbox", whose settings would go to a plug-in, nor what is large: messages, events, attachments, store.
 _USED = (
-    "id",
-    "epoch",
-    "input",
-    "choices",
-    "target",
-    "output",
-    "scores",
-    "metadata",
-    "model_usage",
-    "total_time",
+    *("id", "epoch", "input", "choices", "target", "output", "scores", "metadata", "model_usage", "total_time"),
     "error",
 )
 _VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}

@@ -21,7 +21,7 @@ import yaml
 from advisor.tables.rows import is_saved, saved_files, saved_splits, stem_of
 from advisor.tables.streams import Notes
 from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records, read_text
-from advisor.tasks.templates import Template
+from advisor.tasks.templates import FAILURES, Template
 from ensemble.common.files import default_cache_dir, exists, write_text, write_whole
 from ensemble.errors import InputError
 from ensemble.models.hub_request import may_pass
@@ -419,15 +419,7 @@ def parse_yaml(text: str, place: str) -> object:
         return yaml.load(text, Loader=_Loader)
     # Not only YAMLError: the library's own tags raise what their conversion raises. `!!int ""` is an IndexError,
     # `!!bool x` a KeyError, `!!timestamp x` an AttributeError.
-    except (
-        yaml.YAMLError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except (yaml.YAMLError, *FAILURES) as error:
         mark = getattr(error, "problem_mark", None)
         problem = str(getattr(error, "problem", None) or error).partition("\n")[0]
         where = f"{place}:{mark.line + 1}" if mark is not None else place

@@ -41,19 +41,8 @@ if TYPE_CHECKING:
 
 # The keys that decide what a model or a judge reads, and where its response ends.
 _PROMPT_KEYS = (
-    "prompt",
-    "follow_ups",
-    "source",
-    "reference",
-    "choices",
-    "scoring",
-    "instructions",
-    "shots_by_group",
-    "shot_response",
-    "stop",
-    "extract",
-    "max_new_tokens",
-    "judge",
+    *("prompt", "follow_ups", "source", "reference", "choices", "scoring", "instructions", "shots_by_group"),
+    *("shot_response", "stop", "extract", "max_new_tokens", "judge"),
 )
 _HUB_KEYS = ("config", "revision", "fields")
 _ROLES = ("dev", "held_out", "shots")

@@ -43,15 +43,9 @@ _HONEST_SECONDS = 0.002
 """Processor time of one record that does not count; a normal template needs a twentieth of it."""
 
 # What the expressions of a template can raise. The cause is always the template or the record, so all are InputErrors.
-_FAILURES = (
-    jinja2.TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    RecursionError,
-    MemoryError,
+FAILURES = (
+    *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+    *(RecursionError, MemoryError),
 )
 
 
@@ -139,7 +133,7 @@ class Template:
             self._reads = len(tree) < _MOST_NODES and all(map(_only_reads, tree))
             names = field_names(source) if self._reads else _limited("field_names", source)
             expression = _lone_expression(source)
-        except (*_FAILURES, InputError) as error:
+        except (*FAILURES, InputError) as error:
             raise InputError(f"{self._where} is broken: {_first_line(error)}; {_way_out(source)}") from error
         self._named = frozenset(names)
         # Most options and references are one field, which needs no engine: MMLU has 68,000 of them.
@@ -181,7 +175,7 @@ class Template:
             self._characters += len(value) if isinstance(value, str) else 0
             if self._characters > LONGEST_TOGETHER:
                 raise ValueError(f"all its texts together have more than {LONGEST_TOGETHER:,} characters")
-        except (*_FAILURES, InputError) as error:
+        except (*FAILURES, InputError) as error:
             raise self._failure(record, error) from error
         return value
 
@@ -194,7 +188,7 @@ class Template:
         value = self.value(record)
         try:
             return reader(value)
-        except (*_FAILURES, InputError) as error:
+        except (*FAILURES, InputError) as error:
             raise self._failure(record, error) from error
 
     def _failure(self, record: Record, error: Exception) -> InputError:

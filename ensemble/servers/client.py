@@ -50,18 +50,7 @@ _REFUSED_FIELD = re.compile(
     rf"(?<![a-z0-9_])({'|'.join(LIMITS)}|temperature|top_p|seed|stop|[a-z]+_penalty|echo|logprobs)(?![a-z0-9_])"
 )
 """What a request can do without."""
-_ERROR_KEYS = (
-    "error",
-    "Error",
-    "errors",
-    "fault",
-    "base_resp",
-    "status_msg",
-    "message",
-    "msg",
-    "faultstring",
-    "detail",
-)
+_KEYS = ("error", "Error", "errors", "fault", "base_resp", "status_msg", "message", "msg", "faultstring", "detail")
 """Keys of an error and of its message, the outermost first."""
 _ERROR_CODE = re.compile(r'"(?:__|error)?(?:code|status|status_?code|type)": "?([^",}]*)', re.IGNORECASE)
 _STATUS_WORDS = {
@@ -430,7 +419,7 @@ def _error_in(answer: Any) -> Any:
         first = choices[0] if isinstance(choices[0], dict) else {}
         # OpenRouter, where the model failed after it began.
         return first.get("error") or ("the model failed" if first.get("finish_reason") == "error" else None)
-    return answer if any(answer.get(name) for name in _ERROR_KEYS) else None
+    return answer if any(answer.get(name) for name in _KEYS) else None
 
 
 def _status_of(error: Any) -> int:
@@ -446,7 +435,7 @@ def _status_of(error: Any) -> int:
 def _message_of(error: Any) -> str:
     """The message in an error body; servers write it in several forms."""
     message = error
-    for name in _ERROR_KEYS:
+    for name in _KEYS:
         message = message.get(name) or message if isinstance(message, dict) else message
         message = message[0] if isinstance(message, list) and message else message
     return message if isinstance(message, str) else json.dumps(message)
