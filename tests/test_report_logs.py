@@ -117,6 +117,12 @@ def test_examples_are_tagged_by_what_the_recommended_strategy_changed(logs: Simp
     assert any(tagged.values())
     names = [candidate["model"] for candidate in logs.result["candidates"]]
     assert all(names[example["taken"]] == samples[example["id"]]["recommended"]["model"] for example in shown)
+    for example in shown:
+        read = {
+            names[each["by"]]: each.get("extracted") for each in example["responses"] if isinstance(each["by"], int)
+        }
+        found = samples[example["id"]]["responses"]
+        assert read == {name: found[name]["extracted"] for name in read} != {}
 
 
 def test_answers_without_a_text_are_shown_as_answers(logs: SimpleNamespace) -> None:
