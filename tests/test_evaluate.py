@@ -160,7 +160,7 @@ def test_on_options_a_gate_that_plays_no_part_is_reported(run: Place) -> None:
     noted = [name for name, entry in by_name.items() if entry["note"]]
     assert noted == ["gac-threshold", "safe", "geometric"]
     assert by_name["safe"]["note"].startswith("its gate plays no part")
-    assert "its gate plays no part" in run.advisor("evaluate", "run", "--task", "task.yaml", *methods, "--quiet").out
+    assert "Its gate plays no part" in run.advisor("evaluate", "run", "--task", "task.yaml", *methods, "--quiet").out
     assert "Its gate plays no part" in (run.folder / "run" / "report.html").read_text(encoding="utf-8")
 
 
