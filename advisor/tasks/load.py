@@ -97,9 +97,11 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         for example in bank.examples(question, _prefix(definition, bank, question, demonstrations))
     )
     template = _prompt_template(definition, bank, demonstrations)
+    metric = definition.metric
+    packages = ("unite-advisor", *plugins().version(metric), *get_metric(metric).packages, *source.packages)
     return Task(
         name=definition.name,
-        metric=definition.metric,
+        metric=metric,
         split=split,
         examples=examples,
         stop=definition.settings.stop,
@@ -112,26 +114,13 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         fingerprint=fingerprint(definition.digest, split, examples),
         signature=Signature(
             task=definition.name,
-            metric=definition.metric,
+            metric=metric,
             split=split,
             n=len(examples),
             shots=count,
             seed=seed,
             prompt=sha256(definition.prompt_digest, *sorted({example.prefix for example in examples}))[:12],
-            versions=(
-                ("rules", str(RULES)),
-                *(
-                    (package, _version(package))
-                    for package in dict.fromkeys(
-                        (
-                            "unite-advisor",
-                            *plugins().version(definition.metric),
-                            *get_metric(definition.metric).packages,
-                            *source.packages,
-                        )
-                    )
-                ),
-            ),
+            versions=(("rules", str(RULES)), *((each, _version(each)) for each in dict.fromkeys(packages))),
         ),
         scoring=definition.settings.scoring or "texts",
         allow_code_execution=allow_code_execution,
