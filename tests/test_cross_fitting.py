@@ -17,7 +17,7 @@ from advisor.advice.gain import cross_fitted_gain
 @pytest.mark.parametrize("held_out", [["12"], ["12", "11"], ["12", "31", "13"]])
 def test_a_correction_lowers_no_p_value(held_out: list[str]) -> None:
     """Also where strategies take the same responses on the held-out questions, and others on dev."""
-    chance = np.random.default_rng(12)
+    chance = np.random.default_rng(8)
     accuracies = {"a": 0.6, "b": 0.5, "c": 0.5, "d": 0.55, "e": 0.5}
     dev = {
         name: "".join(np.where(chance.random(40) < p, "1", chance.choice(list("23"), 40)))
