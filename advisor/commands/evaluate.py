@@ -70,8 +70,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Evaluation:
                 progress.say(f"{profile.model}: no answer in {number}; {first.id}, for example: {first.problem}")
     judge = evaluator.judge
     task = judge.sign(evaluator.task) if judge else evaluator.task
-    judges = judge.identities if judge else {}
-    recorded = provenance.of_run(config, evaluator.identities, evaluator.loads, evaluator.threads, methods, judges)
+    recorded = provenance.of_run(config, evaluator.profiler, methods, judge)
     judged = None
     if judge:
         names = [profile.model for profile in profiles]

@@ -263,7 +263,7 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
             AnsweredSplit(run.held_out, held, prices=prices),
             task_info(run.dev, run.inference.limit(run.dev)),
             profiler.failures,
-            provenance.of_run(run, profiler.identities, profiler.loads, profiler.threads),
+            provenance.of_run(run, profiler),
         )
 
 

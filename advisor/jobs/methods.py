@@ -47,8 +47,7 @@ _NO_VOTE = "votes are counted only for short, fixed answers, which this task's m
 class Evaluator:
     """Runs methods on a set: the candidates of a run, the primary first, on its held-out questions.
 
-    ``identities``, ``loads`` and ``threads`` are those of the members, by name; ``answers`` has those of each method
-    that was run, and of the control.
+    ``answers`` has those of each method that was run, and of the control, by name.
     """
 
     def __init__(
@@ -65,10 +64,7 @@ class Evaluator:
         self._config, self._methods, self._settings = config, methods, options
         self._names = [candidate.name for candidate in config.candidates]
         self._cache, self._progress = cache, progress
-        self._profiler, self.judge = open_profiler(config, cache, progress)
-        self.identities = self._profiler.identities
-        self.loads = self._profiler.loads
-        self.threads = self._profiler.threads
+        self.profiler, self.judge = open_profiler(config, cache, progress)
         self.answers: dict[str, Profile] = {}
 
     def run(self) -> tuple[list[Profile], list[EvaluatedMethod]]:
@@ -107,22 +103,22 @@ class Evaluator:
                     self._responder(name)
                     continue
                 # Only loading shows whether a method fits. Stored responses show it too, and take no time.
-                if not self._profiler.is_stored(self._names, self.task, name, options):
-                    self._profiler.load(self._names, name, options)
+                if not self.profiler.is_stored(self._names, self.task, name, options):
+                    self.profiler.load(self._names, name, options)
             except InputError as error:
                 reasons[name] = error
         return reasons
 
     def _alone(self) -> list[Profile]:
-        profiles = self._profiler.alone(self._names, self.task)
+        profiles = self.profiler.alone(self._names, self.task)
         # Without one member there is no set to compare, so this is an error and not a note.
-        for name, reason in self._profiler.failures.items():
+        for name, reason in self.profiler.failures.items():
             raise MemberError(reason, of=name)
         return [profiles[name] for name in self._names]
 
     def _decode(self, name: str, level: str, alone: Sequence[Profile]) -> EvaluatedMethod:
         try:
-            together = self._profiler.together(self._names, self.task, name, self._settings.get(name, {}))
+            together = self.profiler.together(self._names, self.task, name, self._settings.get(name, {}))
         except MemberError as error:
             self._progress.say(str(error))
             return _left_out(name, level, error)
@@ -135,8 +131,8 @@ class Evaluator:
         responses = dict(zip(self._names, alone, strict=True))
         try:
             members, flow = self._flow(name, alone)
-            made = play_with_models(self._profiler, members, flow, self.task, responses, self._config.seed, name)
-            profile = self._profiler.graded(made.replay.profile, self._names, self.task)
+            made = play_with_models(self.profiler, members, flow, self.task, responses, self._config.seed, name)
+            profile = self.profiler.graded(made.replay.profile, self._names, self.task)
         except JudgeError:
             raise  # all other methods would fail as well
         except UniteError as error:
@@ -200,9 +196,9 @@ class Evaluator:
         best, seed = _best(alone).model, self._config.seed
         if tokens is None:
             seeds = range(seed, seed + len(self._names))
-            samples = [self._profiler.drawn(best, self.task, TEMPERATURE, each) for each in seeds]
+            samples = [self.profiler.drawn(best, self.task, TEMPERATURE, each) for each in seeds]
         else:
-            samples = draws_worth(self._profiler, best, self.task, seed, tokens)
+            samples = draws_worth(self.profiler, best, self.task, seed, tokens)
         majority = SelfConsistency((best,), len(samples))
         voted = replay_all(majority, AnsweredSplit(self.task, {}, draws={best: samples}))
         ms_per_token, seconds = zip(*(_speed(sample.cost) for sample in samples), strict=True)

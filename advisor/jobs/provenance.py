@@ -6,14 +6,15 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from advisor.config import RunConfig
 from advisor.jobs.planning.machine import version_of
+from advisor.judge.judge import Judge
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.pool.fingerprint import Fingerprint
+from advisor.profile.profiler import Profiler
 from advisor.runs.schema.result import LogOrigin, Provenance, ScoringSource
 from advisor.servers.identity import ServerIdentity
 from advisor.tasks import metrics
@@ -25,20 +26,11 @@ _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu"
 
 
 def of_run(
-    config: RunConfig,
-    fingerprints: Mapping[str, Fingerprint | ServerIdentity],
-    loads: Mapping[str, Sequence[float]],
-    threads: Mapping[str, int] = MappingProxyType({}),
-    methods: Sequence[str] = (),
-    judges: Mapping[str, Fingerprint | ServerIdentity] = MappingProxyType({}),
+    config: RunConfig, profiler: Profiler, methods: Sequence[str] = (), judge: Judge | None = None
 ) -> Provenance:
-    """``provenance`` of a run with models.
-
-    All mappings are by name: what decides the responses of each candidate and the verdicts of each judge, the seconds
-    of each load in this process, and the threads that were measured. `methods` are those besides the run's own.
-    """
-    inference = config.inference
-    models = {entry.name: _model(entry, fingerprints[entry.name]) for entry in config.candidates}
+    """``provenance`` of a run with models, after these have answered; `methods` are those besides the run's own."""
+    inference, judges = config.inference, judge.identities if judge else {}
+    models = {entry.name: _model(entry, profiler.identities[entry.name]) for entry in config.candidates}
     here = [model for model in models.values() if model.get("remote") is None]
     versions = [registry.plugins().version(name) for name in (config.method, *methods)]
     if config.dev.scorer is None:  # otherwise the metric is another tool's
@@ -58,8 +50,8 @@ def of_run(
         **({"judges": {each.name: _model(each, judges[each.name]) for each in config.judges}} if judges else {}),
         "loads": {
             name: {"count": len(seconds), "seconds_total": sum(seconds)}
-            | ({"threads": threads[name]} if name in threads else {})
-            for name, seconds in loads.items()
+            | ({"threads": profiler.threads[name]} if name in profiler.threads else {})
+            for name, seconds in profiler.loads.items()
         },
     }
     return Provenance.model_validate(values)

@@ -108,8 +108,7 @@ def run(
             traces = trace_responses(chosen, config.held_out, best, config, profiler, cache, progress)
         recommended = recommended_of(advice, compared)
         samples = chain(samples, samples_of(config.held_out, "held_out", alone, together, traces, recommended))
-    judges = judge.identities if judge else {}
-    origin = provenance.of_run(config, profiler.identities, profiler.loads, profiler.threads, judges=judges)
+    origin = provenance.of_run(config, profiler, judge=judge)
     result = Result(
         schema_version=SCHEMA_VERSION,
         task=task_info(config.dev, config.inference.limit(config.dev)),
