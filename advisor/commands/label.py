@@ -208,7 +208,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         advice=advice,
         provenance=answers.provenance,
     )
-    everyone = [*profiles, *(_unscored(each) for each in answers.dropped)]
+    everyone = [*profiles, *(with_labels(each, (), {}) for each in answers.dropped)]
     recommended = recommended_of(advice, compared)
     on_held_out = samples_of(held_out.task, "held_out", alone, recommended=recommended)
     return result, chain(samples_of(answers.dev.task, "dev", everyone), on_held_out)
@@ -323,10 +323,6 @@ def _choose(answers: _Answers, first: list[OpenQuestion], labels: Labels, option
             f"the vote and {voters[0]} give the same answer to all held-out questions, so no label can tell them apart"
         )
     return _Chosen(dev, voters[0], strategy, verify, agreed)
-
-
-def _unscored(profile: Profile) -> Profile:
-    return with_labels(profile, (), {})
 
 
 def _no_vote(chosen: _Chosen, options: SelectOptions) -> str:

@@ -67,11 +67,7 @@ def run(options: RunOptions) -> None:
 
 
 def _print_text(text: str, reader: VoteReader | None, progress: Progress) -> None:
-    """Print a text, or with a reader the answer in it.
-
-    Raises:
-        UniteError: The text has no answer.
-    """
+    """Print a text, or with a reader the answer in it; UniteError if it has none."""
     if not text.strip():
         progress.say(EMPTY)
     shown = text if reader is None else reader.read(text)
