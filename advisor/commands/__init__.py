@@ -1,1 +1,1 @@
-"""The commands of ``advisor``: each file has the options of a command and the call that does its work."""
+"""The commands of ``advisor``: each file has what a command does with its options, and what it prints."""
