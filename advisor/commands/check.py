@@ -275,11 +275,9 @@ def _from_logs(
             "METRIC:PATTERN, or a task file with --task, to read them"
         )
     numbers, left_out = _draw_fresh(logs.examples, known, options.limit, options.seed, "--logs", "another log")
-    asked = logs.task("logs", numbers, options.seed)
-    alone = {name: each.part(numbers) for name, each in logs.profiles.items()}
-    draws = {name: [each.part(numbers) for each in own] for name, own in logs.draws.items()}
-    answers = _answers(strategy, AnsweredSplit(asked, alone, draws=draws))
-    single = alone[promise.best_single_model]
+    asked = logs.part("logs", numbers, options.seed)
+    answers = _answers(strategy, asked)
+    single = asked.profiles[promise.best_single_model]
     clusters = None if logs.clusters is None else [logs.clusters[n] for n in numbers]
     return _Fresh("logs", logs.name, left_out, answers, single, clusters)
 

@@ -236,12 +236,7 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
         logs = read_logs(options, split_names(options.only or ""), progress.say, needs_score=False)
         if logs.no_vote_note is not None:
             raise InputError(logs.no_vote_note)
-        dev, held_out = (
-            AnsweredSplit(
-                logs.task(split, own, options.seed), {name: each.part(own) for name, each in logs.profiles.items()}
-            )
-            for split, own in zip(("dev", "held_out"), logs.split(options.seed, DEV_SIZE), strict=True)
-        )
+        dev, held_out = logs.halves(options.seed, DEV_SIZE)
         return _without_copies(
             dev, held_out, task_info(dev.task, None), {}, provenance.of_logs(command, options.seed, logs)
         )

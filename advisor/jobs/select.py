@@ -323,14 +323,7 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tup
     rules, seed = options.rules, options.seed
     if logs.no_vote_note is not None:
         progress.say(logs.no_vote_note)
-    dev, held_out = (
-        AnsweredSplit(
-            logs.task(split, own, seed),
-            {name: each.part(own) for name, each in logs.profiles.items()},
-            draws={name: [each.part(own) for each in drawn] for name, drawn in logs.draws.items()},
-        )
-        for split, own in zip(("dev", "held_out"), logs.split(seed), strict=True)
-    )
+    dev, held_out = logs.halves(seed)
     copies = find_copies(list(dev.profiles.values()))
     dropped = [dev.profiles[name] for name in copies]
     dev, held_out = (

@@ -18,6 +18,7 @@ import numpy as np
 from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources, plugins, records_of
 from advisor.records import Answer, Cost, Profile, fits, fits_patterns, join
+from advisor.strategies.strategy import AnsweredSplit
 from advisor.tables.streams import Notes
 from advisor.tasks.metrics import READERS, get_metric
 from advisor.tasks.metrics._metric import Metric
@@ -98,6 +99,19 @@ class JoinedLogs:
             alike += sum(count for count in counts.values() if count > 1)
         is_counted = long <= _MOST_LONG * known or alike >= _FEWEST_ALIKE * long
         return 2 * known > sum(map(len, answers)) and is_counted
+
+    def part(self, split: str, numbers: Sequence[int], seed: int) -> AnsweredSplit:
+        """Some of the questions, by their numbers, as a split with the answers to them; see :meth:`task`."""
+        return AnsweredSplit(
+            self.task(split, numbers, seed),
+            {name: each.part(numbers) for name, each in self.profiles.items()},
+            draws={name: [each.part(numbers) for each in drawn] for name, drawn in self.draws.items()},
+        )
+
+    def halves(self, seed: int, size: int = DEV_SIZE) -> tuple[AnsweredSplit, AnsweredSplit]:
+        """The dev questions and the held-out ones, as :meth:`split` draws them."""
+        dev, held_out = self.split(seed, size)
+        return self.part("dev", dev, seed), self.part("held_out", held_out, seed)
 
     def split(self, seed: int, size: int = DEV_SIZE) -> tuple[list[int], list[int]]:
         """The numbers of the dev questions, and of the held-out ones; the questions of a cluster stay together.
