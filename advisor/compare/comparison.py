@@ -24,15 +24,7 @@ def comparison_of(
     options: CompareOptions,
     command: str,
 ) -> dict[str, Any]:
-    """All figures of a comparison, in the form of ``--json``. Accuracies and differences are in points.
-
-    Args:
-        table: The scores; the first model is the baseline.
-        compared: Its pairs: all, or those with the baseline.
-        gate: The gate's results; empty without a gate.
-        options: Those of the command.
-        command: The command line, for the record.
-    """
+    """All figures of a comparison, in the form of ``--json``; accuracies and differences are in points."""
     cluster, points = options.columns().get("cluster"), options.fail_if_worse
     paired = PairedScores(table.scores, table.clusters, options.seed)
     models = [

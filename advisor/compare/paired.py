@@ -51,32 +51,16 @@ POWER = 0.8
 
 @dataclass(frozen=True, slots=True)
 class ComparedPair:
-    """Two models of a table on the same questions; differences are those of the later one minus the earlier one.
-
-    Attributes:
-        difference: Of all questions.
-        verdict: ``equal`` where the models are shown to be equally good, and not shown to differ.
-        p_adjusted: The two-sided p-value after Holm's correction for all pairs of the table.
-        margin_ci: The interval for two one-sided tests, each with the confidence of the other interval.
-        equivalent: Whether this interval is within the margin.
-        smallest_shown: The smallest true difference that these questions show with a probability of 80%, after the
-            correction for all pairs.
-        questions_needed: Questions, in all, that show a true difference of this size with a probability of 80%; None if
-            no difference was observed.
-        questions_safe: The same for the least difference that is likely (the lower end of the one-sided 80% interval);
-            None if this is not above 0. The observed difference is often too large by luck, and then
-            ``questions_needed`` is too small.
-        groups: The difference on each group of questions, by its name, sorted; empty with fewer than two groups.
-    """
+    """Two models of a table on the same questions; differences are those of the later one minus the earlier one."""
 
     difference: Difference
-    verdict: Verdict
-    p_adjusted: float
-    margin_ci: Interval
+    verdict: Verdict  # ``equal``: shown to be equally good, and not shown to differ
+    p_adjusted: float  # two-sided, after Holm's correction for all pairs
+    margin_ci: Interval  # for two one-sided tests, each with the confidence of the other interval
     equivalent: bool
-    smallest_shown: float
-    questions_needed: int | None
-    questions_safe: int | None
+    smallest_shown: float  # the true difference that is shown with a probability of 80%
+    questions_needed: int | None  # in all, for a power of 80%; None if no difference was observed
+    questions_safe: int | None  # the same for the lower end of the one-sided 80% interval; None if this is not above 0
     groups: Mapping[str, Difference]
 
     @property
@@ -112,13 +96,7 @@ class ComparedPair:
 
 
 class Comparison(NamedTuple):
-    """The pairs of a table.
-
-    Attributes:
-        pairs: Those that were wanted.
-        tested: All that were tested.
-        differ: Those of them that are shown to differ.
-    """
+    """The pairs of a table that were wanted, the number of all that were tested, and of those shown to differ."""
 
     pairs: list[ComparedPair]
     tested: int
@@ -127,29 +105,15 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What the gate says about one model.
-
-    Attributes:
-        difference: From the baseline. The ends of its interval decide: each is a one-sided limit, and all together have
-            the confidence.
-        verdict: ``worse``: shown to be worse by more than the allowed points. ``better``: shown to be better.
-            ``equal``: shown to lose no more than these points. ``unclear``: the questions are too few to tell.
-        smallest_shown: The smallest true loss that the gate finds with a probability of 80%, in points.
-    """
+    """What the gate says about one model, and its difference from the baseline."""
 
     difference: Difference
-    verdict: Verdict
-    smallest_shown: float
+    verdict: Verdict  # ``equal``: shown to lose no more than allowed; ``unclear``: too few questions
+    smallest_shown: float  # the true loss that the gate finds with a probability of 80%, in points
 
 
 class PairedScores:
-    """Intervals and tests of the differences between the columns of a matrix of scores.
-
-    Args:
-        scores: Questions by models, each between 0 and 1; at least one question.
-        clusters: The cluster of each question; None if questions count as independent.
-        seed: Of the resampling, which only graded scores need.
-    """
+    """Intervals and tests of the differences between the columns of `scores`: questions by models, from 0 to 1."""
 
     def __init__(self, scores: Floats, clusters: Sequence[str] | None = None, seed: int = 0) -> None:
         self.scores, self.seed = scores, seed
@@ -158,11 +122,7 @@ class PairedScores:
 
     @cached_property
     def _gained(self) -> NDArray[np.int64] | None:
-        """On how many questions the model of each column scores more than that of each row.
-
-        None for graded scores and for clusters. All that is said of a pair follows from two of these numbers: thousands
-        of pairs take a matrix product.
-        """
+        """On how many questions a column's model scores more than a row's; None for graded scores and clusters."""
         if self.clusters is not None or not is_binary(self.scores):
             return None
         counts: NDArray[np.int64] = np.rint((1 - self.scores).T @ self.scores).astype(np.int64)
@@ -233,10 +193,7 @@ class PairedScores:
         return flip_p_value(self._flipped[:, b] - self._flipped[:, a], float(differences.sum())), test
 
     def p_values(self, advance: Callable[[int], None]) -> list[float]:
-        """The two-sided p-values of all pairs, those of the first column with each later one first.
-
-        `advance` is told how many pairs are newly done.
-        """
+        """The two-sided p-values of all pairs, those of the first column with each later one first."""
         rows, columns = np.triu_indices(self.scores.shape[1], 1)
         if self._gained is not None:
             advance(len(rows))
@@ -283,16 +240,7 @@ def compare_pairs(
     baseline_only: bool = False,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Comparison:
-    """Compare each pair of models of a table, in its order.
-
-    Args:
-        table: The scores.
-        alpha: The probability beyond one end of an interval, 0 to 0.25; a false alarm in any direction has twice that.
-        margin: Points within which two models count as equally good, above 0.
-        seed: Of the resampling, which only graded scores need.
-        baseline_only: Whether only the pairs with the first model are wanted; all are tested, for the correction.
-        advance: Is told how many pairs are newly tested, and how many compared.
-    """
+    """Compare each pair of models of a table; `alpha` is for one end of an interval, `margin` is in points above 0."""
     paired = PairedScores(table.scores, table.clusters, seed)
     parts = _parts(table, seed)
     p_values = paired.p_values(advance)
@@ -311,15 +259,7 @@ def compare_pairs(
 
 
 def check_gate(table: ScoreTable, points: float, *, alpha: float = ALPHA, seed: int = 0) -> list[GateResult]:
-    """Check that no model is worse than the first of the table by more than some points.
-
-    Args:
-        table: The scores; its first model is the baseline.
-        points: The loss that is allowed, 0 to 100.
-        alpha: The accepted probability of ``worse`` for a model that loses no more than these points, all models
-            together; also that of ``better`` or ``equal`` for one that loses more. 0 to 0.5.
-        seed: Of the resampling, which only graded scores need.
-    """
+    """Check that no model loses more than `points` (0 to 100) against the first; `alpha` holds for all together."""
     paired = PairedScores(table.scores, table.clusters, seed)
     # Bonferroni: with ten new models one false alarm must not be ten times as likely.
     alpha /= len(table.models) - 1
@@ -335,14 +275,7 @@ def check_gate(table: ScoreTable, points: float, *, alpha: float = ALPHA, seed: 
 
 
 def smallest_shown(difference: Difference, alpha: float, design: float, units: int) -> float:
-    """The smallest true difference that so many questions show with a probability of 80%, in points, at most 100.
-
-    Args:
-        difference: On these questions; how many the two answer differently is taken from it.
-        alpha: The probability of a false alarm in one direction, between 0 and 0.5.
-        design: How many times clusters enlarge the variance, at least 1.
-        units: The number of clusters, or of questions.
-    """
+    """The smallest true difference that so many `units` show with a probability of 80%, in points, at most 100."""
     fewest = _fewest(alpha)
     if units < fewest:
         return 100.0
@@ -358,10 +291,7 @@ def smallest_shown(difference: Difference, alpha: float, design: float, units: i
 
 
 def _changes(difference: Difference) -> tuple[float, float]:
-    """The share of the questions whose scores differ, and the typical size of these differences.
-
-    The size is 1 for scores of 0 and 1. Grades that differ by a tenth are counted as tenths of such questions.
-    """
+    """The share of the questions whose scores differ, and the typical size of these differences, at most 1."""
     share = (difference.gained + difference.lost) / difference.n
     return share, math.sqrt(difference.discordance / share) if share else 1.0
 
@@ -418,10 +348,7 @@ def _compared(
 def questions_for(
     paired: PairedScores, pair: tuple[int, int], difference: Difference, true: float, alpha: float
 ) -> int | None:
-    """The questions, in all, that show a true difference of a pair with a probability of 80%; None for 0 or less.
-
-    How many answers differ is taken from `difference`; `true` is in points, and `alpha` as for :func:`smallest_shown`.
-    """
+    """The questions, in all, that show a difference of `true` points with a probability of 80%; None for 0 or less."""
     if true <= 0:
         return None
     changed, size = _changes(difference)

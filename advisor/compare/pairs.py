@@ -121,10 +121,7 @@ def _overlaps(names: Sequence[str], vocabularies: Mapping[str, Hashes]) -> Float
 def vocabularies(
     names: Sequence[str], profiler: Profiler, cache: ResponseCache, progress: Progress
 ) -> dict[str, Hashes]:
-    """The tokens of candidates, by name, from their tokenizers alone; no model of this machine is loaded.
-
-    Candidates whose tokenizer is not known here are left out, and those whose tokenizer fails, with a message.
-    """
+    """The tokens of candidates whose tokenizer is known here and works, by name; no model of this machine is loaded."""
     found: dict[str, Hashes] = {}
     by_key: dict[str, Hashes] = {}
     for name in names:
@@ -190,10 +187,7 @@ _MOST_WORDS = 2_000_000
 
 
 def kappas(graded: Floats) -> Floats:
-    """Cohen's kappa of the correctness, 0 or 1, of all pairs: agreement beyond what follows from their accuracies.
-
-    It is NaN if both are right on every question or both on none: then chance alone agrees fully.
-    """
+    """Cohen's kappa of the correctness, 0 or 1, of all pairs; NaN if both are right on every question or on none."""
     questions = graded.shape[1]
     # Counts instead of shares: whole numbers are exact, so that comparing finds a chance agreement of 1.
     right = graded.sum(axis=1)

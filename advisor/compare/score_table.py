@@ -23,40 +23,21 @@ _Column = tuple[str, str, Floats]
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """The scores of several models on the same questions.
-
-    Attributes:
-        task: The name of the evaluation.
-        metric: The name of the score.
-        models: Their names, each once; the first is the baseline.
-        scores: Questions by models, each between 0 and 1. For a model that answered each question several times, the
-            mean of its scores.
-        groups: The part of the task that each question belongs to.
-        clusters: The cluster of each question; None if questions count as independent.
-        lost: For each model how many scores are ``unread``, and how many responses ``missing`` or ``failed``.
-        notes: What was left out, and why, one sentence each.
-    """
+    """The scores of several models on the same questions; the first model is the baseline."""
 
     task: str
     metric: str
     models: tuple[str, ...]
-    scores: Floats
+    scores: Floats  # questions by models, 0 to 1; the mean where a model answered several times
     groups: tuple[str | None, ...]
-    clusters: tuple[str, ...] | None
+    clusters: tuple[str, ...] | None  # of each question; None if questions count as independent
+    # for each model how many scores are ``unread``, and responses ``missing`` or ``failed``
     lost: tuple[Mapping[str, int], ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what was left out, and why
 
 
 def read_columns(options: LogsOptions, names: Sequence[str]) -> ScoreTable:
-    """Read models of logs that are joined to one.
-
-    Args:
-        options: The logs and how to read them.
-        names: Names or globs of the models, in the order of the table; empty for all, the most accurate first.
-
-    Raises:
-        InputError: A log cannot be read, a name fits no model, or fewer than two models are left.
-    """
+    """Read models of logs that are joined to one, in the order of the names or globs, or the most accurate first."""
     joined = read_logs(options, names)
     answered = [(name, "", _scores(joined, name)) for name in _in_order(joined, names or ("*",), "the logs")]
     # One log, so names need no path behind them.
@@ -64,18 +45,7 @@ def read_columns(options: LogsOptions, names: Sequence[str]) -> ScoreTable:
 
 
 def read_runs(options: LogsOptions, paths: Sequence[str]) -> ScoreTable:
-    """Read runs and logs, and keep the questions that they have in common, by id and by question and reference.
-
-    Args:
-        options: How to read them.
-        paths: A path is a run folder, or a log as file, folder or glob; ``PATH#MODEL`` takes the models that the name
-            or glob fits. Their order is that of the table; the models of a single path without a name are ordered by
-            accuracy.
-
-    Raises:
-        InputError: A path cannot be read, a name fits no model, a model is given twice, fewer than two models are left,
-            or they have no question in common.
-    """
+    """Read runs and logs (``PATH`` or ``PATH#MODEL``), and keep the questions that they have in common."""
     given = [_path_and_name(path) for path in paths]
     for path, name in given:
         # A word is a model's name rather than a path.

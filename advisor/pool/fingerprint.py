@@ -25,16 +25,11 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What decides the responses of a model that this program loads; see :class:`ServerIdentity` for a server's.
+    """What decides the responses of a model that this program loads; see :class:`ServerIdentity` for a server's."""
 
-    Attributes:
-        spec: The model with what its line and the run leave open decided: its commit, or the hashes of its files if it
-            is a local one, its numeric type, its device and the use of its chat template.
-        encodes: Whether it is an encoder-decoder model.
-    """
-
+    # the model with its commit or the hashes of its files, its numeric type, its device and the use of its template
     spec: ModelSpec
-    encodes: bool = False
+    encodes: bool = False  # whether it is an encoder-decoder model
 
     @property
     def weights(self) -> str:
@@ -79,19 +74,7 @@ def identify(
     settings: Settings = Settings(),  # it cannot be changed
     keep_hashes: bool = True,
 ) -> Fingerprint | ServerIdentity:
-    """Find out what decides a candidate's responses. Weights are only read to hash them.
-
-    Args:
-        entry: The candidate.
-        dtype: The numeric type for an entry that names none.
-        chat_template: The use of chat templates for an entry that does not set it.
-        device: Where it runs, not ``auto``.
-        settings: How it will be asked; a server is asked so once.
-        keep_hashes: Whether hashes of files may be written, so that they need not be computed again.
-
-    Raises:
-        InputError: The candidate cannot be used; the message names its line in the pool file.
-    """
+    """Find out what decides a candidate's responses; weights are only hashed, a server is asked once."""
     template = entry.chat_template or chat_template
     checkpoint = entry.checkpoint
     try:
@@ -131,16 +114,7 @@ def _tokenizer_files(identity: ServerIdentity, keep_hashes: bool) -> dict[str, s
 
 
 def model_of(entry: ModelSpec, model_id: Fingerprint | ServerIdentity, dtype: str) -> ModelSpec:
-    """A candidate as a model to load.
-
-    Args:
-        entry: The candidate.
-        model_id: What decides its responses.
-        dtype: The numeric type for an entry that names none.
-
-    Raises:
-        InputError: The model is behind a server that gives whole texts only.
-    """
+    """A candidate as a model to load; an InputError says that its server gives whole texts only."""
     if isinstance(model_id, ServerIdentity):
         if not model_id.decodes:
             if model_id.lacks is not None:

@@ -25,13 +25,7 @@ Placed = tuple[str, "MemoryNeed | None"]
 
 
 def need_of_model(model: ModelSpec, dtype: str = "auto", device: str | None = None) -> MemoryNeed | None:
-    """What a model needs; None for a model behind a server, and for files that do not tell.
-
-    Args:
-        model: The model.
-        dtype: The numeric type of models that name none.
-        device: The device that it is placed on; None for the one that it names, or else ``auto``.
-    """
+    """What a model needs; None for a model behind a server, and for files that do not tell."""
     checkpoint, dtype = model.checkpoint, model.dtype or dtype
     if checkpoint.is_remote:
         return None
@@ -66,11 +60,7 @@ def need_of_model(model: ModelSpec, dtype: str = "auto", device: str | None = No
 
 
 def weights_here(name: str, checkpoint: Checkpoint) -> tuple[int, int] | None:
-    """The number of weights of a model and the bytes of their files; None if the weights are not on this machine.
-
-    Raises:
-        UniteError: A file of the model is damaged.
-    """
+    """The number of a model's weights and the bytes of their files; None if they are not on this machine."""
     if not checkpoint.is_local:
         file = cached_file(checkpoint, checkpoint.config_file)
         if file is None:
@@ -90,14 +80,7 @@ def free_on(device: str) -> int | None:
 
 
 def check_together(models: Mapping[str, Placed]) -> None:
-    """Check that models which are loaded at the same time fit on their devices.
-
-    Args:
-        models: Each model's device and need, by name.
-
-    Raises:
-        InputError: Their weights alone need more than a device has free.
-    """
+    """Check that the weights of models which are loaded at the same time fit on their devices."""
     by_device: dict[str, dict[str, MemoryNeed]] = {}
     for name, (device, need) in models.items():
         if need is not None:
@@ -117,22 +100,7 @@ def check_candidates(
     decode_together: bool,
     is_stored: Callable[[ModelSpec], bool] = lambda _: False,
 ) -> list[str]:
-    """Check that candidates fit, each alone as they are profiled, and two of them together.
-
-    Args:
-        entries: The pool.
-        device: The device of candidates that name none.
-        dtype: The numeric type of candidates that name none.
-        decode_together: Whether a set will be loaded at the same time.
-        is_stored: Whether the cache has what a candidate is profiled by, so that it need not be loaded for that. It is
-            called only if no candidate fits.
-
-    Returns:
-        Notes about candidates and sets that do not fit, and about those that do not compute in the type of their files.
-
-    Raises:
-        InputError: No candidate fits and none is stored, so that the run cannot do anything.
-    """
+    """Check that candidates fit, each alone and two of them together; return notes on those that do not."""
     from ensemble.models.memory import gigabytes, in_words
 
     fitting: dict[str, list[tuple[int, str, MemoryNeed]]] = {}
@@ -190,16 +158,7 @@ def too_large(needs: Mapping[str, MemoryNeed], device: str, free: int) -> str:
 
 
 def place(needs: Mapping[str, int], free: Mapping[str, int], fixed: Mapping[str, str]) -> dict[str, str]:
-    """Place models side by side: the largest first, each on the device that has most left.
-
-    Args:
-        needs: Bytes that each model needs, by name.
-        free: Bytes that each device has free, by name, at least one device.
-        fixed: The device of each model that has one already. It takes room there, if it is among ``free``.
-
-    Returns:
-        The device of each model of ``needs``. Models that fit nowhere go where most is left, too.
-    """
+    """Place models side by side: the largest first, on the device with most bytes left, even if they are too few."""
     # Those with a device come first in the loop, because they leave the others no choice.
     left = dict(free)
     placed = dict(fixed)
@@ -214,16 +173,7 @@ def place(needs: Mapping[str, int], free: Mapping[str, int], fixed: Mapping[str,
 def place_models(
     models: Sequence[ModelSpec], device: str = "auto", dtype: str = "auto"
 ) -> tuple[tuple[ModelSpec, ...], str | None]:
-    """Place models that name no device, if the machine has several GPUs and ``--device`` is ``auto``.
-
-    Args:
-        models: The pool, or a set.
-        device: The device of models that name none.
-        dtype: The numeric type of models that name none.
-
-    Returns:
-        The models, and what was placed where, in one line; None if nothing was placed.
-    """
+    """Place models that name no device on several GPUs; return them and a line about it, None if none was placed."""
     # A server has placed its model already.
     here = [model for model in models if not model.is_remote]
     wanted = {model.name: model.device or device for model in here}
@@ -253,17 +203,7 @@ def _in_words(placed: Mapping[str, str]) -> str:
 def check_pool(
     entries: Sequence[ModelSpec], device: str, chat_template: ChatTemplate, *, on_this_machine: bool
 ) -> None:
-    """Check that the run can use every candidate. A server gets a request for its models and one for a few tokens.
-
-    Args:
-        entries: The pool.
-        device: The device of entries that name none.
-        chat_template: The use of chat templates for entries that do not set it.
-        on_this_machine: Whether the models run on this machine. Devices of other machines are not checked.
-
-    Raises:
-        InputError: A candidate cannot be used; the message names its line in the pool file.
-    """
+    """Check that the run can use every candidate; a server gets a request for its models and one for a few tokens."""
     if on_this_machine:
         check_device("--device", device)
     for entry in entries:
@@ -282,15 +222,7 @@ def check_pool(
 
 
 def check_set(models: Sequence[ModelSpec], *, of_run: bool = False) -> None:
-    """Check that every model of a set can be loaded on its device.
-
-    Args:
-        models: The set.
-        of_run: Whether the devices are those of the run, and not those of an option.
-
-    Raises:
-        InputError: A model cannot be loaded.
-    """
+    """Check that every model of a set can be loaded on its device, which an option gives, or the run (`of_run`)."""
     for model in models:
         if model.checkpoint.is_remote:
             check_tokenizer(model.tokenizer)

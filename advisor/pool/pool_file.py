@@ -38,11 +38,7 @@ _MODEL = re.compile(rf"\s*({PREFIX}\S+|\S+/\S*|\S+{SUFFIX})(\s+\w+=\S+)*\s*(#.*)
 
 
 def read_pool(pool: str) -> tuple[ModelSpec, ...]:
-    """Read a pool file, or a bundled pool if ``pool`` is ``demo`` or ``demo-thinking``; ``./demo`` is a file.
-
-    Raises:
-        InputError: The file does not exist, is empty, or a line cannot be used; the message names file and line.
-    """
+    """Read a pool file, or a bundled pool if ``pool`` is ``demo`` or ``demo-thinking``; ``./demo`` is a file."""
     # The bundled pool first: a stranger's file must not take the place of a name that the documentation gives.
     path = _BUNDLED.get(pool, Path(pool))
     # Its first line as a model would have a message about a model.
@@ -74,11 +70,7 @@ def read_pool(pool: str) -> tuple[ModelSpec, ...]:
 
 
 def check_no_pool(data: str) -> None:
-    """Check that data is no pool.
-
-    Raises:
-        InputError: It is the name of a bundled pool, or a text file of which every line names a model.
-    """
+    """Check that data is neither the name of a bundled pool nor a text file of which every line names a model."""
     path = Path(data)
     is_text = path.suffix.lower() == ".txt" and path.is_file()
     try:
@@ -94,11 +86,7 @@ def check_no_pool(data: str) -> None:
 
 
 def entries_named(entries: tuple[ModelSpec, ...], globs: Sequence[str], pool: str) -> tuple[ModelSpec, ...]:
-    """The candidates that ``--only`` takes (see :func:`advisor.records.fits_patterns`), in the order of the pool.
-
-    Raises:
-        InputError: A glob fits no candidate, or none is left; `pool` is the pool's name, for the message.
-    """
+    """The candidates that ``--only`` takes (see :func:`advisor.records.fits_patterns`), in the order of the pool."""
     names = ", ".join(entry.name for entry in entries)
     for glob in globs:
         if not any(fits(entry.name, glob.removeprefix("!")) for entry in entries):
@@ -128,11 +116,7 @@ def _entries(text: str, path: Path) -> Iterator[ModelSpec]:
 
 
 def read_line(line: str, place: str) -> ModelSpec:
-    """Read one line as a pool file has it, from a command line: paths are relative to the current folder.
-
-    Raises:
-        InputError: The line is empty, or the model or an option is wrong.
-    """
+    """Read one line as a pool file has it, from a command line: paths are relative to the current folder."""
     try:
         words = _words(line)
     except ValueError as error:
@@ -220,11 +204,7 @@ def _on_hub(model: str, place: str) -> Checkpoint:
 
 
 def check_pinned(checkpoint: Checkpoint, place: str) -> None:
-    """Check that the code of a model on the hub cannot change between two runs.
-
-    Raises:
-        InputError: Its revision is no commit; `place` begins the message.
-    """
+    """Check that the code of a model on the hub cannot change between two runs, because its revision is a commit."""
     if not checkpoint.is_local and not COMMIT.fullmatch(checkpoint.revision or ""):
         raise InputError(
             f"trust_remote_code runs code from the hub, so it needs a pinned revision: "

@@ -14,16 +14,7 @@ from ensemble.models.spec import ModelSpec, Resources, resolve_device
 
 
 def resources_of(requested: Resources, device: str, place: str) -> Resources:
-    """The resources of a model, with a number for every value that its line leaves open.
-
-    Args:
-        requested: What its line requests.
-        device: The model's device: ``cpu``, ``cuda``, or ``auto`` for the one that the request needs.
-        place: File and line, or the model's name, for messages.
-
-    Raises:
-        InputError: The device and the number of GPUs do not fit.
-    """
+    """The resources of a model, with a number for every value that its line leaves open."""
     if device == "auto":
         # GPUs that torch sees here are not the cluster's, and one is reserved only where it is requested.
         device = "cuda" if requested.num_gpus else "cpu"
@@ -38,13 +29,7 @@ def resources_of(requested: Resources, device: str, place: str) -> Resources:
 
 
 def device_of(model: ModelSpec, device: str, engine: str) -> str:
-    """The device that a model of the pool runs on.
-
-    Args:
-        model: The model.
-        device: The device of models that name none; ``auto`` to choose one.
-        engine: Where models run, one of ENGINES of :mod:`advisor.config`.
-    """
+    """The device that a model of the pool runs on; `device`, which may be ``auto``, is for models that name none."""
     wanted = model.device or device
     if wanted == "auto" and engine == "ray":
         return "cuda" if resources_of(model.resources, wanted, model.place).num_gpus else "cpu"
@@ -72,16 +57,7 @@ ROUNDING = ("bitsandbytes", "accelerate")
 
 
 def check_quantization(name: str, quantization: str | None, device: str) -> None:
-    """Check that this machine can quantise a model.
-
-    Args:
-        name: The model.
-        quantization: One of QUANTIZATIONS; None to check nothing.
-        device: The device that it runs on, not ``auto``.
-
-    Raises:
-        InputError: The GPU or the package is missing; the message names the model and a way out.
-    """
+    """Check that this machine can quantise a model; `device` is not ``auto``, and None quantises nothing."""
     if quantization is None:
         return
     # Here and not while it is loaded, where the library's error would come after the download.

@@ -19,15 +19,7 @@ _FORMS = f"{EQUAL}, {ACCURACY}, {PERPLEXITY}, or numbers such as 2,1,1"
 
 
 def check_weights(weights: str, candidates: int) -> None:
-    """Check the value of ``--weights``.
-
-    Args:
-        weights: The value.
-        candidates: How many models numbers are for: those of the pool, or of the set.
-
-    Raises:
-        InputError: The value has another form, or the numbers do not fit.
-    """
+    """Check the value of ``--weights`` for a pool or a set of so many candidates."""
     if weights in (EQUAL, ACCURACY, PERPLEXITY):
         return
     numbers = read_numbers(weights)
@@ -36,11 +28,7 @@ def check_weights(weights: str, candidates: int) -> None:
 
 
 def read_numbers(weights: str) -> tuple[float, ...]:
-    """Numbers with commas between them.
-
-    Raises:
-        InputError: They are not, or one is negative, or all are 0.
-    """
+    """Numbers with commas between them: none is negative, and one at least is above 0."""
     try:
         numbers = tuple(float(part) for part in weights.split(","))
     except ValueError:
@@ -51,14 +39,7 @@ def read_numbers(weights: str) -> tuple[float, ...]:
 
 
 def weights_from_dev(accuracies: Sequence[float]) -> tuple[float, ...]:
-    """Weights from the members' answers to the dev questions, from 0 to 1.
-
-    Args:
-        accuracies: Each member's accuracy, in points, the primary's first.
-
-    Raises:
-        InputError: All of them are 0.
-    """
+    """Weights, 0 to 1, from the members' accuracies in points; an InputError says that all are 0."""
     if not any(accuracies):
         raise InputError(f"--weights {ACCURACY}: the weights of all members are 0; leave out --weights")
     return tuple(accuracy / 100 for accuracy in accuracies)

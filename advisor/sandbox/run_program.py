@@ -31,27 +31,16 @@ _PROBE = "import decimal, heapq, itertools, math, re, pathlib\npathlib.Path('fil
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """The resources of one program.
+    """The resources of one program."""
 
-    Attributes:
-        seconds: Wall-clock time from start to end.
-        cpu_seconds: Processor time of each process, in whole seconds.
-        memory: Bytes of address space of each process.
-        processes: Processes at a time, threads included.
-        file_size: Bytes of each file.
-        disk: Bytes of all files together, where the program has its own file system.
-        open_files: Open files at a time.
-    """
-
-    seconds: float = (
-        30.0  # the processor time ends a computation sooner, and does not depend on how busy the machine is
-    )
+    # Wall-clock time. The processor time ends a computation sooner, and does not depend on how busy the machine is.
+    seconds: float = 30.0
     cpu_seconds: int = 5  # MBPP's own solution of task 123 takes 2.6 s of an AMD EPYC core
-    memory: int = 1 << 30
-    processes: int = 32
-    file_size: int = 16 << 20
-    disk: int = 64 << 20
-    open_files: int = 64
+    memory: int = 1 << 30  # bytes of address space of each process
+    processes: int = 32  # running at a time, threads included
+    file_size: int = 16 << 20  # bytes of each file
+    disk: int = 64 << 20  # bytes of all files together, where the program has its own file system
+    open_files: int = 64  # open at a time
 
     def rlimits(self) -> dict[str, int]:
         """The limits by their names in the module ``resource``."""
@@ -67,24 +56,15 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """How far a program is isolated, beyond its limits.
+    """How far a program is isolated, beyond its limits."""
 
-    Attributes:
-        unprivileged: Whether it runs as user 65534; only root can do that, and only root needs it.
-        namespaces: Whether it has no network, and cannot see other processes.
-        read_only: Whether it can write only in its folder, which is in memory.
-    """
-
-    unprivileged: bool
-    namespaces: bool
-    read_only: bool
+    unprivileged: bool  # it runs as user 65534; only root can do that, and only root needs it
+    namespaces: bool  # it has no network, and cannot see other processes
+    read_only: bool  # it can write only in its folder, which is in memory
 
     @property
     def weak(self) -> bool:
-        """Whether a program has network, can end its guard, and so can leave processes behind.
-
-        As this process's user it can also read this process's environment, and end it.
-        """
+        """Whether a program has network, can leave processes and, as this process's user, read and end this process."""
         return not self.namespaces
 
 
@@ -92,31 +72,13 @@ _LIMITS = SandboxLimits()
 
 
 def run(program: str, tests: Sequence[str], limits: SandboxLimits = _LIMITS) -> str | None:
-    """Run a program, then its tests in the same module, in the strictest isolation that works here.
-
-    The program passed if it and all its tests ran to the end.
-
-    Args:
-        program: Python code; any text may be given.
-        tests: Python code, run one after the other; each must end without an exception.
-        limits: The program's resources.
-
-    Returns:
-        Why it failed, in a few words that the program may have invented; None if it passed.
-
-    Raises:
-        UniteError: This system cannot run programs at all.
-    """
+    """Run a program, then its tests in the same module; return why it failed, None if all ran to the end."""
     return _run(program, tests, limits, isolation())
 
 
 @cache
 def isolation() -> Isolation:
-    """The strictest isolation that works here. It is found by trying.
-
-    Raises:
-        UniteError: Not even the weakest works.
-    """
+    """The strictest isolation that works here, by trying; a UniteError says that not even the weakest works."""
     problem = ""
     for kind in _kinds():
         try:
@@ -148,12 +110,7 @@ def gaps() -> tuple[str, ...]:
 
 
 def check_strong() -> None:
-    """Check that a program has no network, ends with its run, and cannot reach this process.
-
-    Raises:
-        InputError: The strictest isolation here is weak.
-        UniteError: Programs cannot run here at all.
-    """
+    """Check that a program has no network, ends with its run, and cannot reach this process."""
     if isolation().weak:
         reach = (
             "read files that all users may read, send them over the network, and go on after the run"
@@ -271,11 +228,7 @@ def _reason(outcome: str, status: int | None, limits: SandboxLimits) -> str:
 
 @contextmanager
 def own_folder(*, unprivileged: bool) -> Iterator[str]:
-    """A new folder that is removed at the end.
-
-    Args:
-        unprivileged: Whether it belongs to the user without rights, and not to this one.
-    """
+    """A new folder that is removed at the end; `unprivileged`: it belongs to the user without rights."""
     folder = tempfile.mkdtemp(prefix="unite-advisor-")
     # Held open from the start: a program may put a link in the place of its folder.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

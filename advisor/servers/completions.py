@@ -32,15 +32,10 @@ FunctionCall: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ToolChat:
-    """A chat with functions.
+    """A chat with functions."""
 
-    Attributes:
-        messages: As servers take them; they may have calls and their results.
-        fields: The other fields of the request: ``tools``, ``tool_choice`` and ``parallel_tool_calls``.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    fields: Mapping[str, Any]
+    messages: Sequence[Mapping[str, Any]]  # as servers take them; they may have calls and their results
+    fields: Mapping[str, Any]  # ``tools``, ``tool_choice`` and ``parallel_tool_calls``
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +79,11 @@ def generate(
     chat: bool,
     marked: bool = False,
 ) -> tuple[Response, Mapping[str, Any]]:
-    """Let a model continue a prompt.
+    """Let a model continue a prompt; return the response, and the JSON object that the server sent.
 
-    Args:
-        server: The server.
-        prompt: The text to continue, or the user's message where it goes through a chat template; with ``chat`` also
-            the messages of a conversation, or a chat with functions. Token ids go to ``/completions`` as they are, and
-            no penalties apply.
-        settings: The limit, the stop strings, and how to draw.
-        chat: Whether the prompt goes through the model's chat template, on the server.
-        marked: Whether special tokens mark the model's thinking, and its text must show them.
-
-    Returns:
-        The response, and the JSON object that the server sent.
+    Token ids go to ``/completions`` as they are, without penalties. With `chat` the prompt, which may be a
+    conversation, goes through the chat template on the server. `marked` says that special tokens mark the model's
+    thinking, so the text must show them.
     """
     from ensemble.servers.schema import ChatChoice, ChatCompletion, Completion
 
@@ -200,10 +187,7 @@ def _response_format(grammar: Grammar) -> Mapping[str, Any]:
 
 
 def likeliest_text(server: ServerClient, prompt: str, options: Sequence[str]) -> Response:
-    """The log-probabilities of texts after a prompt, as the options of a response without a text.
-
-    This needs ``echo`` and ``logprobs`` of ``/completions``. Some servers support them (vLLM), others ignore them.
-    """
+    """The log-probabilities of texts after a prompt; the server needs ``echo`` and ``logprobs`` of ``/completions``."""
     scores, seconds = [], 0.0
     for text in options:
         scores.append(_log_probability(server, prompt, text))

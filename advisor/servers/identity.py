@@ -49,23 +49,14 @@ _FINGERPRINT = "system_fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """What decides the responses of a model behind a server.
-
-    Attributes:
-        address: The server and the model. It has a tokenizer if the model can be decoded token by token.
-        chat_template: Whether prompts go through a chat template: the tokenizer's here, or else the server's.
-        says: What the server says of the model.
-        day: Day of the request, in UTC.
-        lacks: Why a model with a tokenizer cannot be decoded token by token; None if it can, or has none.
-        tokenizer: SHA-256 of each file of a local tokenizer, by name.
-    """
+    """What decides the responses of a model behind a server."""
 
     address: ServerAddress
-    chat_template: ChatTemplate
-    says: Mapping[str, Any]
-    day: str
-    lacks: str | None = None
-    tokenizer: Mapping[str, str] = field(default_factory=dict)
+    chat_template: ChatTemplate  # whether prompts go through one: the tokenizer's here, or else the server's
+    says: Mapping[str, Any]  # what the server says of the model
+    day: str  # day of the request, in UTC
+    lacks: str | None = None  # why a model with a tokenizer cannot be decoded token by token; None if it can
+    tokenizer: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each file of a local tokenizer, by name
 
     @property
     def decodes(self) -> bool:
@@ -108,10 +99,7 @@ class ServerIdentity:
 def identify_server(
     address: ServerAddress, name: str, chat_template: ChatTemplate, settings: Settings = _TEST
 ) -> ServerIdentity:
-    """Request a server's list of models, and a few tokens from the model to see that it answers, and what it refuses.
-
-    If the address has a tokenizer, some more requests find out whether the model can be decoded token by token.
-    """
+    """Request a server's list of models and a few tokens, and see whether it can be decoded token by token."""
     lacks = None
     if address.tokenizer is not None:
         check_tokenizer(ModelSpec(address, name).tokenizer)
@@ -215,11 +203,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ServerHealth:
-    """Asks servers for their lists of models, which costs them nothing.
-
-    Attributes:
-        failing: The names of the members whose servers do not answer now.
-    """
+    """Asks servers for their lists of models, which costs nothing, and keeps the names of those that do not answer."""
 
     def __init__(self, addresses: Mapping[str, ServerAddress]) -> None:
         self.names = tuple(addresses)

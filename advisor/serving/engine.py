@@ -97,27 +97,16 @@ class RequestHandler(Protocol):
 
 @dataclass(slots=True)
 class _Work:
-    """Work beside the decoder.
+    """Work beside the decoder."""
 
-    Attributes:
-        steps: A generator whose value is the result.
-        texts: Texts that it counts as.
-        tokens: Tokens of its prompts.
-        future: Gets the result; of the event loop.
-    """
-
-    steps: Generator[None, None, Any]
-    texts: int
-    tokens: int
-    future: asyncio.Future[Any]
+    steps: Generator[None, None, Any]  # a generator whose value is the result
+    texts: int  # how many texts it counts as
+    tokens: int  # tokens of its prompts
+    future: asyncio.Future[Any]  # gets the result, and belongs to the event loop
 
 
 class SharedDecoder:
-    """Decodes the texts of all requests together; see :class:`RequestHandler`.
-
-    Attributes:
-        refusing: Why requests are refused; empty where they are accepted.
-    """
+    """Decodes the texts of all requests together; see :class:`RequestHandler`."""
 
     def __init__(self, ensemble: Ensemble, batch: Batch, limits: RequestLimits, metrics: Metrics) -> None:
         self._ensemble = ensemble
@@ -169,16 +158,7 @@ class SharedDecoder:
         self._tokenizer.start(partial(self._read_prompts, request))
 
     def work(self, steps: Generator[None, None, T], texts: int = 1, tokens: int = 0) -> asyncio.Future[T]:
-        """Run a generator in the thread, each step of it after a step of the decoder.
-
-        Args:
-            steps: May use the models.
-            texts: Texts that it counts as until it ends.
-            tokens: Tokens of its prompts.
-
-        Returns:
-            The generator's value, or the RequestError that ended it. If it is cancelled, the next steps are not run.
-        """
+        """Run a generator, which may use the models, in the thread, with a step of it after each of the decoder's."""
         # Before it is counted, because a request that is refused must leave no count.
         self._check_tokens(tokens)
         self._count_in(texts)

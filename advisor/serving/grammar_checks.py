@@ -68,11 +68,7 @@ class _Lane:
 
 
 class GrammarChecks:
-    """Checks the grammars of clients, and remembers what was found.
-
-    Args:
-        refusing: Why the server refuses requests; empty where it accepts them.
-    """
+    """Checks the grammars of clients, and remembers the results; `refusing` says why the server refuses requests."""
 
     def __init__(self, refusing: Callable[[], str]) -> None:
         self._refusing = refusing

@@ -14,28 +14,7 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The figures of one server; each server has its own registry.
-
-    Attributes:
-        requests: Number of requests, by path and status; the status is 499 where the client disconnected.
-        seconds: Time from a request to the last byte of its response.
-        first_token: Time from a request to the first token of each of its texts, in seconds.
-        prompt_tokens: Number of prompt tokens, as the primary counts them.
-        contexts: Number of contexts in requests with token ids.
-        new_tokens: Number of generated tokens, as the primary counts them.
-        running: Number of texts that are being decoded.
-        waiting: Number of texts that wait for a place in the batch.
-        rows: Number of texts in each step.
-        failures: Number of failed steps.
-        failed_texts: Number of texts that failed alone, for example because a member's logits were NaN.
-        member_calls: Number of calls of each member, for a strategy, and of requests to each member behind a server.
-        member_errors: Number of calls that failed, by member. Requests that fail are sent again.
-        member_seconds: For a strategy, seconds of a call, by member.
-        member_request_seconds: Seconds of all requests, by member behind a server.
-        member_second_requests: Number of requests for more of a context that was sent before, by member.
-        calls: Number of calls for a text.
-        votes: Number of votes, by whether all answers were the same.
-    """
+    """The figures of one server; each server has its own registry."""
 
     def __init__(self) -> None:
         # Not the library's global registry: several servers in one process would register the same names.

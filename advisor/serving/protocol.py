@@ -74,27 +74,16 @@ _MAX_STOP = 256
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of a request, and the defaults for what it leaves out.
+    """Limits of a request, and the defaults for what it leaves out."""
 
-    Attributes:
-        texts: Number of texts that run or wait at a time, over all requests.
-        new_tokens: Longest text, in tokens.
-        prompt_tokens: Longest prompt, in tokens of the primary; None where only the members' contexts limit it.
-        body: Largest body of a request, in bytes.
-        default_tokens: Longest text of a request that names no limit, in tokens.
-        default_stop: Stop strings of a request that names none.
-        tokens: Tokens of the prompts of all texts that run or wait; None for 4,096 for each text.
-        seconds: How long the models of a strategy may take for a request, above 0.
-    """
-
-    texts: int = 64
-    new_tokens: int = 4096
-    prompt_tokens: int | None = None
-    body: int = 2**20
-    default_tokens: int = 256
+    texts: int = 64  # texts that run or wait at a time, over all requests
+    new_tokens: int = 4096  # tokens of the longest text
+    prompt_tokens: int | None = None  # as the primary counts them; None where only the members' contexts limit it
+    body: int = 2**20  # bytes of the largest body
+    default_tokens: int = 256  # tokens of the longest text where a request names no limit
     default_stop: tuple[str, ...] = ()
-    tokens: int | None = None
-    seconds: float = 600.0
+    tokens: int | None = None  # tokens in the prompts of all texts that run or wait; None for 4,096 for each text
+    seconds: float = 600.0  # how long the models of a strategy may take for a request, above 0
 
 
 def _text_list(value: object) -> object:
@@ -287,11 +276,7 @@ def read_chat(
     prompt: TaskPrompt | None = None,
     grammar: Grammar | None = None,
 ) -> tuple[GenerationRequest, str | None]:
-    """The generation request of a body of ``/v1/chat/completions``; see :func:`read_completion`.
-
-    Returns:
-        The request, and a note on its prompt for the person who runs the server; None for none.
-    """
+    """The generation request of a body of ``/v1/chat/completions``, and a note for the log; None for none."""
     for place, message in enumerate(body.messages):
         refuse_unsupported(message.model_extra, f"messages.{place}.")
     if body.top_logprobs is not None and not body.logprobs:

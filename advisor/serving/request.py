@@ -87,22 +87,14 @@ def wrong_body(errors: Sequence[Mapping[str, Any]]) -> RequestError:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a text.
+    """A piece of a text; its last one has the fields after ``steps``."""
 
-    Attributes:
-        index: Index of the text within its request.
-        text: The new characters; may be empty.
-        steps: The log-probabilities of the tokens that begin in it; empty where the request wants none.
-        finish_reason: Why the text ended, with its last piece.
-        new_tokens: Tokens of the whole text, with its last piece.
-        calls: Functions that the model calls, with the last piece.
-    """
-
-    index: int
-    text: str
+    index: int  # index of the text within its request
+    text: str  # the new characters; may be empty
+    # log-probabilities of the tokens that begin in it; empty where the request wants none
     steps: Sequence[StepLogprobs] = ()
     finish_reason: str | None = None
-    new_tokens: int = 0
+    new_tokens: int = 0  # tokens of the whole text
     calls: Sequence[FunctionCall] = ()
 
 
@@ -113,40 +105,24 @@ Event = int | Piece | RequestError
 # Compared by identity: two requests may ask for the same.
 @dataclass(slots=True, eq=False)
 class GenerationRequest:
-    """What is generated for a client, whichever endpoint received it, and the events that come of it.
+    """What is generated for a client, whichever endpoint received it, and the events that come of it."""
 
-    Attributes:
-        prompts: As the members' :meth:`ensemble.models.member.Member.encode_prompt` takes them; or the token ids of a
-            prompt, for a single model; or a chat with functions, for models behind servers.
-        copies: Texts for each prompt; each copy has its own random draws.
-        settings: Of all texts.
-        stream: Whether the client wants the texts in pieces.
-        usage: Whether a stream ends with the number of tokens.
-        group: The group of the prompts for a router by groups, from ``metadata``; None if the request has none.
-        numbers: The decoder's numbers of its texts, when it is accepted.
-        arrived: Time of arrival, by the monotonic clock.
-        events: Written and read by the event loop only.
-        extras: More fields of ``usage``; complete with the last event.
-        read: Tokens of its prompts, when they are known.
-        ended: The last piece of each text that is finished, without its characters, by index.
-        error: The error that ended it.
-        cancelled: Whether its client left, or has all that it gets.
-    """
-
+    # what ``Member.encode_prompt`` takes, token ids for a single model, or a chat with functions
     prompts: tuple[AskedPrompt | tuple[int, ...], ...]
-    copies: int
+    copies: int  # texts for each prompt, each with its own random draws
     settings: Settings
     stream: bool = False
-    usage: bool = False
-    group: str | None = None
-    numbers: range = range(0)
-    arrived: float = field(default_factory=time.monotonic)
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
-    extras: dict[str, Any] = field(default_factory=dict)
-    read: int | None = None
+    usage: bool = False  # whether a stream ends with the number of tokens
+    group: str | None = None  # group of the prompts for a router by groups, from ``metadata``
+    numbers: range = range(0)  # the decoder's numbers of its texts, when it is accepted
+    arrived: float = field(default_factory=time.monotonic)  # time by the monotonic clock
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)  # written and read by the event loop only
+    extras: dict[str, Any] = field(default_factory=dict)  # more fields of ``usage``; complete with the last event
+    read: int | None = None  # tokens of its prompts, when they are known
+    # the last piece of each finished text, without its characters, by index
     ended: dict[int, Piece] = field(default_factory=dict)
-    error: RequestError | None = None
-    cancelled: bool = False
+    error: RequestError | None = None  # the error that ended it
+    cancelled: bool = False  # its client left, or has all that it gets
 
     @property
     def texts(self) -> int:

@@ -30,27 +30,16 @@ _DONE = "data: [DONE]\n\n"
 
 @dataclass(slots=True)
 class RunningText:
-    """A text that waits or is decoded.
-
-    Attributes:
-        request: The request that it belongs to.
-        index: Index of the text within its request.
-        prompt: Token ids for each member.
-        draw: Number of its random draws.
-        pieces: The bytes that may be sent.
-        steps_sent: Number of steps whose log-probabilities were sent.
-        bytes_sent: Number of bytes of these steps.
-        begun: Whether it has its first token.
-    """
+    """A text that waits or is decoded."""
 
     request: GenerationRequest
-    index: int
-    prompt: list[list[int]]
-    draw: int
-    pieces: Pieces
-    steps_sent: int = 0
-    bytes_sent: int = 0
-    begun: bool = False
+    index: int  # index of the text within its request
+    prompt: list[list[int]]  # token ids for each member
+    draw: int  # number of its random draws
+    pieces: Pieces  # the bytes that may be sent
+    steps_sent: int = 0  # steps whose log-probabilities were sent
+    bytes_sent: int = 0  # bytes of these steps
+    begun: bool = False  # whether it has its first token
 
     def next_steps(self, steps: Sequence[StepLogprobs], end: int) -> list[StepLogprobs]:
         """The next steps whose tokens begin before byte ``end`` of the text."""
@@ -76,27 +65,16 @@ class RunningText:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model that the server offers.
+    """The model that the server offers."""
 
-    Attributes:
-        name: Its name in requests.
-        members: The names of its members, the primary first.
-        method: The method that combines them.
-        served_id: OpenAI's ``system_fingerprint``: a digest of all that decides the texts.
-        created: When the server started, in seconds since 1970.
-        max_model_len: For a single model, the tokens that its context holds; else None.
-        prompt: Makes a prompt of the last message of a user; None where messages are sent as they are.
-        reader: Reads the answer in a text; None where that is not known.
-    """
-
-    name: str
-    members: tuple[str, ...]
+    name: str  # its name in requests
+    members: tuple[str, ...]  # names of its members, the primary first
     method: str
-    served_id: str
-    created: int
-    max_model_len: int | None = None
-    prompt: TaskPrompt | None = None
-    reader: VoteReader | None = None
+    served_id: str  # OpenAI's ``system_fingerprint``: a digest of all that decides the texts
+    created: int  # when the server started, in seconds since 1970
+    max_model_len: int | None = None  # for a single model, the tokens that its context holds
+    prompt: TaskPrompt | None = None  # makes a prompt of the user's last message; None: messages are sent as they are
+    reader: VoteReader | None = None  # reads the answer in a text; None where that is not known
 
     def as_dict(self) -> dict[str, Any]:
         """As ``/v1/models`` lists it."""
@@ -114,12 +92,7 @@ class ServedModel:
 
 
 class ResponseFormat(ABC):
-    """The JSON objects of one response; every response needs a new one, since it counts what was written.
-
-    Attributes:
-        request: What it generates.
-        texts: What was written of each text, by its index.
-    """
+    """The JSON objects of one response; every response needs a new one, since it counts what was written."""
 
     id_prefix: ClassVar[str]
     kind: ClassVar[str]

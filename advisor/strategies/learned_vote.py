@@ -118,15 +118,11 @@ class LearnedVote(Vote):
 
 
 class _Choices(NamedTuple):
-    """The distinct answers to questions that tell something: where a right answer and a wrong one were given.
+    """The distinct answers to questions that tell something: where a right answer and a wrong one were given."""
 
-    ``given`` says which models gave each answer (answers by models), ``right`` is its score, and ``question`` the
-    number of its question, ascending.
-    """
-
-    given: Floats
-    right: Floats
-    question: NDArray[np.intp]
+    given: Floats  # which models gave each answer: answers by models
+    right: Floats  # the score of each answer
+    question: NDArray[np.intp]  # the number of its question, ascending
 
     def part(self, is_kept: NDArray[np.bool_]) -> _Choices:
         """The answers to some questions."""

@@ -21,15 +21,7 @@ Ask = Callable[[Sequence[tuple[int, Call]]], Sequence[Answer]]
 
 
 class QuestionCalls(Generic[R]):
-    """The way of one question through a flow, which is driven by making the open calls, as long as there are some.
-
-    Attributes:
-        open: The calls to make now, at the same time.
-        calls: All calls that were made.
-        replies: The replies to them.
-        taken: The number of the reply that is the answer.
-        text: The answer in place of a reply, where the flow wrote it.
-    """
+    """The way of one question through a flow, which is driven by making the open calls, as long as there are some."""
 
     def __init__(self, flow: WritingFlow) -> None:
         self._flow, self.open = flow, next(flow)

@@ -84,12 +84,9 @@ def votes_of(replies: Sequence[Reply]) -> Codes:
 
 
 def is_decided(codes: Codes, left: int, weights: Sequence[float] | None = None) -> NDArray[np.bool_]:
-    """Whether a vote is decided, for each question, before the rest of the models is asked.
+    """Whether a vote is decided, for each question, before the `left` last models are asked.
 
-    Args:
-        codes: The answers so far, models by questions.
-        left: Models that were not asked yet, at least 0.
-        weights: The weight of each model's vote, also of those that were not asked yet, at least 0; None for 1 each.
+    `codes` are the answers so far, models by questions. `weights` are those of all models, at least 0; None for 1 each.
     """
     asked = len(codes)
     votes = count_votes(codes, None if weights is None else weights[:asked])

@@ -51,10 +51,7 @@ class VoteReader:
         return read_answer(self.metric, self.extract, text[:MAX_RESPONSE])[1]
 
     def read(self, text: str) -> str | None:
-        """The answer in a response, in one spelling; None if it has none.
-
-        For the metric ``choice`` it is the letter that the response names.
-        """
+        """The answer in a response, in one spelling (for ``choice`` the letter that it names); None if it has none."""
         answer, _ = read_answer(self.metric, self.extract, text[:MAX_RESPONSE])
         if answer is None:
             return None
