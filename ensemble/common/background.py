@@ -15,12 +15,7 @@ T = TypeVar("T")
 
 
 def in_background(work: Callable[[], T], name: str) -> Future[T]:
-    """Do some work in a new thread; return its future result, or the exception that it ended with.
-
-    Args:
-        work: It cannot be cancelled, and ends with the process at the latest.
-        name: The name of the thread.
-    """
+    """Do some work, which cannot be cancelled, in a new thread; return its future result or exception."""
     threads = Threads(1, name)
     future = threads.start(work)
     threads.close()
@@ -28,14 +23,7 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
 
 
 class Threads:
-    """Threads for work that waits, for example for a server: at most so many pieces of work run at a time, in order.
-
-    The threads run in a copy of the caller's context, so that they belong to the request that is traced.
-
-    Args:
-        most: The largest number of threads, at least 1; they are started when they are needed.
-        name: Their name.
-    """
+    """At most ``most`` threads, at least 1, for work that waits, in a copy of the context of the caller."""
 
     def __init__(self, most: int, name: str) -> None:
         self.most, self._name, self._started = most, name, 0

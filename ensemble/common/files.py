@@ -28,16 +28,9 @@ def sha256(path: Path) -> str:
 
 
 def remembered_sha256(path: Path, *, keep: bool = True) -> str:
-    """The SHA-256 of a file's content, computed again only if its size, inode or a time of change differs.
+    """The SHA-256 of a file, computed again only if its size, inode or times changed; may raise OSError.
 
-    The user's cache folder keeps it; where that cannot be written, it is computed at each call.
-
-    Args:
-        path: The file.
-        keep: Whether a new hash may be written.
-
-    Raises:
-        OSError: The file cannot be read.
+    The user's cache folder keeps it unless ``keep`` is False; where that cannot be written, each call computes it.
     """
     name = os.path.realpath(path)
     status = path.stat()
@@ -66,15 +59,7 @@ def exists(path: str | Path) -> bool:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file so that other processes see the old content or the new content, never a part.
-
-    Args:
-        path: The file. Its folder is created if it is missing.
-        write: Writes the new content to the path that it receives.
-
-    Raises:
-        OSError: The file cannot be written. An earlier file at this path is unchanged.
-    """
+    """Write a file, and its folder, so that others see the old or the new content; an OSError leaves it unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # The temporary folder is beside the file, because a rename is atomic only within one file system.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:

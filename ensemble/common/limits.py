@@ -38,14 +38,10 @@ class LimitExceededError(InputError):
 
 
 class LimitedProcess:
-    """A child process that calls functions on untrusted input. It starts at the first call, and again after a failure.
+    """A child process that calls functions on untrusted input, from the first call on and again after a failure.
 
-    Arguments and results are JSON values. The functions must not import torch or transformers: importing these takes
-    seconds, and more memory than the limit.
-
-    Args:
-        memory: The child's memory limit in bytes. It holds where the system has RLIMIT_AS, as Linux does.
-        imports: Modules that it imports when it starts, which is no time of the input.
+    The functions must not import torch or transformers: these take seconds, and more memory (bytes) than the limit.
+    The child imports ``imports`` when it starts, which is no time of the input.
     """
 
     def __init__(self, memory: int = MEMORY, imports: Sequence[str] = ()) -> None:
@@ -55,20 +51,7 @@ class LimitedProcess:
         self._lock = threading.Lock()
 
     def call(self, function: str, *arguments: Any, seconds: float = SECONDS) -> Any:
-        """Call a function in the child process.
-
-        Args:
-            function: ``module:name``.
-            arguments: JSON values.
-            seconds: The time limit, above 0.
-
-        Returns:
-            The function's result, a JSON value.
-
-        Raises:
-            InputError: The function raised an error; its message is the function's.
-            LimitExceededError: The time or memory limit was reached, or the process ended.
-        """
+        """Call ``module:name`` with JSON values; InputError if it raises an error, LimitExceededError at a limit."""
         # Answers have no number, so a second call must wait for the first one's answer.
         with self._lock:
             process = self._started()
@@ -166,11 +149,7 @@ class LimitedProcess:
 
 @cache
 def limited_process(memory: int = MEMORY) -> LimitedProcess:
-    """The child process that this program uses for its untrusted input; it ends with the program.
-
-    Args:
-        memory: Its memory limit in bytes. There is one process for each limit.
-    """
+    """The child process of this program with this memory limit in bytes; it ends with the program."""
     process = LimitedProcess(memory)
     atexit.register(process.close)
     return process

@@ -178,17 +178,9 @@ _Model = TypeVar("_Model", bound=Schema)
 
 
 def validated(model: type[_Model], values: Any, place: str, way_out: str, *, clean: bool = True) -> _Model:
-    """Return a parsed JSON value as a model.
+    """A parsed JSON value as a model; the InputError names the ``place``, and ends with ``way_out``.
 
-    Args:
-        model: The class that states its shape.
-        values: The value.
-        place: The file, with the line in a file of lines, for messages.
-        way_out: The end of each message: how to repair the file.
-        clean: Whether to clean the strings; not for a file whose texts are compared with those of other files.
-
-    Raises:
-        InputError: A value has another form. The message names the first one.
+    Strings are cleaned, except in a file whose texts are compared with those of other files.
     """
     try:
         return model.model_validate(values, context=_CLEAN if clean else None)
@@ -205,20 +197,12 @@ def first_fault(error: ValidationError, values: Any) -> str:
 
 
 def read_object(model: type[_Model], path: Path, way_out: str) -> _Model:
-    """Read a file that holds one JSON object.
-
-    Raises:
-        InputError: It is no regular file, too large, or not of this shape.
-    """
+    """Read a file that holds one JSON object; InputError if it does not, or is too large, or of another shape."""
     return validated(model, read_json(path, way_out), str(path), way_out)
 
 
 def read_json(path: Path, way_out: str) -> dict[str, Any]:
-    """Return the one JSON object of a file, before its shape is known.
-
-    Raises:
-        InputError: It is no regular file, too large, or no JSON object.
-    """
+    """The one JSON object of a file, before its shape is known; InputError if the file is too large or has none."""
     _check_file(path, way_out)
     try:
         if path.stat().st_size > LARGEST_FILE:
@@ -232,11 +216,7 @@ def read_json(path: Path, way_out: str) -> dict[str, Any]:
 
 
 def read_lines(model: type[_Model], path: Path, way_out: str, *, clean: bool = True) -> Iterator[_Model]:
-    """Read a file that holds a JSON object on each line, one after the other. Empty lines are skipped.
-
-    Raises:
-        InputError: It is no regular file, or a line is not of this shape.
-    """
+    """Read a file with a JSON object on each line, skipping empty lines; InputError if one has another shape."""
     _check_file(path, way_out)
     try:
         # In bytes, because a text file would also end lines at a lone carriage return.
@@ -253,11 +233,7 @@ def read_lines(model: type[_Model], path: Path, way_out: str, *, clean: bool = T
 
 
 def parsed(text: str, place: str, way_out: str) -> dict[str, Any]:
-    """Return the JSON object that a text holds.
-
-    Raises:
-        InputError: It is no JSON object.
-    """
+    """The JSON object that a text holds; InputError if it is none."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

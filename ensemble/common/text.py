@@ -30,12 +30,7 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def visible(text: str, *, keep_lines: bool = False) -> str:
-    """Return the text with every control, bidi mark, lone surrogate and noncharacter spelt out.
-
-    Args:
-        text: Text of a model or a file.
-        keep_lines: Whether to keep line feeds and tabs (for responses, which are shown line by line).
-    """
+    """The text with controls, bidi marks, lone surrogates and noncharacters spelt out, perhaps not line feeds."""
     # Most texts need no change, and a run has hundreds of thousands.
     if text.isascii() and text.isprintable():
         return text
@@ -151,13 +146,7 @@ def of_thousand(gain: float, ends: tuple[float, float] | None) -> str:
 
 
 def why_not_shown(by_test: str, ends: tuple[float, float] | None, measured: tuple[float, float] | None) -> str:
-    """Return why the test shows nothing although the interval of the expected gain does; empty without that.
-
-    Args:
-        by_test: Whether the test shows the gain: ``yes``, ``not_yet`` or ``no``.
-        ends: The interval of the expected gain.
-        measured: That of the measured gain.
-    """
+    """Why the test shows nothing although the interval of the expected gain does; empty without that."""
     if by_test != "not_yet" or ends is None or ends[0] <= 0 <= ends[1]:
         return ""
     if measured is None or measured[0] <= 0 <= measured[1]:
@@ -166,14 +155,7 @@ def why_not_shown(by_test: str, ends: tuple[float, float] | None, measured: tupl
 
 
 def verdict(word: str, of: str, over: str, margin: float | None = None) -> str:
-    """Return what a comparison shows: ``B is better than A``.
-
-    Args:
-        word: ``better``, ``worse``, ``equal`` or ``unclear``.
-        of: The name of the system that is compared.
-        over: The name of the one that it is compared with.
-        margin: Points within which two systems count as equal; None to leave them out.
-    """
+    """What a comparison shows: ``B is better than A``; ``margin`` are the points within which both count as equal."""
     if word == "equal":
         return f"{of} and {over} are equal" + ("" if margin is None else f" within {margin:g} points")
     return f"Cannot tell {of} from {over}" if word == "unclear" else f"{of} is {word} than {over}"

@@ -15,18 +15,10 @@ Draft = list[tuple[int, list[Continuation]]]
 
 
 class Contexts:
-    """Keeps the members' runners in step with a batch of sequences.
+    """Keeps the members' runners in step with a batch; all but the first ``running`` wait for :meth:`run`.
 
-    Args:
-        members: The primary first.
-        running: How many of the members, the first ones, run at every step. The others run only when :meth:`run` is
-            called.
-
-    Attributes:
-        sequences: The sequences, in the order of the runners' rows.
-        logits: For each member that does not wait, the next-token logits [sequences, V_i]; after :meth:`draft`, those
-            at several places of each sequence [places, V_i], sequence by sequence. Tensors are on the device of the
-            steps.
+    ``sequences`` are in the order of the rows. ``logits`` are the next-token logits [sequences, V_i] of each member
+    that does not wait; after :meth:`draft` those at several positions [positions, V_i], sequence by sequence.
     """
 
     def __init__(self, members: Sequence[Member], running: int) -> None:
@@ -72,17 +64,7 @@ class Contexts:
         self._ran = {}
 
     def run(self, member: int, needed: Sequence[int]) -> Logits:
-        """Run a member that waits over all that it missed of some sequences.
-
-        It reads a sequence when that needs it for the first time, and not before. From then on it has a row.
-
-        Args:
-            member: Its number.
-            needed: The numbers of the sequences, in ascending order.
-
-        Returns:
-            The member's logits [needed, V].
-        """
+        """Run a member over all that it missed of the ``needed`` sequences (ascending); its logits [needed, V]."""
         logits = self._catch_up(member, needed).to(self._device)
         known = set(self._held[member])
         self._held[member] += [n for n in needed if n not in known]
@@ -99,19 +81,11 @@ class Contexts:
         return found
 
     def draft(self, new: Sequence[RunningSequence], drafts: Drafts, *, ahead: bool = False) -> list[Draft]:
-        """Append sequences without tokens; then the primary drafts each sequence, and the others read the drafts.
+        """Append sequences; the primary drafts each, and the others read the drafts, which are returned.
 
-        A member that reads rows gives logits at a place of a draft if ``C_i`` of the text up to there is a prefix of
-        what it read. Each draft is cut before the first place where that does not hold.
-
-        Args:
-            new: The sequences to append.
-            drafts: Chooses the tokens of the drafts; those of the new sequences last.
-            ahead: Whether members elsewhere write ahead while the primary drafts. As far as they write the same text,
-                what they tell on the way needs no reading.
-
-        Returns:
-            The draft of each sequence. ``logits`` are those after its text and after each drafted token.
+        A member that reads rows gives logits at a position of a draft if ``C_i`` of the text up to there is a prefix of
+        what it read. Each draft is cut before the first position where that does not hold. ``ahead``: members elsewhere
+        write ahead while the primary drafts, and what they write alike needs no reading.
         """
         running = len(self.sequences)
         self.sequences += new
@@ -139,10 +113,7 @@ class Contexts:
         running: int,
         own: tuple[list[int], Logits] | None = None,
     ) -> list[Draft]:
-        """Let the members read drafts, and cut each where a member gives no logits.
-
-        `own` are the places and the logits of the primary, if it wrote the drafts.
-        """
+        """Let the members read drafts, and cut each where a member gives no logits; ``own`` if the primary drafted."""
         readers = self._read_on(drafts)
         # A member that reads fewer places limits them all, since a step needs every member's logits.
         read = [self._check(0, self._own_states(drafts), running)] if own is None else [own]
@@ -210,16 +181,7 @@ class Contexts:
         return joined if order == [*needed] else joined[[places[n] for n in needed]]
 
     def _check(self, member: int, states: list[list[list[int]]], running: int) -> tuple[list[int], Logits]:
-        """A member's logits along the drafts, as far as its rows give them.
-
-        Args:
-            member: Its number.
-            states: For each sequence, the text in the member's ids, at each place of the draft.
-            running: Sequences that have a row already.
-
-        Returns:
-            The places read of each sequence, and the logits, sequence by sequence.
-        """
+        """The positions read of each sequence (``states``: its text in the member's ids at each), and the logits."""
         runner = self._runners[member]
         changes, contexts = [], []
         for n, (sequence, own) in enumerate(zip(self.sequences, states, strict=True)):
@@ -240,12 +202,9 @@ def _first_places(logits: Logits, counts: Sequence[int], places: Sequence[int]) 
 
 
 def fill_gaps(kept: Sequence[int]) -> list[int]:
-    """The order of the remaining rows in which the last ones fill the places of those that are missing.
+    """The order of the remaining rows (``kept``, ascending) in which the last ones fill the gaps.
 
     So no more rows move than are missing. Closing the gaps in order would move all rows after the first gap.
-
-    Args:
-        kept: The numbers of the remaining rows, in ascending order.
     """
     remaining = set(kept)
     last = reversed(kept)

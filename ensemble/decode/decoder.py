@@ -27,15 +27,9 @@ from ensemble.vocabulary.retokenize import Continuation
 
 
 class Decoder(PromptDecoder):
-    """Decodes prompts with some members. Prompts may be added and removed between two steps.
+    """Decodes prompts, which may be added and removed between two steps; ``joint`` is on the primary's device.
 
-    Args:
-        members: The primary first.
-        joint: Their joint vocabulary, on the primary's device.
-        rule: How the members are combined.
-        batch: How prompts are decoded together.
-        drafter: From :func:`make_drafter`, perhaps of an earlier decoder: it knows how long requests take; a new one if
-            None.
+    ``drafter`` may be that of an earlier decoder, which knows how long requests take; None for a new one.
     """
 
     def __init__(
@@ -69,18 +63,9 @@ class Decoder(PromptDecoder):
         self._idle_steps = 0
 
     def add(self, number: int, prompt: Sequence[list[int]], settings: Settings, draw: int = 1) -> None:
-        """Add a prompt; it waits for a place in the batch.
+        """Add a waiting prompt, with its ids in every member; ``draw`` counts its random draws from 1.
 
-        Args:
-            number: Its number in the results of :meth:`step`; no other unfinished prompt may have it.
-            prompt: Its ids in every member.
-            settings: How to decode it.
-            draw: Which of the random draws of this seed and this prompt it gets, from 1 on. The draws do not depend on
-                the other prompts.
-
-        Raises:
-            InputError: See :meth:`check`.
-            PromptTooLongError: A member's context cannot hold the prompt. The other prompts are not affected.
+        PromptTooLongError if a context cannot hold it, which does not affect others; InputError as :meth:`check`.
         """
         self.check(settings)
         for member, ids in zip(self._members, prompt, strict=True):
@@ -97,11 +82,7 @@ class Decoder(PromptDecoder):
         return RunningSequence(number, prompt, settings, self._members, draw)
 
     def check(self, settings: Settings) -> None:
-        """Make sure that the method can decode with these settings.
-
-        Raises:
-            InputError: It allows only greedy decoding where a member is in another process.
-        """
+        """Raise an InputError if the settings draw, and the method is greedy because a member is elsewhere."""
         drawn = settings.temperature > 0 or settings.alternatives is not None or self._batch.trace
         if self._only_greedy and drawn:
             raise InputError(
@@ -121,13 +102,10 @@ class Decoder(PromptDecoder):
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation | MemberError]]:
-        """Emit at least one token for each running prompt; return the numbers and results of finished ones.
+        """Emit at least one token for each running prompt; the numbers and results of those that finish.
 
-        A result is a generation. Or it is the error of a prompt for which no token could be chosen, for example because
-        a member's logits are NaN; such an error does not change the other prompts' generations.
-
-        Prompts that wait take the places of those that finished before. An empty list does not mean the end: see
-        :attr:`done`.
+        A result may be the error of a prompt for which no token could be chosen, for example because of NaN logits; the
+        others go on. Waiting prompts take the free rows. An empty list does not mean the end: see :attr:`done`.
         """
         start = time.perf_counter()
         running, waiting, places = len(self._contexts.sequences), len(self._waiting), 1
@@ -199,15 +177,7 @@ class Decoder(PromptDecoder):
         return self._drafter.plan([each.drafting for each in sequences], [int(min(most, room)) for room in rooms])
 
     def _draft_and_check(self, way: DraftMode, wanted: Sequence[int]) -> int:
-        """Emit tokens at the end of each text and along its draft, until the ensemble chooses another one.
-
-        Args:
-            way: Who drafts.
-            wanted: For each sequence the length of its draft; those that join come last.
-
-        Returns:
-            Places of the longest draft.
-        """
+        """Emit tokens along the drafts until the ensemble chooses others; return the longest draft's positions."""
         new = [self._waiting.popleft() for _ in wanted[len(self._contexts.sequences) :]]
         sequences = [*self._contexts.sequences, *new]
         # Draws for all places; those of places that the text does not come to stay with the sequence.
@@ -332,10 +302,7 @@ class Decoder(PromptDecoder):
     def _emit(
         self, sequence: RunningSequence, sampled: SampledToken, row: int, readers: list[Continuation] | None = None
     ) -> None:
-        """Append the token sampled in a row of the logits (step 8 of UNITE), or finish the sequence.
-
-        `readers` are the text with the token as the other members read it; None if they have not read it yet.
-        """
+        """Append the token sampled in a row (step 8 of UNITE), or finish; without ``readers`` others must read it."""
         if sampled.token == NO_TOKEN and sequence.failure is None:
             # Noted when the text has come to the place: a NaN after a rejected part of a draft does not count.
             sequence.failure = self._why_no_token(sequence, row)

@@ -35,12 +35,7 @@ class PromptDecoder(ABC):
         """Decode one step; the numbers and generations of the prompts that it finishes, or why they have none."""
 
     def __iter__(self) -> Iterator[tuple[int, Generation]]:
-        """Decode to the end; yield the prompts' numbers and generations.
-
-        Raises:
-            MemberError: A prompt failed. The error of the first one is raised after the others are finished, or at once
-                if all of the first batch fail: then the model fails on every prompt.
-        """
+        """Decode to the end; a MemberError is raised after the others, or at once if the first batch fails."""
         failure: MemberError | None = None
         any_finished = False
         while not self.done and not (failure and not any_finished and not self.running):
@@ -59,11 +54,7 @@ PromptMethod: TypeAlias = Callable[[Sequence[list[list[int]]], Settings, Batch],
 
 
 class OneByOne(PromptDecoder):
-    """Continues prompts one after the other.
-
-    Args:
-        starts: For each prompt, by its number, the function that makes the decoder of this prompt alone.
-    """
+    """Continues prompts one after the other; ``starts`` make the decoder of each prompt alone."""
 
     def __init__(self, starts: Mapping[int, Callable[[], PromptDecoder]]) -> None:
         self._waiting = deque(starts.items())

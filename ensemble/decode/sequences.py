@@ -28,14 +28,7 @@ FinishReason = Literal["eos", "stop", "length"]
 
 
 class Pieces:
-    """Cuts a growing text into pieces. A piece that was returned is final.
-
-    Args:
-        stops: The stop strings, as bytes.
-
-    Attributes:
-        read: Bytes of the text read so far. The bytes after them may begin a stop string.
-    """
+    """Cuts a growing text into pieces, final once returned; after ``read`` bytes a stop string may begin."""
 
     def __init__(self, stops: Sequence[bytes]) -> None:
         self._stops = stops
@@ -80,13 +73,7 @@ def _begun(data: bytes, stop: bytes) -> int:
 
 
 def first_stop(data: bytes | bytearray, searched: int, stops: tuple[bytes, ...]) -> int | None:
-    """The place of the first stop string in a text; None if it has none.
-
-    Args:
-        data: The text.
-        searched: Bytes at the front in which no stop string ends.
-        stops: The stop strings.
-    """
+    """The index of the first stop string, or None; no stop string ends in the first ``searched`` bytes."""
     # By their ends, which are among the new bytes: to search for a string takes time for the whole of it, and one that
     # is compared differs in its first bytes or is longer than the text.
     places = [
@@ -161,29 +148,7 @@ class Generation:
 
 
 class RunningSequence:
-    """A prompt that is being continued.
-
-    Args:
-        number: The caller's number for it.
-        prompts: The prompt's ids in each member.
-        settings: How to decode it.
-        members: The primary first.
-        draw: Which of the random draws of this seed and this prompt it gets, from 1 on.
-
-    Attributes:
-        stops: The stop strings, as bytes.
-        readers: For each member but the primary, the emitted text in its ids.
-        tokens: The primary's ids, as emitted.
-        data: Their bytes.
-        trace: What happened at each step, if requested.
-        likelihoods: The log-probabilities at each step, if requested.
-        counts: What it took so far.
-        drafting: What became of its drafts.
-        grammar: How far it has come in its grammar; None without one.
-        end: The place of a stop string in ``data``, where the text is cut.
-        finish_reason: None while it runs.
-        failure: Why no token could be chosen; None unless that happened.
-    """
+    """A prompt that is being continued; ``draw`` counts the random draws of this seed and this prompt from 1."""
 
     def __init__(
         self,
@@ -199,8 +164,8 @@ class RunningSequence:
         self.stops = tuple(stop.encode() for stop in settings.stop)
         # The primary needs no reader: the emitted tokens are its own ids.
         self.readers = [Continuation(member.vocabulary) for member in members[1:]]
-        self.tokens: list[int] = []
-        self.data = bytearray()
+        self.tokens: list[int] = []  # the primary's ids, as emitted
+        self.data = bytearray()  # their bytes
         self.trace: list[Step] = []
         self.likelihoods: list[StepLogprobs] = []
         self.counts = Counts()
@@ -208,9 +173,9 @@ class RunningSequence:
         self.grammar = (
             GrammarState(settings.grammar, [each.vocabulary for each in members]) if settings.grammar else None
         )
-        self.end: int | None = None
-        self.finish_reason: FinishReason | None = None
-        self.failure: MemberError | None = None
+        self.end: int | None = None  # the index of a stop string in ``data``, where the text is cut
+        self.finish_reason: FinishReason | None = None  # None while it runs
+        self.failure: MemberError | None = None  # why no token could be chosen
         self._greedy = Draw(alternatives=settings.alternatives)
         # The draws depend on nothing else: not on the batch, and not on what was decoded before. Greedy decoding has
         # none, and the ids of a long prompt take long to write.
@@ -255,12 +220,7 @@ class RunningSequence:
         return self.readers[member - 1].ids if member else self.tokens
 
     def fits(self, drafted: int = 0, readers: Sequence[Continuation] | None = None) -> bool:
-        """Whether every member's context holds the prompt and the text.
-
-        Args:
-            drafted: Drafted tokens after the text.
-            readers: The text with the draft, as the other members read it; None without a draft.
-        """
+        """Whether every context holds the prompt, the text and a draft, which ``readers`` have in the others' ids."""
         written = zip(readers or self.readers, self._rooms, strict=True)
         return len(self.tokens) + drafted <= self._room and all(len(reader.ids) <= room for reader, room in written)
 
@@ -276,16 +236,7 @@ class RunningSequence:
         return [*self.prompts[member], *ids]
 
     def change(self, member: int, ids: list[int], at_most: int | None = None) -> tuple[int, list[int]]:
-        """How a member's row becomes the prompt and ``ids``.
-
-        Args:
-            member: Its number.
-            ids: The text in its ids.
-            at_most: Ids of the text that may stay in the row; all that are equal if None.
-
-        Returns:
-            The tokens of the row that stay, and those to feed, at least one.
-        """
+        """The tokens of a member's row that stay (``at_most`` so many of the text), and those to feed, at least one."""
         # New text can change the last ids of the old text, so a row is compared and not only extended.
         keep, held = self._held[member]
         if held:

@@ -13,15 +13,7 @@ MAX_DRAFT_TOKENS = 24
 
 
 def check_text(what: str, text: str) -> None:
-    """Check that a text can be encoded.
-
-    Args:
-        what: Its name, for the message.
-        text: The text.
-
-    Raises:
-        InputError: It has half of a surrogate pair, as JSON and arguments that are not UTF-8 can have.
-    """
+    """Raise an InputError if a text has half of a surrogate pair, as JSON and arguments can have."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

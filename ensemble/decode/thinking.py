@@ -39,13 +39,6 @@ class Thought(RunningSequence):
     Its result has the thinking without tags as ``text``, and as ``tokens`` the ids that follow the prompt in the
     context of the answer; none if the member does not think. ``finish_reason`` is ``stop`` if the member ended its
     thinking, ``length`` if that was closed at its limit, and ``eos`` if the member ended its text instead.
-
-    Args:
-        number: The caller's number for it.
-        prompt: The prompt's ids.
-        settings: How to decode it.
-        member: Who thinks.
-        draw: See :class:`RunningSequence`.
     """
 
     def __init__(self, number: int, prompt: list[int], settings: Settings, member: Member, draw: int) -> None:
@@ -158,14 +151,7 @@ class Thinker(Decoder):
 
 @dataclass(slots=True)
 class _Asked:
-    """A prompt that is not finished.
-
-    Attributes:
-        prompt: Its ids in every member.
-        settings: How to decode it.
-        draw: Which of the random draws it gets.
-        thoughts: What the members thought so far, by their numbers.
-    """
+    """A prompt that is not finished, with its ids in every member and what members thought, by their numbers."""
 
     prompt: Sequence[list[int]]
     settings: Settings
@@ -174,19 +160,11 @@ class _Asked:
 
 
 class ThinkingDecoder(Decoder):
-    """A decoder whose members think apart and answer together.
+    """A decoder whose members think apart, by ``thinkers``, and answer together by the other arguments.
 
     ``max_new_tokens`` counts the primary's tokens, those of its thinking included. It is also the limit of the thinking
     of a member without a budget. A prompt has no answer, and ends with ``length``, if the thinking leaves no room for
     one in the limit or in a member's context.
-
-    Args:
-        members: See :class:`Decoder`, also for the next ones.
-        joint: For the answers.
-        rule: For the answers.
-        batch: How prompts are decoded together.
-        drafter: For the answers.
-        thinkers: A decoder of each member alone.
     """
 
     def __init__(

@@ -30,13 +30,7 @@ _SHORTEST_PREFIX = 8
 
 
 class CachedRunner(LocalRunner):
-    """Runs a causal model with its key-value cache.
-
-    Args:
-        model: A model whose cache can be padded and rolled back.
-        window: Slots that it attends to; None if it attends to all.
-        min_prefix: Tokens of the shortest common prefix that gets a forward pass for itself.
-    """
+    """Runs a causal model with its cache; a common prefix of ``min_prefix`` tokens gets a pass for itself."""
 
     keeps_rows = True
 

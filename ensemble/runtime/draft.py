@@ -62,22 +62,11 @@ Chance = tuple[float, float, Sequence[float]]
 
 
 class Drafts:
-    """The drafts of a step, while the primary writes them.
+    """The drafts of a step: the tokens that the primary alone would emit, likeliest or drawn as the ensemble's.
 
-    A drafted token is the one that the primary alone would emit at this place: the likeliest one, or the one drawn with
-    the same random number as the ensemble's.
-
-    Args:
-        candidates: For each id of the primary, whether it is a candidate other than EOS.
-        min_probability: A draft ends before a token with a smaller probability. The others may want another token
-            there, and what follows it would be lost.
-        max_tokens: For each text, the tokens of its draft, at most.
-        chances: For each text, how its tokens are drawn; all are the likeliest ones if None.
-
-    Attributes:
-        tokens: The drafts so far.
-        max_tokens: As given.
-        longest: The largest of them.
+    Drafts have at most ``max_tokens`` each, of ids in ``candidates``, and end before a token less likely than
+    ``min_probability``: the others may want another token there, and what follows would be lost. ``chances`` say how
+    the tokens of each text are drawn; all are the likeliest ones if None.
     """
 
     def __init__(
@@ -105,16 +94,7 @@ class Drafts:
         return self._draw(logits, place)
 
     def take(self, tokens: Sequence[int], shares: Sequence[float], *, is_fed: bool) -> bool:
-        """Append the tokens of a place to the drafts that go on.
-
-        Args:
-            tokens: For each text its token.
-            shares: The probability that the primary gives to each.
-            is_fed: Whether the primary has read these tokens already.
-
-        Returns:
-            Whether enough drafts go on; if not, nothing was appended.
-        """
+        """Append a token to each draft that goes on (``is_fed``: the primary read it); whether enough go on."""
         for n, (token, share) in enumerate(zip(tokens, shares, strict=True)):
             if self._going[n]:
                 is_long = len(self.tokens[n]) >= self.max_tokens[n]
@@ -128,12 +108,7 @@ class Drafts:
         return True
 
     def take_written(self, text: int, written: Sequence[tuple[int, Mapping[int, float]]]) -> None:
-        """Take a text's draft from what a server wrote greedily.
-
-        Args:
-            text: The number of the text.
-            written: The ids, and the top log-probabilities at the place of each.
-        """
+        """Take a text's draft from ids that a server wrote greedily, each with top log-probabilities."""
         temperature, _, uniform = self._chances[text] if self._chances else (0.0, 1.0, ())
         for place, (token, top) in enumerate(written[: self.max_tokens[text]]):
             share = math.exp(top.get(token, 0.0))
@@ -185,10 +160,7 @@ class Drafts:
 
 
 class Repeats:
-    """A text's ids, and the last place of each few ids in a row.
-
-    What followed the last ids before is a draft that no model has to write.
-    """
+    """A text's ids, and the last index of each few ids in a row: what followed is a draft that no model writes."""
 
     def __init__(self) -> None:
         self._ids: list[int] = []
@@ -216,11 +188,7 @@ class Repeats:
 
 
 class TextDrafts:
-    """What became of a text's drafts, and where it repeats itself.
-
-    Attributes:
-        repeats: The primary's ids of the prompt and the text.
-    """
+    """What became of a text's drafts, and where the primary's ids of prompt and text repeat themselves."""
 
     def __init__(self) -> None:
         self.repeats = Repeats()
@@ -232,21 +200,14 @@ class TextDrafts:
 
 
 class Drafter:
-    """Chooses the way of the next step and the lengths of its drafts, by measured times and by what was accepted.
+    """Chooses the mode of the next step and the lengths of its drafts, by measured times and by what was accepted.
 
     A step with drafts takes a time ``A``, however long the drafts are, and ``B`` for each place of them. At each place
     the draft ends with a probability ``e``, or the token is accepted with a probability ``a``, or the draft is lost. So
     a draft of ``n`` tokens has ``1 + (1 - e) + ... + (1 - e)^n`` places, and emits ``1 + a + ... + a^n`` tokens. The
     length with the most tokens per second follows: long drafts where requests travel far or the members agree. Each
-    text has its own probabilities, which begin with those of the others. The way is the one with the most tokens per
-    second over all texts.
-
-    Args:
-        tables: The primary's side of the joint vocabulary. A draft ends before EOS and before an id that is no
-            candidate.
-        longest: Tokens of the longest draft; 0 leaves plain steps only.
-        ways: The ways to choose from; with equal values the first one counts.
-        min_probability: See :class:`Drafts`.
+    text has its own probabilities, which begin with those of the others. The mode is the one with the most tokens per
+    second over all texts; with equal values the first of ``ways`` counts.
     """
 
     def __init__(
@@ -278,15 +239,7 @@ class Drafter:
         return Drafts(self._candidates, self._min_probability, max_tokens, chances)
 
     def plan(self, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> tuple[DraftMode, list[int]]:
-        """How to make the next step.
-
-        Args:
-            texts: The texts; their repeats are up to date if they are needed, see :attr:`repeats`.
-            rooms: For each, the largest number of drafted tokens.
-
-        Returns:
-            The way, and the length of each text's draft.
-        """
+        """The mode of the next step and the length of each text's draft, at most that in ``rooms``."""
         self._steps += 1
         lengths = {way: self._lengths(way, texts, rooms) for way in self._ways}
         # A way that drafts nothing is a plain step.
@@ -320,30 +273,13 @@ class Drafter:
         return way, lengths[way]
 
     def count(self, way: DraftMode, text: TextDrafts, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:
-        """Count what became of a text's draft.
-
-        Args:
-            way: How the step was made.
-            text: The text.
-            wanted: Tokens that the draft might have had.
-            drafted: Tokens that it had.
-            accepted: Tokens that were emitted.
-            ended: Whether the text ended there, which says nothing about how often the others agree.
-        """
+        """Count the accepted of the ``drafted`` tokens; ``ended``: the text did, which tells nothing of the others."""
         for events in (text.events(way), self._events[way]):
             # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
             events.count(accepted, lost=accepted < wanted and not ended, ended=ended, short=drafted < wanted)
 
     def note(self, way: DraftMode, rows: int, seconds: float, places: float, tokens: int) -> None:
-        """Note how long a step took.
-
-        Args:
-            way: How it was made.
-            rows: The texts.
-            seconds: The time. To measure it needs no waiting: each step ends with reading the sampled tokens.
-            places: Places of the longest draft: the text's end, and the drafted tokens.
-            tokens: Tokens emitted for all texts.
-        """
+        """Note the seconds of a step; ``places`` are the text's end and the drafted tokens of the longest draft."""
         self._record(way, rows).note(seconds, places, tokens, self._promised * seconds)
 
     def _record(self, way: DraftMode, rows: int) -> _Record:
@@ -412,12 +348,7 @@ def _sums(accepted: float, goes_on: float, longest: int) -> tuple[tuple[float, f
 
 
 class _Events:
-    """How often drafted tokens were accepted; old ones count less.
-
-    Args:
-        accepted: Tokens to begin with.
-        lost: Drafts to begin with that ended before their length.
-    """
+    """How often drafted tokens were accepted; old ones count less."""
 
     def __init__(self, accepted: float = 0.0, lost: float = 0.0) -> None:
         self._accepted, self._lost, self._ended, self._short = accepted, lost, 0.0, 0.0
@@ -438,12 +369,7 @@ class _Events:
 
 
 class _Record:
-    """What the steps of one way took; old ones count less.
-
-    Attributes:
-        steps: Their number.
-        kept: Tokens that they emitted, relative to those expected of them; at most 1.
-    """
+    """What the steps of one mode took, old ones less; ``kept`` of the expected tokens were emitted, at most 1."""
 
     def __init__(self) -> None:
         self.steps = 0

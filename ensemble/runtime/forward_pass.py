@@ -35,15 +35,9 @@ def pass_logits(device: torch.device, vocabulary: int) -> int:
 
 
 def plan_passes(lengths: Sequence[int], max_tokens: int, max_extra: int | None = None) -> list[list[int]]:
-    """Split rows into forward passes: rows of similar length together, so that little of a pass is padding.
+    """Split rows into passes of similar lengths and at most ``max_tokens``, padding included; a longer row is alone.
 
-    Args:
-        lengths: Tokens of each row.
-        max_tokens: Tokens of a pass, padding included; a longer row gets a pass for itself.
-        max_extra: Tokens of a pass after the end of its shortest row, padding included; any number if None.
-
-    Returns:
-        The numbers of the rows of each pass; in their order where one pass holds all rows.
+    At most ``max_extra`` tokens of a pass are after the end of its shortest row. A single pass keeps the rows' order.
     """
 
     def fit(rows: int, shortest: int, longest: int) -> bool:
@@ -61,12 +55,7 @@ def plan_passes(lengths: Sequence[int], max_tokens: int, max_extra: int | None =
 
 
 def run_passes(passes: Sequence[Sequence[int]], run: Callable[[Sequence[int]], Tensor]) -> Tensor:
-    """Run some passes one after the other; the logits [rows, last, V] of all, in the order of the rows.
-
-    Args:
-        passes: The numbers of the rows of each pass.
-        run: Runs some rows; returns their logits [rows, last, V].
-    """
+    """Run passes (numbers of their rows) in turn; the logits [rows, last, V] of all, in the order of the rows."""
     if len(passes) == 1:
         return run(passes[0])
     rows = {n: row for numbers in passes for n, row in zip(numbers, run(numbers), strict=True)}

@@ -69,15 +69,9 @@ class GrowingLayer(DynamicLayer):
         self._release()
 
     def join(self, others: Sequence[GrowingLayer], places: Sequence[Tensor], rows: int, slots: int) -> None:
-        """Take in the rows of other layers; the last slots of these are the last of all.
+        """Take in the rows of other layers under new numbers; the last slots of these are the last of all.
 
         The rows that are here stay where they are. Slots without keys and values are zero.
-
-        Args:
-            others: The layers, each with at most ``slots`` slots.
-            places: For each of them the new numbers [rows] of its rows.
-            rows: Rows of all together.
-            slots: Slots of all together.
         """
         if not self.is_initialized:
             self.lazy_initialization(others[0].keys, others[0].values)
@@ -95,13 +89,7 @@ class GrowingLayer(DynamicLayer):
         self._show(rows, slots)
 
     def keep(self, kept: Tensor, to: Tensor, origin: Tensor) -> None:
-        """Keep only some rows; copy only those that move.
-
-        Args:
-            kept: [rows] the old numbers of the rows, in their new order.
-            to: [moved] the new numbers of the rows that move.
-            origin: [moved] the old numbers of these rows.
-        """
+        """Keep the rows ``kept``, in this order; copy only the rows ``origin`` that move, ``to`` new numbers."""
         rows, slots = len(kept), self.get_seq_length()
         if self._room is None or rows > len(self._room[0]):
             self._renew(rows, with_spare(slots), kept)

@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 
 
 class LocalRunner(ABC):
-    """A :class:`~ensemble.runtime.model_runner.ModelRunner` in this process.
-
-    Logits are tensors on the model's device, or where :func:`logits_device` says.
-
-    A subclass implements :meth:`prefill`, :meth:`extend` and :meth:`drop`.
-
-    Args:
-        model: A model of transformers in evaluation mode.
-    """
+    """Runs a model in evaluation mode; logits are on its device, or where :func:`logits_device` says."""
 
     reads_rows = True
     keeps_rows = False
@@ -50,21 +42,11 @@ class LocalRunner(ABC):
 
     @abstractmethod
     def prefill(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
-        """Append a row for each prompt.
-
-        Returns:
-            The logits [prompts, last, V] after the last ``last`` tokens of each. Where a prompt has fewer tokens, the
-            first ones have no meaning.
-        """
+        """Append rows; the logits [prompts, last, V] after their last tokens, without meaning before them."""
 
     @abstractmethod
     def extend(self, keep: Sequence[int], new: Sequence[Ids], last: int = 1) -> Tensor:
-        """Cut each row to its first ``keep`` tokens and append its new ones, at least one.
-
-        Returns:
-            The logits [rows, last, V] after the last ``last`` tokens of each row. Those before a row's new tokens have
-            no meaning.
-        """
+        """Cut each row to ``keep`` tokens and append at least one; the logits [rows, last, V], as :meth:`prefill`."""
 
     @abstractmethod
     def drop(self, kept: Sequence[int]) -> None:
@@ -129,12 +111,9 @@ class LocalRunner(ABC):
         return torch.stack(places)
 
     def _appender(self, count: int) -> Callable[[Tensor], Tensor]:  # noqa: ARG002  # for subclasses
-        """A function that appends a token [rows] to each row, and returns the logits [rows, V] after it.
+        """A function that appends a token [rows] and gives the logits [rows, V], at most ``count`` times.
 
         Only the caller of the function writes the tokens into the rows, which may be later.
-
-        Args:
-            count: How often it will be called at most.
         """
         return lambda tokens: self.feed(self.lengths, [[token] for token in tokens.tolist()])
 
@@ -169,11 +148,7 @@ class LocalRunner(ABC):
         return picked[0] if len(picked) == 1 else torch.cat(picked)
 
     def branch(self, parents: Sequence[int], new: Sequence[Ids], places: Sequence[tuple[int, int]]) -> Tensor:
-        """Replace the rows, each a prompt, by their continuations; see :meth:`score`.
-
-        Returns:
-            The logits [places, V] after the tokens at these places.
-        """
+        """Replace each prompt's row by its continuations; the logits [places, V], see :meth:`score`."""
         self.drop(parents)
         widest = max(map(len, new))
         # The last token of each prompt is read again: no logits were kept from the first reading.
@@ -194,10 +169,7 @@ class LocalRunner(ABC):
 
 
 class RecomputingRunner(LocalRunner):
-    """Runs a causal model without a cache: every call runs whole rows.
-
-    It is slower than a cache, and correct for every causal model, also for one whose state cannot be rolled back.
-    """
+    """Runs whole rows at every call, slowly; right for a model whose state cannot be rolled back, too."""
 
     def prefill(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
         """See :meth:`LocalRunner.prefill`."""
@@ -247,13 +219,7 @@ def logits_device(device: torch.device) -> torch.device:
 
 
 def last_logits(logits: Tensor, ends: Tensor, last: int) -> Tensor:
-    """The logits [rows, last, V] before each row's end.
-
-    Args:
-        logits: [rows, columns, V] of rows that are padded on the right.
-        ends: [rows] the columns of each row before its padding.
-        last: Logits to take of each row; where a row has fewer, its first ones are repeated.
-    """
+    """The logits [rows, last, V] before each row's end, without its padding; its first repeat where it is short."""
     places = (ends[:, None] - last + torch.arange(last, device=logits.device)).clamp(min=0)
     return logits.gather(1, places[:, :, None].expand(-1, -1, logits.shape[2]))
 

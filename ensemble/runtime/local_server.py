@@ -22,15 +22,7 @@ _NOTHING = -64.0
 
 
 class LocalTokenServer:
-    """Continues contexts that are sent whole, as :class:`ensemble.servers.token_server.TokenServer` asks for it.
-
-    Args:
-        make_runner: Makes a runner of a causal model with an empty batch.
-        eos_ids: Ids that end a text.
-        context: Tokens that the model's context holds; None if it has no limit.
-        size: Ids of the model's vocabulary, those without a token included.
-        rows: The largest number of rows that the model keeps in memory.
-    """
+    """Continues contexts that are sent whole; ``size`` is the ids of the vocabulary, ``rows`` those kept at most."""
 
     def __init__(
         self,
@@ -48,16 +40,9 @@ class LocalTokenServer:
     def steps(
         self, contexts: Sequence[Ids], max_tokens: int, wanted: int | Ids
     ) -> Generator[None, None, list[list[NextToken]]]:
-        """Continue contexts greedily, one part of a step at a time; other calls may come between two of them.
+        """Continue contexts greedily, in parts between which other calls may come; the next tokens of each.
 
-        Args:
-            contexts: Token ids, at least one each, and fewer than the model's context holds.
-            max_tokens: The largest number of tokens, at least 1.
-            wanted: The number of top log-probabilities of each token; or the ids whose log-probabilities each token
-                has, besides the token itself.
-
-        Returns:
-            For each context its next tokens.
+        ``wanted`` is the number of top log-probabilities of each token, or ids whose log-probabilities each token has.
         """
         rows = [list(ids) for ids in contexts]
         tokens: list[list[NextToken]] = [[] for _ in rows]

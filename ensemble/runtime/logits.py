@@ -44,24 +44,13 @@ class RemoteLogits(ABC):
 
     @abstractmethod
     def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """What the logits that arrived so far tell about some ids.
-
-        Args:
-            ids: [rows, n] ids to look up.
-
-        Returns:
-            The logits [rows, n], and which of them are exact; the others are upper limits.
-        """
+        """The logits [rows, n] of ids as far as they arrived, and which are exact; the others are upper limits."""
 
     @abstractmethod
     def fetch(self, ids: Tensor, wanted: Tensor) -> Callable[[], None]:
-        """Request some logits, and return a function that waits for them; :meth:`known` knows them afterwards.
+        """Request the logits of ``wanted`` ids [rows, n]; return a function that waits for :meth:`known` to have them.
 
         So requests to several members can be sent before the first answer arrives.
-
-        Args:
-            ids: [rows, n] ids.
-            wanted: [rows, n] which of them to send, at least one.
         """
 
     @abstractmethod
@@ -74,11 +63,7 @@ class RemoteLogits(ABC):
 
     @abstractmethod
     def shares(self, *, exact: bool) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest share [rows] that candidates may have in the probabilities of all ids.
-
-        Args:
-            exact: Whether both must be the same, which may take a request.
-        """
+        """The smallest and largest share [rows] of candidates in all probabilities; ``exact`` makes both the same."""
 
     @abstractmethod
     def fault(self, row: int) -> str | None:
@@ -94,12 +79,7 @@ class RemoteLogits(ABC):
 
 
 def whole(logits: Sequence[Logits]) -> Sequence[Tensor]:
-    """All members' logits [rows, V] as tensors.
-
-    Raises:
-        TypeError: A member's logits are in another process. The method's declaration excludes that, and is checked
-            before any model is loaded.
-    """
+    """All members' logits [rows, V]; a TypeError for remote ones, which the method's declaration excludes."""
     if are_remote(logits):
         raise TypeError("this method needs all logits; of a member in another process only the top ones are available")
     return cast("Sequence[Tensor]", logits)
@@ -126,11 +106,7 @@ def fault(logits: Logits, row: int) -> str | None:
 
 
 def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of logits [B, V] and their ids, both [B, k]; lower ids first among equals.
-
-    If V is smaller than k, all of them. It needs no copy from the device. Where a logit is NaN, one of the k values of
-    its row is NaN.
-    """
+    """The k largest (all if V is smaller) of logits [B, V] and their ids, lower ids first among equals; NaN stays."""
     ids = _first(values, min(k, values.shape[1]))
     return values.gather(1, ids), ids
 

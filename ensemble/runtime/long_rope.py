@@ -38,15 +38,9 @@ def rope_border(config: PreTrainedConfig) -> int | None:
 
 
 class LongRopeRunner(LocalRunner):
-    """Runs a model with LongRoPE; each row gets the factors that it gets alone.
+    """Runs a model with LongRoPE; a row longer than ``border`` tokens gets the long factors, as it does alone.
 
     A row that crosses the border is read again once. If a draft crosses it and is rejected, it is read again for that.
-
-    Args:
-        model: The model.
-        border: Tokens of the longest row that gets the short factors.
-        make: Makes a runner of the model. It may compute a common prefix for itself if that has more tokens than its
-            argument.
     """
 
     def __init__(self, model: PreTrainedModel, border: int, make: Callable[[int], LocalRunner]) -> None:
@@ -104,13 +98,7 @@ class LongRopeRunner(LocalRunner):
         return 1 if min(len(self._rows[n]) - count for n, count in counts.items()) >= self._border else None
 
     def _read(self, counts: Mapping[int, int], keep: Mapping[int, int], last: int) -> Tensor:
-        """Let the sides hold some rows as they are now; the logits [rows, last, V] of these.
-
-        Args:
-            counts: For each row, the logits that it needs, at its end.
-            keep: For each of these rows, its first tokens that the sides hold already; empty for new rows.
-            last: Logits of each row; those that it does not need are zero.
-        """
+        """Let the sides hold some rows as they are now; the logits [rows, last, V], zero where not needed."""
         parts: dict[int, list[Tensor]] = {n: [] for n in counts}
         for side, (runner, held) in enumerate(zip(self._sides, self._held, strict=True)):
             # The lengths of the shortest and the longest context whose logits are of this side's factors.

@@ -28,12 +28,7 @@ has mostly ended."""
 
 
 class PrefixRunner:
-    """Runs one model on contexts.
-
-    Args:
-        make: Makes a runner of the model with an empty batch. Rows are kept only if it has a cache.
-        rows: The largest number of kept rows, and of rows of a forward pass, at least 1.
-    """
+    """Runs a model on contexts; keeps at most ``rows`` rows, if the model has a cache."""
 
     def __init__(self, make: Callable[[], LocalRunner], rows: int = 64) -> None:
         self._make = make
@@ -45,14 +40,7 @@ class PrefixRunner:
         self._last: tuple[list[bytes], Tensor] = [], torch.empty(0)
 
     def logits(self, contexts: Sequence[Ids]) -> Iterator[tuple[list[int], Tensor]]:
-        """The logits after contexts, in parts. Other calls may come between two parts.
-
-        Args:
-            contexts: Token ids, at least one each.
-
-        Yields:
-            Numbers of contexts, and their logits [numbers, V].
-        """
+        """Numbers of contexts and their logits [numbers, V], in parts between which other calls may come."""
         keys, (last, logits) = [_key(ids) for ids in contexts], self._last
         places = {key: place for place, key in enumerate(last)}
         if places.keys() >= {*keys}:
@@ -145,19 +133,11 @@ class PrefixRunner:
 
 
 class _Row:
-    """A kept row.
-
-    Attributes:
-        ids: Its ids.
-        key: The same ids as bytes.
-        first_half: Their first half as bytes.
-        used: The number of the last call that needed it.
-        idle: Calls of its batch since then.
-    """
+    """A kept row."""
 
     def __init__(self, ids: list[int], used: int) -> None:
-        self.used = used
-        self.idle = 0
+        self.used = used  # the number of the last call that needed it
+        self.idle = 0  # calls of its batch since then
         self.set(ids)
 
     def set(self, ids: list[int]) -> None:
@@ -167,20 +147,13 @@ class _Row:
 
 
 class _Path:
-    """A context and those of the same call that are its beginnings: one row gives the logits of all.
-
-    Attributes:
-        ids: Of the longest context.
-        key: The same ids as bytes.
-        numbers: The numbers of the contexts, by their length in ascending order; read lengths are removed.
-        row: The row that it continues.
-    """
+    """A context and those of the same call that are its beginnings: one row gives the logits of all."""
 
     def __init__(self, ids: list[int], key: bytes, numbers: dict[int, list[int]]) -> None:
         self.ids = ids
         self.key = key
-        self.numbers = numbers
-        self.row: _Row | None = None
+        self.numbers = numbers  # of the contexts, by ascending length; read lengths are removed
+        self.row: _Row | None = None  # the one that it continues
 
 
 class _Batch:

@@ -41,15 +41,7 @@ _MORE = 10
 
 
 class RemoteRunner:
-    """A :class:`~ensemble.runtime.model_runner.ModelRunner` behind a token server.
-
-    Args:
-        client: Sends the requests.
-        candidates: The model's.
-
-    Attributes:
-        k: Top log-probabilities of each request.
-    """
+    """Runs a member behind a token server; ``k`` is the top log-probabilities of each request."""
 
     reads_rows = False
 
@@ -216,14 +208,7 @@ def _path(told: Mapping[tuple[int, ...], NextToken], context: Ids) -> list[NextT
 
 
 class RemoteRows(RemoteLogits):
-    """The log-probabilities after some contexts, as far as the server told them.
-
-    Args:
-        runner: The runner of the member.
-        contexts: The contexts.
-        k: Top log-probabilities in the server's first answer.
-        wait: Waits for that answer.
-    """
+    """The log-probabilities after some contexts, as far as the server told them; ``wait`` gets its first answer."""
 
     def __init__(
         self, runner: RemoteRunner, contexts: Sequence[Ids], k: int, wait: Callable[[], Sequence[NextToken]]
@@ -401,25 +386,15 @@ class RemoteRows(RemoteLogits):
 
 @dataclass(slots=True)
 class _Row:
-    """What is known after a context.
-
-    Attributes:
-        context: Its ids.
-        logprobs: Of candidates.
-        others: Of special tokens, those of EOS included, and of ids without a token.
-        floor: The largest log-probability that another candidate may have.
-        k: Top log-probabilities that were requested.
-        fault: Why no token can be chosen after it; None if one can.
-        allowed: [V] the ids that may follow, if its text has a grammar; None for all.
-    """
+    """What is known after a context."""
 
     context: Ids
-    logprobs: dict[int, float]
-    others: dict[int, float]
-    floor: float
-    k: int
-    fault: str | None = None
-    allowed: NDArray[np.bool_] | None = None
+    logprobs: dict[int, float]  # of candidates
+    others: dict[int, float]  # of special tokens, those of EOS included, and of ids without a token
+    floor: float  # the largest log-probability that another candidate may have
+    k: int  # top log-probabilities that were requested
+    fault: str | None = None  # why no token can be chosen after it
+    allowed: NDArray[np.bool_] | None = None  # [V] the ids that may follow by its grammar; None for all
 
     def learn(self, logprobs: Mapping[int, float]) -> None:
         """Add log-probabilities of candidates, as far as they are allowed."""
