@@ -25,16 +25,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 class Plugins:
-    """The plug-ins of one kind.
+    """The plug-ins of one kind, whose group of entry points is ``unite_advisor.`` and the plural of ``kind``.
 
-    Args:
-        kind: ``method``, ``metric`` or ``log_format``; the group of entry points is ``unite_advisor.`` and its plural.
-        builtin: The names of this project, which no plug-in may have.
-        members: What the module of a plug-in must have.
-
-    Attributes:
-        names: The names that can be used, sorted. A module may still fail when it is loaded.
-        problems: One line for each name that cannot be used.
+    No plug-in may have a name of ``builtin``, and each has what ``members`` names. ``names`` are those that can be
+    used, sorted, though a module may still fail when it is loaded; ``problems`` has a line for each that cannot.
     """
 
     def __init__(self, kind: str, builtin: Collection[str], members: Sequence[str]) -> None:
@@ -71,11 +65,7 @@ class Plugins:
         )
 
     def check(self, name: str) -> None:
-        """Check that a name is not that of a plug-in that cannot be used.
-
-        Raises:
-            InputError: It is.
-        """
+        """Raise an InputError if a name is that of a plug-in that cannot be used."""
         if name in self.problems:
             raise InputError(self.problems[name])
 
@@ -94,11 +84,7 @@ class Plugins:
         return _package(self._entries[name]) if name in self.names else None
 
     def source(self, name: str) -> Path:
-        """The file of a plug-in's module, which is not imported; only the packages around it are.
-
-        Raises:
-            LookupError: It does not exist.
-        """
+        """The file of a plug-in's module, importing only the packages around it; LookupError if it does not exist."""
         try:
             # `module` raises AttributeError for a value that is not MODULE or MODULE:NAME.
             spec = find_spec(self._entries[name].module)
@@ -109,11 +95,7 @@ class Plugins:
         return Path(spec.origin)
 
     def load(self, name: str) -> ModuleType:
-        """The module of a plug-in.
-
-        Raises:
-            InputError: It cannot be used.
-        """
+        """The module of a plug-in; InputError if it cannot be used."""
         self.check(name)
         try:
             module = self._entries[name].load()
@@ -128,11 +110,7 @@ class Plugins:
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
-        """Run code of a plug-in; for names of this project it does nothing.
-
-        Raises:
-            InputError: The code of the plug-in raised anything but a UniteError.
-        """
+        """Run code of a plug-in, whose errors other than a UniteError become an InputError; others run as they are."""
         try:
             yield
         except UniteError:

@@ -40,8 +40,8 @@ class LimitExceededError(InputError):
 class LimitedProcess:
     """A child process that calls functions on untrusted input, from the first call on and again after a failure.
 
-    The functions must not import torch or transformers: these take seconds, and more memory (bytes) than the limit.
-    The child imports ``imports`` when it starts, which is no time of the input.
+    The functions must not import torch or transformers: these take seconds, and more memory than the limit (bytes). The
+    child imports ``imports`` when it starts, which is no time of the input.
     """
 
     def __init__(self, memory: int = MEMORY, imports: Sequence[str] = ()) -> None:

@@ -233,7 +233,7 @@ def read_lines(model: type[_Model], path: Path, way_out: str, *, clean: bool = T
 
 
 def parsed(text: str, place: str, way_out: str) -> dict[str, Any]:
-    """The JSON object that a text holds; InputError if it is none."""
+    """The JSON object that a text holds; InputError if it holds something else."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

@@ -19,13 +19,7 @@ _MARK = re.compile(r"<\S+>|\[\S+\]")
 
 
 def check(checkpoint: Checkpoint) -> PreTrainedConfig:
-    """Make sure that a checkpoint can be loaded, reading no weights; its configuration.
-
-    Raises:
-        InputError: No such folder, a folder that is neither a causal language model nor an encoder-decoder one, weights
-            only as pickle, missing or cut off, a hub that cannot be reached or does not know the id, languages for a
-            causal model, a GGUF file that cannot be read, files that are not safe to load.
-    """
+    """Check that a checkpoint can be loaded safely, reading no weights; its configuration, or an InputError."""
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -71,11 +65,7 @@ def check(checkpoint: Checkpoint) -> PreTrainedConfig:
 
 
 def check_tokenizer(checkpoint: Checkpoint) -> None:
-    """Make sure that the tokenizer of a checkpoint can be used, for a model whose weights are elsewhere.
-
-    Raises:
-        InputError: No such folder, no tokenizer in it, or files that are not safe to load.
-    """
+    """Check a tokenizer for a model whose weights are elsewhere; InputError if it is missing or not safe to load."""
     folder = Path(checkpoint.location)
     if checkpoint.is_local and not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give the folder or the hub id of the model's tokenizer")
@@ -87,11 +77,7 @@ def check_tokenizer(checkpoint: Checkpoint) -> None:
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The tokenizer of a model.
-
-    Raises:
-        InputError: It cannot be loaded.
-    """
+    """The tokenizer of a model; InputError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
     location, options = gguf_cache.source(checkpoint, gguf_cache.TEXT)
@@ -102,11 +88,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
 
 def control_tokens(checkpoint: Checkpoint) -> list[str]:
-    """The texts that a tokenizer reads as control: its special tokens, and added ones in brackets, such as ``<think>``.
-
-    Raises:
-        InputError: The tokenizer cannot be loaded, or is not safe to load.
-    """
+    """The texts that a tokenizer reads as control: special tokens, and added ones in brackets (``<think>``)."""
     check_files(checkpoint)
     tokenizer = load_tokenizer(checkpoint)
     added = tokenizer.added_tokens_decoder.values()

@@ -34,15 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EncoderDecoder:
-    """How a prompt becomes a row of an encoder-decoder model.
+    """How a prompt becomes a row of an encoder-decoder model."""
 
-    Attributes:
-        start: The ids that its decoder begins with, at least one.
-        reads: Whether its encoder reads a prompt's ``source``, where it has one, or always the ``prompt``.
-    """
-
-    start: tuple[int, ...]
-    reads: Reads
+    start: tuple[int, ...]  # the ids that its decoder begins with, at least one
+    reads: Reads  # whether its encoder reads a prompt's ``source``, where it has one, or always the ``prompt``
 
     def text(self, prompt: Sourced) -> str:
         """The text that the encoder reads."""
@@ -65,16 +60,9 @@ def encoder_decoder_of(
     tokenizer: PreTrainedTokenizerBase,
     sides: Sides,
 ) -> EncoderDecoder:
-    """Find out how a prompt becomes a row of a model; set the tokenizer's source language.
+    """How a prompt becomes a row; sets the tokenizer's source language; InputError for a language.
 
-    Args:
-        name: The member's name, for messages.
-        model: An encoder-decoder model.
-        tokenizer: Its tokenizer; that of a many-to-many translation model knows languages.
-        sides: Its languages, and what the encoder reads.
-
-    Raises:
-        InputError: The tokenizer does not know a language, or a target language is missing.
+    The tokenizer of a many-to-many translation model knows languages, and needs a target language.
     """
     reads = sides.reads or "source"
     if sides.source is not None:
@@ -119,11 +107,7 @@ def _language(name: str, tokenizer: PreTrainedTokenizerBase, option: str, langua
 
 
 class EncoderDecoderRunner(LocalRunner):
-    """Runs an encoder-decoder model; the encoder reads a source once.
-
-    Args:
-        model: An encoder-decoder model.
-    """
+    """Runs an encoder-decoder model; the encoder reads a source once."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)

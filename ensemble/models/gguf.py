@@ -40,22 +40,14 @@ _MOST_DIMENSIONS = 8
 
 
 def check_file(path: Path) -> None:
-    """Check that a file exists and has a GGUF header that can be read in a short time.
-
-    Raises:
-        InputError: The file does not exist, cannot be read, has another format, or has a damaged or very large header.
-    """
+    """Check that a file has a GGUF header that can be read in a short time; InputError if not."""
     if not path.is_file():
         raise InputError(f"{path}: this file does not exist; give a .gguf file, a model's folder, or a hub id")
     weight_count(path)
 
 
 def check_name(name: str) -> None:
-    """Check that GGUF files can be read here, and that a file's name does not show that it is one of several parts.
-
-    Raises:
-        InputError: A library is missing, or the file is one of several parts.
-    """
+    """Raise an InputError if no library reads GGUF files, or if a file's name shows that it is one of several parts."""
     if missing := [library for library in _NEEDED if find_spec(library) is None]:
         raise InputError(
             f"GGUF files need {' and '.join(missing)}, which is not installed; pip install 'unite-advisor[gguf]'",
@@ -71,11 +63,7 @@ def check_name(name: str) -> None:
 
 
 def weight_count(path: Path) -> int:
-    """The number of weights in a file, from its header.
-
-    Raises:
-        InputError: The file cannot be read, is not a GGUF file, or its header is damaged or very large.
-    """
+    """The number of weights by a file's header; InputError if that cannot be read, or is damaged or very large."""
     try:
         status = path.stat()
         return _weight_count(path, (status.st_size, status.st_mtime_ns, status.st_ino))

@@ -34,12 +34,7 @@ _BESIDE = (*BESIDE_GGUF, str(TEMPLATE))
 
 
 def cached(checkpoint: Checkpoint, kind: str) -> Path | None:
-    """The folder of an entry, in the form of ``save_pretrained``; None if it is absent or damaged.
-
-    Args:
-        checkpoint: The model; in another format than GGUF it has no entry.
-        kind: TEXT, or the numeric type of the weights.
-    """
+    """The folder of an entry in the form of ``save_pretrained``; None if absent, damaged or not of a GGUF file."""
     folder = _folder(checkpoint, kind)
     if folder is None or not folder.is_dir():
         return None

@@ -23,11 +23,7 @@ _REFUSALS = {
 
 
 def check_on_hub(checkpoint: Checkpoint) -> None:
-    """Check that the hub has a model with weights in a supported format.
-
-    Raises:
-        InputError: It does not; or it cannot be reached, and the model was not downloaded before.
-    """
+    """Raise an InputError if a model has no supported weights, or if no hub answers and there is no download."""
     info = info_on_hub(checkpoint, checkpoint.config_file)
     if info is None:
         return
@@ -44,17 +40,9 @@ def check_on_hub(checkpoint: Checkpoint) -> None:
 
 
 def info_on_hub(checkpoint: Checkpoint, file: str) -> Any:
-    """What the hub says of a model: one request, before the libraries repeat theirs for every file.
+    """What the hub says of a model, asked once before libraries ask for each file; InputError if it is not there.
 
-    Args:
-        checkpoint: The model.
-        file: A file that an earlier download has.
-
-    Returns:
-        None if the hub cannot be reached, and the model was downloaded before.
-
-    Raises:
-        InputError: The hub does not have the model; or it cannot be reached, and the model was not downloaded before.
+    None if the hub cannot be reached, and ``file`` of the model was downloaded before.
     """
     from huggingface_hub import constants
 
@@ -72,11 +60,7 @@ def info_on_hub(checkpoint: Checkpoint, file: str) -> Any:
 
 
 def commit_of(checkpoint: Checkpoint) -> str:
-    """The commit of a branch or tag of a downloaded model.
-
-    Raises:
-        InputError: The hub's cache does not tell.
-    """
+    """The commit of a branch or tag of a downloaded model; InputError if the hub's cache does not tell."""
     name, commit = checkpoint.path_or_id, pinned(checkpoint).revision or ""
     if not COMMIT.fullmatch(commit):
         raise InputError(f"its commit on the hub is unknown; give one as {name}@COMMIT", of=name)
@@ -84,13 +68,10 @@ def commit_of(checkpoint: Checkpoint) -> str:
 
 
 def weights_on_hub(checkpoint: Checkpoint) -> tuple[int | None, int] | None:
-    """The number of weights of a model on the hub, None if the hub does not count them, and the bytes of their files.
+    """The number of weights (None if not counted) and the bytes of their files; None if the hub does not tell.
 
     Only the files that loading reads count: many repositories have the weights again in another format or precision.
-    No weights are downloaded. None if the hub does not tell, or does not answer.
-
-    Raises:
-        InputError: The model's list of weight files cannot be used.
+    No weights are downloaded.
     """
     try:
         info = info_of(checkpoint)
@@ -108,12 +89,7 @@ def weights_on_hub(checkpoint: Checkpoint) -> tuple[int | None, int] | None:
 
 
 def file_on_hub(name: str, revision: str | None, file: str) -> Path:
-    """Download a small file of a model on the hub; an earlier download is used if the hub does not answer.
-
-    Raises:
-        InputError: The hub does not have the model, revision or file; or it cannot be reached, and the file was not
-            downloaded before.
-    """
+    """Download a small file, or use an earlier download if the hub does not answer; InputError without one."""
     checkpoint = Checkpoint(name, revision)
     info_on_hub(checkpoint, file)
     if (path := file_of(checkpoint, file)) is None:
@@ -122,21 +98,10 @@ def file_on_hub(name: str, revision: str | None, file: str) -> Path:
 
 
 def push_files(folder: Path, files: Sequence[str], name: str, *, private: bool) -> str:
-    """Upload files of a folder to the hub as a model.
+    """Upload files to ``org/name``, which is created if missing; the URL of the commit, or a UniteError.
 
-    The hub's library finds the token: ``HF_TOKEN``, or ``hf auth login``.
-
-    Args:
-        folder: The folder of the files.
-        files: The files' names. A model on the hub that lacks the first file is something else and is not changed.
-        name: ``org/name``; it is created if it does not exist.
-        private: Whether a new model is private; an existing one does not change.
-
-    Returns:
-        The URL of the commit.
-
-    Raises:
-        UniteError: The hub refuses the upload, or cannot be reached.
+    The hub's library finds the token: ``HF_TOKEN``, or ``hf auth login``. A model on the hub that lacks the first file
+    is something else and is not changed. Only a new model can become private.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError

@@ -30,12 +30,7 @@ told: dict[tuple[str | None, ...], Any] = {}
 
 
 def info_of(checkpoint: Checkpoint) -> Any:
-    """What the hub says of a model: its commit, and its files with their sizes.
-
-    Raises:
-        InputError: The hub does not have the model or the revision.
-        ConnectionError: The hub does not answer.
-    """
+    """What the hub says of a model and its files; InputError if it is not there, ConnectionError without an answer."""
     try:
         return _tell("model", checkpoint.path_or_id, checkpoint.revision)
     except ValueError as error:
@@ -56,12 +51,9 @@ def pinned(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def commit_on_hub(kind: str, name: str, revision: str | None) -> str | None:
-    """The commit of a model or data set; if the hub does not answer, that of the last download, or None.
+    """The commit of a model or data set; that of the last download, or None, if the hub does not answer.
 
-    If the hub cannot be reached, its libraries use only earlier downloads from now on.
-
-    Raises:
-        InputError: The hub does not have the revision.
+    If the hub cannot be reached, its libraries use only earlier downloads from now on. InputError for the revision.
     """
     try:
         return str(_tell(kind, name, revision).sha)

@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 def check_models(specs: Sequence[ModelSpec]) -> None:
-    """Check everything about some models that needs no weights.
-
-    Raises:
-        InputError: A device, a folder or an id cannot be used.
-    """
+    """Check all about some models that needs no weights; InputError if a device, folder or id cannot be used."""
     for spec in specs:
         checkpoint = spec.checkpoint
         if checkpoint.is_remote:
@@ -46,12 +42,7 @@ def check_models(specs: Sequence[ModelSpec]) -> None:
 
 
 def load_members(specs: Sequence[ModelSpec]) -> list[Member]:
-    """Load members of this process and behind servers.
-
-    Raises:
-        InputError: A spec cannot be used.
-        MemberError: A member failed while it was loaded.
-    """
+    """Load members of this process and behind servers; InputError for a spec, MemberError if loading fails."""
     loaded: dict[int, Member] = {}
     # Servers first: one that is not there is found at once, and loading takes minutes.
     for n, spec in sorted(enumerate(specs), key=lambda item: not item[1].is_remote):
@@ -135,15 +126,9 @@ def load_member(spec: ModelSpec) -> LocalMember:
 def load_helper(place: str, kinds: Mapping[str, Any], device: str) -> tuple[Any, Any]:
     """Load a model that helps a method and is no member, such as a reward model, with its tokenizer.
 
-    Only safetensors files are read, and no code that came with the model runs.
-
-    Args:
-        place: A folder, or an id on the hub.
-        kinds: Classes of models, by the architecture in the configuration; under "" the one of transformers for others.
-        device: ``auto``, ``cpu``, ``cuda``, ...
-
-    Raises:
-        InputError: The files cannot be used, or are those of another model.
+    Only safetensors files are read, and no code that came with the model runs. ``kinds`` are classes by the
+    architecture in the configuration; under "" the one of transformers for others. InputError if the files cannot be
+    used.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -178,11 +163,7 @@ def load_helper(place: str, kinds: Mapping[str, Any], device: str) -> tuple[Any,
 
 
 def quantization_of(spec: ModelSpec) -> object | None:
-    """A model's quantization configuration as transformers needs it.
-
-    Raises:
-        InputError: transformers does not know the configuration.
-    """
+    """A quantization configuration as transformers needs it; InputError if it does not know the configuration."""
     if not isinstance(spec.quantization, Mapping):
         return spec.quantization
     from transformers.quantizers.auto import AutoQuantizationConfig
@@ -202,18 +183,7 @@ def member_of(
     chat_template: ChatTemplate = "auto",
     sides: Sides | None = None,
 ) -> LocalMember:
-    """Make a member of a loaded model and its tokenizer.
-
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        name: The member's name.
-        chat_template: Whether prompts go through the tokenizer's chat template.
-        sides: For an encoder-decoder model, its languages and what its encoder reads.
-
-    Raises:
-        InputError: The tokenizer lacks a chat template or a language.
-    """
+    """Make a member of a loaded model; InputError if the tokenizer lacks a chat template or a language."""
     if chat_template == "always" and not tokenizer.chat_template:
         raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=name)
     model = model.eval()
@@ -290,11 +260,7 @@ def why_recompute(model: PreTrainedModel) -> str | None:
 
 
 def parse_device(device: str) -> torch.device:
-    """The device with this name; see :func:`ensemble.models.spec.resolve_device`.
-
-    Raises:
-        InputError: The name is not a device's, or this machine has no device of that name.
-    """
+    """The device with this name; InputError if this machine has none."""
     try:
         place = torch.device(resolve_device(device))
         torch.empty(0, device=place)

@@ -44,31 +44,18 @@ _LARGEST = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(ABC):
-    """A loaded model. A subclass says where its weights are.
-
-    Attributes:
-        name: Its name in messages and reports.
-        tokenizer: Its tokenizer.
-        vocabulary: The tokenizer's ids as bytes.
-        context: Tokens that its context holds (its encoder's, and its decoder's); None if it has no limit.
-        chat_template: Whether prompts go through the tokenizer's chat template.
-        seq2seq: How a prompt becomes a row of an encoder-decoder model; None for a causal model.
-        device: The device of its logits in this process.
-        place: The machine and the device of its weights. Members at one place share its memory.
-        token_size: Bytes of memory that each token of a row takes while the model runs.
-        spec: How it was loaded, with the commit and the numeric type found; None for a model made in memory.
-    """
+    """A loaded model. A subclass says where its weights are."""
 
     name: str
     tokenizer: PreTrainedTokenizerBase
-    vocabulary: Vocabulary
-    context: int | None
-    chat_template: ChatTemplate
-    seq2seq: EncoderDecoder | None
-    device: torch.device
-    place: str
-    token_size: int
-    spec: ModelSpec | None = None
+    vocabulary: Vocabulary  # the tokenizer's ids as bytes
+    context: int | None  # tokens that its context holds (its encoder's, and its decoder's); None if it has no limit
+    chat_template: ChatTemplate  # whether prompts go through the tokenizer's
+    seq2seq: EncoderDecoder | None  # None for a causal model
+    device: torch.device  # of its logits in this process
+    place: str  # the machine and the device of its weights; members at one place share its memory
+    token_size: int  # bytes of memory that each token of a row takes while the model runs
+    spec: ModelSpec | None = None  # with the commit and the numeric type found; None for a model made in memory
 
     @abstractmethod
     def runner(self) -> ModelRunner:
@@ -85,11 +72,7 @@ class Member(ABC):
 
     @property
     def local(self) -> LocalMember:
-        """The same member, for code that needs its weights in this process.
-
-        Raises:
-            InputError: Its weights are in another process.
-        """
+        """The same member, for code that needs its weights here; InputError if they are in another process."""
         if not isinstance(self, LocalMember):
             raise InputError("this method needs the model in this process, but it is behind a server", of=self.name)
         return self
@@ -114,11 +97,7 @@ class Member(ABC):
         return self.chat_template == "always" or (self.chat_template == "auto" and bool(self.tokenizer.chat_template))
 
     def encode_prompt(self, prompt: Prompt | Dialogue) -> list[int]:
-        """The ids of a prompt that leaves room in the context; see :meth:`prompt_ids`.
-
-        Raises:
-            InputError: The prompt has no ids, or leaves no room in the context.
-        """
+        """The ids of a prompt; InputError if it has none, or leaves no room in the context."""
         row = self.prompt_ids(prompt)
         # A causal model needs room for at least one new token; an encoder's context may be full.
         most = None if self.context is None else self.context - (self.seq2seq is None)
@@ -131,19 +110,11 @@ class Member(ABC):
         return row
 
     def prompt_ids(self, prompt: Prompt | Dialogue) -> list[int]:
-        """The ids of a prompt: by the chat template if the member uses one, else by the tokenizer's default encoding.
+        """The ids of a prompt, by the chat template or the default encoding; InputError if it has none.
 
-        Args:
-            prompt: A text, or messages (which need a chat template). If the last message is the assistant's, the model
-                continues it. A :class:`Dialogue` is messages for a chat template, else one text. Of a
-                :class:`Sourced`, causal models take the prompt; those with an encoder take what their encoder reads.
-
-        Returns:
-            The ids to continue. Those that an encoder reads are negative; see :mod:`ensemble.models.encoder_decoder`.
-
-        Raises:
-            InputError: The prompt has no ids, or one without an embedding, or the chat template rejects the
-                conversation.
+        The model continues a last message of the assistant. A :class:`Dialogue` is one text without a chat template. Of
+        a :class:`Sourced`, an encoder reads the source; the ids of encoders are negative (see
+        :mod:`ensemble.models.encoder_decoder`).
         """
         # First, because only here it is known whether the model has an encoder.
         if isinstance(prompt, Sourced):
@@ -199,11 +170,7 @@ class Member(ABC):
         return str(text)
 
     def beginning(self) -> list[int]:
-        """The ids before a text without a prompt: BOS, or EOS if the tokenizer has no BOS, as in lm-eval.
-
-        Raises:
-            InputError: The tokenizer has neither.
-        """
+        """The ids before a text without a prompt: BOS, or EOS as in lm-eval; InputError if it has neither."""
         index = self.tokenizer.bos_token_id
         # In many models EOS separates the documents of the training, so a text may follow it.
         index = self.tokenizer.eos_token_id if index is None else index
@@ -214,11 +181,7 @@ class Member(ABC):
         return [index] if self.seq2seq is None else self.seq2seq.row([index])
 
     def shorten(self, prompt: list[int], room: int) -> list[int]:
-        """A prompt without its first tokens, as far as needed to leave room for ``room`` tokens after it.
-
-        Raises:
-            InputError: The context has no room for a prompt and so many tokens.
-        """
+        """A prompt without its first tokens, to leave room for ``room`` tokens; InputError if it cannot."""
         if self.context is None:
             return prompt
         encoded = encoder_length(prompt)
@@ -240,17 +203,11 @@ class Member(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalMember(Member):
-    """A member whose weights are in this process.
-
-    Attributes:
-        model: A causal language model of transformers, or an encoder-decoder one, in evaluation mode.
-        window: Tokens that it attends to; None if it attends to all.
-        recompute_reason: Why its rows are recomputed at every step; None if its cache is used.
-    """
+    """A member whose weights are in this process."""
 
     model: PreTrainedModel
-    window: int | None
-    recompute_reason: str | None
+    window: int | None  # tokens that it attends to; None if it attends to all
+    recompute_reason: str | None  # why its rows are recomputed at every step; None if its cache is used
 
     def runner(self) -> LocalRunner:
         """See :meth:`Member.runner`."""
@@ -277,14 +234,10 @@ def step_device(members: Sequence[Member]) -> torch.device:
 
 
 def fastest_threads(member: LocalMember, most: int) -> int:
-    """The number of torch's threads with which a model is fastest now; of about equal ones the smallest.
+    """The number of torch's threads, at most ``most``, with which a model on the processor is fastest now.
 
     Threads wait for each other after each operation. So small models gain nothing from several, and become much slower
-    where other programs use the cores.
-
-    Args:
-        member: A model on the processor.
-        most: The largest number, at least 1; halves of it are tried.
+    where other programs use the cores. Of about equal numbers it is the smallest.
     """
     if member.seq2seq is not None or member.model.num_parameters() > _LARGEST:
         return most

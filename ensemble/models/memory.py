@@ -31,28 +31,16 @@ version 2, and of version 1."""
 
 
 class MemoryNeed(NamedTuple):
-    """What a model needs on its device while it generates.
+    """What a model needs on its device while it generates."""
 
-    Attributes:
-        parameters: Its weights.
-        dtype: The numeric type that they are loaded in.
-        weights: Bytes of the weights.
-        per_token: Bytes of a token's keys and values; 0 if the configuration does not tell.
-        vocabulary: Logits of a row.
-        width: Numbers of a token between two layers.
-        quantization: What the weights are rounded to: one of QUANTIZATIONS, the method that its files name (``gptq``),
-            or ``gguf``, whose weights are loaded unquantised; None for weights that are not rounded.
-        stored: The type of the stored weights, where ``auto`` is another one; see :mod:`ensemble.models.numeric_type`.
-    """
-
-    parameters: int
-    dtype: str
-    weights: int
-    per_token: int
-    vocabulary: int
-    width: int
-    quantization: str | None = None
-    stored: str | None = None
+    parameters: int  # the number of weights
+    dtype: str  # the numeric type that they are loaded in
+    weights: int  # bytes of the weights
+    per_token: int  # bytes of a token's keys and values; 0 if the configuration does not tell
+    vocabulary: int  # logits of a row
+    width: int  # numbers of a token between two layers
+    quantization: str | None = None  # one of QUANTIZATIONS, the method that the files name, or ``gguf``
+    stored: str | None = None  # the type of the stored weights, where ``auto`` is another one
 
     @property
     def kind(self) -> str:
@@ -64,12 +52,7 @@ class MemoryNeed(NamedTuple):
         return self.quantization or self.dtype
 
     def total(self, rows: int, tokens: int) -> int:
-        """Bytes while a batch runs, without the libraries' code.
-
-        Args:
-            rows: Texts of the batch, at least 1.
-            tokens: Tokens of the longest one, with its prompt.
-        """
+        """Bytes while a batch runs, without the libraries' code; ``tokens`` of the longest text, with its prompt."""
         # The cache is copied when it grows, so two of it exist for a moment. A layer keeps about 8 vectors of the
         # hidden width for a token that it reads; tests hold the number against what a model takes. The logits of a
         # row exist in float32, once as they are and once as probabilities.
@@ -80,15 +63,7 @@ class MemoryNeed(NamedTuple):
 def need_of(
     parameters: int, stored: int, config: PretrainedConfig, dtype: str, quantization: str | None = None
 ) -> MemoryNeed:
-    """The memory that a model needs, by its configuration and its files.
-
-    Args:
-        parameters: The number of weights in its files.
-        stored: The files' bytes.
-        config: Its configuration.
-        dtype: The type to load the weights in; ``auto`` is the stored one.
-        quantization: One of QUANTIZATIONS, or ``gguf``; None for weights as the files have them.
-    """
+    """The memory that a model needs, by the number of weights and the bytes of its files; ``auto`` as stored."""
     text: Any = config.get_text_config()
     vocabulary, width = (_count(text, name) for name in ("vocab_size", "hidden_size"))
     named = stored_dtype(config) if dtype == "auto" else dtype
@@ -125,11 +100,7 @@ def _count(config: object, name: str) -> int:
 
 
 def in_words(needs: Mapping[str, MemoryNeed]) -> str:
-    """Models and the memory of their weights: "3 models of 7.6 billion parameters in bfloat16: 46 GB".
-
-    Args:
-        needs: What each model needs, by name.
-    """
+    """Models and the memory of their weights: "3 models of 7.6 billion parameters in bfloat16: 46 GB"."""
     ordered = sorted(each.parameters for each in needs.values())
     sizes = list(dict.fromkeys(f"{count / 1e9:.1f}" if count >= 1e8 else "<0.1" for count in ordered))
     span = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
@@ -148,18 +119,7 @@ def gigabytes(count: float) -> str:
 def check_memory(
     name: str, weights: tuple[int, int], dtype: str, device: torch.device, *, is_gguf: bool = False
 ) -> None:
-    """Check that the weights of a model fit on a device.
-
-    Args:
-        name: The model's name.
-        weights: The number of weights in its files, and the files' bytes.
-        dtype: The type to load them in; ``auto`` is the stored one.
-        device: The device.
-        is_gguf: Whether they are in the format GGUF.
-
-    Raises:
-        MemberError: They do not; the message has the bytes that they need and the bytes that are free.
-    """
+    """Raise a MemberError if ``weights`` (their number, and the files' bytes) do not fit on a device."""
     count, stored = weights
     needed = stored if dtype == "auto" else count * getattr(torch, dtype).itemsize
     how = " (GGUF weights are loaded unquantised)" if is_gguf else ""
@@ -222,12 +182,6 @@ def token_size(config: PretrainedConfig, dtype: torch.dtype) -> int:
 
 
 def rows_that_fit(bytes_per_token: int, tokens: int, free: int | None) -> int | None:
-    """How many rows of a batch fit on a device, at least 1; None if its free memory is unknown.
-
-    Args:
-        bytes_per_token: Bytes of a token's keys and values in all members.
-        tokens: Tokens of a row.
-        free: Bytes that are free.
-    """
+    """Rows of so many tokens that fit, at least 1; None if the device's free bytes are unknown."""
     # Half of the memory is left for the spare rows and slots of the caches, and for what a forward pass makes.
     return None if free is None else max(1, free // (2 * max(1, bytes_per_token * tokens)))

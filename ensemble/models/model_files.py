@@ -48,12 +48,7 @@ _SMALL = 2**24
 
 
 def check_files(checkpoint: Checkpoint) -> None:
-    """Check the files of a model other than the weights.
-
-    Raises:
-        InputError: A file is outside the model's folder, weights are in another format than safetensors, the
-            configuration is out of all proportion, or the tokenizer fails in a trial.
-    """
+    """Raise an InputError if the files of a model, other than the weights, are not safe to use."""
     if checkpoint.is_local:
         _check_places(checkpoint)
     if checkpoint.gguf is None:
@@ -94,11 +89,7 @@ def _try_tokenizer(path: Path, size: int, _changed: int) -> None:
 
 
 def file_of(checkpoint: Checkpoint, name: str) -> Path | None:
-    """A file of a model, downloaded if it is on the hub; None if the model does not have it.
-
-    Raises:
-        InputError: The hub fails, so that it is not known.
-    """
+    """A file of a model, downloaded from the hub; None if the model lacks it, InputError if the hub fails."""
     if checkpoint.is_local:
         path = Path(checkpoint.location, name)
         return path if path.is_file() else None
@@ -133,11 +124,7 @@ def cached_file(checkpoint: Checkpoint, name: str) -> Path | None:
 
 
 def json_of(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
-    """The object in a JSON file of a model; empty if the model does not have the file.
-
-    Raises:
-        InputError: The file has something else.
-    """
+    """The object in a JSON file of a model; empty without the file, InputError if it has something else."""
     path = file_of(checkpoint, name)
     if path is None:
         return {}
@@ -193,11 +180,7 @@ def weights_fault(names: Sequence[str]) -> str | None:
 
 
 def weight_names(checkpoint: Checkpoint) -> list[list[str]]:
-    """The names of a model's weight files: sets of which loading reads the first one that is there.
-
-    Raises:
-        InputError: One of them is not a safetensors file in the model's folder.
-    """
+    """Sets of weight files of which loading reads the first; InputError if one is not safetensors in the folder."""
     # The configuration may name another file than the usual one.
     named = json_of(checkpoint, "config.json").get("transformers_weights") or _WEIGHTS
     index = named if str(named).endswith(".index.json") else _INDEX if named == _WEIGHTS else None
@@ -223,17 +206,9 @@ def weight_names(checkpoint: Checkpoint) -> list[list[str]]:
 
 
 def stored_weights(name: str, checkpoint: Checkpoint) -> tuple[int, int] | None:
-    """The number of weights in a model's files, and the files' bytes; weights on the hub are downloaded.
+    """The number of weights, downloaded if on the hub, and the files' bytes; InputError if one is damaged.
 
-    Args:
-        name: The model's name, for the message.
-        checkpoint: The model.
-
-    Returns:
-        None if the weights are not there. The library that loads the model reports this.
-
-    Raises:
-        InputError: The header of a file is damaged, or the file is cut off.
+    None if the weights are not there. The library that loads the model reports this.
     """
     if checkpoint.gguf is not None:
         file = file_of(checkpoint, checkpoint.gguf)
@@ -245,11 +220,7 @@ def stored_weights(name: str, checkpoint: Checkpoint) -> tuple[int, int] | None:
 
 
 def weight_shapes(name: str, checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
-    """The shape of each weight in a model's safetensors files, by the weight's name; empty if there are no files.
-
-    Raises:
-        InputError: The header of a file is damaged, or the file is cut off.
-    """
+    """The shape of each weight by name, empty without safetensors files; InputError if one is damaged."""
     return {key: shape for path in _weight_files(checkpoint) for key, shape in _shapes_in(name, path).items()}
 
 
@@ -263,11 +234,7 @@ def _weight_files(checkpoint: Checkpoint) -> list[Path]:
 
 
 def check_weights(checkpoint: Checkpoint) -> None:
-    """Check that the safetensors files of a local model are all there and whole; only their headers are read.
-
-    Raises:
-        InputError: They are not.
-    """
+    """Raise an InputError if a local model's safetensors files, by their headers, are not all there and whole."""
     if not _weight_files(checkpoint):
         folder = Path(checkpoint.location)
         wanted = [name for names in weight_names(checkpoint) for name in names]
@@ -292,17 +259,7 @@ def _shapes_in(name: str, path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check_size(name: str, config: PreTrainedConfig, make: Callable[[], object], weights: int) -> None:
-    """Check that a configuration does not declare a model far larger than its files, before memory is allocated.
-
-    Args:
-        name: The model's name.
-        config: Its configuration.
-        make: Makes the model of its configuration, with random weights.
-        weights: The number of weights in its files.
-
-    Raises:
-        InputError: It does.
-    """
+    """Raise an InputError if a configuration declares a model far larger than its files, before memory is taken."""
     import torch
     from torch.nn.modules import module as hooks
 
@@ -361,11 +318,7 @@ def files_of(checkpoint: Checkpoint) -> list[Path]:
 
 
 def hashes_of(checkpoint: Checkpoint) -> dict[str, str]:
-    """The SHA-256 of each file of a local model, by the file's name; empty for a model on the hub.
-
-    Raises:
-        InputError: A file cannot be read.
-    """
+    """The SHA-256 of each file of a local model by name, empty on the hub; InputError if one cannot be read."""
     try:
         return {path.name: sha256(path) for path in files_of(checkpoint)}
     except OSError as error:
@@ -373,16 +326,7 @@ def hashes_of(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def check_unchanged(checkpoint: Checkpoint, saved: Mapping[str, str], since: str = "the ensemble was saved") -> None:
-    """Check that a local model still has the same files.
-
-    Args:
-        checkpoint: The model.
-        saved: The SHA-256 of each file, by the file's name.
-        since: The event when they were saved, for the message.
-
-    Raises:
-        InputError: A file differs, is missing or is new; the message names it.
-    """
+    """Raise an InputError that names a file of a local model whose SHA-256 differs, or that is missing or new."""
     # Names are compared first, because the hashes of many gigabytes take minutes.
     names = {path.name for path in files_of(checkpoint)}
     if different := sorted(names ^ set(saved)):

@@ -21,15 +21,10 @@ _SHARE = 4
 
 
 class Processor(NamedTuple):
-    """What decides the meaning of ``auto`` on a CPU. It is the same in each run on one machine.
+    """What decides the meaning of ``auto`` on a CPU. It is the same in each run on one machine."""
 
-    Attributes:
-        features: Its features, as Linux names them; empty on other systems.
-        memory: Bytes of memory of the machine, free or not; 0 if that is not known.
-    """
-
-    features: frozenset[str]
-    memory: int
+    features: frozenset[str]  # as Linux names them; empty on other systems
+    memory: int  # bytes of memory of the machine, free or not; 0 if that is not known
 
     def computes_in(self, dtype: str) -> bool:
         """Whether it has units for a type; without them prompts take 5 to 13 times as long as in float32."""
@@ -59,22 +54,10 @@ def stored_dtype(config: object) -> str:
 def usable_dtype(
     dtype: str, config: object, device: torch.device, parameters: int, processor: Processor | None = None
 ) -> str:
-    """The numeric type of a model on a device: float32 if ``auto`` means a type that the device lacks, or is slow in.
+    """The type of a model: float32 if ``auto`` is a type that the device lacks or is slow in, else ``dtype``.
 
     The features of the processor decide, and not a measurement, because responses are stored by the type.
-
-    Args:
-        dtype: One of DTYPES.
-        config: The model's configuration, which names the type of the stored weights.
-        device: The device.
-        parameters: The number of weights; 0 if that is not known, or if they are quantised.
-        processor: What decides on a CPU; None for this machine's.
-
-    Returns:
-        ``dtype``, also if it is ``auto`` and the stored type is used; or ``float32``.
-
-    Raises:
-        InputError: The type is requested, and the device lacks it.
+    ``parameters`` is 0 if it is not known, or for quantised weights. InputError if the device lacks a requested type.
     """
     wanted = stored_dtype(config) if dtype == "auto" else dtype
     if device.type == "cpu" and dtype == "auto":

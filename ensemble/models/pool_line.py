@@ -36,16 +36,9 @@ class PoolLine(Schema):
 
 
 def read_options(words: Sequence[str], place: str, *, remote: bool) -> dict[str, Any]:
-    """Read the options of a line, for :meth:`ensemble.models.spec.ModelSpec.read`.
+    """The options of a line (``key=value``), for :meth:`ensemble.models.spec.ModelSpec.read`, or an InputError.
 
-    Args:
-        words: The model and the options, as ``key=value``.
-        place: File and line, for messages.
-        remote: Whether the model is behind a server.
-
-    Raises:
-        InputError: A word is not an option, an option is given twice, or has another value. No message repeats what
-            may be a key.
+    No message repeats what may be a key.
     """
     served = ("name", *options_of_models(remote=True), "temperature")
     known = served if remote else ("name", *options_of_models(remote=False))

@@ -25,11 +25,7 @@ _HARD_TEXTS = ("Hello, World! It's 3.14", "  two\n\n\tspaces", "naïve café 今
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMember(Member):
-    """A member whose weights are behind a server.
-
-    Attributes:
-        client: Sends the requests.
-    """
+    """A member whose weights are behind a server."""
 
     client: TokenClient
 
@@ -39,11 +35,7 @@ class ServerMember(Member):
         return self.client.counts
 
     def check_k(self, k: int) -> None:
-        """Make sure that the server gives the k likeliest candidates.
-
-        Raises:
-            InputError: It gives fewer.
-        """
+        """Raise an InputError if the server gives fewer than the k likeliest candidates."""
         most = self.client.limits.k
         if most < min(k, self.vocabulary.size):
             raise InputError(
@@ -66,13 +58,8 @@ class ServerMember(Member):
 def load_server_member(spec: ModelSpec) -> ServerMember:
     """Load the tokenizer of a model behind a server, and find out what the server gives.
 
-    Args:
-        spec: The model, with a server's address.
-
-    Raises:
-        InputError: The tokenizer cannot be used or is another one than the server's, or the server does not give top
-            log-probabilities by token id; the message says which option of the server would give them.
-        MemberError: The server failed.
+    InputError if the tokenizer is another one than the server's, or the server gives no top log-probabilities by id;
+    MemberError if the server fails.
     """
     address = cast("ServerAddress", spec.checkpoint)
     checkpoint = spec.tokenizer

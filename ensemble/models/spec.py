@@ -91,11 +91,7 @@ def _followed(prompt: str, answer: str) -> str:
 
 
 def quantization_config(quantization: str) -> dict[str, Any]:
-    """The configuration for transformers as JSON has it, so that a saved ensemble holds all of it.
-
-    Args:
-        quantization: One of QUANTIZATIONS.
-    """
+    """The configuration for transformers as JSON has it, so that a saved ensemble holds all of it."""
     if quantization == "8bit":
         return {"quant_method": "bitsandbytes", "load_in_8bit": True}
     return {

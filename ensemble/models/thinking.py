@@ -142,13 +142,10 @@ def has_thought(shown: str | None, tokens: int) -> bool:
 
 
 class ThinkingReader:
-    """Parts the responses of one model.
+    """Parts the responses of one model, by its ``tags``; None for those of the known families.
 
-    Args:
-        responses: The texts of the model, and whether each was cut off at a limit. All together they tell whether the
-            chat template writes the opening tag into the prompt: then nearly all have only the closing one. They
-            also tell whether control text ends its answers.
-        tags: The model's own tags; None for those of the known families.
+    The ``responses``, with whether each was cut off at a limit, tell together whether the chat template writes the
+    opening tag into the prompt (then nearly all have only the closing one), and whether control text ends answers.
     """
 
     def __init__(self, responses: Iterable[tuple[str, bool]], tags: ThinkingTags | None = None) -> None:
@@ -159,15 +156,7 @@ class ThinkingReader:
         self._ended = next((form for form in self._forms if 2 * sum(map(form.is_ended, whole)) >= len(whole)), None)
 
     def read(self, text: str, *, cut: bool = False) -> tuple[str | None, str]:
-        """Part a response.
-
-        Args:
-            text: The whole response. Without thinking it is the answer as it is.
-            cut: Whether it was cut off at a limit.
-
-        Returns:
-            The thinking, or None; and the answer, empty if the response ends before it.
-        """
+        """The thinking of a response, or None, and the answer, empty if the response ends before it."""
         rest = text.lstrip()
         form = self._opening(rest)
         if form is not None:

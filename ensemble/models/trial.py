@@ -47,11 +47,7 @@ _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 def try_tokenizer(path: str) -> None:
-    """Read a ``tokenizer.json`` and encode short texts of many kinds.
-
-    Raises:
-        ValueError: It has no tokens, or makes a short text very long. Errors of the library are passed on.
-    """
+    """Encode short texts of many kinds; ValueError without tokens, or with far too many for a text."""
     from tokenizers import Tokenizer
 
     growth = 1
