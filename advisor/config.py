@@ -72,22 +72,13 @@ class InferenceConfig(InferenceOptions, ClusterOptions, SeedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FusionLine:
-    """What ``--fusion`` says: ``WRITER panel=NAME,... drafts=N rounds=N prompt=FILE``, all but the writer optional.
+    """What ``--fusion`` says: ``WRITER panel=NAME,... drafts=N rounds=N prompt=FILE``, all but the writer optional."""
 
-    Attributes:
-        writer: A candidate, or :data:`BEST`.
-        panel: Candidates that write drafts; empty for the voters.
-        drafts: Drafts of each of them, 1 to 100; several are drawn at temperature 0.7.
-        rounds: How often the panel writes, 1 to 10; from the second time on it reads the drafts.
-        prompt: The file of the writer's prompt, a Jinja2 template over ``prompt`` and ``responses``; None for the
-            usual one.
-    """
-
-    writer: str
-    panel: tuple[str, ...] = ()
-    drafts: int = 1
-    rounds: int = 1
-    prompt: str | None = None
+    writer: str  # a candidate, or :data:`BEST`
+    panel: tuple[str, ...] = ()  # candidates that write drafts; empty for the voters
+    drafts: int = 1  # drafts of each of them, 1 to 100; several are drawn at temperature 0.7
+    rounds: int = 1  # how often the panel writes, 1 to 10; from the second time on it reads the drafts
+    prompt: str | None = None  # the file of the prompt, a template over ``prompt`` and ``responses``
 
     @classmethod
     def read(cls, text: str) -> FusionLine:
@@ -133,24 +124,17 @@ def _number(name: str, text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
-    """What a run does: these options, and what is loaded for it.
-
-    Attributes:
-        dev: The questions that candidates are profiled on.
-        held_out: The questions that the chosen set is verified on; None to skip that.
-        cache_dir: The folder of responses and tables.
-        command: The command line, for the record.
-        judges: The judge of a task with a rubric, and the one that checks it if there are two; for other tasks empty.
-    """
+    """What a run does: these options, and what is loaded for it."""
 
     candidates: tuple[ModelSpec, ...]
-    dev: Task
-    held_out: Task | None
+    dev: Task  # the questions that candidates are profiled on
+    held_out: Task | None  # the questions that the chosen set is verified on; None to skip that
     rules: Limits
     inference: InferenceConfig
-    cache_dir: Path
-    command: str
+    cache_dir: Path  # the folder of responses and tables
+    command: str  # the command line, for the record
     fusion: FusionLine | None = None
+    # Of a task with a rubric: the judge, and the one that checks it if there are two.
     judges: tuple[ModelSpec, ...] = ()
 
     def __post_init__(self) -> None:
@@ -168,10 +152,7 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
         profile: ProfileOptions | None = None,
         needs_reference: bool = True,
     ) -> RunConfig:
-        """Load the pool and the task; the models are checked later, by :func:`advisor.jobs.session.open_session`.
-
-        The options of ``advisor profile`` have another split, and a cluster.
-        """
+        """Load the pool and the task; models are checked later, by :func:`advisor.jobs.session.open_session`."""
         if options.pool is None:
             raise InputError(
                 "--pool is missing; give a file with one model per line, or a bundled pool: demo or demo-thinking"
@@ -222,15 +203,7 @@ def read_logs(
     paths: Sequence[str] = (),
     needs_score: bool = True,
 ) -> JoinedLogs:
-    """Read logs as the options of a command say, and join them; see :func:`advisor.logs.join.join_logs`.
-
-    Args:
-        options: The options; the metric of a task among them scores the responses again, as ``--metric`` does.
-        models: Globs of the models to take; empty for all.
-        say: Shows the notes; None to leave them to the caller.
-        paths: Some of the logs; empty for all.
-        needs_score: Whether a response without a score, and without a reference for it, is left out.
-    """
+    """Read logs as the options of a command say, and join them; `say` shows the notes; see :func:`join_logs`."""
     columns = options.columns()
     told = LogOptions(
         score=columns.get("score"),
@@ -283,10 +256,7 @@ def check_consent(candidates: Sequence[ModelSpec], options: TrustOptions) -> Non
 
 
 def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Task) -> tuple[ModelSpec, ...]:
-    """The judges that the options name: candidates by their names, others by a line as in a pool file.
-
-    The first one scores, and a second one checks it; a task without a rubric has none.
-    """
+    """The judge that scores, and the one that checks it if there is one: candidates, or lines as in a pool file."""
     if task.rubric is None and options.judge:
         raise InputError(
             f"--judge {options.judge[0]}: {task.name} has metric {task.metric}, which needs no judge; leave it out"

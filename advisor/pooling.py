@@ -29,27 +29,15 @@ _MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class PooledGroups:
-    """The groups of some questions; all figures are shares of 1.
+    """The groups of some questions; all figures are shares of 1."""
 
-    Attributes:
-        names: The groups, sorted. They are untrusted text.
-        values: The value of each question that has a group.
-        places: The number of its group.
-        clusters: The number of its cluster.
-        means: The mean of each group's values.
-        errors: The standard error of this mean.
-        points: The estimate of the group's true mean, shrunk towards that of all groups.
-        low: The lower end of its interval.
-        high: The upper end.
-    """
-
-    names: tuple[str, ...]
-    values: Floats
-    places: NDArray[np.intp]
-    clusters: NDArray[np.intp]
+    names: tuple[str, ...]  # sorted; they are untrusted text
+    values: Floats  # the value of each question that has a group
+    places: NDArray[np.intp]  # the number of its group
+    clusters: NDArray[np.intp]  # the number of its cluster
     means: Floats
-    errors: Floats
-    points: Floats
+    errors: Floats  # the standard error of a group's mean
+    points: Floats  # the estimate of the group's true mean, shrunk towards that of all groups
     low: Floats
     high: Floats
 
@@ -57,11 +45,7 @@ class PooledGroups:
 def pooled_groups(
     values: Floats, groups: Sequence[str | None], clusters: Sequence[str] | None, alpha: float
 ) -> PooledGroups | None:
-    """Estimate the true mean of each group; None if there are fewer than 2 groups or more than 1,000.
-
-    Values are from -1 to 1; a question without a group is left out. The true mean is beyond each end of its interval
-    with probability `alpha`.
-    """
+    """Estimate the true mean of each group from values between -1 and 1; None for fewer than 2 or over 1,000 groups."""
     known = [number for number, group in enumerate(groups) if group is not None]
     own = values[known]
     names, places = np.unique(np.array([str(groups[number]) for number in known], dtype=object), return_inverse=True)
@@ -98,11 +82,7 @@ def _variances(residuals: Floats, groups: NDArray[np.intp], clusters: NDArray[np
 
 
 def _correlation(squares: Floats, sums: Floats, counts: Floats, groups: NDArray[np.intp], sizes: Floats) -> float:
-    """The correlation of two questions of a cluster, 0 to 1.
-
-    From the sum of squared residuals of each group, the sum of the residuals of each part of a cluster that is in one
-    group, the questions and the group of each part, and the questions of each group.
-    """
+    """The correlation of two questions of a cluster, 0 to 1, from the residuals of the parts that are in one group."""
     parts = np.bincount(groups)
     # Residuals of a group with one part add up to 0, whatever the correlation is.
     use = parts > 1

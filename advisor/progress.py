@@ -15,11 +15,7 @@ from ensemble.common.text import visible
 
 
 class Progress:
-    """Shows how far a run is.
-
-    Args:
-        quiet: Show nothing.
-    """
+    """Shows how far a run is, unless it is quiet."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -35,11 +31,7 @@ class Progress:
 
     @contextmanager
     def stage(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Begin a stage of ``total`` parts. Stages that run side by side have a bar each.
-
-        Yields:
-            A function that takes the number of parts that are newly done.
-        """
+        """Begin a stage of ``total`` parts, and yield a function that takes the number of parts that are newly done."""
         if self._console.is_jupyter and find_spec("ipywidgets") is None:
             # Without widgets a notebook cannot change what it shows, and rich would warn instead of drawing a bar.
             with self._one_line(description, total) as advance:

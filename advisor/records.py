@@ -12,6 +12,8 @@ from typing import Literal, get_args
 from ensemble.errors import InputError
 
 FinishReason = Literal["eos", "stop", "length", "refused", "filtered", "error", "unknown"]
+"""``refused``: the model does not answer. ``filtered``: a filter of the server ended the response. ``error``: there is
+no response. ``unknown``: a log does not say it."""
 NO_ANSWER = ("empty", "refused", "filtered")
 """Why a response has no answer: its text is empty, the model refused, or a filter of the server ended it."""
 Status = Literal["primary", "selected", "rejected", "failed"]
@@ -57,47 +59,26 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One model's (or the ensemble's) graded response to one question.
-
-    Attributes:
-        id: The question's id within its task.
-        text: The response without the model's thinking. It is untrusted text. None if a log has only its score.
-        extracted: The part of the response that the metric scores; None if it found nothing.
-        score: Between 0 and 1.
-        finish_reason: Why generation ended. ``length``: it was cut off. ``refused``: the model does not answer.
-            ``filtered``: a filter of the server ended it. ``error``: the model gave no response. ``unknown``: a log
-            does not say it.
-        error: The reason in one line, if ``finish_reason`` is ``error``.
-        options: For a choice task, the log-probability of each option; None for an option that cannot be tokenized.
-        group: The part of the task that the question belongs to.
-        logged_length: Characters of the response, if a log has this number and no text.
-        tokens: Tokens that were generated for it, those of the thinking included; 0 if it is not known.
-        prompt_tokens: Tokens of its prompt; 0 if it is not known.
-        seconds: Time that it took: of a batch, its share; 0 if it is not known.
-        thinking: What the model thought before its answer; None if it did not, or does not show it.
-        thought: Whether it thought, also where that is not shown.
-        dollars: What it cost, if a log has this number.
-        problem: Why nothing was extracted, see :class:`advisor.tasks.task.Score`.
-        waited: Seconds that a client waited for a server; 0 for other models.
-    """
+    """One model's (or the ensemble's) graded response to one question."""
 
     id: str
-    text: str | None
-    extracted: str | None
-    score: float
+    text: str | None  # untrusted, without the model's thinking; None if a log has only its score
+    extracted: str | None  # the part of the response that the metric scores; None if it found nothing
+    score: float  # 0 to 1
     finish_reason: FinishReason
-    error: str | None = None
+    error: str | None = None  # the reason in one line, if ``finish_reason`` is ``error``
+    # For a choice task, their log-probabilities; None for one that cannot be tokenized.
     options: tuple[float | None, ...] = ()
-    group: str | None = None
-    logged_length: int | None = None
-    tokens: int = field(default=0, compare=False)
-    prompt_tokens: int = field(default=0, compare=False)
-    seconds: float = field(default=0.0, compare=False)
-    thinking: str | None = None
-    thought: bool = False
-    dollars: float | None = field(default=None, compare=False)
-    problem: str | None = None
-    waited: float = field(default=0.0, compare=False)
+    group: str | None = None  # the part of the task that the question belongs to
+    logged_length: int | None = None  # characters, if a log has this number and no text
+    tokens: int = field(default=0, compare=False)  # with those of the thinking; 0 if they are not known
+    prompt_tokens: int = field(default=0, compare=False)  # 0 if they are not known
+    seconds: float = field(default=0.0, compare=False)  # of a batch, its share; 0 if it is not known
+    thinking: str | None = None  # None if the model did not think, or does not show it
+    thought: bool = False  # whether it thought, also where that is not shown
+    dollars: float | None = field(default=None, compare=False)  # if a log has this number
+    problem: str | None = None  # why nothing was extracted, see :class:`advisor.tasks.task.Score`
+    waited: float = field(default=0.0, compare=False)  # seconds that a client waited for a server
 
     @property
     def length(self) -> int | None:
@@ -110,27 +91,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The resources that a profile's responses took when they were computed.
+    """The resources that a profile's responses took when they were computed."""
 
-    Attributes:
-        seconds: Time of all responses together.
-        tokens: Generated tokens.
-        steps: Decoding steps, with those that chose EOS; see :class:`ensemble.decode.sequences.Counts`.
-        combined: Steps in which several members took part.
-        handled: Vocabulary entries whose probabilities were read, summed over all steps.
-        prompt_tokens: Tokens of the prompts; 0 if they are not known.
-        thinking_tokens: Those of ``tokens`` that were thinking, where they are counted apart.
-        peak_memory: Bytes, see :func:`advisor.profile.local_model.peak_memory`; None if it is not known.
-    """
-
-    seconds: float
-    tokens: int
-    steps: int = 0
-    combined: int = 0
-    handled: int = 0
-    prompt_tokens: int = 0
-    thinking_tokens: int = 0
-    peak_memory: int | None = None
+    seconds: float  # time of all responses together
+    tokens: int  # generated tokens
+    steps: int = 0  # with those that chose EOS; see :class:`ensemble.decode.sequences.Counts`
+    combined: int = 0  # steps in which several members took part
+    handled: int = 0  # vocabulary entries whose probabilities were read, summed over all steps
+    prompt_tokens: int = 0  # 0 if they are not known
+    thinking_tokens: int = 0  # those of ``tokens`` that were thinking, where they are counted apart
+    peak_memory: int | None = None  # bytes, see :func:`advisor.profile.local_model.peak_memory`
 
     def tokens_of_set(self, members: int) -> int:
         """Tokens of all members that wrote these texts together: the answer once each, and all thinking."""
@@ -192,10 +162,7 @@ class Profile:
 
     @property
     def mean_length(self) -> float | None:
-        """Mean length of the responses in characters, without failed questions; 0 if all questions failed.
-
-        None for a choice task, and if a log lacks the length of a response.
-        """
+        """Mean characters of responses that did not fail, or 0; None for a choice task, or if one is not known."""
         # An answer that failed has no text; its length of 0 would pass for a terse model.
         lengths = [answer.length for answer in self.answers if answer.error is None]
         known = [length for length in lengths if length is not None]
@@ -203,19 +170,13 @@ class Profile:
 
     @property
     def mean_tokens(self) -> float | None:
-        """Mean tokens of the responses, those of their thinking included, where they are known.
-
-        None for a choice task, and if more than a tenth of them are not known.
-        """
+        """Mean tokens of the responses and their thinking; None for a choice task, or if over a tenth lack them."""
         read = [answer for answer in self.answers if answer.error is None]
         known = [answer.tokens for answer in read if answer.tokens and not answer.options]
         return _mean(known) if known and len(known) >= (1 - _MOST_UNKNOWN) * len(read) else None
 
     def amounts(self, name: Amount) -> tuple[float, ...] | None:
-        """What each response took, and the mean of the others where that is not known.
-
-        None if it is not known of more than a tenth of them.
-        """
+        """What each response took, or else the mean; None if that is not known of more than a tenth of them."""
         values = [getattr(answer, name) for answer in self.answers]
         if name != "dollars":
             # What gave no response took none of these; of another one, 0 means that it is not known.
@@ -359,10 +320,7 @@ def compared_lengths(
 
 
 def length_ratio(a: float | None, b: float | None) -> float | None:
-    """Longer mean length over shorter mean length, at least 1 (section 4.1); None if one is not known.
-
-    It is 1 if both are 0, and infinite if only one is.
-    """
+    """Longer mean length over shorter (section 4.1), infinite if only one is 0; None if one is not known."""
     if a is None or b is None:
         return None
     shorter, longer = min(a, b), max(a, b)

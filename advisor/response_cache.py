@@ -34,39 +34,24 @@ _KEYS_PER_QUERY = 500  # old builds of SQLite allow 999
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The response of a model or an ensemble to a prompt. The cache stores its fields as JSON.
+    """The response of a model or an ensemble to a prompt. The cache stores its fields as JSON."""
 
-    Attributes:
-        text: Untrusted text: as the model wrote it, and after :func:`apart` its answer alone.
-        tokens: Generated tokens of the primary, those of the thinking included: of all members' if they think apart.
-        finish_reason: Why generation ended.
-        seconds: The response's share of its batch's time.
-        error: The reason in one line, if the question failed.
-        settled: Whether another attempt gives the same; a response that is not settled is never stored.
-        options: For a choice task, the log-probability of each option; None for an option that cannot be tokenized.
-        steps: Decoding steps; see :class:`ensemble.decode.sequences.Counts`.
-        combined: Steps in which several members took part.
-        handled: Vocabulary entries whose probabilities were read, summed over all steps.
-        prompt_tokens: Tokens of the prompt, for the primary; 0 if it is not known.
-        thinking: What a server or the decoder gave apart as the thinking, and after :func:`apart` all of it; None
-            without thinking, and if it is not shown.
-        thinking_tokens: Tokens of the thinking, as a server or the decoder counts them; 0 if it does not say it.
-        calls: Functions that the model calls, each by its name and its arguments. Such a response is never stored.
-    """
-
-    text: str
-    tokens: int
+    text: str  # untrusted: as the model wrote it, and after :func:`apart` its answer alone
+    tokens: int  # those of the primary, with the thinking: of all members' if they think apart
     finish_reason: FinishReason
-    seconds: float
-    error: str | None = None
-    settled: bool = True
+    seconds: float  # its share of its batch's time
+    error: str | None = None  # the reason in one line, if the question failed
+    settled: bool = True  # another attempt gives the same; a response that is not settled is never stored
+    # For a choice task, their log-probabilities; None for one that cannot be tokenized.
     options: tuple[float | None, ...] = ()
-    steps: int = 0
-    combined: int = 0
-    handled: int = 0
-    prompt_tokens: int = 0
+    steps: int = 0  # see :class:`ensemble.decode.sequences.Counts`
+    combined: int = 0  # steps in which several members took part
+    handled: int = 0  # vocabulary entries whose probabilities were read, summed over all steps
+    prompt_tokens: int = 0  # as the primary counts them; 0 if they are not known
+    # What a server or the decoder gave apart, and after :func:`apart` all of it; None if it is not shown.
     thinking: str | None = None
-    thinking_tokens: int = 0
+    thinking_tokens: int = 0  # as a server or the decoder counts them; 0 if it does not say it
+    # Functions that the model calls, by name and arguments; such a response is never stored.
     calls: tuple[tuple[str, str], ...] = ()
 
     def stored(self) -> dict[str, Any]:
@@ -76,14 +61,7 @@ class Response:
 
 
 def apart(responses: Iterable[Response], tags: ThinkingTags | None = None) -> list[Response]:
-    """A model's responses, each with its thinking apart from its answer.
-
-    The cache has them as the model wrote them, so that other tags need no other responses.
-
-    Args:
-        responses: The responses of one model, in any number: together they tell what its chat template writes.
-        tags: Its tags, if a user names them.
-    """
+    """A model's responses, each with its thinking apart; the cache keeps them as written, so that tags may change."""
     responses = list(responses)
     # Where a server gave the thinking apart, no template is to be known by the text: it is the answer.
     whole = [(each.text, each.finish_reason == "length") for each in responses if not each.thinking]
@@ -162,12 +140,7 @@ class ResponseCache:
         self._execute("INSERT OR REPLACE INTO responses VALUES (?, ?)", (key, json.dumps(response.stored())))
 
     def value(self, key: str, fits: Callable[[Any], bool] = lambda _: True) -> Any:
-        """The stored measurement of a key, as JSON; None if it does not exist, cannot be read or does not fit.
-
-        Args:
-            key: The key of the measurement.
-            fits: Whether a JSON value has the form of this measurement.
-        """
+        """The stored measurement of a key, as JSON; None if it does not exist, cannot be read or does not fit."""
         rows = self._execute("SELECT value FROM measured WHERE key = ?", (key,))
         value = _parse(rows[0][0]) if rows else None
         if value is not None and fits(value):

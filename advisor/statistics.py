@@ -31,33 +31,19 @@ EXACT_FLIPS = 13  # graded differences for which all signs are tried, over 4,000
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of two systems on the same questions: the mean score of one minus that of the other, in points.
+    """The difference of two systems on the same questions: the mean score of one minus that of the other, in points."""
 
-    Attributes:
-        of: The name of the system that is compared.
-        over: The name of the one that it is compared with; above 0, ``of`` is better.
-        n: Questions.
-        estimate: The difference.
-        interval: Its interval.
-        interval_method: The method of the interval.
-        p_two_sided: Of no difference; None where it was not tested.
-        test: The test of the p-value; None without one.
-        gained: Questions on which ``of`` scores more.
-        lost: Questions on which it scores less.
-        discordance: Mean squared difference of the scores, 0 to 1; for scores of 0 and 1, the share of questions that
-            were gained or lost.
-    """
-
-    of: str
-    over: str
-    n: int
+    of: str  # the system that is compared; above 0, it is better
+    over: str  # the one that it is compared with
+    n: int  # number of questions
     estimate: float
     interval: Interval
     interval_method: str
-    p_two_sided: float | None
-    test: str | None
-    gained: int
-    lost: int
+    p_two_sided: float | None  # the p-value of no difference; None where it was not tested
+    test: str | None  # None without a p-value
+    gained: int  # questions on which ``of`` scores more
+    lost: int  # questions on which it scores less
+    # Mean squared difference of the scores, 0 to 1; for 0 and 1, the share of questions gained or lost.
     discordance: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -150,10 +136,7 @@ def accuracy_interval(profile: Profile, alpha: float = FIGURE_ALPHA, seed: int =
 def graded_interval(
     values: Floats, alpha: float = FIGURE_ALPHA, seed: int = 0, ends: Interval = (0.0, 1.0)
 ) -> Interval:
-    """Interval of a mean of graded scores, or of their differences, in points: the bootstrap, unless it has no width.
-
-    `ends` are the least and the largest possible value.
-    """
+    """Interval of a mean of graded scores or their differences, in points: the bootstrap, unless it has no width."""
     if np.ptp(values) > TOLERANCE:
         return mean_interval(100 * values, alpha, seed)
     # Equal grades on a few questions do not make the mean certain.
@@ -337,10 +320,7 @@ def cluster_totals(values: Floats, clusters: Labels) -> tuple[Floats, Floats]:
 
 
 def folds_of(clusters: Labels | None, n: int, folds: int, chance: np.random.Generator) -> NDArray[np.intp]:
-    """The fold of each question, 0 to `folds` - 1, drawn at random; questions of a cluster have the same one.
-
-    With fewer clusters than folds, some have no question.
-    """
+    """The fold of each question, 0 to `folds` - 1, at random; questions of a cluster have the same one."""
     numbers = np.arange(n) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
     order = chance.permutation(int(numbers.max()) + 1)
     own: NDArray[np.intp] = order[numbers] % folds
@@ -348,10 +328,7 @@ def folds_of(clusters: Labels | None, n: int, folds: int, chance: np.random.Gene
 
 
 def flipped_sums(totals: Floats, seed: int = 0) -> Floats:
-    """Sums of the rows, each with a random sign, flips by models.
-
-    The signs are the same for all columns. So the difference of two columns has the sums of two models' differences.
-    """
+    """Sums of rows with random signs, flips by models; all columns have the same signs, so sums can be subtracted."""
     generator = np.random.default_rng(seed)
     rows = max(1, CHUNK // len(totals))
     sizes = [min(rows, RESAMPLES - start) for start in range(0, RESAMPLES, rows)]

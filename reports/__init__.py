@@ -12,18 +12,7 @@ __all__ = ["write_report"]
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write ``report.html`` into a run folder, or replace it.
-
-    Args:
-        run_dir: The run folder, with its ``result.json``. Without ``samples.jsonl`` the report has no examples, and
-            says so. Without ``evaluation.json`` it does not compare methods.
-
-    Returns:
-        The path of the report.
-
-    Raises:
-        ensemble.errors.InputError: A file is missing or broken, or has an unknown schema version.
-    """
+    """Write ``report.html`` into a run folder; without ``samples.jsonl`` or ``evaluation.json`` it has less."""
     from advisor.runs.run import Run
     from reports.report_data import report_data
 

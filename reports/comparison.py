@@ -17,16 +17,7 @@ _SHAPES = {"better": "ensemble", "worse": "rejected", "equal": "selected", "uncl
 
 
 def write_comparison(path: Path, comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Path:
-    """Write the page of a comparison to a file, and return its path.
-
-    Args:
-        path: The file.
-        comparison: The figures, in the form of ``advisor compare --json``.
-        pairs: The pairs of it that are shown.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
+    """Write the page of a comparison, in the form of ``--json``, with some of its pairs to a file; return its path."""
     with plain_style():
         figure = both_widths(lambda width: _draw(comparison, pairs, width))
     return write_html(

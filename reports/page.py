@@ -88,18 +88,7 @@ def write_page(path: Path, report: ReportData) -> Path:
 def write_html(
     path: Path, template: str, scripts: Sequence[str] = (), styles: Sequence[str] = STYLES, **values: Any
 ) -> Path:
-    """Write a page to a file, whole or not at all, and return its path.
-
-    Args:
-        path: The file.
-        template: Its template, which extends ``frame.html.j2``.
-        scripts: The files of its script.
-        styles: The style sheets.
-        values: The template's values.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
+    """Write a page to a file, whole or not at all, and return its path; the template extends ``frame.html.j2``."""
     style, script = (_contents(names) for names in (styles, scripts))
     content = (
         make_environment()

@@ -34,24 +34,15 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class QuestionRow:
-    """Who is right on a question.
+    """Who is right on a question."""
 
-    Attributes:
-        id: Of the question, shortened.
-        question: The end of its text on one line, shortened.
-        held_out: Whether it is a held-out question.
-        cells: A sign for each of the first ``MOST_MODELS`` candidates, best first: ``1`` right, ``0`` wrong, ``-`` not
-            asked.
-        strategy: The sign of the strategy that is compared with the best single model.
-        kinds: Those of ``KINDS`` that hold.
-    """
-
-    id: str
-    question: str
+    id: str  # shortened
+    question: str  # the end of its text on one line, shortened
     held_out: bool
+    # A sign for each of the first ``MOST_MODELS`` candidates, best first: ``1`` right, ``0`` wrong, ``-`` not asked.
     cells: str
-    strategy: str
-    kinds: tuple[str, ...]
+    strategy: str  # the sign of the strategy that is compared with the best single model
+    kinds: tuple[str, ...]  # those of ``KINDS`` that hold
 
     @property
     def weight(self) -> int:
@@ -80,17 +71,7 @@ def question_row(
     candidates: int,
     best: int | None,
 ) -> QuestionRow:
-    """Return the line of a question.
-
-    Args:
-        id: Of the question.
-        question: Its text on one line.
-        right: For the number of each candidate that answered, whether it is right.
-        strategy: Whether the compared strategy is right; None if it did not answer.
-        held_out: Whether it is a held-out question.
-        candidates: The number of candidates.
-        best: The number of the best single model; None if it is not known.
-    """
+    """Return the line of a question; `right` has the number of each candidate that answered."""
     alone = None if best is None else right.get(best)
     holds = {
         "recovered": strategy is True and alone is False,
@@ -142,15 +123,7 @@ def _clipped(text: str, longest: int) -> str:
 
 
 def field_differences(answer: str | None, references: Sequence[str]) -> tuple[str, ...]:
-    """The fields in which an answer differs from the reference that is the most like it, in words.
-
-    Args:
-        answer: What was read from a response.
-        references: The accepted texts.
-
-    Returns:
-        For example ``age is 40, not 41``; empty if the answer or all references are no JSON objects.
-    """
+    """The fields in which an answer differs from the reference that is the most like it: ``age is 40, not 41``."""
     own = _object(answer)
     accepted = [each for each in map(_object, references) if each is not None]
     if own is None or not accepted:

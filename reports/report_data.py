@@ -53,31 +53,18 @@ candidates, each ``[text, wanted_by, mean, probability of each member ...]`` wit
 
 @dataclass(frozen=True, slots=True)
 class ShownSamples:
-    """What the report takes from ``samples.jsonl``.
+    """What the report takes from ``samples.jsonl``."""
 
-    Attributes:
-        total: Questions in the file.
-        examples: Those that are shown, the held-out ones first, else in the file's order.
-        opening: The text that all prompts begin with, such as worked examples. The prompts of the examples lack it.
-        lengths: For each candidate, the lengths of its responses on the profiled split, in characters.
-        questions: Who is right on each question that the page has room for, held-out questions first.
-        by_strategy: Whether the file says what the recommended strategy answers; else the ensemble is compared.
-    """
-
-    total: int
-    examples: tuple[Shown, ...]
-    opening: str
-    lengths: tuple[tuple[int, ...], ...]
-    questions: tuple[QuestionRow, ...]
-    by_strategy: bool
+    total: int  # number of questions in the file
+    examples: tuple[Shown, ...]  # those that are shown, the held-out ones first
+    opening: str  # what all prompts begin with, such as worked examples; those of the examples lack it
+    lengths: tuple[tuple[int, ...], ...]  # by candidate, of the responses on the profiled split, in characters
+    questions: tuple[QuestionRow, ...]  # who is right on each question that the page has room for, held-out ones first
+    by_strategy: bool  # whether it says what the recommended strategy answers; else the ensemble is compared
 
 
 def shown_samples(run: Run) -> ShownSamples | None:
-    """Choose what the page shows of a run's questions; None without ``samples.jsonl``.
-
-    Raises:
-        InputError: A line is broken.
-    """
+    """Choose what the page shows of a run's questions; None without ``samples.jsonl``."""
     if not run.has_samples:
         return None
     names = [candidate.model for candidate in run.result.candidates]
@@ -289,13 +276,7 @@ def _clipped(text: str, longest: int = LONGEST_TEXT) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """A run as the page has room for it.
-
-    Attributes:
-        result: ``result.json``.
-        samples: None without ``samples.jsonl``.
-        evaluation: None without ``evaluation.json``.
-    """
+    """A run as the page has room for it; `samples` and `evaluation` are None without their files."""
 
     result: Result
     samples: ShownSamples | None
@@ -303,11 +284,7 @@ class ReportData:
 
 
 def report_data(run: Run) -> ReportData:
-    """Read all files of a run.
-
-    Raises:
-        InputError: A file is broken.
-    """
+    """Read all files of a run."""
     return ReportData(run.result, shown_samples(run), run.evaluation)
 
 

@@ -28,11 +28,7 @@ _MOST_HEAD = 2000  # bytes of a page in which the mark is
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the run folders at most three levels below a folder, in the order of their names.
-
-    Raises:
-        InputError: There is no run folder, or more than ``MOST_RUNS``.
-    """
+    """Return the run folders at most three levels below a folder, in the order of their names."""
     # One more than allowed tells that there are too many.
     found = list(islice(_runs(folder), MOST_RUNS + 1))
     if not found:
@@ -111,11 +107,7 @@ def _best_points(result: Result) -> float | None:
 
 
 def write_index(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write ``index.html`` into a folder, and return its path.
-
-    Raises:
-        InputError: The file cannot be written, or another page has its name.
-    """
+    """Write ``index.html`` into a folder, but not over another page; return its path."""
     path = folder / "index.html"
     # Only an index of this program is replaced: a folder may have a page of its user's by this name.
     if path.exists() and not _is_index(path):

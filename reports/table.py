@@ -28,56 +28,32 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell. Its texts may be a stranger's; whatever draws it escapes them.
-
-    Attributes:
-        text: What it says.
-        value: What the page sorts by; None for the text.
-        detail: The interval of a figure, or the members behind a name.
-        tag: A word that marks a name.
-        notes: Sentences below a name on the page, and below the table on the terminal.
-        style: Its CSS classes, in place of those of its column; ``loss`` is that of its text.
-        glyph: The mark before the text on the page.
-        bar: The places of the parts of a bar, in percent of its width.
-        link: Where a name leads.
-    """
+    """A cell. Its texts may be a stranger's; whatever draws it escapes them."""
 
     text: str
-    value: float | str | None = None
-    detail: str = ""
-    tag: str = ""
-    notes: tuple[str, ...] = ()
-    style: str = ""
-    glyph: str = ""
-    bar: Mapping[str, float] | None = None
-    link: str | None = None
+    value: float | str | None = None  # what the page sorts by; None for the text
+    detail: str = ""  # the interval of a figure, or the members behind a name
+    tag: str = ""  # a word that marks a name
+    notes: tuple[str, ...] = ()  # sentences below a name on the page, and below the table on the terminal
+    style: str = ""  # its CSS classes, in place of those of its column; ``loss`` is that of its text
+    glyph: str = ""  # the mark before the text on the page
+    bar: Mapping[str, float] | None = None  # the places of the parts of a bar, in percent of its width
+    link: str | None = None  # where a name leads
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column.
+    """A column."""
 
-    Attributes:
-        title: Its head.
-        cell: Makes its cell of a row's object.
-        kind: Numbers stand on the right.
-        details: The head of a second column with its cells' details, where the details do not stand below the texts.
-        label: The head in full, for a page without a line of heads.
-        descending: Whether a click on the head brings the largest first.
-        where: ``page`` for a column that only the page has; ``wide`` for one that a narrow terminal leaves out.
-        style: The CSS class of its cells and of its head.
-        help: What is shown on hover.
-    """
-
-    title: str
+    title: str  # its head
     cell: Callable[[Any], Cell]
-    kind: Literal["name", "text", "number"] = "number"
-    details: str = ""
-    label: str = ""
-    descending: bool = False
-    where: Literal["", "wide", "page"] = ""
-    style: str = ""
-    help: str | None = None
+    kind: Literal["name", "text", "number"] = "number"  # numbers stand on the right
+    details: str = ""  # the head of a second column with its cells' details; empty: they stand below the texts
+    label: str = ""  # the head in full, for a page without a line of heads
+    descending: bool = False  # whether a click on the head brings the largest first
+    where: Literal["", "wide", "page"] = ""  # ``wide``: a narrow terminal leaves it out
+    style: str = ""  # the CSS class of its cells and of its head
+    help: str | None = None  # what is shown on hover
 
     @property
     def classes(self) -> str | None:
@@ -92,14 +68,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with its rows from top to bottom.
-
-    Attributes:
-        title: What it shows.
-        columns: The columns that have a value in some row.
-        rows: The cells of each row.
-        styles: The CSS class of each row; empty for none.
-    """
+    """A table with its rows from top to bottom; `styles` are their CSS classes, empty for none."""
 
     title: str
     columns: tuple[Column, ...]
@@ -114,14 +83,7 @@ class Table:
 def make_table(
     title: str, rows: Iterable[Any], columns: Iterable[Column], style: Callable[[Any], str] = lambda _: ""
 ) -> Table:
-    """Make a table of some objects, without the columns that are unknown for all of them.
-
-    Args:
-        title: What it shows.
-        rows: One object for each row.
-        columns: What is shown of an object.
-        style: The CSS class of an object's row.
-    """
+    """Make a table of some objects, without the columns that are unknown for all of them."""
     rows = list(rows)
     filled = [(column, [column.cell(row) for row in rows]) for column in columns]
     unknown = ("", text.UNKNOWN)
@@ -144,17 +106,7 @@ def figures(
     where: Literal["", "wide"] = "",
     style: str = "",
 ) -> Column:
-    """A column of figures.
-
-    Args:
-        key: The field of a row's object; one that lacks it has no figure.
-        title: The head.
-        form: Writes a figure.
-        interval: What its interval is called; the field of the interval has ``_ci`` at its end. Empty for none.
-        label: The head in full.
-        where: See :class:`Column`.
-        style: The CSS class.
-    """
+    """A column of figures, by the field of a row's object; the field of an interval has ``_ci`` at its end."""
     is_difference = form is text.difference
     write = text.difference_interval if is_difference else text.interval
 

@@ -74,12 +74,7 @@ class _Name:
 
 
 def draw(table: Table, width: int) -> RichTable:
-    """Draw a table for a terminal.
-
-    Args:
-        table: The table.
-        width: Of the terminal, in characters. Intervals, and then columns, are left out where the names would not fit.
-    """
+    """Draw a table for a terminal of so many characters; intervals, and then columns, are left out to fit the names."""
     # The details of a name stand below it.
     columns = [each for each in as_text(table) if each.kind != "name" or each.where != "detail"]
     names = [cell for each in columns if each.kind == "name" for cell in each.cells]

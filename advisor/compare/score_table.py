@@ -31,7 +31,7 @@ class ScoreTable:
     scores: Floats  # questions by models, 0 to 1; the mean where a model answered several times
     groups: tuple[str | None, ...]
     clusters: tuple[str, ...] | None  # of each question; None if questions count as independent
-    # for each model how many scores are ``unread``, and responses ``missing`` or ``failed``
+    # For each model how many scores are ``unread``, and responses ``missing`` or ``failed``.
     lost: tuple[Mapping[str, int], ...]
     notes: tuple[str, ...]  # what was left out, and why
 

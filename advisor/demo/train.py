@@ -50,22 +50,17 @@ Style = Literal["terse", "verbose", "thinking"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRecipe:
-    """A model, and the length of its training.
-
-    Attributes:
-        steps: Batches of BATCH problems in its schedule.
-        enough: Share of right validation problems, 0 to 1, at which training stops early; None to finish the schedule.
-    """
+    """A model, and the length of its training."""
 
     name: str
     architecture: str
     tokenizer: str
     vocabulary: int
     style: Style
-    steps: int
+    steps: int  # batches of BATCH problems in its schedule
     seed: int
     learning_rate: float = 2e-3
-    enough: float | None = None
+    enough: float | None = None  # share of right validation problems, 0 to 1, at which training stops early
 
 
 RECIPES = (
@@ -283,10 +278,7 @@ def sentencepiece_bpe(texts: Sequence[str], size: int) -> PreTrainedTokenizerFas
 
 
 def unigram(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
-    """T5's kind: a unigram language model over pieces, which cannot spell unknown characters.
-
-    The pieces are the characters and the most frequent words, with their log frequencies.
-    """
+    """T5's kind: a unigram language model over characters and the most frequent words, with their log frequencies."""
     # Not the library's trainer, which starts from substrings of two different words: these texts have too few words.
     splitter = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex("\n"), "isolated"), pre_tokenizers.Metaspace(prepend_scheme="first"), _DIGITS]

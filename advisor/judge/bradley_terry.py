@@ -33,20 +33,13 @@ _MOST_STEPS = 100
 
 
 class Ranking(NamedTuple):
-    """The strengths that fit matches best.
+    """The strengths that fit matches best."""
 
-    Attributes:
-        strengths: Of each model, the best first. The average of the log-odds is 0, and the difference of two has those
-            with which one model wins.
-        first_wins: The expected score of the first one of two equal models, in points: 50 if the order has no effect.
-        first_wins_ci: Its interval.
-        groups: The models in groups that met, directly or over others. Strengths of different groups say nothing about
-            each other, so more than one group is a defect of the matches.
-    """
-
-    strengths: tuple[JudgedModel, ...]
+    strengths: tuple[JudgedModel, ...]  # the best first; log-odds with the average 0
+    # The expected score of the first one of two equal models, in points: 50 if the order has no effect.
     first_wins: float
-    first_wins_ci: Interval
+    first_wins_ci: Interval  # its interval
+    # Groups that met, directly or over others; strengths of different groups cannot be compared.
     groups: tuple[tuple[str, ...], ...]
 
 

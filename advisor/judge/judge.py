@@ -59,14 +59,7 @@ class _Split:
 
 
 class Judge:
-    """Grades the responses of a run with one or two models.
-
-    Attributes:
-        mode: ``single`` or ``pairwise``.
-        names: The names of the judges; the scores are the first one's.
-        identities: What determines the judges' verdicts, by name.
-        note: That a judge reads responses which it wrote itself; None if it does not.
-    """
+    """Grades the responses of a run with one or two models."""
 
     def __init__(
         self, config: RunConfig, cache: ResponseCache, progress: Progress, engine: JobRunner | None = None
@@ -99,10 +92,7 @@ class Judge:
         return replace(task, signature=replace(task.signature, versions=versions))
 
     def verdicts(self, split: str) -> tuple[Sequence[Match | Grade], ...]:
-        """What each judge said about the responses to a split: grades, or the matches of ordered pairs.
-
-        Responses that failed and equal texts are not here, because no judge saw them; see :meth:`settled`.
-        """
+        """What each judge said about the responses to a split, without those that no judge saw; see :meth:`settled`."""
         return tuple(
             [self._verdict(key, score) for key, score in judged.items()] for judged in self._splits[split].judged
         )
@@ -155,10 +145,7 @@ class Judge:
     def compare(
         self, profiles: Mapping[str, Profile], opponents: Mapping[str, Profile], task: Task
     ) -> dict[str, Profile]:
-        """Compare responses with those of all candidates, each pair in both orders.
-
-        A comparison whose verdict cannot be read is a tie.
-        """
+        """Compare responses with those of all candidates, in both orders; a verdict that cannot be read is a tie."""
         settled, shown = self._splits[task.split].settled, dict[Key, Shown]()
         for name, profile in profiles.items():
             for rival, other in opponents.items():

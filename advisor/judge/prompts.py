@@ -29,13 +29,7 @@ _AGAIN = "\n\nWrite the verdict alone, once, in the form that is asked for above
 
 
 class Shown(NamedTuple):
-    """What a judge sees: a question, and one response or two in this order.
-
-    Attributes:
-        example: The question.
-        responses: The responses.
-        earlier: The turn before it in the conversation; None for a first turn.
-    """
+    """What a judge sees: a question, one or two responses in this order, and the turn before; None for a first turn."""
 
     example: Example
     responses: tuple[str, ...]
@@ -50,10 +44,7 @@ class Shown(NamedTuple):
 def judge_task(
     task: Task, rubric: Rubric, shown: Sequence[Shown], control: Sequence[str] = (), *, again: bool = False
 ) -> Task:
-    """The prompts of a judge as a task, or of one that is asked `again`, for the verdict alone.
-
-    `control` are texts that a judge's tokenizer reads as control; each becomes a space in a response.
-    """
+    """A judge's prompts as a task; `again` asks for the verdict alone, and `control` texts become spaces."""
     template = Template(rubric.prompt, file=rubric.file, key="judge.prompt")
     by_likelihood = rubric.verdict == "likelihood"
     examples = []
@@ -153,34 +144,20 @@ def _stands_in(rubric: Rubric, value: float, shown: Shown | None) -> bool:
 
 
 class Grade(NamedTuple):
-    """A judge's grade of one response.
+    """A judge's grade of one response."""
 
-    Attributes:
-        question: The question's id.
-        model: The model or set that gave the response.
-        score: 0 (worst) to 1 (best); None if the judge gave no grade that can be read.
-    """
-
-    question: str
-    model: str
-    score: float | None
+    question: str  # its id
+    model: str  # the model or set that gave the response
+    score: float | None  # 0 (worst) to 1 (best); None if it cannot be read
 
 
 class Match(NamedTuple):
-    """A judge's comparison of two responses to a question, in one order.
+    """A judge's comparison of two responses to a question, in one order."""
 
-    Attributes:
-        question: The question's id.
-        first: The model or set whose response the judge read first.
-        second: The one whose response it read second.
-        score: What the first one scores: 1 if it is better, 0.5 for a tie, 0 if it is worse; any value between for a
-            verdict by likelihood. None if the judge gave no verdict that can be read.
-    """
-
-    question: str
-    first: str
+    question: str  # its id
+    first: str  # the model or set whose response the judge read first
     second: str
-    score: float | None
+    score: float | None  # of the first one, 0 to 1, with 0.5 for a tie; None if it cannot be read
 
 
 def name_of_set(method: str, models: Sequence[str]) -> str:

@@ -47,11 +47,7 @@ def summarize_matches(
     seed: int = 0,
     clusters: Clusters | None = None,
 ) -> dict[str, Any]:
-    """The figures of comparisons on one split, as in ``result.json``. Shares and win rates are in points.
-
-    The first judge's verdicts come first. Comparisons that needed no judge count for the strengths only. Win rates are
-    against the `candidates`, or against all models.
-    """
+    """The figures of comparisons on one split, as in ``result.json``. Shares and win rates are in points."""
     # The first judge decides the scores; the second one is there for the agreement.
     matches = judged[0]
     scores = {(each.question, each.first, each.second): each.score for each in matches if each.score is not None}
@@ -94,10 +90,7 @@ def summarize_grades(
     seed: int = 0,
     clusters: Clusters | None = None,
 ) -> dict[str, Any]:
-    """The figures of single grades on one split, as in ``result.json``. Shares and mean grades are in points.
-
-    The first judge's grades come first; `step` is the distance of two neighbouring grades, on the scale from 0 to 1.
-    """
+    """The figures of single grades on one split; neighbouring grades differ by `step`, on the scale from 0 to 1."""
     grades = judged[0]
     scores = {(each.question, each.model): each.score for each in grades if each.score is not None}
     by_model = defaultdict[str, list[tuple[str, float]]](list)
@@ -128,11 +121,7 @@ def head_to_head(
     rival: str,
     clusters: Clusters | None = None,
 ) -> dict[str, Any] | None:
-    """How often responses win against those of one model, in points; a tie is half a win. None if the two never met.
-
-    `taken` has the model or set whose response to each question is compared. The rival's own one is a tie. The interval
-    is over clusters of questions.
-    """
+    """How often the `taken` responses win against those of one model, in points; None if the two never met."""
     # By question, in both orders.
     met = defaultdict[str, list[float]](list)
     for match in matches:
@@ -316,23 +305,14 @@ _TO_THE_JUDGE = re.compile(
 
 
 class Corrected(NamedTuple):
-    """A mean score by a judge, and what labels make of it.
+    """A mean score by a judge, and what labels make of it."""
 
-    Attributes:
-        labels: The number of labels.
-        judged: The mean of the judge's scores, in points.
-        points: The corrected mean, in points.
-        interval: Its 95% interval, which counts the error of the labels and that of the judged questions.
-        worth: How many labels alone would be as precise, about.
-        needed: Labels, in all, that show with a probability of 80% that a mean like this one is not 0; None if it is 0,
-            or the questions are too few.
-    """
-
-    labels: int
-    judged: float
-    points: float
-    interval: Interval
-    worth: float
+    labels: int  # the number of labels
+    judged: float  # the mean of the judge's scores, in points
+    points: float  # the corrected mean, in points
+    interval: Interval  # at 95%; it counts the error of the labels and that of the judged questions
+    worth: float  # how many labels alone would be as precise, about
+    # Labels, in all, that show a mean like this one with a probability of 80%; None for 0 and too few questions.
     needed: int | None
 
 

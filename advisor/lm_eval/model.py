@@ -115,10 +115,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """The log-probability of each continuation after its context, and whether greedy decoding would write it.
-
-        Minus infinity where a member's logits are NaN for one context and not for the others.
-        """
+        """Log-probability of each continuation, minus infinity for NaN, and whether greedy decoding would write it."""
         # Continuations of the same context are scored together, so that the context is read once.
         by_context: dict[Context, list[int]] = {}
         parts = [split_space(*request.args[:2]) for request in requests]
@@ -142,10 +139,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         return results
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log-probability of each text from its first token on; see :mod:`advisor.lm_eval.requests`.
-
-        Minus infinity where a member's logits are NaN for one text and not for the others.
-        """
+        """Log-probability of each text from its first token on; minus infinity where a member's logits are NaN."""
         members = self.ensemble.members
         passages = [(n, window) for n, request in enumerate(requests) for window in windows(members, request.args[0])]
         # A text's result is complete, and may be cached, only after its last window.
@@ -165,10 +159,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         return [-math.inf if waiting[n] else result for n, result in enumerate(results)]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """The text that the ensemble writes after each context, cut before the first string of ``until``.
-
-        An empty text where a member's logits are NaN for one context and not for the others.
-        """
+        """The text that the ensemble writes after each context; empty where a member's logits are NaN."""
         by_settings: dict[Settings, list[int]] = {}
         for n, request in enumerate(requests):
             by_settings.setdefault(settings_of(request.args[1], self.max_gen_toks, self.seed), []).append(n)

@@ -64,10 +64,7 @@ Context = str | Conversation
 
 
 def split_space(context: Context, continuation: str) -> tuple[Context, str]:
-    """A context and its continuation, split as lm-eval's own backends do.
-
-    White space at the end of the context moves to the start of the continuation.
-    """
+    """Move white space from the end of the context to the start of its continuation, as lm-eval's own backends do."""
     if isinstance(context, Conversation):
         return context, continuation
     # Tokenizers put a space into the token of the word after it.
@@ -177,10 +174,7 @@ _EXAMPLE = "--model_args run=runs/demo, or models=FOLDER+FOLDER"
 
 
 def chosen(run: object, models: object, *, device: object, dtype: object, chat_template: object) -> EnsembleSpec:
-    """The models of a run folder, or some given by hand, as they are to be loaded; None for what the run has.
-
-    Several models or devices are a list, or a text with ``+`` between them; one device is for all models.
-    """
+    """The models of a run folder, or some given by hand, as lists or texts with ``+``; None for what the run has."""
     if (run is None) == (models is None):
         raise InputError(f"lm-eval: the model needs either a run folder or models; give {_EXAMPLE}")
     found = chosen_by_hand(_listed("models", models)) if run is None else chosen_by_folder(Path(str(run)))

@@ -41,17 +41,14 @@ REQUIRED: Any = dataclasses.MISSING
 
 @dataclass(frozen=True)
 class Range:
-    """The values that an option may have: `least` and `most` are among them, `above` and `below` are not; NaN never is.
-
-    Messages say what the numbers are (`unit`), and a usual one (`example`).
-    """
+    """The values of an option: `least` and `most` are among them, `above` and `below` are not; NaN never is."""
 
     least: float | None = None
     most: float | None = None
     above: float | None = None
     below: float | None = None
-    unit: str = ""
-    example: float | None = None
+    unit: str = ""  # what the numbers are, for messages
+    example: float | None = None  # a usual one, for messages
 
     def __contains__(self, value: float) -> bool:
         return (
@@ -75,40 +72,23 @@ class Range:
 
 @dataclass(frozen=True)
 class Option:
-    """What is said of an option beside its type and its default.
-
-    Attributes:
-        help: Its line in ``--help``.
-        flag: How the command line calls it, with a slash before the form that turns it off.
-        also: A second flag with the same meaning.
-        is_argument: Whether it has a place on the command line instead of a flag.
-        panel: Its heading in ``--help``; None for that of its class.
-        metavar: The name of its value in ``--help``; None for the type.
-        shown_default: Its default in ``--help``; None for the value.
-        is_setting: Whether it changes figures of a result, so that a run folder keeps it.
-        sources: The sources of answers with which it has an effect.
-        needs: Another option without which it has no effect, by field, and the values that it may have; no values if
-            any but the default will do.
-        unless: Other options with each of which it has no effect, by field.
-        within: The range of its values.
-        one_of: Its values, if it has only these.
-        read: Reads a text of the command line; None for the type's own form.
-    """
+    """What is said of an option beside its type and its default."""
 
     help: str
-    flag: str
-    also: str | None = None
-    is_argument: bool = False
-    panel: Panel | None = None
-    metavar: str | None = None
-    shown_default: str | None = None
-    is_setting: bool = True
-    sources: Collection[Source] = ("models", "logs", "scores")
+    flag: str  # its name on the command line, with a slash before the form that turns it off
+    also: str | None = None  # a second flag with the same meaning
+    is_argument: bool = False  # it has a place on the command line instead of a flag
+    panel: Panel | None = None  # its heading in ``--help``; None for that of its class
+    metavar: str | None = None  # the name of its value in ``--help``; None for the type
+    shown_default: str | None = None  # its default in ``--help``; None for the value
+    is_setting: bool = True  # it changes figures of a result, so a run folder keeps it
+    sources: Collection[Source] = ("models", "logs", "scores")  # the sources of answers with which it has an effect
+    # The option, and its values, without which this one has no effect; no values: all but the default.
     needs: tuple[str, tuple[str, ...]] | None = None
-    unless: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()  # options with each of which it has no effect
     within: Range | None = None
-    one_of: Collection[str] = ()
-    read: Callable[[str], Any] | None = None
+    one_of: Collection[str] = ()  # its values, if it has only these
+    read: Callable[[str], Any] | None = None  # reads a text of the command line; None for the type's form
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 class Fingerprint:
     """What decides the responses of a model that this program loads; see :class:`ServerIdentity` for a server's."""
 
-    # the model with its commit or the hashes of its files, its numeric type, its device and the use of its template
+    # The model with its commit or the hashes of its files, its numeric type, its device and the use of its template.
     spec: ModelSpec
     encodes: bool = False  # whether it is an encoder-decoder model
 

@@ -41,22 +41,14 @@ _Made: TypeAlias = tuple[str, Response | UniteError, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer of a strategy.
+    """The answer of a strategy."""
 
-    Attributes:
-        model: The name of the model whose response is taken.
-        response: The response, with the tokens of the prompt as this model counts them.
-        answers: The models that answered, in the order of the strategy, and what was read from each response; None if
-            it has no answer, or the strategy does not vote.
-        agreement: The share of these answers that are the one that is taken; None without votes.
-        failures: The models that failed, and the reason.
-    """
-
-    model: str
-    response: Response
+    model: str  # the model whose response is taken
+    response: Response  # with the tokens of the prompt as this model counts them
+    # What was read from each response, by model, in the strategy's order; None without answer or vote.
     answers: tuple[tuple[str, str | None], ...]
-    failures: tuple[tuple[str, str], ...]
-    agreement: float | None = None
+    failures: tuple[tuple[str, str], ...]  # the models that failed, and the reason
+    agreement: float | None = None  # the share of these answers that are the one that is taken; None without votes
 
     @property
     def calls(self) -> int:

@@ -203,10 +203,7 @@ def chosen_by_folder(
 def candidates_of_run(
     run: Run, names: Sequence[str] = (), pool: str | None = None, trusted: Collection[str] = ()
 ) -> tuple[ModelSpec, ...]:
-    """Candidates of a run folder, with the values that the run used; without names, those of the chosen set.
-
-    A pool file replaces the places of the run.
-    """
+    """Candidates of a run folder, or its chosen set, with the run's values; a pool file says where they are now."""
     place, names = run.place, names or run.result.selected
     if not 0 < len(set(names)) == len(names):
         raise InputError(f"{place}: selected should be a list of different names; {RUN_AGAIN}")
@@ -264,10 +261,7 @@ def _check_path(model: str, place: str) -> None:
 
 
 def chosen_by_hand(models: Sequence[str], trusted: Collection[str] = ()) -> EnsembleSpec:
-    """Models given by folder, hub id (``@revision`` may follow an id) or server, the primary first.
-
-    A model behind a server is written as in a pool file: ``openai:http://HOST:PORT/v1#MODEL tokenizer=FOLDER_OR_ID``.
-    """
+    """Models by folder, hub id (``@revision`` may follow) or server, as a pool file has it; the primary is first."""
     members = []
     for model in models:
         if model.startswith(PREFIX):

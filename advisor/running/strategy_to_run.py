@@ -71,10 +71,7 @@ def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> Ensem
 def plan_of_run(
     run: Run, options: StrategyOptions, say: Callable[[str], None], method: str | None = None, k: int | None = None
 ) -> EnsembleSpec | StrategyPlan:
-    """The strategy of a run folder: the recommended one, or the one that the options name.
-
-    ``--method`` and ``--k`` name the chosen set, which decodes together.
-    """
+    """The strategy of a run folder: the recommended one, or the one that the options name."""
     result, place = run.result, run.place
     pool, trusted = options.pool, options.trust_remote_code
     # All strategies are checked, also those that do not run: notes quote them.
@@ -200,23 +197,14 @@ _WAY_OUT = "write the folder again with `advisor export`"
 
 @dataclass(frozen=True, slots=True)
 class StrategyPlan:
-    """A strategy that asks its models one by one.
+    """A strategy that asks its models one by one."""
 
-    Attributes:
-        strategy: The strategy, with the dev questions if it reads them.
-        members: Its models in its order.
-        max_new_tokens: The default limit of a response; None for the program's default.
-        stop: The default stop strings.
-        task: The task of its run; None if that is not known.
-        reader: Reads the answers; None if the strategy counts none.
-    """
-
-    strategy: Strategy
-    members: tuple[ModelSpec, ...]
-    max_new_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    task: ServedTask | None = None
-    reader: VoteReader | None = None
+    strategy: Strategy  # with the dev questions if it reads them
+    members: tuple[ModelSpec, ...]  # in the strategy's order
+    max_new_tokens: int | None = None  # the default limit of a response; None for the program's
+    stop: tuple[str, ...] = ()  # the default stop strings
+    task: ServedTask | None = None  # the task of its run; None if that is not known
+    reader: VoteReader | None = None  # reads the answers; None if the strategy counts none
 
 
 def answer_reader(chosen: EnsembleSpec | StrategyPlan) -> VoteReader | None:

@@ -91,7 +91,7 @@ class Piece:
 
     index: int  # index of the text within its request
     text: str  # the new characters; may be empty
-    # log-probabilities of the tokens that begin in it; empty where the request wants none
+    # Log-probabilities of the tokens that begin in it; empty where the request wants none.
     steps: Sequence[StepLogprobs] = ()
     finish_reason: str | None = None
     new_tokens: int = 0  # tokens of the whole text
@@ -107,7 +107,7 @@ Event = int | Piece | RequestError
 class GenerationRequest:
     """What is generated for a client, whichever endpoint received it, and the events that come of it."""
 
-    # what ``Member.encode_prompt`` takes, token ids for a single model, or a chat with functions
+    # What ``Member.encode_prompt`` takes, token ids for a single model, or a chat with functions.
     prompts: tuple[AskedPrompt | tuple[int, ...], ...]
     copies: int  # texts for each prompt, each with its own random draws
     settings: Settings
@@ -119,7 +119,7 @@ class GenerationRequest:
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)  # written and read by the event loop only
     extras: dict[str, Any] = field(default_factory=dict)  # more fields of ``usage``; complete with the last event
     read: int | None = None  # tokens of its prompts, when they are known
-    # the last piece of each finished text, without its characters, by index
+    # The last piece of each finished text, without its characters, by index.
     ended: dict[int, Piece] = field(default_factory=dict)
     error: RequestError | None = None  # the error that ended it
     cancelled: bool = False  # its client left, or has all that it gets

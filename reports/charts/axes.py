@@ -80,16 +80,7 @@ def mark(
     title: str = "",
     data: Mapping[str, str | int] | None = None,
 ) -> None:
-    """Draw the mark of a status or of the ensemble; a value outside the scale is drawn at the nearer end.
-
-    Args:
-        axes: With their final limits.
-        x: In the units of the axes.
-        y: In the units of the axes.
-        shape: ``primary``, ``selected``, ``rejected`` or ``ensemble``.
-        title: What is shown on hover.
-        data: The ``data-`` attributes of the mark.
-    """
+    """Draw the mark of a status or of the ensemble; a value outside the scale is drawn at the nearer end."""
     marker, size = _MARKERS[shape]
     edge = COLOURS[shape]
     fill, edge = (COLOURS["paper"], edge) if shape == "rejected" else (edge, COLOURS["paper"])

@@ -44,16 +44,7 @@ def row_axes(
     bold: Sequence[bool] = (),
     above: bool = False,
 ) -> Axes:
-    """Return axes with a line for each name, at y = 0, 1, 2 and so on from the top.
-
-    Args:
-        names: Of the lines.
-        width: Of the drawing, in CSS pixels.
-        row: Height of a line whose name is beside it.
-        right: Pixels that are left free on the right.
-        bold: Whether each name is bold.
-        above: Whether the names are above the lines of a wide drawing, too.
-    """
+    """Return axes with a line for each name, at y = 0, 1, 2 and so on from the top; sizes are in CSS pixels."""
     beside = width == WIDE and not above
     longest, row = (24, row) if beside else (width // 9, max(row, _TALL_ROW))
     height = row * len(names) + _FOOT
@@ -129,14 +120,7 @@ def accuracy_and_cost(
 ) -> str | None:
     """Draw the accuracy of each row on the left and its cost on the right; None if no accuracy is known.
 
-    Args:
-        rows: For each row its name, its measurements, the shape of its mark, whether its name is bold, and its cost.
-        width: Of the drawing, in CSS pixels.
-        best_single: The accuracy of the best single model, which becomes a dashed line.
-        cost: What the cost is, in words.
-        written: A cost as text, with its unit.
-        log: Whether the costs have a logarithmic scale; one that is not begins at 0.
-        measure: What the points are; see :attr:`advisor.runs.schema.result.Result.measure`.
+    A row is a name, measurements, the shape of its mark, whether the name is bold, and a cost, which `written` formats.
     """
     known = [row for row in rows if row[1].accuracy is not None]
     if not known:
@@ -175,12 +159,7 @@ def _cost_axes(beside: Axes, left: float, costs: Sequence[float], cost: str, *, 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A difference on a line.
-
-    Attributes:
-        shape: A status, or ``ensemble``; see :func:`reports.charts.axes.mark`.
-        what: What it is, for the text that is shown on hover.
-    """
+    """A difference on a line: its shape is a status or ``ensemble``, and `what` is shown on hover."""
 
     points: float
     ends: Interval | None
@@ -214,14 +193,7 @@ def draw_difference(points: float | None, ends: Interval | None) -> str | None:
 def draw_differences(
     rows: Sequence[tuple[str, Sequence[Mark], bool]], width: int, axis_label: str, label: str
 ) -> str | None:
-    """Draw the differences of each row on one scale; None without rows.
-
-    Args:
-        rows: For each row its name, its marks from top to bottom, and whether its name is bold.
-        width: Of the drawing, in CSS pixels.
-        axis_label: What the scale shows.
-        label: What the drawing shows, for screen readers.
-    """
+    """Draw the differences of each row (a name, marks, whether the name is bold) on one scale; None without rows."""
     if not rows:
         return None
     # Two marks on a line need room below its name.

@@ -49,14 +49,7 @@ def write_names(
     marks: Sequence[tuple[float, float]],
     avoid: Sequence[Bbox] = (),
 ) -> None:
-    """Write names beside their points, as far as there is room.
-
-    Args:
-        axes: Without ticks, which would make the search for places slow.
-        names: For each its point, the text, and whether it is bold; the most important first.
-        marks: All points, with a name or without.
-        avoid: What a name avoids if it can, in the units of the axes.
-    """
+    """Write names beside their points, the most important first, as far as there is room; ticks would make it slow."""
     taken = [Bbox.from_bounds(x - _MARK, y - _MARK, 2 * _MARK, 2 * _MARK) for x, y in axes.transData.transform(marks)]
     lines = [box.transformed(axes.transData).padded(2) for box in avoid]
     for x, y, name, bold in names:

@@ -159,11 +159,7 @@ def pareto(report: ReportData) -> dict[str, Any] | None:
 
 
 def front_of(rows: Sequence[tuple[StrategyFigures, float]]) -> list[StrategyFigures]:
-    """Return the strategies that are more accurate than all that cost the same or less, the cheapest first.
-
-    Args:
-        rows: Strategies with their costs.
-    """
+    """Return the strategies that are more accurate than all that cost the same or less, the cheapest first."""
     front: list[StrategyFigures] = []
     for row, _ in sorted(rows, key=lambda each: (each[1], -(each[0].accuracy or 0.0))):
         if not front or (row.accuracy or 0.0) > (front[-1].accuracy or 0.0):

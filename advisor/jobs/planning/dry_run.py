@@ -50,23 +50,16 @@ class _TokenizerOnly(Member):
 
 
 class _Prompts(NamedTuple):
-    """The questions of a model, or the prompts of a judge; `missing` of them are responses that are not written yet.
-
-    Such a response has at most `limit` tokens, and the model writes at most `new`.
-    """
+    """The questions of a model, or the prompts of a judge; `missing` of them are responses that are not written yet."""
 
     examples: tuple[Example, ...]
-    missing: list[int]
+    missing: list[int]  # those that are responses of at most `limit` tokens
     limit: int
-    new: int
+    new: int  # tokens that the model writes at most
 
 
 def dry_run(config: RunConfig) -> dict[str, Any]:
-    """Plan a run: its models, the new calls of a fusion (``readers``), its judges, what is loaded, and the total.
-
-    Beside what :func:`advisor.jobs.planning.plan.plan_model` says, the plan of a model has its prompts and tokens,
-    the generations that the cache lacks, and dollars at most.
-    """
+    """Plan a run: its models, the new calls of a fusion (``readers``), its judges, what is loaded, and the total."""
     inference, judge_inference = config.inference, judging(config)
     # Checked before anything else looks at a model: this finds a hub that does not answer with one request.
     problems = {entry.name: problem_of(entry, inference) for entry in config.candidates}

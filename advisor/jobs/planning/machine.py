@@ -47,10 +47,7 @@ def version_of(package: str) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, its cores for this process, the types it is slow in, free memory, and each GPU; memory in bytes.
-
-    ``compiled_step`` is whether a step of UNITE on the processor is compiled code.
-    """
+    """Processor, its cores for this process, the types it is slow in, free memory, and each GPU; memory in bytes."""
     import torch
 
     from ensemble.models.memory import free_memory
@@ -110,10 +107,7 @@ def quantization() -> dict[str, str | None]:
 
 
 def hub() -> dict[str, Any]:
-    """Which variable switches the hub off, whether it answers within three seconds, and whether it accepts the token.
-
-    ``accepted`` is None without a token, and where the hub does not tell.
-    """
+    """What switches the hub off, whether it answers within 3 s, and accepts the token; None where that is not known."""
     from huggingface_hub import constants, get_session, get_token
 
     # Not the library's own constant: this program sets that when the hub has not answered an earlier request.

@@ -31,10 +31,7 @@ def tokens_written(task: Task, inference: InferenceConfig) -> int:
 
 
 def problem_of(entry: ModelSpec, inference: InferenceConfig) -> str | None:
-    """Why a model cannot run, by its files and its place; None if nothing speaks against it, and for a server.
-
-    Nothing but small files is downloaded. If the hub does not answer, one request finds that out.
-    """
+    """Why a model cannot run, by its files and its place; None if nothing speaks against it, and for a server."""
     if entry.checkpoint.is_remote:
         return None
     try:
@@ -56,11 +53,7 @@ def problem_of(entry: ModelSpec, inference: InferenceConfig) -> str | None:
 def plan_model(
     entry: ModelSpec, inference: InferenceConfig, *, prompt: int = 512, new: int = 256, problem: str | None = None
 ) -> dict[str, Any]:
-    """The plan of one model, for a prompt and a response of so many tokens; a value that is not known is None.
-
-    It is not loaded, and no server gets a request. ``weights``, ``memory`` (with a batch of ``rows``), ``free`` and
-    ``download`` are bytes.
-    """
+    """The plan of one model, which is not loaded, for prompts and responses of so many tokens; sizes are in bytes."""
     names = ("device", "parameters", "dtype", "weights", "memory", "rows", "free", "fits", "download", "resources")
     plan: dict[str, Any] = {
         "model": entry.name,
@@ -124,10 +117,7 @@ def download_size(checkpoint: Checkpoint) -> int | None:
 
 
 def plan_loads(plans: Sequence[dict[str, Any]], phases: int) -> dict[str, Any] | None:
-    """Which models of this process stay loaded through all phases of a run, and which leave; None if it loads none.
-
-    ``loads`` is how often all of them are loaded, without the turns of conversations.
-    """
+    """Which models of this process stay loaded through all phases of a run, and which leave; None if it loads none."""
     by_device: dict[str, list[dict[str, Any]]] = {}
     for plan in plans:
         if plan["need"] is not None and plan["resources"] is None and plan["problem"] is None:
@@ -154,10 +144,7 @@ def _stay_loaded(stay: Sequence[dict[str, Any]], leave: Sequence[dict[str, Any]]
 
 
 def plan_together(plans: Sequence[dict[str, Any]], most: int) -> dict[str, Any] | None:
-    """The bytes of the largest set that a run may load at the same time, on the device where it needs most.
-
-    A set has at most `most` members; None without two models.
-    """
+    """The bytes of the largest set of at most `most` members, on the device where it needs most; None for one model."""
     by_device: dict[str, list[dict[str, Any]]] = {}
     for plan in plans:
         # On a cluster each set has a node of its choice.
