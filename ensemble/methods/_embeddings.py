@@ -19,18 +19,10 @@ MIN_COMMON = 16
 
 
 def unit_embeddings(method: str, member: Member, side: Side, ids: Tensor) -> Tensor:
-    """The embeddings [len(ids), width] of some of a member's ids, each of length 1.
+    """A member's embeddings [len(ids), width] of length 1; InputError if the model has none that can be read.
 
-    They are float32, or float64 if the model is.
-
-    Args:
-        method: The method's name, for the message.
-        member: The member.
-        side: The input embeddings, or the output embeddings (the matrix that gives the logits).
-        ids: The rows, on the device of the result.
-
-    Raises:
-        InputError: The model has no embeddings that can be read.
+    They are float32, or float64 if the model is. ``side`` is the input embeddings, or the output embeddings (the matrix
+    that gives the logits); ``ids`` are on the device of the result.
     """
     weight = _weight(member, side)
     problem = None
@@ -65,16 +57,7 @@ def owned_entries(tables: MemberTables) -> Tensor:
 
 
 def common_entries(method: str, setup: Setup, indices: Sequence[int]) -> Tensor:
-    """The entries that are candidates of several members, EOS included, in ascending order.
-
-    Args:
-        method: The method's name, for the message.
-        setup: The members and their joint vocabulary.
-        indices: Which members.
-
-    Raises:
-        InputError: There are fewer than 16 of them.
-    """
+    """The entries that are candidates of several members, EOS included, ascending; InputError for fewer than 16."""
     owned = torch.stack([owned_entries(setup.joint.members[n]) for n in indices]).all(dim=0)
     common = torch.nonzero(owned).squeeze(1)
     if len(common) < MIN_COMMON:

@@ -22,17 +22,11 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class TokenMapping:
-    """A sparse matrix from a member's ids to the primary's: the cells that are not 0.
+    """A sparse matrix from a member's ids to the primary's: the cells that are not 0."""
 
-    Attributes:
-        source: [cells] ids of the member.
-        target: [cells] ids of the primary.
-        share: [cells] the part of the source's probability that goes to the target.
-    """
-
-    source: Tensor
-    target: Tensor
-    share: Tensor
+    source: Tensor  # [cells] ids of the member
+    target: Tensor  # [cells] ids of the primary
+    share: Tensor  # [cells] the part of the source's probability that goes to the target
 
     def to(self, device: torch.device) -> TokenMapping:
         """The same mapping on a device."""
@@ -45,12 +39,7 @@ class TokenMapping:
 
 
 def common_and_foreign(joint: JointVocabulary, member: int) -> tuple[Tensor, Tensor]:
-    """Compare a member's candidates with the primary's.
-
-    Returns:
-        The ids of common tokens, EOS included, as [2, n]: the member's ids and the primary's; and the member's ids of
-        all other tokens.
-    """
+    """The ids of common tokens, EOS included, as [2, n] (the primary's second), and a member's other ids."""
     other, first = joint.members[member], joint.members[0]
     ids = torch.nonzero(other.entry_of != NONE).squeeze(1)
     entries = other.entry_of[ids]
@@ -61,12 +50,7 @@ def common_and_foreign(joint: JointVocabulary, member: int) -> tuple[Tensor, Ten
 
 
 def load_or_make(key: str, make: Callable[[], TokenMapping]) -> TokenMapping:
-    """Load a mapping from the user's cache folder, or make it and save it there.
-
-    Args:
-        key: Everything that decides the mapping.
-        make: Makes the mapping if the cache lacks it.
-    """
+    """Load a mapping from the user's cache folder by all that decides it (``key``), or make it and save it there."""
     name = hashlib.sha256(f"{_FORMAT} {key}".encode()).hexdigest()
     path = default_cache_dir() / "mappings" / f"{name}.safetensors"
     try:

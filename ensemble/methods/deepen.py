@@ -264,7 +264,7 @@ def _adamw_step(
     means: Tensor,
     squares: Tensor,
 ) -> Tensor:
-    """A step of AdamW (Loshchilov and Hutter, 2019) on logits; ``means`` and ``squares`` [B, V] are changed in place.
+    """A step of AdamW (Loshchilov and Hutter, 2019) on logits; changes ``means`` and ``squares`` [B, V] in place.
 
     Logits up to a constant are enough: neither the gradient nor, after the softmax, the weight decay depends on it.
     """

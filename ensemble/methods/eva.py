@@ -176,12 +176,7 @@ def _roots(square: Tensor) -> tuple[Tensor, Tensor]:
 def _by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, options: Options) -> TokenMapping:
     """The mapping of a member's tokens to the primary's tokens with similar embeddings.
 
-    Args:
-        setup: The members.
-        member: The member's number.
-        primary: [rows, width] the primary's embeddings of length 1, of its candidates in ascending order of ids.
-        other: The same for the member.
-        options: How embeddings are compared, how many tokens a token is mapped to, and how similar they must be.
+    ``primary`` and ``other`` are the embeddings [rows, width] of length 1 of candidates, in ascending order of ids.
     """
     tables = (setup.joint.members[member], setup.joint.members[0])
     ids, primary_ids = (torch.nonzero(table.entry_of != NONE).squeeze(1) for table in tables)

@@ -97,17 +97,8 @@ def _over_tops(
 ) -> Distribution:
     """Eq. 3 over the likeliest entries of each member, where a member is in another process.
 
-    Args:
-        logits: For each member its logits [B, V_i].
-        joint: The tables.
-        owned: For each member, the entries that are its tokens.
-        ids_of: What the primary emits for each entry.
-        weights: One for each member, with sum 1.
-        k: Candidates of each member.
-        also: [B, n] entries to score.
-
-    Returns:
-        The distribution; NaN in rows where an entry that no member has among its likeliest ones may be the likeliest.
+    ``owned`` are the entries that are each member's tokens, ``ids_of`` what the primary emits for each entry, and
+    ``also`` [B, n] entries to score. A row is NaN where an entry outside all likeliest ones may be the likeliest.
     """
     held = [
         candidate_logits(z, tables).double().log_softmax(dim=1) if isinstance(z, Tensor) else z

@@ -131,10 +131,7 @@ def _wanted(
 def _look_up(
     wanted: Tensor, all_places: Tensor, penalties: Tensor
 ) -> tuple[Tensor, Tensor, list[Tensor], Tensor, Tensor]:
-    """The entries [B, U] of the union in order and which are present; each one's place in the members, id and penalty.
-
-    Penalties are [members, B, U], all else [B, U].
-    """
+    """The union's entries in order, presence, and each one's places, ids [B, U] and penalties [members, B, U]."""
     in_order = wanted.sort(dim=1).values
     # Sorted entries put duplicates side by side; all but the first of them are absent. So are all NONE, the first entry
     # of which is left out.

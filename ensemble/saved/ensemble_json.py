@@ -39,11 +39,7 @@ _WAY_OUT = "save the ensemble again"
 
 
 def to_json(spec: EnsembleSpec, folder: Path) -> str:
-    """The content of ``ensemble.json`` in a folder.
-
-    Raises:
-        InputError: An option or a quantization configuration cannot be written as JSON.
-    """
+    """The content of ``ensemble.json`` in a folder; InputError if an option cannot be written as JSON."""
     generation = {"max_new_tokens": spec.max_new_tokens, "stop": spec.stop}
     generation = {key: value for key, value in generation.items() if value}
     content: dict[str, Any] = {
@@ -92,15 +88,9 @@ def _path_from(folder: Path, model: str) -> str:
 
 
 def from_json(text: str, source: str, folder: Path | None) -> EnsembleSpec:
-    """Read the content of an ``ensemble.json``.
+    """Read an ``ensemble.json``, whose local paths start at ``folder``; InputError if a key cannot be used.
 
-    Args:
-        text: The content.
-        source: The file's name in messages.
-        folder: The base of local paths; None if there can be no local paths, as on the hub.
-
-    Raises:
-        InputError: The file is not an ``ensemble.json``, or a key of it cannot be used.
+    Without a folder there can be no local paths, as on the hub.
     """
     values = parsed(text, source, _WAY_OUT)
     if "schema_version" not in values:
@@ -132,16 +122,7 @@ def from_json(text: str, source: str, folder: Path | None) -> EnsembleSpec:
 
 
 def member_of(member: SavedMember, source: str, folder: Path | None) -> ModelSpec:
-    """The model of an entry of ``members``.
-
-    Args:
-        member: The entry.
-        source: The file's name and the entry's place, in messages.
-        folder: The base of local paths; None if there can be no local paths, as on the hub.
-
-    Raises:
-        InputError: The model is not where the entry says, or an option of it cannot be used.
-    """
+    """The model of an entry of ``members``; ``folder`` as in :func:`from_json`; InputError if it cannot be used."""
     given = {"chat_template": "auto", **given_by(member)}
     if member.server is not None:
         given = given_by(member.server) | given

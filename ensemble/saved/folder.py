@@ -36,11 +36,7 @@ def is_saved(folder: Path) -> bool:
 
 
 def specs_of(members: Sequence[Member]) -> tuple[ModelSpec, ...]:
-    """The specs of loaded members, each with a commit or the hashes of its files, and with different names.
-
-    Raises:
-        InputError: A member was made from a model in memory, or the hub does not know its commit.
-    """
+    """The specs of loaded members with commits or hashes, under different names; InputError if one has neither."""
     specs = []
     for member in members:
         if member.spec is None:
@@ -54,21 +50,11 @@ def specs_of(members: Sequence[Member]) -> tuple[ModelSpec, ...]:
 
 
 def save(spec: EnsembleSpec, folder: Path, push_to_hub: str | None, *, private: bool) -> str | None:
-    """Write an ensemble's spec and a model card without evidence into a folder, and push both to the hub on request.
+    """Write an ensemble's spec and a card without evidence, and push both on request; the address on the hub.
 
-    Args:
-        spec: The ensemble.
-        folder: A new or empty folder, or one that this function wrote.
-        push_to_hub: An id on the hub; None to push nothing.
-        private: Whether a new model on the hub is private.
-
-    Returns:
-        The address on the hub, if it was pushed.
-
-    Raises:
-        InputError: The folder has other files, or a member is local and the ensemble is to be pushed. Nothing is
-            written then.
-        UniteError: The folder cannot be written, or the hub refuses.
+    The folder is new or empty, or this function wrote it. An InputError (for other files, or for a local member that is
+    to be pushed) leaves it as it is; UniteError if the folder cannot be written, or the hub refuses. Only a new model
+    on the hub can become private.
     """
     check_target(folder)
     if push_to_hub is not None:
@@ -79,15 +65,9 @@ def save(spec: EnsembleSpec, folder: Path, push_to_hub: str | None, *, private: 
 
 
 def write_files(folder: Path, content: Mapping[str, str]) -> None:
-    """Write the files of a saved ensemble, or of a strategy, in one step.
+    """Write files (name and text) in one step; a card that was edited stays; UniteError if it is impossible.
 
-    Args:
-        folder: A folder that :func:`check_target` accepts.
-        content: The text of each file, by name: a card, and ``ensemble.json`` or ``strategy.json``. A card that its
-            owner has edited is kept.
-
-    Raises:
-        UniteError: The folder cannot be written.
+    The folder is one that :func:`check_target` accepts.
     """
     if _is_edited(folder / CARD):
         content = {name: text for name, text in content.items() if name != CARD}
@@ -112,11 +92,7 @@ def write_files(folder: Path, content: Mapping[str, str]) -> None:
 
 
 def check_target(folder: Path) -> None:
-    """Make sure that an ensemble can be saved in a folder without overwriting other files.
-
-    Raises:
-        InputError: It is a file, or has other files in it.
-    """
+    """Raise an InputError if a folder is a file, or has files that saving an ensemble would overwrite."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -138,11 +114,7 @@ def check_target(folder: Path) -> None:
 
 
 def check_pushable(members: Sequence[ModelSpec]) -> None:
-    """Make sure that others can load the members of an ensemble from the hub.
-
-    Raises:
-        InputError: A member is a local model, or behind a server.
-    """
+    """Raise an InputError if others cannot load a member from the hub: a local one, or one behind a server."""
     for member in members:
         if member.checkpoint.is_remote:
             raise InputError("it is behind a server, which others cannot reach; save without pushing", of=member.name)
@@ -161,18 +133,10 @@ def read(
     check_files: bool = True,
     allow_servers: Collection[str] = (),
 ) -> EnsembleSpec:
-    """Find and read a saved ensemble.
+    """Find and read a saved ensemble: a folder, or an id on the hub (``@revision`` may follow).
 
-    Args:
-        source: A folder, or an id on the hub (``@revision`` may follow).
-        trust_remote_code: The members that may run the code in their own files, by name or id; True for all. The file
-            cannot give this consent.
-        check_files: Whether local members must have the files with which they were saved.
-        allow_servers: The servers that may be sent the prompts, for members behind servers; the file cannot give this
-            consent either.
-
-    Raises:
-        InputError: There is no saved ensemble, it cannot be used, a member needs consent, or a member has changed.
+    The file cannot give consent to run code (``trust_remote_code``: names or ids, True for all) or to send prompts to
+    servers. ``check_files`` requires the files with which local members were saved. InputError if it cannot be used.
     """
     # The options belong to the method, so only the method's module can check them.
     spec, file = _read(source)
@@ -200,11 +164,7 @@ def check_members(
     check_files: bool = True,
     allow_servers: Collection[str] = (),
 ) -> None:
-    """Check the members that a file names; see :func:`read` for the arguments.
-
-    Raises:
-        InputError: A member needs consent to run code or to be sent the prompts, does not exist, or has changed.
-    """
+    """Check the members of a file as :func:`read` does; InputError without consent, or if one is gone or changed."""
     for member in members:
         checkpoint = member.checkpoint
         trusted = None if trust_remote_code is True else trust_remote_code or ()
@@ -253,11 +213,7 @@ def _content(path: Path, file: str) -> str:
 
 
 def pinned(member: ModelSpec) -> ModelSpec:
-    """A member with its commit, or with its absolute path and the hashes of its files.
-
-    Raises:
-        InputError: The hub does not know its commit.
-    """
+    """A member with its commit, or its absolute path and hashes; InputError if the hub does not know the commit."""
     checkpoint = member.checkpoint
     if checkpoint.is_remote:
         return member

@@ -51,14 +51,7 @@ def prompt_section(task: ServedTask | None) -> str:
 def model_card(
     spec: EnsembleSpec, title: str = "Ensemble", evidence: str = _NO_EVIDENCE, results: Sequence[EvalResult] = ()
 ) -> str:
-    """The card of a saved ensemble.
-
-    Args:
-        spec: The members and the method.
-        title: The heading; it is escaped here.
-        evidence: Markdown whose untrusted parts are already escaped.
-        results: The measured results, for the metadata.
-    """
+    """The card of a saved ensemble; the title is escaped here, and untrusted parts of ``evidence`` already."""
     from huggingface_hub import ModelCard, ModelCardData
 
     members = spec.members

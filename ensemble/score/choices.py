@@ -26,38 +26,23 @@ State = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """A member's states as prefixes of few rows.
+    """A member's states as prefixes of few rows."""
 
-    Attributes:
-        rows: Ids to read after the prompt.
-        row_of: For each state the number of a row that begins with it.
-    """
-
-    rows: list[State]
-    row_of: dict[State, int]
+    rows: list[State]  # ids to read after the prompt
+    row_of: dict[State, int]  # for each state the number of a row that begins with it
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceQuestion:
-    """A prompt and its options, as the members read them.
+    """A prompt and its options, as the members read them."""
 
-    Attributes:
-        prompts: The prompt's ids in each member.
-        known: For each option its score before any model runs: minus infinity if it cannot be written, else 0.
-        owners: For each token to score, the number of its option.
-        tokens: For each token to score, the primary's id.
-        entries: For each token to score, its entry of the joint vocabulary.
-        states: For each member, and for each token to score, the member's state before it.
-        paths: For each member, all of its states.
-    """
-
-    prompts: Sequence[list[int]]
-    known: list[float]
-    owners: list[int]
-    tokens: list[int]
-    entries: list[int]
-    states: list[list[State]]
-    paths: list[Paths]
+    prompts: Sequence[list[int]]  # the prompt's ids in each member
+    known: list[float]  # the score of each option that no model decides: minus infinity if it cannot be written, else 0
+    owners: list[int]  # for each token to score, the number of its option
+    tokens: list[int]  # for each token to score, the primary's id
+    entries: list[int]  # for each token to score, its entry of the joint vocabulary
+    states: list[list[State]]  # for each member, and for each token to score, the member's state before it
+    paths: list[Paths]  # for each member, all of its states
 
     def rows(self) -> int:
         """Rows after the prompt, in the member that has the most."""
@@ -69,12 +54,7 @@ class ChoiceQuestion:
 
 
 def states(vocabularies: Sequence[Vocabulary], tokens: Sequence[int]) -> list[list[State]]:
-    """For each member, its state before each token of an option.
-
-    Args:
-        vocabularies: The primary's first.
-        tokens: The option in the primary's ids, none of them EOS.
-    """
+    """For each member, its state before each token of an option, given as the primary's ids without EOS."""
     primary, *others = vocabularies
     all_states = [[tuple(tokens[:n]) for n in range(len(tokens))]]
     for vocabulary in others:
@@ -101,15 +81,9 @@ def paths(reached: Iterable[State]) -> Paths:
 
 
 def batches(questions: Sequence[ChoiceQuestion], max_rows: int, max_places: int) -> Iterator[list[int]]:
-    """Split questions into batches of similar length, the longest first.
+    """The numbers of questions of similar length, the longest first, in batches within two limits.
 
-    Args:
-        questions: The questions.
-        max_rows: Rows of a batch, in any member; a single question may have more.
-        max_places: Rows times the longest of them, with the same exception.
-
-    Yields:
-        The numbers of a batch's questions.
+    ``max_rows`` are rows in any member, and ``max_places`` rows times the longest; a single question may have more.
     """
     batch: list[int] = []
     rows = longest = 0
@@ -132,18 +106,9 @@ def choice_question(
     *,
     shorten: bool = False,
 ) -> ChoiceQuestion:
-    """Make the question of a prompt and its options.
+    """The question of a prompt and options; InputError for an empty or invalid one, or one that does not fit.
 
-    Args:
-        members: The primary first.
-        joint: Their joint vocabulary.
-        prompts: The prompt's ids in each member.
-        options: The texts to score.
-        shorten: Whether a prompt may lose its first tokens if it does not fit a member's context together with the
-            longest option.
-
-    Raises:
-        InputError: There is no option, one is empty or not Unicode text, or a member's context cannot hold one.
+    With ``shorten`` a prompt may lose its first tokens, to fit together with the longest option.
     """
     if not options or not all(options):
         raise InputError("score needs at least one option, and none of them empty")

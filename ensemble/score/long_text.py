@@ -33,31 +33,16 @@ _ROWS_OF_PIECE = 4
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text to score as a whole.
+    """A text to score as a whole."""
 
-    Attributes:
-        prompts: What comes before it, in each member's ids; at least one id.
-        tokens: The text, in the primary's ids.
-    """
-
-    prompts: Sequence[list[int]]
-    tokens: Sequence[int]
+    prompts: Sequence[list[int]]  # what comes before it, in each member's ids; at least one id
+    tokens: Sequence[int]  # the text, in the primary's ids
 
 
 def pieces_of(
     members: Sequence[Member], passage: Passage, entries: Sequence[int], size: int
 ) -> Iterator[ChoiceQuestion]:
-    """A passage as questions with one option each: a piece, after the pieces before it.
-
-    Args:
-        members: The primary first.
-        passage: The passage.
-        entries: Its tokens as entries of the joint vocabulary.
-        size: Tokens of a piece.
-
-    Raises:
-        InputError: A member's context cannot hold the passage.
-    """
+    """A passage in questions of one option: ``size`` tokens after the ones before; InputError if it does not fit."""
     primary, *others = [member.vocabulary for member in members]
     readers = [Continuation(vocabulary) for vocabulary in others]
     for first in range(0, len(passage.tokens), size):
@@ -81,13 +66,7 @@ def pieces_of(
 
 
 class PassageScorer:
-    """Scores passages with some members.
-
-    Args:
-        members: The primary first.
-        joint: Their joint vocabulary.
-        rule: The method.
-    """
+    """Scores passages with some members."""
 
     def __init__(self, members: Sequence[Member], joint: JointVocabulary, rule: TokenRule) -> None:
         self._members = members
@@ -96,19 +75,10 @@ class PassageScorer:
         self._size = _PIECE if len(members) > 1 else _PIECE_ALONE
 
     def run(self, passages: Sequence[Passage], batch_size: int) -> Iterator[tuple[int, float]]:
-        """Score passages batch by batch.
+        """Score passages of similar length together; yields their numbers and log-probabilities.
 
-        Args:
-            passages: In any order; those of similar length run together.
-            batch_size: Passages at a time, at least 1; fewer if their logits would take too much memory.
-
-        Yields:
-            A passage's number and its log-probability.
-
-        Raises:
-            InputError: A member's context cannot hold a passage.
-            MemberError: A passage cannot be scored, because a member's logits are NaN; raised after all others, with
-                the member and the first passage's number.
+        ``batch_size`` is at least 1; fewer run together if their logits would take too much memory. InputError if a
+        context cannot hold a passage; MemberError for NaN, after all others, with the member and the first number.
         """
         widest = max(member.vocabulary.size for member in self._members)
         rows = _ROWS_OF_PIECE if len(self._members) > 1 else 1

@@ -43,33 +43,16 @@ _PIECE = 256
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
-    """The score of an option.
+    """The score of an option."""
 
-    Attributes:
-        value: Its log-probability.
-        greedy: Whether greedy decoding would write it, perhaps with more text after it; None unless requested.
-    """
-
-    value: float
-    greedy: bool | None = None
+    value: float  # its log-probability
+    greedy: bool | None = None  # whether greedy decoding would write it, perhaps with more text; None unless requested
 
 
 def in_batches(
     questions: Sequence[Q], batches: Iterable[Sequence[int]], score: Callable[[Sequence[Q]], Sequence[S | MemberError]]
 ) -> Iterator[tuple[int, S]]:
-    """Score questions batch by batch, so that one that fails does not lose the others.
-
-    Args:
-        questions: The questions.
-        batches: The numbers of the questions of each batch.
-        score: Scores a batch: for each question its score or its error.
-
-    Yields:
-        A question's number and its score.
-
-    Raises:
-        MemberError: The first error of a question, with the question's number; raised after all others.
-    """
+    """Yield questions' numbers and scores; the first MemberError, with its question's number, follows all others."""
     failures: list[tuple[int, MemberError]] = []
     for batch in batches:
         for n, scored in zip(batch, score([questions[n] for n in batch]), strict=True):
@@ -85,14 +68,7 @@ def in_batches(
 
 
 class Scorer:
-    """Scores options with some members.
-
-    Args:
-        members: The primary first.
-        joint: Their joint vocabulary.
-        rule: The method.
-        greedy: Whether to find out what greedy decoding would write.
-    """
+    """Scores options with some members, and with ``greedy`` tells what greedy decoding would write."""
 
     def __init__(
         self, members: Sequence[Member], joint: JointVocabulary, rule: TokenRule, *, greedy: bool = False
@@ -106,18 +82,9 @@ class Scorer:
         self._sampler = Sampler(rule, len(members), self._detokenizer, trace=False) if greedy else None
 
     def run(self, questions: Sequence[ChoiceQuestion], batch_size: int) -> Iterator[tuple[int, list[ChoiceScore]]]:
-        """Score questions batch by batch.
+        """Score ``batch_size`` rows at a time; yields questions' numbers and the scores of their options.
 
-        Args:
-            questions: The questions.
-            batch_size: Rows at a time, at least 1.
-
-        Yields:
-            A question's number and the scores of its options.
-
-        Raises:
-            MemberError: A question cannot be scored, because a member's logits are NaN; raised after all others, with
-                the member and the first question's number.
+        A MemberError for NaN logits, with the member and the first question's number, follows all others.
         """
         places = MAX_LOGITS // max(vocabulary.size for vocabulary in self._vocabularies)
         yield from in_batches(questions, batches(questions, batch_size, places), self._score)
@@ -148,15 +115,7 @@ class Scorer:
     def token_scores(
         self, questions: Sequence[ChoiceQuestion], logits: Sequence[Logits]
     ) -> tuple[list[float], list[int]]:
-        """The log-probability of each token, and greedy decoding's choice there.
-
-        Args:
-            questions: The questions with the tokens, in this order.
-            logits: For each member its logits [tokens, V] before each token.
-
-        Returns:
-            The log-probabilities, and the choices; no choices unless they were requested.
-        """
+        """The log-probability of each token, and greedy choices if requested, from logits [tokens, V]."""
         # On the device once, since the parts below are slices of it.
         entries = torch.tensor([[entry] for question in questions for entry in question.entries], device=self._device)
         places = [(question, place) for question in questions for place in range(len(question.entries))]
@@ -216,16 +175,7 @@ class Scorer:
 def continuations(
     member: int, questions: Sequence[ChoiceQuestion]
 ) -> tuple[list[int], list[list[int]], list[tuple[int, int]]]:
-    """What a member reads after the prompts of some questions.
-
-    Args:
-        member: The member's number.
-        questions: In the order of the prompts.
-
-    Returns:
-        The arguments ``parents``, ``new`` and ``places`` of
-        :meth:`ensemble.runtime.model_runner.ModelRunner.score`; the places are those before each token to score.
-    """
+    """The ``parents``, ``new`` and ``places`` (before each token to score) that a member's runner scores."""
     parents: list[int] = []
     new: list[list[int]] = []
     places: list[tuple[int, int]] = []
@@ -239,16 +189,7 @@ def continuations(
 
 
 def perplexity_weights(members: Sequence[Member], prompts: Sequence[Sequence[int]]) -> tuple[float, ...]:
-    """The members' weights for a prompt, 1 in all.
-
-    Args:
-        members: Causal models in this process.
-        prompts: The prompt's ids in each member.
-
-    Raises:
-        InputError: A member is an encoder-decoder model, or its weights are elsewhere.
-        MemberError: A member's logits are not numbers.
-    """
+    """The weights of causal members here for a prompt, 1 in all; InputError for others, MemberError for NaN."""
     losses = [prompt_loss(member, prompt) for member, prompt in zip(members, prompts, strict=True)]
     weights: list[float] = torch.tensor(losses, dtype=torch.float64).neg().softmax(dim=0).tolist()
     return tuple(weights)
@@ -256,12 +197,7 @@ def perplexity_weights(members: Sequence[Member], prompts: Sequence[Sequence[int
 
 @torch.inference_mode()
 def prompt_loss(member: Member, prompt: Sequence[int]) -> float:
-    """The mean negative log-probability of a prompt's tokens after the first, in nats; 0 for a single token.
-
-    Raises:
-        InputError: See :func:`perplexity_weights`.
-        MemberError: See :func:`perplexity_weights`.
-    """
+    """The mean negative log-probability of a prompt's tokens after the first, in nats; 0 for a single token."""
     # The ids that an encoder reads are negative.
     if min(prompt) < 0:
         raise InputError("weights perplexity needs causal models, and it has an encoder", of=member.name)

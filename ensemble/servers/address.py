@@ -123,11 +123,10 @@ class ServerAddress:
         return parts.scheme == "https" and (host == _OPENAI or host.endswith(f".{_OPENAI}"))
 
     def check_consent(self, allowed: Collection[str] | None, place: str) -> None:
-        """Check that the user allows the server where a file of other people names it, and the variable of its key.
+        """Raise an InputError unless the user allows a server, and its key, that others name.
 
-        Args:
-            allowed: Values of ``--allow-server``; see :func:`is_allowed`. None if the user wrote where the server is.
-            place: The file and the model, for messages.
+        ``allowed`` are values of ``--allow-server``; see :func:`is_allowed`. None if the user wrote where the server
+        is.
         """
         if allowed is not None and not is_allowed(self.url, allowed):
             server = self.origin
@@ -177,12 +176,7 @@ class SavedServer(SparseSchema, extra="forbid"):
 
 
 def is_allowed(url: str, allowed: Collection[str]) -> bool:
-    """Whether a server is one of those that the user allows.
-
-    Args:
-        url: The server's URL.
-        allowed: URLs with the same scheme, host and port; a path allows the paths below it, and no path all of them.
-    """
+    """Whether a URL has the scheme, host and port of an allowed one, and its path or a path below it."""
     path = unquote(urlsplit(url).path)
     for each in allowed:
         try:

@@ -84,14 +84,10 @@ def retried(
     patience: float = 0.0,
     pause_of: Callable[[BaseException], float | None] = lambda _: None,
 ) -> T:
-    """Call a function again while it raises errors that may be over soon; the last error is raised.
+    """Call a function again while it raises errors that ``may_pass``; the last error is raised.
 
-    Args:
-        call: The function.
-        may_pass: Whether another try may succeed after an error.
-        retries: Tries after the first one; None for as many as start within ``patience``.
-        patience: Seconds since the first try.
-        pause_of: The seconds to wait that an error names; None for a pause that doubles each time.
+    There are ``retries`` after the first try; if None, as many as start within ``patience`` seconds. ``pause_of`` gives
+    the seconds to wait that an error names; without them the pause doubles each time.
     """
 
     def pause(state: RetryCallState) -> float:
@@ -106,34 +102,19 @@ def retried(
 
 
 class ServerError(MemberError):
-    """A request that a server did not answer, and what the reason, which has no key in it, means for other questions.
+    """A request that a server did not answer; the reason, without a key, tells what it means for other questions."""
 
-    Attributes:
-        status: HTTP status; None where the server sent no error status.
-        wait: Seconds that the server asks to wait; None if it does not say.
-        refuses: A field of the request that the server does not take; None if it names none.
-    """
-
-    refuses: str | None = None
+    refuses: str | None = None  # a field of the request that the server does not take; None if it names none
 
     def __init__(self, message: str, failure: Failure, status: int | None = None, wait: float | None = None) -> None:
         super().__init__(message)
         self.failure = failure
-        self.status = status
-        self.wait = wait
+        self.status = status  # HTTP status; None where the server sent no error status
+        self.wait = wait  # seconds that the server asks to wait; None if it does not say
 
 
 class ServerClient:
-    """A connection to a server; several threads can use it at a time.
-
-    Args:
-        address: The server and the model.
-        retries: Number of tries after the first one, where the connection failed or the server was busy.
-
-    Attributes:
-        root: The address without its ``/v1``, where servers have what OpenAI's API lacks.
-        left_out: The fields that the server does not take, by the address or by what it said.
-    """
+    """A connection to a server, which several threads can use at a time."""
 
     def __init__(self, address: ServerAddress, retries: int = _RETRIES) -> None:
         try:
@@ -149,8 +130,8 @@ class ServerClient:
         for library in ("httpx2", "httpcore2"):
             logging.getLogger(library).setLevel(logging.WARNING)
         self.address = address
-        self.left_out = set(address.left_out)
-        self.root = address.url.removesuffix("/v1")
+        self.left_out = set(address.left_out)  # fields that the server does not take, by the address or by what it said
+        self.root = address.url.removesuffix("/v1")  # where servers have what OpenAI's API lacks
         key = read_key(address)
         self._secret = Secret(key) if key is not None and len(key) >= _MIN_SECRET else None
         self._retries = retries

@@ -54,13 +54,10 @@ class _Place(NamedTuple):
 
 
 class LlamaCppServer(TokenServer):
-    """A :class:`~ensemble.servers.token_server.TokenServer` behind llama.cpp's ``llama-server``.
+    """A :class:`~ensemble.servers.token_server.TokenServer` behind ``llama-server``; ``limits`` by :func:`probe`.
 
-    Args:
-        client: The connection.
-        limits: What the server gives; see :func:`probe`.
-        plain: An id whose text is a whole character. At a place whose log-probabilities the server leaves out, it gives
-            them if this token is forced there.
+    ``plain`` is an id whose text is a whole character. At a place whose log-probabilities the server leaves out, it
+    gives them if this token is forced there.
     """
 
     path = "/completion"

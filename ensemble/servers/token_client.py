@@ -43,19 +43,12 @@ _CONTEXT = tuple(range(10, 20))
 
 @dataclass(slots=True)
 class RequestCounts:
-    """What the requests of a member took.
+    """What the requests of a member took."""
 
-    Attributes:
-        requests: Requests that were answered.
-        second: Those of them that asked for more of a context that was sent before: chosen ids, or more candidates.
-        failed: Requests that failed, and were sent again.
-        seconds: Time until the answers, in all; requests that run at the same time count each.
-    """
-
-    requests: int = 0
-    second: int = 0
-    failed: int = 0
-    seconds: float = 0.0
+    requests: int = 0  # that were answered
+    second: int = 0  # those for more of a context that was sent before: chosen ids, or more candidates
+    failed: int = 0  # requests that failed, and were sent again
+    seconds: float = 0.0  # until the answers, in all; requests at the same time all count
 
 
 class TokenClient:

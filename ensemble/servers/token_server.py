@@ -31,33 +31,20 @@ _TIE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class NextToken:
-    """What a server tells of the token after a context.
+    """What a server tells of the token after a context."""
 
-    Attributes:
-        token: The id with the largest probability.
-        top: At least the k likeliest ids, all ids if the vocabulary has fewer. Every other id has at most the
-            k-th largest of these log-probabilities.
-    """
-
-    token: int
-    top: Logprobs
+    token: int  # the id with the largest probability
+    top: Logprobs  # the k likeliest ids, or more; no other id is likelier than the k-th
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What a server gives, as its probe found out.
+    """What a server gives, as its probe tells."""
 
-    Attributes:
-        k: The largest number of top log-probabilities, at least 1.
-        contexts: Contexts of one request, at least 1.
-        chosen: Ids of one request for chosen ids; 0 if the server gives no log-probabilities of chosen ids.
-        context: Tokens that a context and its continuation may have; None if that is not known.
-    """
-
-    k: int
-    contexts: int
-    chosen: int
-    context: int | None = None
+    k: int  # the largest number of top log-probabilities, at least 1
+    contexts: int  # of one request, at least 1
+    chosen: int  # ids of one request for chosen ids; 0 if the server gives no log-probabilities of them
+    context: int | None = None  # tokens that a context and its continuation may have; None if that is not known
 
 
 class TokenServer(ABC):
@@ -85,16 +72,10 @@ class TokenServer(ABC):
 
     @abstractmethod
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
-        """Continue contexts greedily.
+        """Continue contexts greedily, with k top log-probabilities a token; the next tokens of each.
 
-        Args:
-            contexts: Token ids, at least one each; no BOS is added.
-            max_tokens: The largest number of tokens, at least 1.
-            k: Top log-probabilities of each token.
-
-        Returns:
-            For each context its next tokens: at least one, and fewer than ``max_tokens`` only after EOS (which is the
-            last of them) or at the end of the server's context.
+        Contexts have at least one id, and get no BOS. There are fewer than ``max_tokens`` tokens only after EOS, which
+        is the last of them, or at the end of the server's context.
         """
 
     @abstractmethod
@@ -115,14 +96,7 @@ class TokenServer(ABC):
         return self._client.invalid_answer(self._path, reason)
 
     def _next_token(self, token: int, logprob: float, top: Logprobs, k: int) -> NextToken:
-        """What an answer tells of one token.
-
-        Args:
-            token: The id that the server chose.
-            logprob: Its log-probability. The id may be missing in ``top`` where others are as likely.
-            top: The likeliest ids.
-            k: Number of ids that ``top`` must have.
-        """
+        """One token of an answer, which may be missing in ``top`` (k ids) where others are as likely."""
         if len(top) < k:
             raise self._invalid(f"has fewer than {k} log-probabilities of a token")
         top = {token: logprob, **top}

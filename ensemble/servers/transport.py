@@ -32,12 +32,7 @@ _PIECE = 1 << 16
 
 
 class RestrictedClient:
-    """An HTTP client that checks every request, which the key signs, and every answer, those of retries as well.
-
-    Attributes:
-        connections: Connections that were opened so far.
-        last: Of each thread, the ``seconds`` of its last request, without the wait for the rate.
-    """
+    """An HTTP client that checks every request, which the key signs, and every answer, also of retries."""
 
     def __init__(self, address: ServerAddress, key: str | None) -> None:
         self._address, self._key = address, key
@@ -46,8 +41,9 @@ class RestrictedClient:
         self._proxy = _proxy_of(address.url)
         self._lock = threading.Lock()
         self._next_start = 0.0
-        self.connections = 0
-        # A request is sent and read by one thread, so the thread's deadline is that of its request.
+        self.connections = 0  # opened so far
+        # A request is sent and read by one thread, so the thread's deadline is that of its request. It has the
+        # ``seconds`` of the last request, without the wait for the rate.
         self.last = threading.local()
         # Each has one connection: a pool goes through all its connections at the start and the end of every request.
         self._all: list[httpx2.HTTPTransport] = []

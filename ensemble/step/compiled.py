@@ -54,14 +54,7 @@ library = _load()
 def union(logits: Sequence[Tensor], joint: JointVocabulary, k: int, weights: Tensor) -> Distribution | None:
     """Steps 1 to 6 of UNITE, as in :func:`ensemble.methods.unite.union`; sums are in float64.
 
-    Args:
-        logits: For each member its next-token logits [B, V_i], with minus infinity for ids that are no candidates.
-        joint: The tables.
-        k: Candidates of each member.
-        weights: [members], with sum 1.
-
-    Returns:
-        The step; None if tensors have to do it.
+    The logits [B, V_i] have minus infinity for ids that are no candidates. None if tensors have to do it.
     """
     count, rows = len(logits), len(logits[0])
     if library is None or k > _MOST_CANDIDATES or k * count > _MOST_ENTRIES or not all(map(_is_readable, logits)):
@@ -94,12 +87,9 @@ def union(logits: Sequence[Tensor], joint: JointVocabulary, k: int, weights: Ten
 
 
 def choice(step: Distribution) -> Tensor | None:
-    """For each row of a step: the sum of its mean, the token that wins, and how many entries are present.
+    """[B, 3] in float64: the sum of each row's mean, the token that wins, and the number of present entries.
 
-    The winner is that of :func:`ensemble.step.distribution.greedy`.
-
-    Returns:
-        [B, 3] in float64; None if tensors have to do it.
+    The winner is that of :func:`ensemble.step.distribution.greedy`. None if tensors have to do it.
     """
     parts = (step.mean, step.members[0], step.ids, step.present)
     types = (torch.float32, torch.float32, torch.long, torch.bool)

@@ -91,18 +91,10 @@ def likeliest(mean: Tensor, first: Tensor, ids: Tensor) -> Tensor:
 def sample(
     step: Distribution, temperature: Tensor, top_p: Tensor, uniform: Tensor, top_k: Tensor | None = None
 ) -> Tensor:
-    """The index [B] of an entry drawn from the mean, among those that the primary can express.
+    """The index [B] of an entry drawn from the mean among those that the primary can express; else :func:`greedy`.
 
-    Args:
-        step: The step.
-        temperature: [B] above 0; probabilities are raised to its inverse and renormalised.
-        top_p: [B] in (0, 1]; the draw is among the most likely entries that together reach it.
-        uniform: [B] numbers in [0, 1), which decide the draws.
-        top_k: [B] the draw is among so many of the likeliest entries, and ``top_p`` is a part of what they have; 0 or
-            None for all.
-
-    Returns:
-        The index; that of :func:`greedy` in rows without a probability above 0.
+    All arguments are [B]: ``temperature`` above 0, to whose inverse probabilities are raised; ``top_p`` in (0, 1], of
+    what the ``top_k`` likeliest entries have (0 for all); and ``uniform`` in [0, 1), which decides the draws.
     """
     mean = step.mean.masked_fill(step.ids == NONE, 0)
     tempered = (mean.log() / temperature.clamp(*_TEMPERATURES).to(mean)[:, None]).softmax(dim=1)
@@ -133,13 +125,8 @@ def is_certain(highest: Tensor, exact: Tensor, weights: Tensor, can_win: Tensor)
     A member in another process sends its top candidates. The logits of other entries are unknown, and at most that of
     the last candidate. With ``e_v = exp(z_v)``, an entry's probability ``e_w / (e_w + sum of the others' e_v)`` is
     smallest where its own logit is smallest and all others are largest, and the other way round. The winner's smallest
-    mean must be above the others' largest. A row with NaN is uncertain.
-
-    Args:
-        highest: [members, B, U] logits or their upper limits; minus infinity for entries that are not present.
-        exact: [members, B, U] which of them are known. The others may have any smaller value.
-        weights: [members], summing to 1.
-        can_win: [B, U] the entries that the primary can express.
+    mean must be above the others' largest. A row with NaN is uncertain. ``highest`` [members, B, U] are logits, where
+    ``exact``, or their upper limits, and minus infinity for entries that are not present.
     """
     # In float32 the sums below round away what a small entry adds, and the bounds would not be bounds.
     high = highest.double()
@@ -155,12 +142,7 @@ def is_certain(highest: Tensor, exact: Tensor, weights: Tensor, can_win: Tensor)
 
 
 def normalised(weights: Weights, members: int) -> tuple[float, ...]:
-    """A share for each member, 1 in all; equal ones if no numbers are given.
-
-    Raises:
-        InputError: The weights are a text other than ``perplexity``, there is not one number for each member, a number
-            is negative, or all are 0.
-    """
+    """A share for each member, 1 in all, equal without numbers; InputError for weights that give no shares."""
     if isinstance(weights, str) and weights != "perplexity":
         raise InputError(f"weights {weights!r}: give a list of numbers, or 'perplexity'")
     if weights is None or isinstance(weights, str):
@@ -175,12 +157,7 @@ def normalised(weights: Weights, members: int) -> tuple[float, ...]:
 
 
 def geometric(step: Distribution, weights: Tensor) -> Distribution:
-    """The step with the weighted geometric mean, renormalised: ``P(w)`` in proportion to ``prod_i P_i(w)^a_i``.
-
-    Args:
-        step: With the members' probabilities.
-        weights: [members], summing to 1.
-    """
+    """The step with the geometric mean by ``weights``: ``P(w)`` in proportion to ``prod_i P_i(w)^a_i``, 1 in all."""
     # An entry that a member cannot express gets the smallest factor instead of zero. So a member of weight 0 excludes
     # nothing, and an entry that all members can express goes before one that some cannot.
     smallest = torch.finfo(torch.float64).min / 2

@@ -34,12 +34,7 @@ _KEPT_BYTES = 2**26
 
 
 class GrammarState:
-    """How far a text has come in its grammar.
-
-    Args:
-        grammar: The grammar.
-        vocabularies: The members', the primary's first.
-    """
+    """How far a text has come in its grammar."""
 
     def __init__(self, grammar: Grammar, vocabularies: Sequence[Vocabulary]) -> None:
         self._matcher = _MATCHERS.get(grammar, tuple(vocabularies)).deep_copy()
@@ -56,13 +51,9 @@ class GrammarState:
         return any(mask[entry] for entry in own if entry != NONE)
 
     def allowed(self, draft: Sequence[int] = ()) -> list[bytes]:
-        """Which entries may follow the text, and then the text with each token of a draft.
+        """For the text, and with each token of a draft, a byte for each entry: 0 where it may not follow.
 
-        Args:
-            draft: Entries. They are followed as far as the grammar allows them: behind that no text will come.
-
-        Returns:
-            For each place a byte for each entry; 0 where it is not allowed.
+        The draft is followed as far as the grammar allows it: behind that no text will come.
         """
         places = [self._mask()]
         valid = self._matcher.validate_tokens([*draft]) if draft else 0
@@ -78,11 +69,7 @@ class GrammarState:
         return places
 
     def advance(self, entries_of_token: Sequence[int]) -> None:
-        """Append the entries of an emitted token.
-
-        Raises:
-            MemberError: The grammar has become too large to follow.
-        """
+        """Append the entries of an emitted token; MemberError if the grammar has become too large to follow."""
         self._matcher.consume_tokens([*entries_of_token])
         self._check()
 
@@ -135,9 +122,7 @@ _MATCHERS = _Matchers()
 class Allowed:
     """Which entries the rows of a step may choose, for the members' logits and for the outcome.
 
-    Args:
-        masks: For each row a byte for each entry, from :meth:`GrammarState.allowed`; None where all are allowed.
-        joint: The joint vocabulary.
+    ``masks`` are those of :meth:`GrammarState.allowed` for each row; None where all are allowed.
     """
 
     def __init__(self, masks: Sequence[bytes | None], joint: JointVocabulary) -> None:
@@ -149,13 +134,7 @@ class Allowed:
         self._entries = table.to(joint.places.device) != 0
 
     def restrict(self, member: int, logits: Logits, rows: Sequence[int]) -> None:
-        """Give minus infinity to the ids of a member that are not allowed, in place.
-
-        Args:
-            member: Its number.
-            logits: [rows, V].
-            rows: The rows of the step that they belong to.
-        """
+        """Give minus infinity to the ids of a member that are not allowed, in place, in logits [rows, V]."""
         allowed = self._of(rows)[:, self._joint.entries[member]]
         # A member that can write nothing of what is allowed keeps its own candidates, of which none can win.
         allowed |= ~allowed.any(dim=1, keepdim=True)

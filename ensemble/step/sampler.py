@@ -38,39 +38,23 @@ _CHOICE = 3
 
 
 class Draw(NamedTuple):
-    """How to choose a row's token.
+    """How to choose a row's token; see :func:`ensemble.step.distribution.sample`."""
 
-    Attributes:
-        temperature: 0 takes the likeliest entry; above 0, one is drawn.
-        top_p: In (0, 1]; see :func:`ensemble.step.distribution.sample`.
-        uniform: In [0, 1); decides the draw.
-        alternatives: See :class:`ensemble.decode.settings.Settings`.
-        top_k: 0 for all entries; see :func:`ensemble.step.distribution.sample`.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    uniform: float = 0.0
-    alternatives: int | None = None
-    top_k: int = 0
+    temperature: float = 0.0  # 0 takes the likeliest entry
+    top_p: float = 1.0  # in (0, 1]
+    uniform: float = 0.0  # in [0, 1); decides the draw
+    alternatives: int | None = None  # see :class:`ensemble.decode.settings.Settings`
+    top_k: int = 0  # 0 for all entries
 
 
 class SampledToken(NamedTuple):
-    """What a row emits.
+    """What a row emits."""
 
-    Attributes:
-        token: As in :class:`ensemble.step.distribution.Distribution`; NO_TOKEN if nothing can be chosen.
-        handled: Entries whose probabilities were looked at.
-        combined: Whether several members decided.
-        step: For the trace; None unless requested.
-        logprobs: Its log-probability and those of alternatives; None unless requested.
-    """
-
-    token: int
-    handled: int
-    combined: bool
-    step: Step | None = None
-    logprobs: StepLogprobs | None = None
+    token: int  # as in :class:`ensemble.step.distribution.Distribution`; NO_TOKEN if nothing can be chosen
+    handled: int  # entries whose probabilities were looked at
+    combined: bool  # whether several members decided
+    step: Step | None = None  # for the trace; None unless requested
+    logprobs: StepLogprobs | None = None  # its log-probability and those of alternatives; None unless requested
 
 
 class Detokenizer:
@@ -78,10 +62,6 @@ class Detokenizer:
 
     A sampled token is an id of the primary. Or it is the number of the primary's ids plus an entry of the joint
     vocabulary, which the primary spells with several ids.
-
-    Args:
-        vocabularies: The members', the primary's first.
-        joint: Their joint vocabulary.
     """
 
     def __init__(self, vocabularies: Sequence[Vocabulary], joint: JointVocabulary) -> None:
@@ -125,14 +105,7 @@ class Detokenizer:
 
 
 class Sampler:
-    """Chooses a token for each row of a step.
-
-    Args:
-        rule: The method.
-        members: The number of members.
-        detokenizer: Of these members.
-        trace: Whether to explain each step.
-    """
+    """Chooses a token for each row of a step, and explains it for a trace."""
 
     def __init__(self, rule: TokenRule, members: int, detokenizer: Detokenizer, *, trace: bool) -> None:
         self._rule = rule
@@ -148,14 +121,10 @@ class Sampler:
         run: Run | None = None,
         allowed: Allowed | None = None,
     ) -> list[SampledToken]:
-        """Choose for each row; rows do not depend on each other.
+        """Choose for each row, independently of others, by logits [B, V_i] of each member that does not wait.
 
-        Args:
-            logits: For each member that does not wait its logits [B, V_i], the primary's first.
-            draws: For each row, how to choose.
-            appends_only: See :data:`ensemble.step.token_method.AppendsOnly`.
-            run: Runs a member that waits; None if ``logits`` has all members'.
-            allowed: Which entries count in each row, if texts follow a grammar; then the logits are changed in place.
+        ``run`` runs a member that waits; None if ``logits`` has all members'. Where texts follow a grammar, ``allowed``
+        says which entries count, and the logits are changed in place.
         """
         rule = self._rule
         decide: Decide = _as_it_is
@@ -226,14 +195,7 @@ class Sampler:
 class _Pick:
     """What the rows of a step choose: numbers on the step's device, until one copy brings them to the host.
 
-    Args:
-        step: The step.
-        draws: How each row chooses.
-        combined: Whether several members decided.
-        trace: Whether to explain the choices.
-
-    Attributes:
-        numbers: [B, n] in float64, which holds ids exactly.
+    The ``numbers`` [B, n] are in float64, which holds ids exactly.
     """
 
     def __init__(self, step: Distribution, draws: Sequence[Draw], *, combined: bool, trace: bool) -> None:
@@ -260,12 +222,7 @@ class _Pick:
         self.numbers = torch.cat(columns, dim=1)
 
     def read(self, rows: Sequence[Sequence[float]], texts: Detokenizer) -> list[SampledToken]:
-        """What the rows emit.
-
-        Args:
-            rows: The numbers.
-            texts: Gives the bytes of tokens and entries.
-        """
+        """What the rows emit."""
         sampled = []
         for row, draw in zip(rows, self._draws, strict=True):
             total, token, handled = row[:_CHOICE]
@@ -316,13 +273,7 @@ def _read(picks: Sequence[_Pick], texts: Detokenizer) -> list[list[SampledToken]
 
 
 def no_token(ran: Iterable[tuple[Member, Logits]], rows: Sequence[int], where: str = "") -> MemberError:
-    """The error of a text for which no token can be chosen.
-
-    Args:
-        ran: The members that ran, each with its logits.
-        rows: The text's rows.
-        where: The step, for the message.
-    """
+    """The error of a text for which no token can be chosen, by the members that ran and the text's rows."""
     for member, own in ran:
         if reason := next((why for row in rows if (why := fault(own, row))), None):
             return MemberError(f"{reason}{where}", of=member.name)

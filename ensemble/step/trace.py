@@ -91,15 +91,10 @@ def _entropy(probabilities: Sequence[float]) -> float:
 
 
 def packed_candidates(step: Distribution, winners: Tensor) -> list[Tensor]:
-    """The numbers for :func:`explain`, on the device of the step.
+    """The numbers for :func:`explain`, on the device of the step; ``winners`` [B, 1] are indices of entries.
 
-    Args:
-        step: The step.
-        winners: [B, 1] the index of the chosen entry of each row.
-
-    Returns:
-        The winners, and of S entries to show their indices [B, S], entries, presence, ids and means; for each member
-        its probabilities [B, S] of them; for each member the entries that it wants.
+    They are the winners, and of S entries to show their indices [B, S], entries, presence, ids and means; for each
+    member its probabilities [B, S] of them; for each member the entries that it wants.
     """
     entries, width = step.entries, step.entries.shape[1]
     if step.tops is not None:
@@ -116,14 +111,7 @@ def packed_candidates(step: Distribution, winners: Tensor) -> list[Tensor]:
 def explain(
     numbers: Sequence[Sequence[float]], entry_bytes: Callable[[int], bytes | None], emitted: bytes | None, ids: int
 ) -> Step:
-    """Explain a row of a step.
-
-    Args:
-        numbers: The row in each of the tensors of :func:`packed_candidates`.
-        entry_bytes: Gives the bytes of an entry of the joint vocabulary, None for EOS.
-        emitted: The emitted bytes; None for EOS.
-        ids: The number of the primary's ids.
-    """
+    """Explain a row of a step by the tensors of :func:`packed_candidates`; the bytes of EOS are None."""
     (winner,), shown, entries, present, tokens, means, *of_members = numbers
     members, wanted = of_members[: len(of_members) // 2], of_members[len(of_members) // 2 :]
     # Each entry once, at its index in the row. They are in the order of the indices, and a stable sort keeps it.
@@ -151,27 +139,18 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token that a step may emit.
+    """A token that a step may emit."""
 
-    Attributes:
-        data: Its bytes; None for EOS.
-        logprob: The natural logarithm of the ensemble's probability that it is emitted.
-    """
-
-    data: bytes | None
-    logprob: float
+    data: bytes | None  # its bytes; None for EOS
+    logprob: float  # the natural logarithm of the ensemble's probability that it is emitted
 
 
 @dataclass(frozen=True, slots=True)
 class StepLogprobs:
-    """The log-probabilities of one step.
+    """The log-probabilities of a step: of the emitted token, and of the likeliest, in descending order.
 
     Probabilities are the method's, before any temperature: over the union if it makes one, else over all entries.
     Entries for which the primary emits the same token (the first of several that spell them) count together.
-
-    Attributes:
-        emitted: The emitted token.
-        alternatives: The likeliest tokens that the primary can emit, the likeliest first.
     """
 
     emitted: TokenLogprob
@@ -179,12 +158,9 @@ class StepLogprobs:
 
 
 def packed_logprobs(step: Distribution, tokens: Tensor, counts: Mapping[int, int]) -> Tensor:
-    """The numbers for :func:`step_logprobs`, on the device of the step: [B, 1 + 2 n] for n alternatives, in float64.
+    """For :func:`step_logprobs`, on the step's device: [B, 1 + 2 n] for n alternatives, in float64.
 
-    Args:
-        step: The step.
-        tokens: [B, 1] what each row emits, as in ``step.ids``.
-        counts: For each row that needs them the number of alternatives; the numbers of other rows have no meaning.
+    ``tokens`` [B, 1] are what each row emits, as in ``step.ids``. Rows without a number in ``counts`` have no meaning.
     """
     ids, mean = step.ids, step.mean
     some = None if len(counts) == len(ids) else to_device(torch.tensor(list(counts)), ids.device)
@@ -208,14 +184,7 @@ def packed_logprobs(step: Distribution, tokens: Tensor, counts: Mapping[int, int
 def step_logprobs(
     numbers: Sequence[float], token: int, count: int, data_of: Callable[[int], bytes | None]
 ) -> StepLogprobs:
-    """The log-probabilities of a row of a step.
-
-    Args:
-        numbers: The row of :func:`packed_logprobs`.
-        token: What the row emits.
-        count: The row's number of alternatives.
-        data_of: Gives the bytes that a token adds to the text, None for EOS.
-    """
+    """The log-probabilities of a row of :func:`packed_logprobs`; ``data_of`` gives a token's bytes, None for EOS."""
     most = len(numbers) // 2
     best = zip(numbers[1 : 1 + count], numbers[1 + most :], strict=False)
     alternatives = tuple(TokenLogprob(data_of(int(other)), value) for value, other in best if value > -math.inf)

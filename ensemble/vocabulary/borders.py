@@ -49,13 +49,8 @@ class UnsupportedError(Exception):
 class Stage:
     """One step that splits pieces: each match is a piece, and so is the text between two matches.
 
-    Args:
-        pattern: What it looks for.
-        splitter: Where the tokenizer itself has no pattern: its step, which splits before and after each character of
-            the kind that the pattern looks for.
-
-    Raises:
-        UnsupportedError: The pattern looks back.
+    A ``splitter`` is the tokenizer's step where it has no pattern itself: it splits before and after each character of
+    the kind that the pattern looks for. UnsupportedError if the pattern looks back.
     """
 
     def __init__(self, pattern: str, splitter: pre_tokenizers.PreTokenizer | None = None) -> None:
@@ -87,16 +82,10 @@ class Stage:
         return min((text.index(each, start) for each in characters & self._disputed), default=end)
 
     def split(self, text: str, start: int, end: int) -> tuple[list[int], int, tuple[int, int] | None]:
-        """The final borders of the piece that begins at ``start``.
+        """The final borders of the piece from ``start``, ascending; the text after ``end`` is not known.
 
-        Args:
-            text: The text.
-            start: The beginning of a piece.
-            end: The text after it is not known.
-
-        Returns:
-            The borders, ascending; the place up to which the text after the last of them (or after ``start``) is in
-            one piece for sure; and what :meth:`run` says of this piece.
+        Also the index up to which the text after the last of them (or after ``start``) is in one piece for sure, and
+        what :meth:`run` says of this piece.
         """
         borders: list[int] = []
         place, open_at = start, -1
@@ -122,12 +111,9 @@ class Stage:
         return found.start() if found else end
 
     def run(self, text: str, start: int, end: int) -> tuple[int, int] | None:
-        """The alternative that reads the text from ``start`` and goes on at its end, whatever follows.
+        """The number of the alternative that reads on from ``start``, and up to where for sure; None if unknown.
 
         It is a run of one kind of characters. The run can be read in two parts with the same result.
-
-        Returns:
-            The number of the alternative, and up to where it reads for sure; None if this is not known.
         """
         for number, alternative in enumerate(self._alternatives):
             if (covered := alternative.covered(text, start, end)) is not None:
@@ -175,15 +161,10 @@ class _Alternative:
 
 
 class Borders:
-    """Where a tokenizer's text can be cut.
+    """Where a tokenizer's text can be cut; UnsupportedError if it has a part whose borders are not known.
 
-    Args:
-        tokenizer: It adds nothing before a text and finds no special tokens in it.
-        alphabet: The character of each byte in GPT-2's alphabet.
-        byte_level: Whether bytes that are not UTF-8 are tokenized in this alphabet; otherwise each is one token.
-
-    Raises:
-        UnsupportedError: It has a part whose borders are not known.
+    The tokenizer adds nothing before a text, and reads no special tokens in it. ``byte_level``: bytes that are not
+    UTF-8 are tokenized in GPT-2's ``alphabet``; otherwise each is one token.
     """
 
     def __init__(self, tokenizer: Tokenizer, alphabet: dict[int, str], byte_level: bool) -> None:
@@ -210,14 +191,10 @@ class Borders:
         self.patience = _SHORT if words else _LONG
 
     def last(self, text: str, *, every: bool = False) -> int:
-        """The last known place where a text can be cut: its ids and those of any continuation are those of the parts.
+        """The last known index (in characters, or 0) where a text can be cut without changing any ids.
 
-        Args:
-            text: The text; its beginning is the beginning of a text, or an earlier place of this kind.
-            every: Whether to look at the tokens of a short piece, too.
-
-        Returns:
-            The place, in characters; 0 if no place is known.
+        The text begins as a text does, or at an earlier index of this kind. ``every`` looks at the tokens of short
+        pieces, too.
         """
         reading = _Reading(text)
         for step in self._steps:
@@ -239,13 +216,7 @@ class Borders:
 
 
 class _Reading:
-    """A text on its way through the steps of a tokenizer.
-
-    Attributes:
-        text: The text, as converted so far.
-        start: Where its last piece begins, for sure.
-        end: Up to where all after ``start`` is in one piece, for sure.
-    """
+    """A text on its way through a tokenizer's steps: as converted so far, from ``start`` to ``end`` in one piece."""
 
     def __init__(self, text: str) -> None:
         self.text, self.start, self.end = text, 0, len(text)

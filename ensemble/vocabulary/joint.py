@@ -93,11 +93,7 @@ class JointVocabulary:
 
 
 class Candidates:
-    """The candidates among log-probabilities that arrive by id: each byte string has one id, and EOS has one.
-
-    Args:
-        vocabulary: The model's.
-    """
+    """The candidates among log-probabilities by id: each byte string has one id, and EOS has one."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.eos_ids = vocabulary.eos_ids
@@ -202,12 +198,7 @@ def _unpack(tensors: dict[str, Tensor]) -> JointVocabulary:
 
 
 class Prefixes:
-    """The order of all byte strings, in which those with a common beginning are neighbours.
-
-    Args:
-        vocabularies: Of the members, in the order of their joint vocabulary.
-        device: Where the tables are.
-    """
+    """The order of all byte strings, in which those with a common beginning are neighbours."""
 
     def __init__(self, vocabularies: Sequence[Vocabulary], device: torch.device) -> None:
         numbers = entries(vocabularies)

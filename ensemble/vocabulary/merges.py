@@ -15,11 +15,7 @@ from tokenizers.models import BPE
 
 
 class Merges:
-    """The tokens of pieces that grow.
-
-    Args:
-        tokenizer: Any; only for BPE some tokens of a growing piece are known to be final.
-    """
+    """The tokens of pieces that grow; only for BPE some of them are known to be final."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -43,11 +39,7 @@ class Merges:
         return self._tokenizer.token_to_id(getattr(self._model, "unk_token", None) or "")
 
     def boundaries(self, piece: str) -> list[int]:
-        """Places where a token of a piece ends and will always end, in ascending order.
-
-        Args:
-            piece: The beginning of a piece as the vocabulary writes it; more text may follow.
-        """
+        """The ascending indices where a token of a piece, as the vocabulary writes it, ends whatever follows."""
         length = len(piece)
         if not self._usable:
             return []

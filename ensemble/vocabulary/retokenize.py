@@ -15,17 +15,12 @@ _LETTERS = frozenset(string.ascii_letters.encode()[n : n + 1] for n in range(len
 
 
 class Continuation:
-    """A growing text in one vocabulary's ids.
-
-    Attributes:
-        ids: ``C_i`` of all bytes so far. :meth:`extend` changes the list.
-        settled: How many ids at the front never change again, whatever follows.
-    """
+    """A growing text in one vocabulary's ids: ``C_i`` of all bytes so far, which :meth:`extend` changes in place."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self.ids: list[int] = []
-        self.settled = 0
+        self.settled = 0  # ids at the front that never change again, whatever follows
         # The bytes after the settled ids, and at how many of them to look for a border again; 0: as usual.
         self._tail = b""
         self._patience = 0

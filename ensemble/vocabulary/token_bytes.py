@@ -248,15 +248,9 @@ class Vocabulary:
         return ids, *border
 
     def last_border(self, data: bytes, ids: list[int], *, every: bool = False) -> tuple[int, int]:
-        """The last known border of a text that grows.
+        """The last border, in bytes, of a text that grows, and the final ids before it; 0 and 0 if not known.
 
-        Args:
-            data: The text from a border on, or from its beginning.
-            ids: Its ids.
-            every: Whether to look for borders within a short piece, too.
-
-        Returns:
-            The border, in bytes, and the ids before it, which never change again; 0 and 0 if no border is known.
+        ``data`` is the text from a border or its beginning on. ``every`` looks for borders within a short piece, too.
         """
         cut = 0
         # Without borders only the safe cuts are known.
@@ -456,14 +450,10 @@ def may_cross(token: str) -> bool:
 
 
 def safe_cuts(tokens: Iterable[bytes], is_known: Callable[[str], bool]) -> re.Pattern[str] | None:
-    """A pattern of the places where text can be cut without changing its ids: before a separator between two letters.
+    """A pattern of where text can be cut without changing ids: before a separator between two letters; or None.
 
-    Args:
-        tokens: The bytes of all tokens that :func:`may_cross`.
-        is_known: Whether a character never becomes the unknown token; a run of unknown characters may be one token.
-
-    Returns:
-        None if no place is safe.
+    ``tokens`` are those that :func:`may_cross`. ``is_known`` tells whether a character never becomes the unknown token;
+    a run of unknown characters may be one token.
     """
     texts = [token.decode(errors="surrogateescape") for token in tokens]
     places = [
