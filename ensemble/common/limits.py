@@ -173,7 +173,6 @@ def _write(pipe: Any, line: bytes) -> None:
 
 
 def _serve() -> None:
-    """The child: read calls, write results, one line each."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 

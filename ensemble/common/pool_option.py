@@ -29,19 +29,12 @@ _Shape = TypeVar("_Shape", bound=Schema)
 
 @dataclass(frozen=True, slots=True)
 class PoolOption:
-    """Where the value of a field goes; the text below the field says what it is.
+    """Where the value of a field goes; the text below the field says what it is."""
 
-    Attributes:
-        ensemble: Whether it goes there; see :data:`Destination`.
-        result: Likewise.
-        key: Likewise. It must be so if it changes what a model writes; keys of models without it stay as they are.
-        any_model: Of a field of ``ModelSpec``: whether a model behind a server has it, too.
-    """
-
-    ensemble: bool = True
-    result: bool = True
-    key: bool = False
-    any_model: bool = False
+    ensemble: bool = True  # whether it goes there; see :data:`Destination`
+    result: bool = True  # likewise
+    key: bool = False  # likewise; must be so if it changes what a model writes; keys of models without it stay
+    any_model: bool = False  # of a field of ``ModelSpec``: whether a model behind a server has it, too
 
 
 class StatedOption(NamedTuple):

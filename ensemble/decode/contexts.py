@@ -114,7 +114,8 @@ class Contexts:
         own: tuple[list[int], Logits] | None = None,
     ) -> list[Draft]:
         """Let the members read drafts, and cut each where a member gives no logits; ``own`` if the primary drafted."""
-        readers = self._read_on(drafts)
+        # The other members' readers after each text, and after its drafted tokens up to one that fits no more.
+        readers = [list(self._places(sequence, draft)) for sequence, draft in zip(self.sequences, drafts, strict=True)]
         # A member that reads fewer places limits them all, since a step needs every member's logits.
         read = [self._check(0, self._own_states(drafts), running)] if own is None else [own]
         for n in range(1, len(self._members)):
@@ -132,10 +133,6 @@ class Contexts:
             [[*sequence.tokens, *tokens[:place]] for place in range(len(tokens) + 1)]
             for sequence, tokens in zip(self.sequences, drafts, strict=True)
         ]
-
-    def _read_on(self, drafts: Sequence[list[int]]) -> list[list[list[Continuation]]]:
-        """The other members' readers after each text, and after its drafted tokens up to one that fits no more."""
-        return [list(self._places(sequence, tokens)) for sequence, tokens in zip(self.sequences, drafts, strict=True)]
 
     def _places(self, sequence: RunningSequence, tokens: Sequence[int]) -> Iterator[list[Continuation]]:
         readers = sequence.readers

@@ -78,7 +78,6 @@ class Decoder(PromptDecoder):
         self._waiting.append(self._sequence(number, prompt, settings, draw))
 
     def _sequence(self, number: int, prompt: Sequence[list[int]], settings: Settings, draw: int) -> RunningSequence:
-        """The sequence of a prompt that is added."""
         return RunningSequence(number, prompt, settings, self._members, draw)
 
     def check(self, settings: Settings) -> None:
@@ -159,7 +158,7 @@ class Decoder(PromptDecoder):
         return next((each.likelihoods for each in self._contexts.sequences if each.number == number), ())
 
     def _plan(self) -> tuple[DraftMode, list[int]]:
-        """How to make the next step: its way, and the length of each sequence's draft, the joining ones last."""
+        """The mode of the next step, and the length of each sequence's draft, the joining ones last."""
         running = self._contexts.sequences
         sequences = [*running, *itertools.islice(self._waiting, self._room(len(running)))]
         # Many rows fill a device already. But a request to another machine takes about the same time for one token and
@@ -219,7 +218,6 @@ class Decoder(PromptDecoder):
         return len(draft)
 
     def _finish(self) -> list[tuple[int, Generation | MemberError]]:
-        """Remove the finished sequences from the batch."""
         sequences = self._contexts.sequences
         kept = [n for n, each in enumerate(sequences) if each.finish_reason is None and each.failure is None]
         if len(kept) == len(sequences):
@@ -254,7 +252,6 @@ class Decoder(PromptDecoder):
         return 0 if running and room < len(self._waiting) and is_early else room
 
     def _most(self, running: int) -> int:
-        """How many of the waiting prompts fit beside those that run."""
         room = min(self._batch.size - running, len(self._waiting))
         if self._batch.tokens is None or not room:
             return room
@@ -286,7 +283,6 @@ class Decoder(PromptDecoder):
 
     @cached_property
     def _entry_of(self) -> list[int]:
-        """The entry of each of the primary's ids."""
         entries: list[int] = self._joint.members[0].entry_of.tolist()
         return entries
 
@@ -335,7 +331,6 @@ class Decoder(PromptDecoder):
             sequence.finish_reason = "length"
 
     def _why_no_token(self, sequence: RunningSequence, row: int) -> MemberError:
-        """Why no token can be chosen for a sequence in a row of the logits."""
         step = f" at step {len(sequence.tokens) + 1}"
         if sequence.grammar is not None and not sequence.grammar.can_continue(self._entry_of):
             reason = "the grammar allows no text that its vocabulary has,"

@@ -119,7 +119,6 @@ class Thought(RunningSequence):
             del self.data[max(before, end) :]
 
     def _close(self, form: ThinkingTags, reason: FinishReason) -> None:
-        """Write the end marker for the member."""
         rest = self._missing(form.ending + form.closing)
         self.tokens += self._member.vocabulary.control_ids(rest)
         self.data += rest.encode()

@@ -34,13 +34,10 @@ class MinimumBayesRisk:
         """See :class:`ensemble.methods._response.ResponseMethod`."""
         gains = [
             # Rounded, so that floating-point noise does not decide between equal texts.
-            round(sum(self._chrf(text, other) for m, other in enumerate(texts) if m != n), 9)
+            round(sum(self._metric.sentence_score(text, [other]).score for m, other in enumerate(texts) if m != n), 9)
             for n, text in enumerate(texts)
         ]
         return gains.index(max(gains))
-
-    def _chrf(self, hypothesis: str, reference: str) -> float:
-        return float(self._metric.sentence_score(hypothesis, [reference]).score)
 
 
 def make(options: None) -> ResponseMethod:  # noqa: ARG001

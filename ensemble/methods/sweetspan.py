@@ -158,7 +158,6 @@ class _RunningText:
         self.readers = [Continuation(member.vocabulary) for member in members]
 
     def generation(self, data: bytes, tokens: Sequence[int], reason: FinishReason) -> Generation:
-        """What was generated, from its bytes and the primary's ids."""
         # The limit of tokens can cut the bytes of a character.
         return Generation(data.decode(errors="replace"), tuple(tokens), reason, counts=self.counts)
 

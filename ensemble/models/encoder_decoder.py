@@ -168,7 +168,6 @@ class EncoderDecoderRunner(LocalRunner):
         )
 
     def _pass(self, decoded: Sequence[Tensor], encoded: Sequence[Tensor], last: int) -> Tensor:
-        """The logits [rows, last, V] of rows that are read together."""
         # Rows are padded on the right, where the decoder never sees the padding.
         logits: Tensor = self._model(
             encoder_outputs=BaseModelOutput(last_hidden_state=pad_sequence(list(encoded), batch_first=True)),
@@ -181,7 +180,6 @@ class EncoderDecoderRunner(LocalRunner):
 
 
 def _source(row: Ids) -> list[int]:
-    """The encoder's ids of a row."""
     return [~index for index in row[: encoder_length(row)]]
 
 

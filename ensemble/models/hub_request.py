@@ -105,19 +105,11 @@ def _reference(kind: str, name: str, revision: str | None) -> Path:
 
 
 def ask_hub(request: Callable[[], Any], retries: int = _RETRIES) -> Any:
-    """The hub's answer to a request.
+    """The hub's answer to a request, which is repeated where a fault may pass; ConnectionError without an answer.
 
-    Args:
-        request: Sends it.
-        retries: Tries after the first one, where a fault may pass; 0 for a download, which the library tries again.
-
-    Raises:
-        RevisionNotFoundError: The hub does not have the revision.
-        RemoteEntryNotFoundError: The hub does not have the file.
-        ValueError: The hub does not have the model or data set.
-        InputError: The hub does not accept the token.
-        ConnectionError: The hub does not answer. If it cannot be reached at all, this process makes no more requests;
-            a download that breaks off ends nothing else.
+    The library's errors for a missing revision or file, and its ValueError for a missing model or data set, are passed
+    on; InputError if the token is not accepted. A download has no ``retries``, because the library tries it again. If
+    the hub cannot be reached at all, this process makes no more requests; a download that breaks off ends nothing else.
     """
     from huggingface_hub import constants
     from huggingface_hub.errors import (

@@ -277,7 +277,6 @@ def _is_faster(work: Callable[[], None], many: int, few: int) -> bool:
 
 @torch.inference_mode()
 def _work(member: LocalMember) -> None:
-    """Some prompts and steps."""
     runner = member.runner()
     runner.admit([[1] * _TOKENS] * _ROWS)
     for _ in range(_STEPS):

@@ -16,24 +16,16 @@ _TAG_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class ThinkingTags:
-    """How a family of models marks its thinking.
+    """How a family of models marks its thinking."""
 
-    Attributes:
-        opening: What begins the section.
-        closing: What ends it; where ``ending`` does that, what begins the answer.
-        ending: Control text between the section and ``closing``, of models that write in channels: an answer without
-            thinking begins with ``closing``, too.
-        around: Control texts at the ends of the section and of the answer, which belong to neither.
-        ends: Control texts that end an answer. They need not be EOS: more of them may follow.
-        needs_closing: Whether the opening may begin an answer, too, so that it counts only together with the closing.
-    """
-
-    opening: str
-    closing: str
+    opening: str  # what begins the section
+    closing: str  # what ends it; where ``ending`` does that, what begins the answer
+    # Control text between the section and ``closing``, of models that write in channels: an answer without thinking
+    # begins with ``closing``, too.
     ending: str = ""
-    around: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
-    needs_closing: bool = False
+    around: tuple[str, ...] = ()  # control texts at the ends of the section and of the answer, which belong to neither
+    ends: tuple[str, ...] = ()  # control texts that end an answer, not always EOS: more of them may follow
+    needs_closing: bool = False  # whether the opening may begin an answer, too, so that it counts only with the closing
 
     @property
     def option(self) -> str:
@@ -172,7 +164,6 @@ class ThinkingReader:
         return form.trimmed(thinking) or None, answer
 
     def _opening(self, text: str) -> ThinkingTags | None:
-        """The form with which a text begins."""
         for form in self._forms:
             if text.startswith(form.beginnings) and not (form.needs_closing and form.closing not in text):
                 return form

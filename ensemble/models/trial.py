@@ -88,16 +88,11 @@ def _replacements(node: object) -> Iterator[dict[str, Any]]:
 
 
 def render(template: str, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]) -> str:
-    """A conversation as the text that a chat template makes of it, as ``apply_chat_template`` of transformers does.
+    """The text that a chat template makes of a conversation, as ``apply_chat_template`` of transformers does.
 
-    Args:
-        template: The template.
-        messages: The conversation. If the last message is the assistant's, the text ends where the model continues it.
-        variables: The tokenizer's special tokens, by name.
-
-    Raises:
-        ValueError: The text is far longer than the conversation, or lacks the message to continue. Errors of the
-            template are passed on.
+    If the last message is the assistant's, the text ends where the model continues it. ``variables`` are the
+    tokenizer's special tokens by name. ValueError if the text is far longer than the conversation, or lacks the message
+    to continue; the template's errors are passed on.
     """
     chat = [dict(message) for message in messages]
     final = chat[-1]["content"] if chat and chat[-1]["role"] == "assistant" else None

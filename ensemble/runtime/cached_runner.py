@@ -226,7 +226,7 @@ class CachedRunner(LocalRunner):
         self._filled = None if is_full else filled
 
     def _mask(self, slots: int) -> Tensor:
-        """Which of so many slots hold a token [rows, slots], with room for the caller to say it of the last ones."""
+        """Which of so many slots hold a token [rows, slots]; the caller fills the last columns, which are new."""
         if self._filled is None or self._filled.shape[1] < slots:
             room = torch.ones(len(self._rows), with_spare(slots), dtype=torch.bool)
             if self._filled is not None:

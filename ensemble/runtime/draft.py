@@ -293,7 +293,6 @@ class Drafter:
         return self._records[way, rows]
 
     def _lengths(self, way: DraftMode, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> list[int]:
-        """The lengths of the next drafts."""
         if way == "plain":
             return [0] * len(texts)
         # Nothing can be repeated in a text whose last tokens are new.

@@ -164,7 +164,6 @@ class _Batch:
         self.rows: list[_Row] = []
 
     def drop(self, kept: list[_Row]) -> None:
-        """Keep only these rows, in their order."""
         if len(kept) < len(self.rows):
             self.runner.drop([number for number, row in enumerate(self.rows) if row in kept])
             self.rows = kept
@@ -176,7 +175,6 @@ class _Batch:
         self.drop([row for row in self.rows if row.idle <= _MAX_IDLE_CALLS])
 
     def take(self, other: _Batch) -> None:
-        """Append the rows of another batch."""
         self.runner.take(other.runner)
         self.rows += other.rows
 

@@ -251,7 +251,6 @@ class ServerClient:
         )
 
     def _try(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        """Send a request once; return the answer's JSON."""
         import httpx2
 
         url = self.address.url
@@ -334,7 +333,6 @@ class ServerClient:
 
 
 def _check_depth(value: Any) -> None:
-    """Raise a ValueError if JSON is nested too deeply."""
     level: list[Any] = [[value]]
     for _ in range(_MAX_DEPTH + 1):
         inner = [part.values() if type(part) is dict else part for part in level]
@@ -345,7 +343,6 @@ def _check_depth(value: Any) -> None:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether the same request may succeed a little later."""
     if not isinstance(error, ServerError) or (error.wait is not None and error.wait > _LONGEST_WAIT_S):
         return False
     return error.failure == "temporary" or error.status in _BUSY

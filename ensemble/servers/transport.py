@@ -137,7 +137,6 @@ class RestrictedClient:
 
 
 def _proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for an address."""
     parts, proxies = urlsplit(url), getproxies()
     # A proxy would look for the server on its own machine.
     if re.fullmatch(r"localhost|127(\.\d+){3}|::1", parts.hostname or ""):
@@ -171,7 +170,6 @@ class _LimitedStream(httpx2.SyncByteStream):
         return getattr(self._stream, name)
 
     def close(self) -> None:
-        """Close the answer and its connection."""
         self._stream.close()
 
 
@@ -197,7 +195,6 @@ class _TimedBackend(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.NetworkStream:
-        """Open a connection."""
         stream = self._backend.connect_tcp(host, port, timeout, local_address, socket_options)
         self._on_open(stream)
         return _TimedStream(stream, self._time_left)
@@ -210,11 +207,9 @@ class _TimedStream(httpcore2.NetworkStream):
         self._stream, self._time_left = stream, time_left
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002  # the deadline replaces it
-        """Read what has arrived."""
         return self._stream.read(max_bytes, self._time_left())
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002  # the deadline replaces it
-        """Write all bytes."""
         # The stream's own loop gives each part of a long prompt the whole time again.
         for start in range(0, len(buffer), _PIECE):
             self._stream.write(buffer[start : start + _PIECE], self._time_left())
@@ -222,14 +217,11 @@ class _TimedStream(httpcore2.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.NetworkStream:
-        """Encrypt the connection."""
         # Python's handshake applies its timeout to the whole of it.
         return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, timeout), self._time_left)
 
     def get_extra_info(self, info: str) -> Any:
-        """What the connection says of itself."""
         return self._stream.get_extra_info(info)
 
     def close(self) -> None:
-        """Close the connection."""
         self._stream.close()

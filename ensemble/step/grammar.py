@@ -156,5 +156,4 @@ class Allowed:
         return replace(step, ids=step.ids.masked_fill(~can_win, NONE))
 
     def _of(self, rows: Sequence[int]) -> Tensor:
-        """Which entries some of the rows may choose."""
         return self._entries if len(rows) == len(self._entries) else self._entries[[*rows]]

@@ -222,7 +222,6 @@ class _Pick:
         self.numbers = torch.cat(columns, dim=1)
 
     def read(self, rows: Sequence[Sequence[float]], texts: Detokenizer) -> list[SampledToken]:
-        """What the rows emit."""
         sampled = []
         for row, draw in zip(rows, self._draws, strict=True):
             total, token, handled = row[:_CHOICE]
@@ -250,7 +249,6 @@ class _Pick:
 
 
 def _as_it_is(step: Distribution, rows: Sequence[int]) -> Distribution:  # noqa: ARG001  # one of two functions
-    """A step without a grammar."""
     return step
 
 
@@ -262,7 +260,6 @@ def _restricted(run: Run, allowed: Allowed, member: int, rows: Sequence[int]) ->
 
 
 def _read(picks: Sequence[_Pick], texts: Detokenizer) -> list[list[SampledToken]]:
-    """What the rows of each step emit."""
     if len(picks) == 1:
         return [picks[0].read(picks[0].numbers.tolist(), texts)]
     # One copy from the device for all steps, since each copy waits for it.

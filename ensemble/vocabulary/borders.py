@@ -125,8 +125,6 @@ class Stage:
 
 
 class _Alternative:
-    """One of the alternatives of a pattern."""
-
     def __init__(self, pattern: str) -> None:
         self._pattern = regex.compile(pattern, regex.M)
         self._open = regex.compile(f"(?:{pattern})(*FAIL)", regex.M)
@@ -239,7 +237,6 @@ class _Reading:
         )
 
     def split(self, stage: Stage) -> None:
-        """Split the last piece by a pattern."""
         # A character of a disputed kind, and all after it, is taken for text that is not known.
         unknown = stage.agreed(self.text, self.start, self.end)
         borders, self.end, run = stage.split(self.text, self.start, unknown)
@@ -276,7 +273,6 @@ class _Reading:
         self.text, self.start, self.end = piece.encode().decode("latin-1").translate(alphabet), 0, offset
 
     def replace(self, table: dict[int, str]) -> None:
-        """Replace characters one by one."""
         self.text = self.text.translate(table)
 
 

@@ -68,7 +68,6 @@ class Merges:
         return places
 
     def _begins(self, text: str) -> bool:
-        """Whether a token begins with a text."""
         place = bisect_left(self._tokens, text)
         return place < len(self._tokens) and self._tokens[place].startswith(text)
 
