@@ -65,12 +65,9 @@ def _show_version(is_given: bool) -> None:
         from advisor.jobs.planning.machine import versions
 
         # The first line is what scripts read; the others are what a bug report needs.
-        print("\n".join(f"{name} {number}" for name, number in sorted(versions().items(), key=_own_first)))
+        of_packages = sorted(versions().items(), key=lambda version: version[0] != "unite-advisor")
+        print("\n".join(f"{name} {number}" for name, number in of_packages))
         raise typer.Exit
-
-
-def _own_first(item: tuple[str, str]) -> bool:
-    return item[0] != "unite-advisor"
 
 
 @app.callback()

@@ -202,7 +202,6 @@ class ResponseCache:
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file itself is damaged."""
     # A lock, a full disk or a missing permission raises a subclass of DatabaseError.
     return type(error) is sqlite3.DatabaseError
 

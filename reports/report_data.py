@@ -249,7 +249,6 @@ def _most_telling(examples: list[Shown], room: int) -> list[Shown]:
 
 
 def _add_places(examples: list[Shown], result: Result) -> None:
-    """Add the places of the answers to the responses."""
     # A pattern may be a stranger's, and slow.
     deadline, task = time.monotonic() + MOST_SECONDS_OF_PLACES, result.task
     for response in (response for example in examples for response in example["responses"]):

@@ -130,8 +130,6 @@ def _is_index(path: Path) -> bool:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The runs that can be read."""
-
     def task(row: Mapping[str, Any]) -> Cell:
         return Cell(row["task"], notes=(text.counted(row["models"], "model"),))
 

@@ -78,7 +78,6 @@ def leaderboard(result: Result) -> Table:
 
 
 def _notes(each: CandidateFigures, result: Result) -> list[str]:
-    """What the page says below a candidate's name."""
     notes = []
     responses = text.counted(each.n or 0, "response")
     if each.reason and each.status == "failed":

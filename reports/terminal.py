@@ -253,7 +253,6 @@ def _print_notes(table: Table, console: Console) -> None:
 
 
 def _some(warnings: Sequence[str]) -> list[str]:
-    """The first warnings, and how many more there are."""
     more = len(warnings) - _WARNINGS
     rest = [f"The report has {counted(more, 'more warning')}."] if more > 0 else []
     return [*warnings[:_WARNINGS], *rest]

@@ -40,7 +40,8 @@ def serve(options: ServeOptions) -> None:
         options.max_queued_tokens,
         options.deadline,
     )
-    name = options.name or (starting.name_of(chosen) if options.run is None else Path(options.run).resolve().name)
+    members = "+".join(model.name for model in chosen.members)
+    name = options.name or (members if options.run is None else Path(options.run).resolve().name)
     shown = name
     if isinstance(chosen, StrategyPlan):
         shown = f"{name} ({chosen.strategy.name} of {', '.join(chosen.strategy.members)})"

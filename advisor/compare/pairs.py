@@ -240,7 +240,8 @@ def pairwise_bleu(responses: Sequence[Sequence[str]]) -> Floats:
 
 def hashes_of(vocabulary: Vocabulary) -> Hashes:
     """The tokens of a vocabulary."""
-    return np.unique(np.array([_hash(data) for data in vocabulary.representatives], dtype=np.uint64))
+    digests = [hashlib.blake2b(data, digest_size=8).digest() for data in vocabulary.representatives]
+    return np.unique(np.array([int.from_bytes(digest, "little") for digest in digests], dtype=np.uint64))
 
 
 def vocabulary_overlaps(vocabularies: Sequence[Hashes]) -> Floats:
@@ -267,7 +268,3 @@ def encoded(hashes: Hashes) -> str:
 def decoded(text: str) -> Hashes:
     """The hashes of such a text; a value of another form is a ValueError or a TypeError."""
     return np.frombuffer(base64.b64decode(text, validate=True), dtype="<u8").astype(np.uint64)
-
-
-def _hash(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

@@ -76,7 +76,6 @@ def _path_and_name(argument: str) -> tuple[str, str]:
 
 
 def _in_order(joined: JoinedLogs, names: Sequence[str], place: str) -> list[str]:
-    """The models in the order of the names or globs that they fit."""
     chosen: list[str] = []
     for name in names:
         fitting = [model for model in joined.profiles if fits(model, name)]

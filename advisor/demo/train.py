@@ -296,7 +296,6 @@ def unigram(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
 
 
 def _merges(learner: Tokenizer) -> list[tuple[str, str]]:
-    """The merges of a trained BPE, in the order in which they were learned."""
     return [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
 
 

@@ -200,7 +200,6 @@ class Judge:
         return {key: split.judged[0][key] for key in shown}
 
     def _answers(self, name: str, task: Task, shown: Sequence[Shown], *, again: bool = False) -> dict[Shown, Answer]:
-        """What a judge says to each prompt."""
         asked = judge_task(task, self._rubric, shown, self._control, again=again)
         if name == self.names[0]:
             self._splits[task.split].prompts.update(example.prompt for example in asked.examples)
@@ -214,7 +213,6 @@ class Judge:
         return dict(zip(shown, profile.answers, strict=True))
 
     def _is_unread(self, answer: Answer) -> bool:
-        """Whether a judge wrote a text without a verdict that can be read."""
         return self._rubric.verdict == "text" and answer.error is None and verdict_of(self._rubric, answer) is None
 
     @cached_property

@@ -94,7 +94,6 @@ def verdict_of(rubric: Rubric, answer: Answer) -> float | None:
 
 
 def _cut(text: str) -> str:
-    """A response as a judge sees it."""
     return text if len(text) <= LONGEST_RESPONSE else text[:LONGEST_RESPONSE] + CUT
 
 

@@ -229,7 +229,6 @@ def _mean_interval(values: Sequence[tuple[str, float]], seed: int, clusters: Clu
 
 
 def _labels(questions: Iterable[str], clusters: Clusters | None) -> list[str]:
-    """The cluster of each question."""
     return [(clusters or {}).get(question, question) for question in questions]
 
 

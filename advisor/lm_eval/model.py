@@ -257,7 +257,6 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         return any(cut)
 
     def _read(self, context: Context) -> PromptIds:
-        """A context's ids in each member."""
         members = self.ensemble.members
         if isinstance(context, str):
             return [member.prompt_ids(context) if context else member.beginning() for member in members]

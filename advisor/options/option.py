@@ -163,7 +163,6 @@ class Options:
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def _given(self) -> list[str]:
-        """The fields whose value is not the default."""
         return [each.name for each in dataclasses.fields(self) if getattr(self, each.name) != each.default]
 
     def _check_source(self, option: Option) -> None:

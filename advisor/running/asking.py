@@ -94,7 +94,6 @@ class Answerer:
         return _answered(way)
 
     def _read(self, reply: Response, prompt: AskedPrompt, settings: Settings) -> str | None:
-        """The answer in a reply."""
         if self._reader is None:
             return None
         if isinstance(prompt, ToolChat):

@@ -133,7 +133,6 @@ def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str
 
 
 def _reader(result: Result, place: str) -> VoteReader:
-    """How the run read the answers."""
     if result.provenance.logs and result.provenance.scoring is None:
         raise InputError(
             f"{place}: its answers come from logs, and only the tool that wrote them knows how to read an answer; "

@@ -94,7 +94,6 @@ class TaskPrompt:
             return False
 
     def _fields(self, text: str) -> dict[str, object]:
-        """The fields of a question that is one text."""
         # The turns of a conversation are a list.
         return {self.field or "": [text] if self._in_list else text}
 
@@ -144,7 +143,6 @@ def _template(key: str, source: str) -> Template:
 
 
 def _texts_of(template: PromptTemplate) -> Sequence[tuple[str, str]]:
-    """The templates' texts, with their keys."""
     texts = {
         "question": template.question,
         "instructions": template.instructions,

@@ -176,7 +176,6 @@ def _response_of(completion: ChatCompletion | Completion, settings: Settings) ->
 
 
 def _response_format(grammar: Grammar) -> Mapping[str, Any]:
-    """A grammar as servers take it."""
     if grammar.kind != "json_schema":
         raise ServerError("servers take JSON schemas, but no regular expressions", "refused")
     schema = json.loads(grammar.text)

@@ -240,7 +240,6 @@ class ServerHealth:
 
 
 def _why_not(client: ServerClient) -> str | None:
-    """Why a server does not answer; None if it does."""
     try:
         client.get("/models")
     except ServerError as error:

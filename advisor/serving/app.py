@@ -129,7 +129,8 @@ class Endpoints:
             if self._tokens is None:
                 raise token_ids_refused("this server runs a strategy, whose models have different tokenizers")
             if body.logprobs is not None or body.logprob_token_ids or body.return_tokens_as_token_ids:
-                return await self._complete_tokens(self._tokens, body, request)
+                found = await _unless_disconnected(request, self._tokens.complete(body))
+                return Response(status_code=499) if found is None else json_response(found)
             # Without log-probabilities it is a text like others: with stop strings, draws and streams.
             self._tokens.check(body.contexts)
         # A request without a seed gets other random draws each time.
@@ -214,12 +215,6 @@ class Endpoints:
             self._say_once(note)
         return generation
 
-    async def _complete_tokens(self, tokens: TokenPrompts, body: CompletionRequest, request: Request) -> Response:
-        found = await _unless_disconnected(request, tokens.complete(body))
-        if found is None:
-            return Response(status_code=499)
-        return json_response(found)
-
     async def _respond(self, response: ResponseFormat, client: Request) -> Response:
         request = response.request
         self._engine.submit(request)
@@ -287,7 +282,6 @@ async def _unless_disconnected(request: Request, result: Coroutine[Any, Any, T])
 
 
 async def _disconnect(request: Request) -> None:
-    """Wait until the client disconnects."""
     # The body has been read, so the only message left is the disconnect.
     while (await request.receive())["type"] != "http.disconnect":
         pass

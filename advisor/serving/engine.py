@@ -97,8 +97,6 @@ class RequestHandler(Protocol):
 
 @dataclass(slots=True)
 class _Work:
-    """Work beside the decoder."""
-
     steps: Generator[None, None, Any]  # a generator whose value is the result
     texts: int  # how many texts it counts as
     tokens: int  # tokens of its prompts
@@ -269,7 +267,6 @@ class SharedDecoder:
             self._inbox.put(add)
 
     def _encode(self, request: GenerationRequest) -> list[list[list[int]]]:
-        """The ids of a request's prompts."""
         tokens, limit = 0, self._limits.prompt_tokens
         prompts: list[list[list[int]]] = []
         for prompt in request.prompts:
@@ -366,14 +363,12 @@ class SharedDecoder:
         return tokens
 
     def _tokens(self) -> int:
-        """Tokens in the prompts of all texts and works."""
         return sum(_length(text.prompt) for text in self._texts.values()) + sum(work.tokens for work in self._works)
 
     def _too_many_tokens(self) -> RequestError:
         return busy(f"the limit of {self._most_tokens} tokens in prompts of running and waiting texts is reached")
 
     def _step(self) -> None:
-        """Decode one step, and send the new pieces."""
         start = time.monotonic()
         try:
             finished = self._decoder.step()
@@ -441,7 +436,6 @@ class SharedDecoder:
         self._call(_settle, work.future, value, error)
 
     def _observe_first_token(self, text: RunningText) -> None:
-        """Note a text's first token."""
         if not text.begun:
             text.begun = True
             self._metrics.first_token.observe(time.monotonic() - text.request.arrived)
@@ -462,7 +456,6 @@ class SharedDecoder:
         self._call(_deliver, events)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Call a function in the event loop."""
         if self._loop is not None:
             # After a forced stop the loop is closed and no client waits.
             with contextlib.suppress(RuntimeError):

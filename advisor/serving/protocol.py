@@ -92,7 +92,6 @@ def _text_list(value: object) -> object:
 
 
 def _part_list(value: object) -> object:
-    """A message's content as a list of parts."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 

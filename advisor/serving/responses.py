@@ -132,7 +132,6 @@ class ResponseFormat(ABC):
         yield _DONE
 
     async def _chunks(self, prompt_tokens: int) -> AsyncIterator[dict[str, Any]]:
-        """The objects of a stream."""
         with_usage = self.request.usage
         no_usage: dict[str, Any] = {"usage": None} if with_usage else {}
         new_tokens = 0
@@ -154,7 +153,6 @@ class ResponseFormat(ABC):
         return usage_fields(prompt_tokens, new_tokens, extras)
 
     def _envelope(self, kind: str, choices: Sequence[Mapping[str, Any]], **fields: object) -> dict[str, Any]:
-        """The object around some choices."""
         return {
             "id": self._id,
             "object": kind,
@@ -166,7 +164,6 @@ class ResponseFormat(ABC):
         }
 
     def _choice(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
-        """The choice of a whole text, or of a piece of it."""
         self.texts[piece.index] += piece.text
         return {
             "index": piece.index,

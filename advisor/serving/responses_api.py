@@ -336,6 +336,5 @@ def _output_text(text: str) -> dict[str, Any]:
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call of a chat, as an item."""
     own = {"id": _new_id("fc"), "call_id": call["id"], "status": "completed"}
     return {"type": "function_call", **own, **call["function"]}

@@ -259,7 +259,6 @@ def read_key_digest(file: Path | None, environment: Mapping[str, str]) -> bytes 
 
 
 def _has_key(header: str | None, key_digest: bytes) -> bool:
-    """Whether an ``Authorization`` header has the key."""
     scheme, _, key = (header or "").partition(" ")
     # Starlette reads headers as Latin-1, so encoding must not fail at other characters.
     digest = hashlib.sha256(key.strip().encode("latin-1", errors="replace")).digest()

@@ -58,11 +58,6 @@ def check_joinable(chosen: EnsembleSpec) -> None:
         )
 
 
-def name_of(chosen: EnsembleSpec | StrategyPlan) -> str:
-    """The name of a set that has no other name: its members."""
-    return "+".join(model.name for model in chosen.members)
-
-
 def served_id(chosen: EnsembleSpec | StrategyPlan, prompt: TaskPrompt | None = None) -> str:
     """OpenAI's ``system_fingerprint``: a digest of all that decides the texts of a set or a strategy."""
     models = []

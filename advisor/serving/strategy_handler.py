@@ -166,7 +166,6 @@ class StrategyHandler:
         self._metrics.running.set(self._accepted)
 
     async def _answer_all(self, request: GenerationRequest) -> None:
-        """Answer all prompts of a request, and deliver the events."""
         self._metrics.running.set(self._accepted)
         group = self._group if request.group is None else request.group
         deadline = request.arrived + self._limits.seconds
@@ -233,7 +232,6 @@ async def _deliver(request: GenerationRequest, event: Event) -> None:
 
 
 def _extras(answered: Sequence[Answered]) -> Mapping[str, object]:
-    """The fields of ``usage`` for a strategy."""
     failed = {name for each in answered for name, _ in each.failures}
     votes = {} if all(each.agreement is None for each in answered) else {"agreement": [e.agreement for e in answered]}
     return {

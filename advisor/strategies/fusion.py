@@ -128,7 +128,6 @@ class Fusion(Strategy):
         return next((number for number in order if not replies[number].failed), order[0])
 
     def _reading(self, question: QuestionText, drafts: Sequence[Reply]) -> str:
-        """What those read who read drafts."""
         return with_drafts(prompt_template(self.prompt), question, [draft.text for draft in drafts])
 
     def title(self, members: Sequence[str]) -> str:

@@ -131,7 +131,6 @@ class GroupRouter(Strategy):
         return f"{name}: {', '.join([*listed_groups(self._groups_of()[name]), *others]) or 'no group'}"
 
     def _groups_of(self) -> dict[str, list[str]]:
-        """The groups of each member."""
         own: dict[str, list[str]] = {name: [] for name in self.members}
         for group, name in self.routes:
             own[name].append(group)

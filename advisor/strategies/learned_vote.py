@@ -160,7 +160,6 @@ def _learned(codes: Codes, graded: Floats, plain: Sequence[str], given: Training
 
 
 def _right(codes: Codes, graded: Floats, weights: Floats) -> float:
-    """The summed scores of a vote."""
     picks = vote(codes, weights.round(_DIGITS).tolist())
     return float(np.take_along_axis(graded, picks[None], axis=0).sum())
 

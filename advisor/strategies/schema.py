@@ -124,7 +124,6 @@ def with_own_keys(
 
 
 def _own_fields(kind: type[Strategy]) -> dict[str, Any]:
-    """The own fields of a kind."""
     hints = get_type_hints(kind, include_extras=True)
     return {
         each.name: (hints[each.name], ...)

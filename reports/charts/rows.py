@@ -190,17 +190,15 @@ def draw_difference(points: float | None, ends: Interval | None) -> str | None:
     return markup(axes, f"The difference is {text.difference(points)}, interval {text.difference_interval(ends)}.")
 
 
-def draw_differences(
-    rows: Sequence[tuple[str, Sequence[Mark], bool]], width: int, axis_label: str, label: str
-) -> str | None:
-    """Draw the differences of each row (a name, marks, whether the name is bold) on one scale; None without rows."""
+def draw_differences(rows: Sequence[tuple[str, Sequence[Mark], bool]], width: int, label: str) -> str | None:
+    """Draw the gains of each row (a name, marks, whether the name is bold) on one scale; None without rows."""
     if not rows:
         return None
     # Two marks on a line need room below its name.
     tall = width != WIDE and any(len(marks) > 1 for _, marks, _ in rows)
     axes = row_axes([name for name, *_ in rows], width, row=56 if tall else 30, bold=[bold for *_, bold in rows])
     ends = [end for _, marks, _ in rows for each in marks for end in (each.points, *(each.ends or ()))]
-    add_scale(axes, axis_label, linear_limits([0.0, *ends]), 8 if width == WIDE else 5)
+    add_scale(axes, "gain, points", linear_limits([0.0, *ends]), 8 if width == WIDE else 5)
     reference(axes, 0.0)
     for row, (name, marks, _) in enumerate(rows):
         for place, each in enumerate(marks):

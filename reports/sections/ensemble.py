@@ -63,7 +63,6 @@ def looks(report: ReportData) -> dict[str, Any] | None:
 
 
 def _draw(run: EnsembleResult, result: Result, width: int) -> str | None:
-    """Draw the ensemble and its members, each with its interval."""
     if run.accuracy is None:
         return None
     # Full hub ids would not fit beside the rows.
@@ -104,7 +103,7 @@ def _draw_predictions(rows: Sequence[Mapping[str, Any]], width: int) -> str | No
         if (gain := row["measured_gain"]) is not None
     ]
     label = f"Predicted and measured gains of {len(drawn)} sets and strategies; the table has the numbers."
-    return draw_differences(drawn, width, "gain, points", label)
+    return draw_differences(drawn, width, label)
 
 
 def _shows(look: InterimAnalysis) -> str:

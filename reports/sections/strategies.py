@@ -90,7 +90,7 @@ def groups(report: ReportData) -> dict[str, Any] | None:
         "total": len(every),
         "hurt": any(each.shown == "no" for each in every),
         "interval": interval,
-        "figure": both_widths(lambda width: draw_differences(drawn, width, "gain, points", label)),
+        "figure": both_widths(lambda width: draw_differences(drawn, width, label)),
     }
 
 

@@ -111,7 +111,6 @@ def measured_gain(result: Result) -> str:
 
 
 def _unchecked(result: Result) -> str:
-    """Return what the run did not check, as a sentence."""
     recommended = result.recommended
     # A model without the hashes of its files may be another one tomorrow, such as a server's.
     unpinned = sum(not model.files for model in result.provenance.models.values())

@@ -152,7 +152,6 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
 
 
 def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Which models stay loaded; see :func:`plan_loads`."""
     verifies = config.held_out is not None
     # A judge may be a candidate. Without held-out questions no model is needed whose responses are stored.
     needed = {plan["model"]: plan for plan in plans if verifies or plan["questions"]}

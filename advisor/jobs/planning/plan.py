@@ -292,7 +292,6 @@ def _whose(total: Mapping[str, Any]) -> str:
 
 
 def _prompt_lines(name: str, shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The prompts of a dry run for a model."""
     for n, prompt in enumerate(shown, start=1):
         tokens = "unknown number of" if prompt["tokens"] is None else f"{prompt['tokens']:,}"
         yield f"--- {name}, prompt {n} of {len(shown)} ({prompt['id']}, {tokens} tokens)"
