@@ -113,7 +113,7 @@ class Contexts:
         running: int,
         own: tuple[list[int], Logits] | None = None,
     ) -> list[Draft]:
-        """Let the members read drafts, and cut each where a member gives no logits; ``own`` if the primary drafted."""
+        """Let the members read drafts, and cut each where one gives no logits; ``own`` is of a primary that drafted."""
         # The other members' readers after each text, and after its drafted tokens up to one that fits no more.
         readers = [list(self._places(sequence, draft)) for sequence, draft in zip(self.sequences, drafts, strict=True)]
         # A member that reads fewer places limits them all, since a step needs every member's logits.

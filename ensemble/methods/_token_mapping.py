@@ -74,14 +74,10 @@ def average_mapped(
 ) -> Combine:
     """The weighted mean of the primary's distribution and the others' mapped distributions.
 
-    Args:
-        setup: The members, their joint vocabulary and weights.
-        mappings: One for each member except the primary.
-        reweigh: Computes weights [members, B] from the members' distributions on the primary's ids [members, B, ids]
-            and their weights [members, B]; None to keep the weights.
-        top: How many of its likeliest tokens a member keeps, except while given tokens are scored; 0 for all.
-        by_mass: Whether a member's weight is multiplied by its mapped probability, which is not 1 where tokens have no
-            target or shares that do not sum to 1.
+    ``reweigh`` computes weights [members, B] from the distributions on the primary's ids [members, B, ids] and the
+    weights. ``top`` likeliest tokens of a member are kept (0 for all), except while given tokens are scored.
+    ``by_mass`` multiplies a weight by the mapped probability: not 1 where tokens have no target, or shares that do not
+    sum to 1.
     """
     device = setup.members[0].device
     first = setup.joint.members[0]

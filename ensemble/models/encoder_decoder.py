@@ -60,7 +60,7 @@ def encoder_decoder_of(
     tokenizer: PreTrainedTokenizerBase,
     sides: Sides,
 ) -> EncoderDecoder:
-    """How a prompt becomes a row; sets the tokenizer's source language; InputError for a language.
+    """How a prompt becomes a row; sets the source language; InputError if the tokenizer does not know one.
 
     The tokenizer of a many-to-many translation model knows languages, and needs a target language.
     """

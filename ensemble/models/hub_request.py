@@ -53,7 +53,8 @@ def pinned(checkpoint: Checkpoint) -> Checkpoint:
 def commit_on_hub(kind: str, name: str, revision: str | None) -> str | None:
     """The commit of a model or data set; that of the last download, or None, if the hub does not answer.
 
-    If the hub cannot be reached, its libraries use only earlier downloads from now on. InputError for the revision.
+    If the hub cannot be reached, its libraries use only earlier downloads from now on. InputError if the hub lacks the
+    revision.
     """
     try:
         return str(_tell(kind, name, revision).sha)

@@ -42,7 +42,7 @@ def check_models(specs: Sequence[ModelSpec]) -> None:
 
 
 def load_members(specs: Sequence[ModelSpec]) -> list[Member]:
-    """Load members of this process and behind servers; InputError for a spec, MemberError if loading fails."""
+    """Load members of this process and of servers; InputError if a spec cannot be used, MemberError if one fails."""
     loaded: dict[int, Member] = {}
     # Servers first: one that is not there is found at once, and loading takes minutes.
     for n, spec in sorted(enumerate(specs), key=lambda item: not item[1].is_remote):

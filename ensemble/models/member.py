@@ -205,7 +205,7 @@ class Member(ABC):
 class LocalMember(Member):
     """A member whose weights are in this process."""
 
-    model: PreTrainedModel
+    model: PreTrainedModel  # causal or encoder-decoder, in evaluation mode
     window: int | None  # tokens that it attends to; None if it attends to all
     recompute_reason: str | None  # why its rows are recomputed at every step; None if its cache is used
 

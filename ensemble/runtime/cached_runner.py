@@ -30,7 +30,7 @@ _SHORTEST_PREFIX = 8
 
 
 class CachedRunner(LocalRunner):
-    """Runs a causal model with its cache; a common prefix of ``min_prefix`` tokens gets a pass for itself."""
+    """Runs a causal model with its cache; a common prefix of at least ``min_prefix`` tokens gets a pass for itself."""
 
     keeps_rows = True
 

@@ -273,7 +273,7 @@ class Drafter:
         return way, lengths[way]
 
     def count(self, way: DraftMode, text: TextDrafts, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:
-        """Count the accepted of the ``drafted`` tokens; ``ended``: the text did, which tells nothing of the others."""
+        """Count the accepted of the ``drafted`` tokens; where the text ``ended``, nothing is known of the others."""
         for events in (text.events(way), self._events[way]):
             # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
             events.count(accepted, lost=accepted < wanted and not ended, ended=ended, short=drafted < wanted)

@@ -22,7 +22,7 @@ _NOTHING = -64.0
 
 
 class LocalTokenServer:
-    """Continues contexts that are sent whole; ``size`` is the ids of the vocabulary, ``rows`` those kept at most."""
+    """Continues contexts that are sent whole, of ``size`` ids; keeps at most ``rows`` rows in memory."""
 
     def __init__(
         self,

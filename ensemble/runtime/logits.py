@@ -106,7 +106,10 @@ def fault(logits: Logits, row: int) -> str | None:
 
 
 def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest (all if V is smaller) of logits [B, V] and their ids, lower ids first among equals; NaN stays."""
+    """The k largest (all if V is smaller) of logits [B, V] and their ids, lower ids first; a NaN is among the k.
+
+    It needs no copy from the device.
+    """
     ids = _first(values, min(k, values.shape[1]))
     return values.gather(1, ids), ids
 

@@ -31,22 +31,15 @@ _SAVED = ("entry_of", "id_of", "outside", "eos_ids")
 
 @dataclass(frozen=True, slots=True)
 class MemberTables:
-    """One member's side of the joint vocabulary.
+    """One member's side of the joint vocabulary."""
 
-    Attributes:
-        entry_of: [rows of the model's output] the entry of each candidate id, NONE for other ids.
-        id_of: [entries] the id that represents each entry: the id with exactly these bytes, or else the first id of
-            their continuation; NONE if the vocabulary cannot express the entry.
-        outside: The ids whose logits are never read: all that are not candidates, except the first EOS id.
-        eos_ids: The ids of EOS. EOS has the largest of their logits; the first id represents them.
-        place_of: ``id_of`` with 0 for NONE, to index logits with.
-    """
-
-    entry_of: Tensor
+    entry_of: Tensor  # [rows of the model's output] the entry of each candidate id, NONE for other ids
+    # [entries] the id that represents each entry: the id with exactly these bytes, or else the first id of their
+    # continuation; NONE if the vocabulary cannot express the entry.
     id_of: Tensor
-    outside: Tensor
-    eos_ids: Tensor
-    place_of: Tensor = field(init=False)
+    outside: Tensor  # the ids whose logits are never read: all that are not candidates, except the first EOS id
+    eos_ids: Tensor  # EOS has the largest of their logits; the first id represents them
+    place_of: Tensor = field(init=False)  # ``id_of`` with 0 for NONE, to index logits with
 
     def __post_init__(self) -> None:
         # Computed once here, because every step needs it. The data class is frozen.
@@ -59,21 +52,17 @@ class MemberTables:
 
 @dataclass(frozen=True, slots=True)
 class JointVocabulary:
-    """The tables of all members, the primary's first.
+    """The tables of all members, the primary's first."""
 
-    Attributes:
-        size: The number of entries, EOS included.
-        members: Each member's tables.
-        places: [members + 1, entries + 1] each member's ``place_of``, and last the primary's ``id_of``. So one look-up
-            gives them all. The last column is for what is no entry.
-        entries: Each member's ``entry_of``, in which all ids of EOS have its entry.
-        penalties: [members, entries + 1] is added to the logit found there: minus infinity for NONE, else 0.
-    """
-
-    size: int
+    size: int  # the number of entries, EOS included
     members: tuple[MemberTables, ...]
+    # [members + 1, entries + 1] each member's ``place_of``, and last the primary's ``id_of``. So one look-up gives them
+    # all. The last column is for what is no entry.
     places: Tensor = field(init=False)
-    entries: tuple[Tensor, ...] = field(init=False)
+    entries: tuple[Tensor, ...] = field(
+        init=False
+    )  # each member's ``entry_of``, in which all ids of EOS have its entry
+    # [members, entries + 1] is added to the logit found there: minus infinity for NONE, else 0.
     penalties: Tensor = field(init=False)
 
     def __post_init__(self) -> None:

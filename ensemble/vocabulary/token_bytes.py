@@ -69,31 +69,15 @@ def utf8_runs(data: bytes) -> Iterator[tuple[bytes, str | None]]:
 
 
 class Vocabulary:
-    """One tokenizer: its tokens as bytes, their roles, and the ids of a continued text.
-
-    Args:
-        tokenizer: A fast tokenizer of transformers.
-        eos_ids: The ids that end a generation, from the generation configuration; the tokenizer's EOS id is added.
-        size: Rows of the model's output. Ids from the size on, which some tokenizers have, are not used.
-        marks: Special tokens that the model may write, as their text: those of the thinking of a model alone.
-        ends: Special tokens that end a generation too: those at the end of an answer of a model among others.
-
-    Attributes:
-        marks: As given.
-        ends: As given.
-        eos_ids: All ids that end a generation.
-
-    Raises:
-        InputError: The tokenizer is not a fast one, or its decoder is not supported.
-    """
+    """A fast tokenizer: its tokens as bytes, their roles, and the ids of a continued text; else an InputError."""
 
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        eos_ids: tuple[int, ...],
-        size: int,
-        marks: Collection[int] = (),
-        ends: Collection[int] = (),
+        eos_ids: tuple[int, ...],  # those of the generation configuration; the tokenizer's EOS id is added
+        size: int,  # rows of the model's output; ids from it on, which some tokenizers have, are not used
+        marks: Collection[int] = (),  # special tokens that a model alone may write, as text: those of its thinking
+        ends: Collection[int] = (),  # special tokens at the end of an answer, which end a generation among others too
     ) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         name = str(tokenizer.name_or_path)
