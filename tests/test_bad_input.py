@@ -44,6 +44,10 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(pl
         ([*SELECT, "--colour", "red"], "No such option: --colour"),
         ([*SELECT, "--method", "magic"], "--method magic: not one of unite"),
         ([*SELECT, "--device", "cuda:99"], "--device: device cuda:99: not on this machine; use one of cpu"),
+        (
+            [*SELECT, "--device", "cuda:99", "--dry-run"],
+            "--device: device cuda:99: not on this machine; use one of cpu",
+        ),
         ([*SELECT, "--device", "meta"], "--device: device meta holds no numbers"),
         ([*SELECT, "--out", "task.yaml"], "--out task.yaml: task.yaml is a file; give a folder"),
         (
