@@ -138,4 +138,4 @@ def test_sets_are_ordered_by_the_expected_gain_of_the_report() -> None:
     )
     results = compare_strategies(dev, held_out, can_vote=False).results
     shown = next(each for each in results if each.strategy == unite)
-    assert expected_gain(unite, dev, held_out, Limits()) == shown.expected_gain != shown.gain.points
+    assert expected_gain(unite, dev, held_out, Limits()) == shown.figures.expected_gain != shown.gain.points

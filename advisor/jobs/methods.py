@@ -32,7 +32,7 @@ from advisor.tasks.task import Task
 from ensemble.common.files import remembered_sha256
 from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
 from ensemble.methods import get_method, get_module, make_options, plugins
-from ensemble.methods._response import Aggregation, ResponseMethod
+from ensemble.methods._response import Aggregation, Majority, ResponseMethod
 from ensemble.models.hub import commit_of
 from ensemble.models.model_files import files_of
 from ensemble.models.spec import Checkpoint, resolve_device
@@ -94,13 +94,9 @@ class Evaluator:
         for name in self._methods:
             options = self._settings.get(name, {})
             try:
-                if name == "voting":
-                    make_options(name, options)
-                    if not can_vote(self.task):
-                        raise InputError(_NO_VOTE, of="method voting")
-                    continue
                 if get_method(name).level == "response":
-                    self._responder(name)
+                    if isinstance(self._responder(name), Majority) and not can_vote(self.task):
+                        raise InputError(_NO_VOTE, of=f"method {name}")
                     continue
                 # Only loading shows whether a method fits. Stored responses show it too, and take no time.
                 if not self.profiler.is_stored(self._names, self.task, name, options):
@@ -150,9 +146,9 @@ class Evaluator:
 
     def _flow(self, name: str, alone: Sequence[Profile]) -> tuple[Sequence[str], Callable[[QuestionText], WritingFlow]]:
         """The flow of a method, and the models that its calls number."""
-        if name == "voting":
-            return self._names, Vote(tuple(self._names)).flow
         method = self._responder(name)
+        if isinstance(method, Majority):
+            return self._names, Vote(tuple(self._names)).flow
         if not isinstance(method, Aggregation):
             return self._names, partial(choosing, name, method, len(self._names))
         writer = method.aggregator or (_best(alone).model if method.own_draws else self._names[0])
@@ -160,10 +156,12 @@ class Evaluator:
         fusion = Fusion.of(panel, writer, draws, method.layers, method.template)
         return fusion.members, fusion.flow
 
-    def _responder(self, name: str) -> ResponseMethod | Aggregation:
+    def _responder(self, name: str) -> ResponseMethod | Aggregation | Majority:
         try:
             options = make_options(name, self._settings.get(name, {}))
-            made: ResponseMethod | Aggregation = get_module(name).make(options)
+            made: ResponseMethod | Aggregation | Majority = get_module(name).make(options)
+            if isinstance(made, Majority):
+                return made
             if isinstance(made, Aggregation):
                 check_aggregation(name, made, self.task, self._names)
                 return made

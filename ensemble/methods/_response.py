@@ -1,6 +1,6 @@
 """What response-level methods are: those that choose among the members' responses, and those that let a member write.
 
-A module's ``make(options) -> ResponseMethod | Aggregation`` raises InputError if the options do not fit.
+A module's ``make(options) -> ResponseMethod | Aggregation | Majority`` raises InputError if the options do not fit.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ class ResponseMethod(Protocol):
             if the method wrote the response.
         """
         ...
+
+
+class Majority:
+    """A vote among the members' answers, which an evaluation plays as the strategy ``vote``."""
 
 
 @dataclass(frozen=True, slots=True)

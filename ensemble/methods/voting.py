@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ensemble.methods import Method
+from ensemble.methods._response import Majority
 
 Codes = NDArray[np.int32]
 NONE = -1
@@ -84,3 +85,8 @@ METHOD = Method(
     summary="the answer that most members give; of tied answers the one of the earliest member",
     when="three or more members, and short, fixed answers: numbers, letters, names",
 )
+
+
+def make(options: None) -> Majority:  # noqa: ARG001
+    """Make the method; it has no options."""
+    return Majority()
