@@ -178,7 +178,7 @@ class Contexts:
         return joined if order == [*needed] else joined[[places[n] for n in needed]]
 
     def _check(self, member: int, states: list[list[list[int]]], running: int) -> tuple[list[int], Logits]:
-        """The positions read of each sequence (``states``: its text in the member's ids at each), and the logits."""
+        """The positions read of each sequence, and the logits, by ``states``: its text at each, in the member's ids."""
         runner = self._runners[member]
         changes, contexts = [], []
         for n, (sequence, own) in enumerate(zip(self.sequences, states, strict=True)):

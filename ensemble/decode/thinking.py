@@ -150,7 +150,7 @@ class Thinker(Decoder):
 
 @dataclass(slots=True)
 class _Asked:
-    """A prompt that is not finished, with its ids in every member and what members thought, by their numbers."""
+    """A prompt that is not finished, with its ids in every member, and the members' thoughts by their numbers."""
 
     prompt: Sequence[list[int]]
     settings: Settings

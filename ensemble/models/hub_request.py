@@ -30,7 +30,7 @@ told: dict[tuple[str | None, ...], Any] = {}
 
 
 def info_of(checkpoint: Checkpoint) -> Any:
-    """What the hub says of a model and its files; InputError if it is not there, ConnectionError without an answer."""
+    """What the hub says of a model and its files; InputError if it lacks it, ConnectionError without an answer."""
     try:
         return _tell("model", checkpoint.path_or_id, checkpoint.revision)
     except ValueError as error:

@@ -52,7 +52,7 @@ class ChoiceScore:
 def in_batches(
     questions: Sequence[Q], batches: Iterable[Sequence[int]], score: Callable[[Sequence[Q]], Sequence[S | MemberError]]
 ) -> Iterator[tuple[int, S]]:
-    """Yield questions' numbers and scores; the first MemberError, with its question's number, follows all others."""
+    """Yield questions' numbers and scores; after all others, raise the first MemberError with its question's number."""
     failures: list[tuple[int, MemberError]] = []
     for batch in batches:
         for n, scored in zip(batch, score([questions[n] for n in batch]), strict=True):

@@ -134,7 +134,7 @@ class Allowed:
         self._entries = table.to(joint.places.device) != 0
 
     def restrict(self, member: int, logits: Logits, rows: Sequence[int]) -> None:
-        """Give minus infinity to the ids of a member that are not allowed, in place, in logits [rows, V]."""
+        """Give minus infinity, in place, to ids that are not allowed in logits [rows, V] of a member."""
         allowed = self._of(rows)[:, self._joint.entries[member]]
         # A member that can write nothing of what is allowed keeps its own candidates, of which none can win.
         allowed |= ~allowed.any(dim=1, keepdim=True)

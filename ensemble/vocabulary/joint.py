@@ -59,9 +59,7 @@ class JointVocabulary:
     # [members + 1, entries + 1] each member's ``place_of``, and last the primary's ``id_of``. So one look-up gives them
     # all. The last column is for what is no entry.
     places: Tensor = field(init=False)
-    entries: tuple[Tensor, ...] = field(
-        init=False
-    )  # each member's ``entry_of``, in which all ids of EOS have its entry
+    entries: tuple[Tensor, ...] = field(init=False)  # each member's ``entry_of``, with the entry of EOS for all its ids
     # [members, entries + 1] is added to the logit found there: minus infinity for NONE, else 0.
     penalties: Tensor = field(init=False)
 
