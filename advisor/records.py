@@ -125,16 +125,13 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The input of the rules: a candidate's accuracy in points, and its mean lengths, None if they are not known.
-
-    Who ``chooses`` among options has no length. ``mean_tokens`` are those of thinking and answer, by its own tokenizer.
-    """
+    """The input of the rules: a candidate's accuracy in points, and its mean lengths, None if they are not known."""
 
     model: str
     accuracy: float
     mean_length: float | None
-    chooses: bool = False
-    mean_tokens: float | None = None
+    chooses: bool = False  # among options, so that it has no length
+    mean_tokens: float | None = None  # of thinking and answer, by its tokenizer
     thinks: bool = False
 
 

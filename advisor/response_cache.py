@@ -84,15 +84,8 @@ def key_of(question: Mapping[str, Any]) -> str:
 class ResponseCache:
     """An open response cache; a context manager that closes it.
 
-    A damaged file is renamed, and a new file is started. A row that cannot be read counts as absent.
-
-    Args:
-        folder: The folder of its file; it is created if it does not exist.
-        say: Called with each message for the user.
-        read_only: Whether to leave the folder as it is. The file must exist then, and storing fails.
-
-    Raises:
-        InputError: The folder cannot be written (read, if it is left as it is), or a newer version wrote its file.
+    A damaged file is renamed, and a new file is started. A row that cannot be read counts as absent. With `read_only`
+    the file must exist, and storing fails.
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None, *, read_only: bool = False) -> None:

@@ -79,6 +79,7 @@ class Judge:
         self._splits: dict[str, _Split] = defaultdict(lambda: _Split(tuple({} for _ in self.names)))
         # By their files or addresses: a judge's line may give a candidate another name.
         own = [judge.name for judge in config.judges if judge.checkpoint in self._candidates.values()]
+        # That a judge reads responses which it wrote itself.
         self.note = _OWN.format(", ".join(own)) if own else None
         if self.note is not None:
             progress.say(self.note)

@@ -42,9 +42,6 @@ class Conversation(NamedTuple):
 
     lm-eval expects the text that a chat template makes of the messages, but each member has its own template. So the
     messages pass through lm-eval as JSON, as they do for its models behind a server.
-
-    Attributes:
-        json: A list of messages with a ``role`` and a ``content``.
     """
 
     json: str

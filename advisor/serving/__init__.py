@@ -4,7 +4,7 @@ A request passes through these modules:
 
 - ``app``: the endpoints; ``server.RequestMiddleware`` checks the host, the API key and the body's size before them;
 - ``protocol``: checks the body and makes a :class:`~advisor.serving.request.GenerationRequest` of it, which goes to the
-  decoder and carries the texts back; ``errors`` has what a client is told otherwise;
+  decoder and carries the texts back;
 - ``engine``: the thread that tokenizes prompts, and the one that runs the decoder; all requests share its batch;
 - ``strategy_handler``: the engine of a strategy, which asks several models for each text;
 - ``token_prompts``: requests with token ids, where the server has one model and may be a member of another ensemble;

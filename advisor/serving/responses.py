@@ -104,7 +104,7 @@ class ResponseFormat(ABC):
         self._created = int(time.time())
         self._model = model
         self.request = request
-        self.texts: dict[int, str] = defaultdict(str)
+        self.texts: dict[int, str] = defaultdict(str)  # what was written of each text
         self._with_logprobs = request.settings.alternatives is not None
 
     async def whole(self) -> dict[str, Any]:

@@ -24,12 +24,13 @@ class QuestionCalls(Generic[R]):
     """The way of one question through a flow, which is driven by making the open calls, as long as there are some."""
 
     def __init__(self, flow: WritingFlow) -> None:
+        # `open` has the calls to make now, at the same time.
         self._flow, self.open = flow, next(flow)
         self.calls: list[Call] = []
         self.replies: list[R] = []
         self._failed: list[bool] = []
-        self.taken = 0
-        self.text: str | None = None
+        self.taken = 0  # the number of the reply that is the answer
+        self.text: str | None = None  # the answer, where the flow wrote it
 
     def answer(self, replies: Sequence[R], read: Sequence[Reply]) -> None:
         """Take the replies to the open calls, and what the flow is to know of them."""
