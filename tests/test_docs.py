@@ -252,9 +252,7 @@ def test_the_readme_has_the_gains_of_the_demo(run_demo: Path) -> None:
     result = json.loads((run_demo / "result.json").read_text(encoding="utf-8"))
     found = re.search(r"gain is (.*?\))", result["advice"]["recommendation"]["text"])
     assert found is not None
-    written = QUICK_START.read_text(encoding="utf-8")
-    assert found[1] in written
-    assert f"measured {result['ensemble']['measured_gain']:+.1f} points" in written
+    assert found[1] in QUICK_START.read_text(encoding="utf-8")
 
 
 def test_the_page_of_files_has_every_key_that_a_run_wrote(run_demo: Path, site: Path) -> None:
