@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 # A test process holds millions of objects of its libraries. To visit all of them for garbage as often as Python does by
 # default takes a fifth of its time.
 gc.set_threshold(50_000, 20, 50)
-# Half of hypothesis' examples; make fuzz draws many more.
-settings.register_profile("ci", settings.get_profile("ci"), max_examples=50)
+# A third of the examples that hypothesis draws by default; make fuzz draws many more.
+settings.register_profile("ci", settings.get_profile("ci"), max_examples=33)
 
 
 @pytest.fixture(autouse=True)

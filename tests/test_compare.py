@@ -91,7 +91,7 @@ def clustered(
 # --- Clusters ---
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 1.0]), st.sampled_from("abcdefgh")), min_size=1, max_size=40))
 def test_the_cluster_test_counts_all_signs_of_the_clusters(questions: list[tuple[float, str]]) -> None:
     differences, labels = np.array([value for value, _ in questions]), [label for _, label in questions]
@@ -112,7 +112,7 @@ def test_the_cluster_test_of_graded_scores_counts_all_signs_of_few_clusters() ->
     assert cluster_sign_flip(differences, labels) == pytest.approx(expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 90), st.integers(0, 90), st.integers(0, 500))
 def test_with_one_question_in_each_cluster_the_test_is_mcnemars(gained: int, lost: int, same: int) -> None:
     differences = np.array([1.0] * gained + [-1.0] * lost + [0.0] * same + [0.0])

@@ -165,7 +165,7 @@ def test_so_many_questions_do_tell_four_times_out_of_five() -> None:
     assert 0.75 <= told <= 0.85
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.integers(0, 80), st.integers(0, 80), st.integers(0, 300))
 def test_what_cannot_be_told_needs_more_questions_than_there_were(gained: int, lost: int, same: int) -> None:
     n = max(1, gained + lost + same)

@@ -221,7 +221,7 @@ def test_clusters_of_one_question_each_teach_what_none_teach() -> None:
 # --- It stops early ---
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(ANSWER, WEIGHT), min_size=1, max_size=8))
 def test_it_gives_the_answer_of_all_models_and_asks_no_more_of_them(pairs: list[tuple[str | None, float]]) -> None:
     answers, weights = [a for a, _ in pairs], [w for _, w in pairs]

@@ -492,7 +492,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(kind=st.sampled_from(KINDS), chance=st.randoms(use_true_random=False))
 def test_a_changed_file_gives_records_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, seeds: dict[str, bytes], kind: str, chance: Any

@@ -31,7 +31,7 @@ from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import build
 from ensemble.vocabulary.token_bytes import Vocabulary
 
-quick = settings(max_examples=50, deadline=None, derandomize=True)
+quick = settings(max_examples=25, deadline=None, derandomize=True)
 METHODS = ("mined", "eva")
 Array = npt.NDArray[np.float64]
 

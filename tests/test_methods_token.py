@@ -28,7 +28,7 @@ from ensemble.models.member import Member
 from ensemble.step import distribution as mixing
 from ensemble.vocabulary.joint import NONE
 
-quick = settings(max_examples=50, deadline=None, derandomize=True)
+quick = settings(max_examples=25, deadline=None, derandomize=True)
 SCRIPT = "The cat sat on the mat. James and Anna went. 今天天气很好 12 apples.\n"
 
 

@@ -421,7 +421,7 @@ def test_a_single_model_stays_unless_the_gain_is_worth_the_calls(
 COSTS = st.tuples(*[st.integers(0, 3)] * 4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(COSTS, min_size=1, max_size=6), st.booleans(), st.one_of(st.none(), st.integers(0, 2)))
 def test_no_recommended_strategy_is_dominated_in_its_gain_and_all_known_costs(
     figures: list[tuple[int, int, int, int]], has_prices: bool, within: int | None

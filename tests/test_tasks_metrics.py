@@ -189,7 +189,7 @@ def test_the_place_of_an_answer_is_found_again(
 
 
 @given(ANY_TEXT)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_no_metric_raises_on_any_text_and_scores_stay_between_0_and_1(text: str) -> None:
     for name in READING:
         choices = OPTIONS if name == "choice" else ()
@@ -199,7 +199,7 @@ def test_no_metric_raises_on_any_text_and_scores_stay_between_0_and_1(text: str)
 
 
 @given(ANY_TEXT)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_what_was_read_is_read_again_as_itself(text: str) -> None:
     for name in ("number", "number_comma", "choice", "exact_match", "exact_match_squad", "json", "bleu", "chrf"):
         choices = OPTIONS if name == "choice" else ()

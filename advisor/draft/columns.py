@@ -33,6 +33,8 @@ class Columns:
         self.count = len(records)
         self.objects = {name for record in records for name, value in record.values.items() if isinstance(value, dict)}
         self._records = records
+        self._texts: dict[str, list[list[str]]] = {}
+        self._accepted: dict[str, list[list[str]]] = {}
 
     def named(self, given: str) -> str:
         """The column that a user named, by its name in the data or in templates."""
@@ -55,10 +57,10 @@ class Columns:
 
     def accepted(self, expression: str) -> list[list[str]]:
         """For each record the accepted texts that an expression gives in a task file; none where it fails."""
-        return [
-            texts_of(value)
-            for value in self._each(expression, lambda template, record: template.read(record, accepted_texts))
-        ]
+        if expression not in self._accepted:
+            values = self._each(expression, lambda template, record: template.read(record, accepted_texts))
+            self._accepted[expression] = [texts_of(value) for value in values]
+        return self._accepted[expression]
 
     def _each(self, expression: str, read: Callable[[Template, Record], object]) -> list[object]:
         template = Template(f"{{{{{expression}}}}}", file="", key="")
@@ -86,7 +88,9 @@ class Columns:
 
     def texts(self, name: str) -> list[list[str]]:
         """For each record the texts of a column: one, several of a list, or none of an empty cell."""
-        return [texts_of(value) for value in self.values[name]]
+        if name not in self._texts:
+            self._texts[name] = [texts_of(value) for value in self.values[name]]
+        return self._texts[name]
 
     def filled(self, name: str) -> float:
         """The share of records in which a column has a text."""
