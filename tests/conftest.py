@@ -103,9 +103,11 @@ def window(driver: Any, report: Path) -> Any:
 SECOND_LANE: dict[str, str] = {
     "test_benchmarks.py": "runs benchmarks",
     "test_child_processes.py::test_a_command_in_a_downloaded_folder_runs_no_code_of_it": "starts a command",
+    "test_cli.py::test_a_command_on_a_terminal_shows_that_it_starts_before_anything_else": "starts a command",
     "test_cli.py::test_a_run_that_is_killed_again_and_again_goes_on_to_the_undisturbed_result": "runs whole runs",
     "test_cli.py::test_a_run_that_is_stopped_says_that_the_same_command_goes_on": "starts a command",
     "test_cluster_profiling.py": "starts a Ray cluster",
+    "test_compare.py::test_the_page_has_the_rates_of_the_gate_that_a_simulation_gives": "simulates",
     "test_docs.py::test_examples_of_a_page_run": "runs the examples of a page",
     "test_docs.py::test_examples_of_the_quick_start_run": "runs the examples of a page",
     "test_docs.py::test_site_is_built_without_a_warning": "builds the site",
@@ -124,6 +126,7 @@ SECOND_LANE: dict[str, str] = {
     "test_init.py::test_the_benchmarks_are_read_as_the_field_reads_them": "reads whole benchmarks",
     "test_judge.py::test_after_a_judges_failure_the_same_command_asks_only_what_is_missing": "judges a whole run",
     "test_judge.py::test_evaluate_judges_the_answers_of_methods_and_no_text_that_is_only_read": "judges a whole run",
+    "test_learned_vote.py::test_where_the_plain_vote_is_the_best_vote_learning_costs_at_most_one_point": "simulates",
     "test_memory_estimate.py::test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes": "measures",
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
     "test_pass_at_1.py::test_mbpps_own_solutions_pass_and_those_of_other_tasks_do_not": "runs hundreds of programs",
@@ -139,6 +142,7 @@ SECOND_LANE: dict[str, str] = {
     "test_report_hostile.py::test_no_payload_changes_the_markup": "writes many reports",
     "test_reproduce.py::test_the_commands_name_tasks_methods_settings_and_models_that_exist": "reads fifty commands",
     "test_reward_models.py::test_pairrm_cuts_the_question_and_the_responses_apart": "reads long texts",
+    "test_sandbox.py::test_a_daemon_does_not_outlive_its_program": "waits",
     "test_serving.py::test_memory_that_is_free_goes_back_to_the_system": "measures",
     "test_serving_crowds.py::test_a_second_signal_ends_it_at_once": "starts a server",
     "test_serving_crowds.py::test_the_command_serves_until_a_signal_and_ends_well": "starts a server",
@@ -148,6 +152,8 @@ SECOND_LANE: dict[str, str] = {
     "test_tasks_builtin.py::test_gsm8k_dev_is_300_of_train_and_held_out_is_all_of_test": "reads all of gsm8k",
     "test_tasks_builtin.py::test_mmlu_has_57_subjects_whose_lines_are_whole": "reads all of mmlu",
     "test_tasks_lmeval.py::test_an_unknown_name_gets_near_ones_and_a_group_gets_its_tasks": "reads all of lm-eval",
+    "test_votes.py::test_the_flow_and_the_shortcut_of_a_vote_agree_on_ten_thousand_ballots": "is long",
+    "test_warnings.py::test_doubts_are_in_the_files_of_a_run_as_codes_figures_and_sentences": "runs on eight models",
     "test_tasks_vs_lmeval.py": "compares with lm-eval",
 }
 """What `make test` leaves to `make test-slow`, with the reason: files, and functions in a file.
