@@ -289,11 +289,11 @@ def test_a_choice_that_cannot_be_taken_names_the_method_and_its_package(
 def test_stored_choices_of_a_method_belong_to_a_version_of_its_package(install: Install, tmp_path: Path) -> None:
     code = (
         "from dataclasses import dataclass\n"
-        "@dataclass(frozen=True)\nclass Options:\n    model: str = ''\n    device: str = 'cpu'\n"
+        "@dataclass(frozen=True)\nclass Options:\n    models: tuple = ()\n    device: str = 'cpu'\n"
     )
     install("method", "ours", METHOD + code)
     (tmp_path / "model").mkdir()
-    method = evaluator("ours", tmp_path, {"model": str(tmp_path / "model")})._responder("ours")
+    method = evaluator("ours", tmp_path, {"models": (str(tmp_path / "model"),)})._responder("ours")
     assert isinstance(method, StoredChoices)
     assert method._key["package"] == "house 1.5"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal
 
 from advisor.config import RunConfig
 from advisor.jobs.figures import corpus_figures
@@ -31,7 +31,7 @@ from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Task
 from ensemble.common.files import remembered_sha256
 from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
-from ensemble.methods import get_method, get_module, make_options, plugins
+from ensemble.methods import Level, get_method, get_module, make_options, plugins
 from ensemble.methods._response import Aggregation, Majority, ResponseMethod
 from ensemble.models.hub import commit_of
 from ensemble.models.model_files import files_of
@@ -112,7 +112,7 @@ class Evaluator:
             raise MemberError(reason, of=name)
         return [profiles[name] for name in self._names]
 
-    def _decode(self, name: str, level: str, alone: Sequence[Profile]) -> EvaluatedMethod:
+    def _decode(self, name: str, level: Level, alone: Sequence[Profile]) -> EvaluatedMethod:
         try:
             together = self.profiler.together(self._names, self.task, name, self._settings.get(name, {}))
         except MemberError as error:
@@ -166,8 +166,7 @@ class Evaluator:
                 check_aggregation(name, made, self.task, self._names)
                 return made
             # Only methods that ask a model name their models.
-            fields = ("model", "reward_model")
-            if places := [place for field in fields if (place := getattr(options, field, None))]:
+            if places := getattr(options, "models", ()):
                 key = {"method": name, "options": asdict(options), **models_key(places, options.device)}
                 # As in Profiler.key: a newer version of a plug-in may choose differently.
                 if package := plugins().package(name):
@@ -213,7 +212,7 @@ class Evaluator:
     def _result(
         self,
         name: str,
-        level: str,
+        level: Level | Literal["control"],
         profile: Profile,
         alone: Sequence[Profile],
         speed: tuple[float, float],
@@ -226,7 +225,7 @@ class Evaluator:
         difference = compare(profile, alone, self._config.seed)
         return EvaluatedMethod(
             method=name,
-            level=cast(Any, level),
+            level=level,
             accuracy=profile.accuracy,
             accuracy_ci=accuracy_interval(profile, seed=self._config.seed),
             **corpus_figures(profile, self.task),
@@ -244,8 +243,8 @@ class Evaluator:
         )
 
 
-def _left_out(name: str, level: str, error: UniteError) -> EvaluatedMethod:
-    return EvaluatedMethod(method=name, level=cast(Any, level), left_out=error.without(f"method {name}"))
+def _left_out(name: str, level: Level, error: UniteError) -> EvaluatedMethod:
+    return EvaluatedMethod(method=name, level=level, left_out=error.without(f"method {name}"))
 
 
 def _best(alone: Sequence[Profile]) -> Profile:
