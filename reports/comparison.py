@@ -11,7 +11,7 @@ from reports.charts.axes import WIDE, both_widths, interval, linear_limits, mark
 from reports.charts.rows import add_scale, row_axes, write_value
 from reports.charts.svg import COLOURS, markup, plain_style
 from reports.page import write_html
-from reports.tables import compared_groups, compared_models, compared_pairs
+from reports.tables import compared_groups, compared_models, compared_pairs, has_baseline, pair_name
 
 _SHAPES = {"better": "ensemble", "worse": "rejected", "equal": "selected", "unclear": "selected"}
 
@@ -26,7 +26,7 @@ def write_comparison(path: Path, comparison: Mapping[str, Any], pairs: Sequence[
         styles=("style.css", "figures.css"),
         comparison=comparison,
         pairs=pairs,
-        with_baseline=_with_baseline(comparison, pairs),
+        with_baseline=has_baseline(comparison, pairs),
         models=compared_models(comparison),
         differences=compared_pairs(comparison, pairs),
         groups=[(pair, compared_groups(pair, comparison["confidence"])) for pair in pairs if pair["groups"]],
@@ -43,14 +43,10 @@ def _headline(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]])
     return text.verdict(pair["verdict"], pair["b"], pair["a"], comparison["margin"])
 
 
-def _with_baseline(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> bool:
-    return all(pair["a"] == comparison["baseline"] for pair in pairs)
-
-
 def _draw(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]], width: int) -> str:
     """Draw the difference of each pair with its interval; the band is the margin of equality."""
-    short = _with_baseline(comparison, pairs)
-    names = [pair["b"] if short else f"{pair['b']} – {pair['a']}" for pair in pairs]
+    short = has_baseline(comparison, pairs)
+    names = [pair_name(pair, with_baseline=short) for pair in pairs]
     margin = comparison["margin"]
     # Two names are too long beside a line.
     axes = row_axes(names, width, right=62, above=not short)

@@ -293,12 +293,22 @@ def compared_models(comparison: Mapping[str, Any]) -> Table:
     return make_table(title, sorted(comparison["models"], key=lambda each: -float(each["accuracy"])), columns)
 
 
+def has_baseline(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all pairs that are shown are those with the baseline, which then needs no name in each row."""
+    return all(pair["a"] == comparison["baseline"] for pair in pairs)
+
+
+def pair_name(pair: Mapping[str, Any], *, with_baseline: bool) -> str:
+    """What a row calls a pair."""
+    return str(pair["b"]) if with_baseline else f"{pair['b']} – {pair['a']}"
+
+
 def compared_pairs(comparison: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Table:
     """The differences of the pairs that are shown."""
     baseline, tested = comparison["baseline"], comparison["tested"]["pairs"]
-    with_baseline = all(pair["a"] == baseline for pair in pairs)
+    with_baseline = has_baseline(comparison, pairs)
     columns = [
-        Column("Model", lambda row: Cell(row["b"] if with_baseline else f"{row['b']} – {row['a']}"), "name"),
+        Column("Model", lambda row: Cell(pair_name(row, with_baseline=with_baseline)), "name"),
         words("Shown", lambda row: str(row["says"])),
         figures("difference", "Points", text.difference, interval=text.interval_name(comparison["confidence"])),
         figures("p_adjusted", "p", text.chance),
