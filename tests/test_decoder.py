@@ -259,7 +259,8 @@ def test_a_sure_primary_spares_the_others_passes(tables: Path) -> None:
     plain = decode(ensemble, setting, "one by one, without drafts")
     hook.remove()
     assert drafted == plain
-    assert count < 20
+    # How long the drafts are depends on the measured times; the shortest have one token, and each is accepted.
+    assert count < 30
     assert len(passes) - count == 40
 
 
