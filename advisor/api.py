@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from advisor.runs.schema.result import RecommendedStrategy
+    from advisor.run.result import RecommendedStrategy
 
 _LONGEST = 60  # characters of a wrong value in a message
 
@@ -79,7 +79,7 @@ class SelectResult:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        from advisor.runs.run import Run
+        from advisor.run.folder import Run
         from ensemble.common.schema import written
 
         if not isinstance(folder, (str, Path)):
@@ -100,7 +100,7 @@ class SelectResult:
     @property
     def summary(self) -> str:
         """What to run, what it gains, how sure that is, and what it costs, in the lines that the command prints."""
-        from advisor.runs.sentences import summary
+        from advisor.run.sentences import summary
 
         return "\n".join(f"{name}: {sentence}" for name, sentence in summary(self._result).items())
 

@@ -100,7 +100,7 @@ class Cost:
     handled: int = 0  # vocabulary entries whose probabilities were read, summed over all steps
     prompt_tokens: int = 0  # 0 if they are not known
     thinking_tokens: int = 0  # those of ``tokens`` that were thinking, where they are counted apart
-    peak_memory: int | None = None  # bytes, see :func:`advisor.profile.local_model.peak_memory`
+    peak_memory: int | None = None  # bytes, see :func:`advisor.models.local_model.peak_memory`
 
     def tokens_of_set(self, members: int) -> int:
         """Tokens of all members that wrote these texts together: the answer once each, and all thinking."""
@@ -239,7 +239,7 @@ class Profile:
 class Limits:
     """The limits of section 4.1 for sets that decode together, and those of votes and recommendations.
 
-    All are inclusive; :class:`advisor.runs.schema.result.RuleLimits` describes each. ``max_gap``, ``vote_gap``,
+    All are inclusive; :class:`advisor.run.result.RuleLimits` describes each. ``max_gap``, ``vote_gap``,
     ``min_gain`` and ``within`` are points from 0 to 100, ``budget`` is above 0, the others are at least 1.
     """
 

@@ -147,9 +147,9 @@ def read_result_json(folder: Path, data: bytes) -> None:
     from advisor.commands.export import export_run
     from advisor.options.finished_run import ExportOptions
     from advisor.options.production import ServeOptions
-    from advisor.running import models_to_run
-    from advisor.running.strategy_to_run import plan_by_options
-    from advisor.runs.run import Run
+    from advisor.run import models_to_run
+    from advisor.run.folder import Run
+    from advisor.run.strategy_to_run import plan_by_options
 
     run = _run_folder(folder, "result.json", data)
     (folder / "models").symlink_to(_MODELS)
@@ -188,7 +188,7 @@ def read_store(folder: Path, data: bytes) -> None:
     """A row of the response cache, written by another program."""
     import sqlite3
 
-    from advisor.response_cache import ResponseCache
+    from advisor.models.response_cache import ResponseCache
 
     with ResponseCache(folder):
         pass
@@ -235,7 +235,7 @@ def read_logs(folder: Path, data: bytes) -> None:
 
 def read_pool_file(folder: Path, data: bytes) -> None:
     """A pool file."""
-    from advisor.pool.pool_file import read_pool
+    from advisor.models.pool_file import read_pool
 
     (folder / "models").symlink_to(_MODELS)
     (folder / "pool.txt").write_bytes(data)
@@ -301,8 +301,8 @@ def read_reply(folder: Path, data: bytes) -> None:
 
     import httpx2
 
-    from advisor.servers import identity
-    from advisor.servers.completions import generate, likeliest_text
+    from advisor.models import server_identity
+    from advisor.models.completions import generate, likeliest_text
     from ensemble.decode.settings import Settings
     from ensemble.servers.address import ServerAddress
     from ensemble.servers.client import ServerClient
@@ -318,9 +318,14 @@ def read_reply(folder: Path, data: bytes) -> None:
                 generate(server, "x", Settings(5, ("\n",)), chat=chat)[0].text.encode()
             likeliest_text(server, "a", [" 4"])
 
-    with mock.patch.object(httpx2.HTTPTransport, "handle_request", answer), mock.patch.object(identity, "_RETRIES", 0):
+    with (
+        mock.patch.object(httpx2.HTTPTransport, "handle_request", answer),
+        mock.patch.object(server_identity, "_RETRIES", 0),
+    ):
         _each(
-            lambda: json.dumps(identity.identify_server(address, "m", "auto").as_dict(), allow_nan=False).encode(),
+            lambda: json.dumps(
+                server_identity.identify_server(address, "m", "auto").as_dict(), allow_nan=False
+            ).encode(),
             texts,
         )
 
@@ -349,7 +354,7 @@ def _run_folder(folder: Path, name: str, data: bytes) -> Path:
 
 def _examples(run: Path) -> None:
     """Read a run and make what the page has of samples and methods, without the drawings, which take a second."""
-    from advisor.runs.run import Run
+    from advisor.run.folder import Run
     from reports.page import script_data
     from reports.report_data import report_data
     from reports.sections import questions
@@ -372,7 +377,7 @@ def _load(folder: Path, name: str, data: bytes) -> None:
 
 
 def _load_checkpoint(place: str) -> None:
-    from advisor.pool.fit import check_set
+    from advisor.models.fit import check_set
     from ensemble.models.load import load_member
     from ensemble.models.spec import Checkpoint, ModelSpec
 
@@ -441,7 +446,7 @@ _IMPORTS = {
     "logs": ("advisor.logs.lm_eval", "advisor.logs.helm", "advisor.logs.every_eval_ever", "inspect_ai.log"),
     "task": ("advisor.tasks", "datasets"),
     "request": ("advisor.serving.app",),
-    "reply": ("openai", "advisor.servers.identity", "advisor.tasks.task"),
+    "reply": ("openai", "advisor.models.server_identity", "advisor.tasks.task"),
     **dict.fromkeys(
         ("config", "tokenizer", "safetensors", "gguf"), ("ensemble.models.load", "transformers.models.auto")
     ),

@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from advisor.pool.pool_file import read_pool
+from advisor.models.pool_file import read_pool
 from benchmarks._measure import ROOT
 from ensemble.models.load import load_member, member_of
 from ensemble.models.member import Member

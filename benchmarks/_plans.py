@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.config import InferenceConfig, RunConfig
-from advisor.profile.job import Job
-from advisor.profile.loaded_models import LocalJobRunner
-from advisor.profile.local_model import LocalModel
+from advisor.models.job import Job
+from advisor.models.loaded_models import LocalJobRunner
+from advisor.models.local_model import LocalModel
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.progress import Progress
 from advisor.records import Limits, Profile
-from advisor.response_cache import ResponseCache
 from advisor.tasks import Task
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import MemberError

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from advisor.pool.pool_file import read_pool
+from advisor.models.pool_file import read_pool
 from benchmarks._measure import Figure, arguments, progress, spread, tell
 from benchmarks._models import QUESTIONS, demo_prompts
 from benchmarks.serving import KEY, SETS, server

@@ -30,8 +30,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from advisor.profile.loaded_models import load_ensemble, silence_libraries
-from advisor.response_cache import ResponseCache
+from advisor.models.loaded_models import load_ensemble, silence_libraries
+from advisor.models.response_cache import ResponseCache
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
 from benchmarks._models import MIDDLE, TINY, TOKENIZERS, Shape, made_up_tokenizer, vocabulary

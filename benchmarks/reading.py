@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from advisor.tables.values import UnknownFormError, accepted_texts, option_texts, parsed_text, response_text
+from advisor.tasks.tables.values import UnknownFormError, accepted_texts, option_texts, parsed_text, response_text
 from tests import forms
 
 Kind = tuple[str, Mapping[str, Any], Callable[[Any], object], object]

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from advisor.pool.pool_file import read_pool
+from advisor.models.pool_file import read_pool
 from benchmarks._measure import Figure, arguments, progress, spread, tell
 from benchmarks._models import QUESTIONS, demo_prompts
 

@@ -13,7 +13,7 @@ __all__ = ["write_report"]
 
 def write_report(run_dir: Path) -> Path:
     """Write ``report.html`` into a run folder; without ``samples.jsonl`` or ``evaluation.json`` it has less."""
-    from advisor.runs.run import Run
+    from advisor.run.folder import Run
     from reports.report_data import report_data
 
     data = report_data(Run.open(run_dir))

@@ -10,8 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from advisor.runs.schema.result import Result
-from advisor.runs.sentences import summary
+from advisor.run.result import Result
+from advisor.run.sentences import summary
 from ensemble.common import text
 from ensemble.saved.model_card import escaped
 from reports.sections import verdict

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.runs.run import Run
-from advisor.runs.schema.evaluation import Evaluation
-from advisor.runs.schema.result import Result
-from advisor.runs.schema.samples import RIGHT, ResponseTrace, Sample, SampleResponse, TracedStep
+from advisor.run.evaluation import Evaluation
+from advisor.run.folder import Run
+from advisor.run.result import Result
+from advisor.run.samples import RIGHT, ResponseTrace, Sample, SampleResponse, TracedStep
 from advisor.strategies.fusion import Fusion
 from advisor.tasks.task import place_of_answer
 from reports.question_rows import KINDS, QuestionRow, field_differences, fitted, page_bytes, question_row

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from advisor.runs.run import Run
-from advisor.runs.schema.result import Result
+from advisor.run.folder import Run
+from advisor.run.result import Result
 from ensemble.common import text
 from ensemble.errors import InputError
 from ensemble.saved.model_card import escaped

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from advisor.compare.comparison import of_clusters
-from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
-from advisor.runs.schema.result import CandidateFigures, EnsembleResult, PredictedFigures, Result, StrategyFigures
+from advisor.advice.compared_models import of_clusters
+from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
+from advisor.run.result import CandidateFigures, EnsembleResult, PredictedFigures, Result, StrategyFigures
 from ensemble.common import text
 from reports.table import Cell, Column, Table, figures, make_table, words
 

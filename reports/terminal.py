@@ -14,11 +14,11 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from advisor.compare.comparison import gate_texts, shown_pairs
-from advisor.runs.schema.evaluation import Evaluation
-from advisor.runs.schema.figures import JudgeSection
-from advisor.runs.schema.result import MEASURES, RecommendedStrategy, Result
-from advisor.runs.sentences import on_split, on_strategy, summary
+from advisor.advice.compared_models import gate_texts, shown_pairs
+from advisor.run.evaluation import Evaluation
+from advisor.run.figures import JudgeSection
+from advisor.run.result import MEASURES, RecommendedStrategy, Result
+from advisor.run.sentences import on_split, on_strategy, summary
 from ensemble.common.text import counted, shortened, visible
 from ensemble.servers.address import read_address
 from reports.table import Cell, Table, as_text

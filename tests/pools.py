@@ -155,7 +155,7 @@ def place(
     monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # it would look for fonts again in a new place
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     # To search all that pytest holds for freed models takes longer than to run these models.
-    monkeypatch.setattr("advisor.profile.local_model.gc", SimpleNamespace(collect=lambda: 0))
+    monkeypatch.setattr("advisor.models.local_model.gc", SimpleNamespace(collect=lambda: 0))
     # The parsers of all commands are the same each time.
     monkeypatch.setattr("advisor.cli.typer.main.get_command", command_line)
 

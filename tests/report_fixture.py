@@ -12,7 +12,7 @@ from typing import Any
 
 from advisor.judge.prompts import Grade, Match
 from advisor.judge.summary import head_to_head, summarize_grades, summarize_matches
-from advisor.runs.schema.figures import JudgedSplit
+from advisor.run.figures import JudgedSplit
 from advisor.strategies.schema import strategy_of
 from ensemble.common.schema import written
 

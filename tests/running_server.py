@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 
-from advisor.servers.identity import ServerHealth
+from advisor.models.server_identity import ServerHealth
 from advisor.serving.app import make_app
 from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.metrics import Metrics

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.advice.comparison import StrategyResult, compare_strategies
+from advisor.advice.pairs import all_pairs
 from advisor.advice.predict import real_sets
+from advisor.advice.rules import select
 from advisor.advice.sequential import questions_range
 from advisor.advice.verdict import advise, close_calls, moved_warning
-from advisor.choose.rules import select
-from advisor.compare.pairs import all_pairs
 from advisor.records import Answer, Decision, Limits, Profile, Selection, Standing
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import AnsweredSplit, Replay

@@ -14,7 +14,7 @@ from scipy import stats
 
 from advisor import select
 from advisor.advice.gain import ceiling_of
-from advisor.runs.run import Run
+from advisor.run.folder import Run
 from advisor.statistics import Floats
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"

@@ -22,8 +22,8 @@ STARTS = {
     ("advisor/sandbox/guard.py", "fork"): "imports nothing afterwards but what the program itself does",
     ("advisor/sandbox/run_program.py", "Popen"): "a script: its path begins with its own folder",
     ("ensemble/common/limits.py", "Popen"): "isolated by -I",
-    ("advisor/profile/ray_cluster.py", "init"): "its workers: test_cluster_profiling.py",
-    ("advisor/profile/ray_runner.py", "remote"): "a worker of that cluster",
+    ("advisor/models/ray_cluster.py", "init"): "its workers: test_cluster_profiling.py",
+    ("advisor/models/ray_runner.py", "remote"): "a worker of that cluster",
 }
 """Every place where the product starts a Python process, and why it cannot import from the working folder."""
 _MODULES = {"subprocess", "multiprocessing", "os", "ray", "asyncio", "pty", "concurrent.futures"}
@@ -83,7 +83,7 @@ def test_a_new_cluster_does_not_import_from_the_working_folder(trap: Path) -> No
     pytest.importorskip("ray")
     code = """
 import os, ray
-from advisor.profile.ray_cluster import cluster
+from advisor.models.ray_cluster import cluster
 os.environ["PYTHONPATH"] = os.pathsep.join(["", "/my/code", ".", os.getcwd()])
 def init(**_):
     print(os.environ["PYTHONPATH"])
@@ -153,12 +153,12 @@ NATIVE = {
 """Libraries that parse files in native code: a crafted file may crash them, or take minutes and gigabytes."""
 PARSERS = {
     ("advisor/api.py", "pandas"): "makes tables of our own numbers",
-    ("advisor/draft/data.py", "datasets"): "asks the hub for names of splits",
-    ("advisor/response_cache.py", "sqlite3"): "the user's own store",
-    ("advisor/tables/libraries.py", "datasets"): "in the child process with limits",
-    ("advisor/tables/libraries.py", "pyarrow"): "in the child process with limits",
-    ("advisor/tables/libraries.py", "python_calamine"): "in the child process with limits",
-    ("advisor/tables/libraries.py", "xml"): "in the child process with limits",
+    ("advisor/tasks/draft/data.py", "datasets"): "asks the hub for names of splits",
+    ("advisor/models/response_cache.py", "sqlite3"): "the user's own store",
+    ("advisor/tasks/tables/libraries.py", "datasets"): "in the child process with limits",
+    ("advisor/tasks/tables/libraries.py", "pyarrow"): "in the child process with limits",
+    ("advisor/tasks/tables/libraries.py", "python_calamine"): "in the child process with limits",
+    ("advisor/tasks/tables/libraries.py", "xml"): "in the child process with limits",
     ("advisor/tasks/data_sources.py", "datasets"): "data sets of the hub, which the library downloads and converts",
     ("ensemble/methods/_token_mapping.py", "safetensors"): "the user's own store",
     ("ensemble/models/gguf_cache.py", "safetensors"): "writes the user's own store",
@@ -184,7 +184,7 @@ def test_the_readers_of_tables_run_in_the_child_process_alone() -> None:
     importers = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "advisor").rglob("*.py")
-        if "advisor.tables.libraries" in path.read_text(encoding="utf-8")
+        if "advisor.tasks.tables.libraries" in path.read_text(encoding="utf-8")
     }
     # They take its limits, and call it by name.
-    assert importers == {"advisor/tables/rows.py"}
+    assert importers == {"advisor/tasks/tables/rows.py"}

@@ -27,7 +27,7 @@ import pytest
 
 from advisor import cli
 from advisor.progress import Progress
-from advisor.runs.schema.result import Result
+from advisor.run.result import Result
 from ensemble.step.trace import Candidate, Step
 from reports.terminal import print_conclusion, print_tables, trace_lines
 
@@ -416,7 +416,7 @@ def test_a_terminal_obeys_no_command_of_a_model(
     place: Place, finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, shown: str
 ) -> None:
     hostile = SimpleNamespace(stream=lambda *_, **__: iter(["\x1b[2J", "\n\u202e"]))
-    monkeypatch.setattr("advisor.running.models_to_run.load_chosen", lambda *_: hostile)
+    monkeypatch.setattr("advisor.run.models_to_run.load_chosen", lambda *_: hostile)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert place.advisor("run", finished.run, "What is", "--stream").out == f"{shown}\n"
 

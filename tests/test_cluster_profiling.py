@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.config import InferenceConfig
-from advisor.pool.pool_file import read_line
-from advisor.pool.resources import combined, devices, resources_of
-from advisor.profile.job import Job
-from advisor.profile.loaded_models import LocalJobRunner, load_ensemble
-from advisor.profile.local_model import LocalModel
-from advisor.profile.ray_cluster import cluster
-from advisor.profile.ray_runner import RayJobRunner
+from advisor.models.job import Job
+from advisor.models.loaded_models import LocalJobRunner, load_ensemble
+from advisor.models.local_model import LocalModel
+from advisor.models.pool_file import read_line
+from advisor.models.ray_cluster import cluster
+from advisor.models.ray_runner import RayJobRunner
+from advisor.models.resources import combined, devices, resources_of
+from advisor.models.response_cache import Response
+from advisor.models.run_config import InferenceConfig
 from advisor.progress import Progress
-from advisor.response_cache import Response
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Resources
@@ -312,7 +312,7 @@ def test_an_address_that_is_none_is_refused(place: Place, models: Path, address:
 
 def test_without_ray_one_line_says_what_to_install(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.job(models)
-    monkeypatch.setattr("advisor.profile.ray_cluster.find_spec", lambda _: None)
+    monkeypatch.setattr("advisor.models.ray_cluster.find_spec", lambda _: None)
     line = place.refused(*PROFILE, "--engine", "ray")
     assert line.endswith("needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
 

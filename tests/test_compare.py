@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from report_browser import browser, open_report, prefer, resize
 from scipy import stats
 
-from advisor.compare.paired import ComparedPair, PairedScores, check_gate, compare_pairs, smallest_shown
-from advisor.compare.score_table import ScoreTable, read_runs
+from advisor.advice.paired_scores import ComparedPair, PairedScores, check_gate, compare_pairs, smallest_shown
+from advisor.advice.score_table import ScoreTable, read_runs
 from advisor.options.shared import LogsOptions
 from advisor.statistics import (
     bonett_price,

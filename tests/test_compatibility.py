@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from sacrebleu import corpus_bleu
 from sacrebleu.metrics.bleu import BLEU
 
-from advisor.compare import pairs
-from advisor.compare.pairs import all_pairs, pairs_of_standings, pairwise_bleu
+from advisor.advice import pairs
+from advisor.advice.pairs import all_pairs, pairs_of_standings, pairwise_bleu
 from advisor.records import Answer, Profile, Standing
-from advisor.runs.schema.result import Pair
+from advisor.run.result import Pair
 from ensemble.errors import UniteError
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_pipeline import plan_of_pool, run, statuses
 
-from advisor.choose.profiled_pool import find_copies
-from advisor.pool.fingerprint import Fingerprint
+from advisor.advice.profiled_pool import find_copies
+from advisor.models.fingerprint import Fingerprint
 from advisor.records import Answer, Profile
 from ensemble.models.spec import Checkpoint, ModelSpec
 

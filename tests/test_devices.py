@@ -13,14 +13,14 @@ import pytest
 import torch
 from tiny import save_member, tiny_model, unigram_tokenizer
 
-from advisor.config import InferenceConfig
 from advisor.jobs.provenance import of_run
+from advisor.models.fingerprint import Fingerprint, identify, model_of
+from advisor.models.fit import check_candidates, need_of_model
+from advisor.models.resources import device_of
+from advisor.models.run_config import InferenceConfig
 from advisor.options.production import ServeOptions
-from advisor.pool.fingerprint import Fingerprint, identify, model_of
-from advisor.pool.fit import check_candidates, need_of_model
-from advisor.pool.resources import device_of
-from advisor.running.models_to_run import entries_as, loaded_as
-from advisor.runs.schema.result import Result
+from advisor.run.models_to_run import entries_as, loaded_as
+from advisor.run.result import Result
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.models import numeric_type

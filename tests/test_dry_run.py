@@ -13,8 +13,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from advisor.jobs.planning.dry_run import UNKNOWN
-from advisor.profile.profiler import unanswered
-from advisor.response_cache import ResponseCache
+from advisor.models.profiler import unanswered
+from advisor.models.response_cache import ResponseCache
 from advisor.tasks import load_task
 from advisor.tasks.task import Example
 
@@ -30,7 +30,7 @@ SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terabyte is free, whatever this machine has."""
     monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: 10**12)
-    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 10**12)
+    monkeypatch.setattr("advisor.models.fit.free_on", lambda _: 10**12)
 
 
 def planned(place: Place, *options: str) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from advisor.commands.evaluate import evaluation_config
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
 from advisor.options.finished_run import EvaluateOptions
-from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.response_cache import ResponseCache
-from advisor.runs.run import Run
+from advisor.run.folder import Run
 from advisor.statistics import holm
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monke
     def refuse(*_: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("advisor.profile.loaded_models.load_models", refuse)
+    monkeypatch.setattr("advisor.models.loaded_models.load_models", refuse)
     again = evaluate(run, "--methods", "unite,gac,voting")
     assert (again["members"], again["methods"]) == (first["members"], first["methods"])
 

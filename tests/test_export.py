@@ -11,7 +11,7 @@ import yaml
 from markdown_it import MarkdownIt
 from scipy.stats import binomtest
 
-from advisor.runs.run import Run
+from advisor.run.folder import Run
 from reports.formats import evidence
 
 if TYPE_CHECKING:

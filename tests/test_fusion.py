@@ -16,8 +16,8 @@ from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5F
 
 from advisor.jobs.methods import StoredChoices, choosing
 from advisor.jobs.played import play_with_models
+from advisor.models.response_cache import ResponseCache
 from advisor.records import Answer, Profile
-from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import fuse, make_options

@@ -15,7 +15,7 @@ from tiny import byte_tokenizer, save_member, tiny_model
 from tokenizers.processors import TemplateProcessing
 from transformers import BitsAndBytesConfig
 
-from advisor.pool.pool_file import read_pool
+from advisor.models.pool_file import read_pool
 from ensemble.errors import InputError, MemberError
 from ensemble.models.check import check
 from ensemble.models.gguf import weight_count

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from advisor.advice.groups import GroupGain, group_gains, group_warnings
-from advisor.pooling import pooled_groups
+from advisor.advice.pooling import pooled_groups
 
 
 def simulate_groups(

@@ -15,7 +15,7 @@ from hubserver import commit_of, data_sets
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 from servers import Answer, Raw, as_json
 
-from advisor.profile.loaded_models import silence_libraries
+from advisor.models.loaded_models import silence_libraries
 from advisor.tasks import load_task
 from ensemble.errors import InputError
 from ensemble.models.hub_request import told

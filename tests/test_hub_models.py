@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.profile.job import Job
+from advisor.models.job import Job
 from ensemble.errors import InputError
 from ensemble.models.load import check_models, load_member
 from ensemble.models.spec import Checkpoint, ModelSpec

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from advisor.commands import init
-from advisor.draft import task_text
 from advisor.options.setup import InitOptions
 from advisor.tasks import load_task
+from advisor.tasks.draft import task_text
 
 if TYPE_CHECKING:
     from pools import Place

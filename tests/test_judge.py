@@ -18,16 +18,16 @@ from servers import Answer, Raw, as_json, completion, models
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from advisor.config import RunConfig
 from advisor.judge.judge import Judge, open_profiler
 from advisor.judge.prompts import CUT, LONGEST_RESPONSE, Grade, Match, Shown, judge_task, name_of_set, verdict_of
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import RunConfig
 from advisor.options.option import from_python
 from advisor.options.select import SelectOptions
-from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Answer as GradedAnswer
 from advisor.records import FinishReason
-from advisor.response_cache import ResponseCache
 from advisor.tasks import Task, load_task
 from advisor.tasks.task import Example, Rubric
 from ensemble.errors import InputError

@@ -11,7 +11,7 @@ from scipy import stats
 
 from advisor.judge.prompts import Grade, Match
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
-from advisor.runs.schema.figures import JudgedSplit
+from advisor.run.figures import JudgedSplit
 from advisor.statistics import cluster_interval, wilson
 
 MATCHES = [

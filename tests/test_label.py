@@ -23,10 +23,10 @@ from advisor.advice.labels import (
     open_questions,
     with_labels,
 )
-from advisor.choose.rules import fitting_voters
+from advisor.advice.rules import fitting_voters
 from advisor.logs.join import join_logs
 from advisor.records import Answer, Limits, Profile
-from advisor.runs.run import Run
+from advisor.run.folder import Run
 from advisor.statistics import scores
 from advisor.strategies import default_strategy
 from advisor.strategies.replay import replay_all

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from advisor.jobs.planning.plan import plan_loads
-from advisor.profile.loaded_models import LoadedModels
+from advisor.models.loaded_models import LoadedModels
 from ensemble.errors import MemberError
 from ensemble.models import member as member_module
 from ensemble.models import memory
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["pools"]
 
 SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
-FREE = "advisor.profile.loaded_models.free_on"
+FREE = "advisor.models.loaded_models.free_on"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from advisor.logs import inspect as reader
 from advisor.logs.sources import LogOptions
-from advisor.tables import streams
+from advisor.tasks.tables import streams
 from ensemble.errors import InputError
 from tests.logs import REAL, needs_logs, read, recognise, scores
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from advisor.tables import streams
+from advisor.tasks.tables import streams
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from advisor.logs import table
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, records_of
-from advisor.tables import libraries, rows
+from advisor.tasks.tables import libraries, rows
 from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
 from tests.excel import replace_in, write_book
@@ -378,7 +378,7 @@ def test_cells_may_be_longer_than_the_default_of_the_csv_module(tmp_path: Path) 
 
 
 def test_a_cell_without_an_end_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.tables.streams.LARGEST_ITEM", 2**18)
+    monkeypatch.setattr("advisor.tasks.tables.streams.LARGEST_ITEM", 2**18)
     path = tmp_path / "a.csv"
     path.write_text('id,score\n1,"' + "x\n" * 2**18, encoding="utf-8")
     with pytest.raises(InputError, match="one element is larger than"):

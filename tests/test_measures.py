@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 from tiny import byte_tokenizer, load_tokenizer, real_tokenizers, unigram_tokenizer
 
-from advisor.compare.pairs import decoded, encoded, hashes_of, kappas, vocabulary_overlaps
+from advisor.advice.pairs import decoded, encoded, hashes_of, kappas, vocabulary_overlaps
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 # --- Kappa ---

@@ -16,11 +16,11 @@ import torch
 from tiny import byte_tokenizer
 from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
-from advisor.pool.fingerprint import identify, model_of
-from advisor.pool.fit import check_candidates, check_set, check_together, need_of_model, place_models, too_large
-from advisor.pool.fit import place as placed_of
-from advisor.pool.pool_file import read_pool
-from advisor.pool.resources import check_quantization
+from advisor.models.fingerprint import identify, model_of
+from advisor.models.fit import check_candidates, check_set, check_together, need_of_model, place_models, too_large
+from advisor.models.fit import place as placed_of
+from advisor.models.pool_file import read_pool
+from advisor.models.resources import check_quantization
 from ensemble.errors import InputError
 from ensemble.models.choices import QUANTIZATIONS
 from ensemble.models.hub import weights_on_hub
@@ -60,7 +60,7 @@ def entry(folder: Path, **values: Any) -> ModelSpec:
 MEASURE = """
 import gc, os, sys
 from pathlib import Path
-from advisor.profile.local_model import peak_memory, reset_peak_memory
+from advisor.models.local_model import peak_memory, reset_peak_memory
 from ensemble import Ensemble
 
 small, large = sys.argv[1:]
@@ -115,7 +115,7 @@ def test_quantised_weights_take_their_bits_and_the_embeddings_stay_in_half_preci
 
 
 def test_models_that_do_not_fit_together_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 24_000_000_000)
+    monkeypatch.setattr("advisor.models.fit.free_on", lambda _: 24_000_000_000)
     with pytest.raises(InputError) as caught:
         check_together(dict.fromkeys("abc", ("cuda", SEVEN)))
     assert str(caught.value) == (
@@ -125,7 +125,7 @@ def test_models_that_do_not_fit_together_are_refused_in_one_line(monkeypatch: py
 
 
 def test_models_on_different_devices_are_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 24_000_000_000)
+    monkeypatch.setattr("advisor.models.fit.free_on", lambda _: 24_000_000_000)
     check_together({"a": ("cuda:0", SEVEN), "b": ("cuda:1", SEVEN), "c": ("cuda:2", None)})
 
 
@@ -133,7 +133,7 @@ def test_a_run_of_which_no_model_fits_ends_before_one_is_loaded(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.job(models)
-    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 1000)
+    monkeypatch.setattr("advisor.models.fit.free_on", lambda _: 1000)
     assert "has 0 MB free" in place.refused("select", "--pool", "models.txt", "--task", "task.yaml")
 
 
@@ -173,7 +173,7 @@ def test_a_run_whose_responses_are_stored_needs_no_memory(
     run = (command, "--pool", "models.txt", "--task", "task.yaml", *out)
     before = place.advisor(*run, "--json")
     assert before.status == 0, before
-    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 1000)
+    monkeypatch.setattr("advisor.models.fit.free_on", lambda _: 1000)
     again = place.advisor(*run, "--json")
     assert again.status == 0, again
     assert "note models.txt:1: alpha of <0.1 billion parameters" in again.err
@@ -184,7 +184,7 @@ def test_a_run_whose_responses_are_stored_needs_no_memory(
 def test_one_model_that_does_not_fit_is_a_note_and_so_is_a_pair(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [entry(models / name) for name in ("alpha", "beta")]
     sizes = sorted(need.weights for each in entries if (need := need_of_model(each, "auto")) is not None)
-    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: sum(sizes) - 1)
+    monkeypatch.setattr("advisor.models.fit.free_on", lambda _: sum(sizes) - 1)
     (note,) = check_candidates(entries, "cpu", "auto", decode_together=True)
     assert note.startswith("no two models fit on cpu together")
     assert check_candidates(entries, "cpu", "auto", decode_together=False) == []
@@ -231,14 +231,14 @@ def test_of_a_gguf_repository_only_the_named_file_counts(on_hub: Callable[..., t
 
 
 def test_gguf_weights_that_are_still_on_the_hub_are_counted_as_they_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.pool.fit.weights_on_hub", lambda _: (7, 4))
+    monkeypatch.setattr("advisor.models.fit.weights_on_hub", lambda _: (7, 4))
     there = ModelSpec(Checkpoint("org/nowhere", gguf_file="q4.gguf"), "a", place="models.txt:1")
     needs = [need_of_model(there, dtype) for dtype in ("auto", "bfloat16")]
     assert [need and (need.parameters, need.weights, need.quantization) for need in needs] == [
         (7, 28, "gguf"),
         (7, 14, "gguf"),
     ]
-    monkeypatch.setattr("advisor.pool.fit.weights_on_hub", lambda _: (None, 4))
+    monkeypatch.setattr("advisor.models.fit.weights_on_hub", lambda _: (None, 4))
     assert need_of_model(there, "auto") is None
 
 
@@ -258,7 +258,7 @@ def test_a_device_that_a_line_names_is_kept_and_takes_its_room() -> None:
 def test_candidates_are_placed_on_several_gpus_only(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [entry(models / "alpha"), entry(models / "beta"), entry(models / "gamma", device="cpu")]
     assert place_models(entries, "auto", "auto") == (tuple(entries), None)
-    monkeypatch.setattr("advisor.pool.fit._gpus", lambda: {"cuda:0": 10**9, "cuda:1": 10**9})
+    monkeypatch.setattr("advisor.models.fit._gpus", lambda: {"cuda:0": 10**9, "cuda:1": 10**9})
     placed, said = place_models(entries, "auto", "auto")
     assert [each.device for each in placed] in (["cuda:0", "cuda:1", "cpu"], ["cuda:1", "cuda:0", "cpu"])
     assert said is not None
@@ -297,7 +297,7 @@ def test_without_a_gpu_quantisation_is_refused_before_anything_is_loaded(place: 
 
 
 def test_a_missing_package_is_named(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.pool.resources.find_spec", lambda _: None)
+    monkeypatch.setattr("advisor.models.resources.find_spec", lambda _: None)
     with pytest.raises(InputError, match="needs bitsandbytes; install it"):
         check_quantization("a", "4bit", "cuda:0")
 

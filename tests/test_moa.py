@@ -16,13 +16,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from advisor.commands.evaluate import evaluation_config
 from advisor.jobs.methods import Evaluator
 from advisor.jobs.played import reading_task
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
 from advisor.options.finished_run import EvaluateOptions
-from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Profile
-from advisor.response_cache import ResponseCache
-from advisor.runs.run import Run
-from advisor.runs.schema.evaluation import EvaluatedMethod
+from advisor.run.evaluation import EvaluatedMethod
+from advisor.run.folder import Run
 from advisor.strategies.fusion import prompt_template, with_drafts
 from advisor.strategies.replay import question_of
 from advisor.tasks import load_task

@@ -28,9 +28,9 @@ def test_the_refusal_on_the_page_is_what_the_program_prints(
     # The sizes of a 7B model and of a GPU with 12 GB, in place of those of a tiny model and of this machine.
     count, values = MODELS["7B"]
     seven = need_of(count, 2 * count, values, "bfloat16")  # type: ignore[arg-type]
-    monkeypatch.setattr("advisor.pool.fit.need_of_model", lambda *_: seven)
-    monkeypatch.setattr("advisor.pool.fit.free_on", lambda _: 12_000_000_000)
-    monkeypatch.setattr("advisor.pool.resources.resolve_device", lambda _: "cuda")
+    monkeypatch.setattr("advisor.models.fit.need_of_model", lambda *_: seven)
+    monkeypatch.setattr("advisor.models.fit.free_on", lambda _: 12_000_000_000)
+    monkeypatch.setattr("advisor.models.resources.resolve_device", lambda _: "cuda")
     monkeypatch.setattr("advisor.jobs.session.check_pool", lambda *_, **__: None)
     assert place.refused("select", "--pool", "models.txt", "--task", "task.yaml") == quoted
 

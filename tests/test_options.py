@@ -15,7 +15,7 @@ import typer
 
 from advisor.cli import COMMANDS, app, main
 from advisor.commands.command_line import with_options
-from advisor.config import InferenceConfig
+from advisor.models.run_config import InferenceConfig
 from advisor.options.finished_run import (
     CheckOptions,
     CompareOptions,

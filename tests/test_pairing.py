@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.compare import pairs
-from advisor.compare.pairs import Hashes, encoded, hashes_of, vocabularies
-from advisor.config import InferenceConfig, RunConfig
-from advisor.pool.pool_file import read_pool
-from advisor.profile.profiler import Profiler
+from advisor.advice import pairs
+from advisor.advice.pairs import Hashes, encoded, hashes_of, vocabularies
+from advisor.models.pool_file import read_pool
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.progress import Progress
 from advisor.records import Limits
-from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from ensemble.errors import UniteError
 
@@ -81,7 +81,7 @@ def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("advisor.profile.loaded_models.load_models", refuse)
+    monkeypatch.setattr("advisor.models.loaded_models.load_models", refuse)
     monkeypatch.setattr(pairs, "_vocabulary", refuse)
 
 

@@ -17,19 +17,19 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from advisor.choose.rules import read_standings
-from advisor.config import InferenceConfig, RunConfig
+from advisor.advice.rules import read_standings
 from advisor.jobs import select as pipeline
 from advisor.jobs.select import run_on_numbers
-from advisor.pool.pool_file import read_pool
-from advisor.profile.loaded_models import LoadedModels
-from advisor.profile.profiler import Profiler
+from advisor.models.loaded_models import LoadedModels
+from advisor.models.pool_file import read_pool
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.progress import Progress
 from advisor.records import Limits
-from advisor.response_cache import ResponseCache
-from advisor.runs.run import Run, check_out, folder_name, keep_first_date, replace, write_run
-from advisor.runs.schema.result import CandidateFigures, Result, TaskInfo
-from advisor.runs.schema.samples import Sample, SampleResponse
+from advisor.run.folder import Run, check_out, folder_name, keep_first_date, replace, write_run
+from advisor.run.result import CandidateFigures, Result, TaskInfo
+from advisor.run.samples import Sample, SampleResponse
 from advisor.strategies.single import Single
 from advisor.tasks import load_task
 from ensemble import Ensemble
@@ -150,7 +150,7 @@ def test_a_candidate_that_fails_is_listed_with_its_reason_and_the_others_go_on(
 def test_where_memory_is_short_a_model_is_freed_before_the_next_is_loaded_also_where_it_failed(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("advisor.profile.loaded_models.free_on", lambda _: 1)
+    monkeypatch.setattr("advisor.models.loaded_models.free_on", lambda _: 1)
     alive: list[int] = []
     seen: list[weakref.ref[torch.nn.Module]] = []
 

@@ -18,14 +18,14 @@ from pages import Shell, blocks, warm_shell
 from tiny import tiny_model, tokenizer_named
 
 from advisor.cli import main
-from advisor.config import check_decodes
 from advisor.jobs.methods import Evaluator, StoredChoices, choosing
 from advisor.jobs.played import play_with_models
 from advisor.logs import sources
 from advisor.logs.join import join_logs
-from advisor.profile.profiler import Profiler
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import check_decodes
 from advisor.records import Answer, Profile
-from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task, metrics
 from ensemble import Ensemble, methods
 from ensemble.errors import InputError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from advisor.pool.pool_file import DEMO, entries_named, read_line, read_pool
-from advisor.runs.schema.result import ModelSource
+from advisor.models.pool_file import DEMO, entries_named, read_line, read_pool
+from advisor.run.result import ModelSource
 from ensemble.common.pool_option import dumped
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec, options_of_models

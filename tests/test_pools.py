@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.choose.rules import fitting_voters
+from advisor.advice.rules import fitting_voters
 from advisor.records import Limits
 from advisor.strategies.vote import asked_until_decided
 from benchmarks.studies import pools

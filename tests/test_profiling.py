@@ -16,14 +16,14 @@ import pytest
 import torch
 from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
-from advisor.config import InferenceConfig
-from advisor.pool.fingerprint import Fingerprint, identify
-from advisor.profile import ask
-from advisor.profile.job import Job, question_key
-from advisor.profile.loaded_models import LocalJobRunner
-from advisor.profile.local_model import LocalModel
+from advisor.models import ask
+from advisor.models.fingerprint import Fingerprint, identify
+from advisor.models.job import Job, question_key
+from advisor.models.loaded_models import LocalJobRunner
+from advisor.models.local_model import LocalModel
+from advisor.models.response_cache import Response, ResponseCache
+from advisor.models.run_config import InferenceConfig
 from advisor.records import Profile
-from advisor.response_cache import Response, ResponseCache
 from advisor.tasks import Task, load_task
 from advisor.tasks.task import Scoring
 from ensemble import Ensemble

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from servers import Answer, Raw, as_json, completion, models, raw_server
 
-from advisor.profile.loaded_models import LocalJobRunner
-from advisor.response_cache import Response
+from advisor.models.loaded_models import LocalJobRunner
+from advisor.models.response_cache import Response
 
 if TYPE_CHECKING:
     from pools import Place
 
-    from advisor.profile.job import Job
+    from advisor.models.job import Job
 
 pytest_plugins = ["pools"]
 pytestmark = pytest.mark.usefixtures("no_pauses")

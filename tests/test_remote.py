@@ -15,9 +15,9 @@ from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from advisor.profile.profiler import Profiler
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
 from advisor.progress import Progress
-from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.models.load import member_of
@@ -231,7 +231,7 @@ def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
     assert len(asked) == 2 + 6
     answers(place, f"{line} revision=first")
     assert len(asked) == 3 + 12
-    monkeypatch.setattr("advisor.servers.identity.today", lambda: "2031-01-01")
+    monkeypatch.setattr("advisor.models.server_identity.today", lambda: "2031-01-01")
     answers(place, f"{line} revision=first")
     assert len(asked) == 4 + 12
     answers(place, line)

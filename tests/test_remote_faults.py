@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from servers import Answer, Raw, as_json, completion, models, raw_server
 
-from advisor.pool.pool_file import read_pool
+from advisor.models.pool_file import read_pool
 from ensemble.errors import InputError
 from ensemble.servers import transport
 from ensemble.servers.address import ServerAddress

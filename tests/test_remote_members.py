@@ -18,13 +18,13 @@ from servers import models as models_answer
 from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 
-from advisor.config import InferenceConfig
-from advisor.profile.ask import reply_to
-from advisor.profile.profiler import Profiler
-from advisor.profile.server_model import server_model
+from advisor.models import server_identity as identity
+from advisor.models.ask import reply_to
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig
+from advisor.models.server_model import server_model
 from advisor.progress import Progress
-from advisor.response_cache import ResponseCache
-from advisor.servers import identity
 from advisor.serving.app import Endpoints
 from advisor.serving.engine import SharedDecoder
 from advisor.serving.metrics import Metrics

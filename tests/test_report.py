@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from report_fixture import make_result, make_samples, recommend, write_json, write_run
 
-from advisor.runs.run import Run
-from advisor.runs.schema.result import GroupFigures
-from advisor.runs.sentences import source_of_gain
+from advisor.run.folder import Run
+from advisor.run.result import GroupFigures
+from advisor.run.sentences import source_of_gain
 from ensemble.errors import InputError
 from reports import write_report
 from reports.formats import evidence

@@ -12,7 +12,7 @@ import pytest
 from report_browser import browser, click, find, open_report, prefer, resize
 from report_fixture import make_result, make_samples, write_json
 
-from advisor.choose.rules import select
+from advisor.advice.rules import select
 from advisor.records import Limits, Standing
 from reports import write_report
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_fixture import make_judges, make_result, make_samples, wilson, write_json
 
-from advisor.runs.run import Run
-from advisor.runs.schema.result import StrategyFigures
+from advisor.run.folder import Run
+from advisor.run.result import StrategyFigures
 from ensemble.common.text import shortened
 from reports import write_report
 from reports.charts.axes import NARROW, WIDE

@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json, write_run
 
-from advisor.runs.run import Run
-from advisor.runs.schema.result import Result
+from advisor.run.folder import Run
+from advisor.run.result import Result
 from reports.charts.axes import NARROW, WIDE, linear_limits, log_limits, mark, set_ticks
 from reports.charts.scatter import point_axes, write_names
 from reports.charts.svg import plain_style

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from advisor.api import SelectResult
 from advisor.cli import app
-from advisor.runs.run import Run
-from advisor.runs.schema.result import Result
-from advisor.runs.sentences import summary
+from advisor.run.folder import Run
+from advisor.run.result import Result
+from advisor.run.sentences import summary
 from ensemble.common.text import difference_interval, of_thousand, sentence
 from ensemble.saved.model_card import escaped
 from reports import write_report

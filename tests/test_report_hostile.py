@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from report_fixture import make_evaluation, make_judges, make_result, make_samples, write_evaluation, write_json
 
-from advisor.runs.run import Run
+from advisor.run.folder import Run
 from ensemble.common.text import visible
 from ensemble.errors import InputError
 from reports import write_report

@@ -9,7 +9,7 @@ import pytest
 from servers import Answer, Raw, completion, models
 from test_judge import PAIRWISE, SINGLE, line, longer, prepare, result, serve
 
-from advisor.runs.run import Run
+from advisor.run.folder import Run
 from reports.page import section_values
 from reports.report_data import report_data
 

@@ -13,7 +13,7 @@ import typer
 from pages import blocks
 
 from advisor.cli import app
-from advisor.pool.pool_file import read_pool
+from advisor.models.pool_file import read_pool
 from advisor.tasks.load import find_task
 from advisor.tasks.task_file import read_definition
 from ensemble.methods import list_methods, option_fields

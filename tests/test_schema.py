@@ -15,8 +15,8 @@ import pytest
 from pydantic import Field, field_validator
 
 from advisor.commands.lists import SCHEMAS, schema
-from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel
-from advisor.runs.schema.result import CandidateFigures, EnsembleResult, MemberFigures, StrategyFigures
+from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel
+from advisor.run.result import CandidateFigures, EnsembleResult, MemberFigures, StrategyFigures
 from ensemble.common.schema import (
     Count,
     Exact,
@@ -257,7 +257,7 @@ def test_advisor_schema_prints_it_and_refuses_another_name(capsys: pytest.Captur
 
 def test_no_field_of_a_file_is_loose() -> None:
     """A bare type of Python would take true for 1 and a text for a number, and any type everything."""
-    module = import_module("advisor.runs.schema.result")
+    module = import_module("advisor.run.result")
     loose = {str, int, float, bool, object, Any}
     classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Schema)]
     wrong = [

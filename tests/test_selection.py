@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.choose.rules import select
+from advisor.advice.rules import select
 from advisor.records import TOLERANCE, Limits, Selection, Standing, gap, length_ratio
 from ensemble.errors import UniteError
 
@@ -220,6 +220,6 @@ def test_no_candidate_is_an_error() -> None:
 
 def test_the_rules_need_nothing_but_the_standard_library() -> None:
     heavy = "{'numpy', 'scipy', 'sklearn', 'sacrebleu', 'torch'}"
-    code = f"import sys, advisor.choose.rules; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, advisor.advice.rules; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -27,7 +27,7 @@ from advisor.advice.sequential import (
 )
 from advisor.jobs.select import looks_or_note
 from advisor.progress import Progress
-from advisor.runs.schema.result import InterimAnalysis
+from advisor.run.result import InterimAnalysis
 from benchmarks.studies._sequential import Case
 
 FIFTHS = np.arange(1, 6) / 5

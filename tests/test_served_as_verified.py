@@ -11,13 +11,13 @@ from sharing import demo_cache
 
 from advisor import cli
 from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
-from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs.select import run
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.options.production import ServeOptions
 from advisor.options.select import SelectOptions
 from advisor.progress import Progress
-from advisor.response_cache import ResponseCache
-from advisor.running.strategy_to_run import plan_by_options
+from advisor.run.strategy_to_run import plan_by_options
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.server import bind
 from advisor.serving.starting import make_app_of

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from servers import Answer, Raw, as_json, completion, models
 
-from advisor.response_cache import Response
-from advisor.servers.completions import generate
+from advisor.models.completions import generate
+from advisor.models.response_cache import Response
 from ensemble.decode.settings import Settings
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError

@@ -17,7 +17,7 @@ from test_serving_strategies import LIMITS as STRATEGY_LIMITS
 from test_serving_strategies import engines
 from test_serving_strategies import serving as serving_strategy
 
-from advisor.profile.server_model import server_model
+from advisor.models.server_model import server_model
 from advisor.serving.protocol import RequestLimits
 from ensemble import Ensemble, Grammar
 from ensemble.decode.settings import Settings

@@ -22,7 +22,7 @@ from test_serving_json import Person
 from test_serving_strategies import serving, three, usage
 from test_serving_tools import PARIS, ROME, TOOL, answer, servers, weather
 
-from advisor.running.task_prompt import TaskPrompt
+from advisor.run.task_prompt import TaskPrompt
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import RequestError
 from advisor.serving.responses_api import ResponsesRequest, chat_of

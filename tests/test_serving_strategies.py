@@ -18,12 +18,12 @@ from running_server import Running, running
 from servers import Answer, Raw, as_json, completion
 from test_ensemble_api import member, writer
 
-from advisor.profile import server_model as behind_server
-from advisor.profile.ask import Replies
-from advisor.profile.server_model import ServerModel
-from advisor.response_cache import Response
-from advisor.running.strategy_to_run import StrategyPlan
-from advisor.running.task_prompt import TaskPrompt
+from advisor.models import server_model as behind_server
+from advisor.models.ask import Replies
+from advisor.models.response_cache import Response
+from advisor.models.server_model import ServerModel
+from advisor.run.strategy_to_run import StrategyPlan
+from advisor.run.task_prompt import TaskPrompt
 from advisor.serving import starting
 from advisor.serving.engine import SharedDecoder
 from advisor.serving.metrics import Metrics

@@ -16,8 +16,8 @@ from servers import Raw, as_json, raw_server
 from test_ensemble_api import member
 from test_serving_strategies import serving, usage
 
-from advisor.profile.server_model import ServerModel, server_model
-from advisor.servers.completions import in_one_form
+from advisor.models.completions import in_one_form
+from advisor.models.server_model import ServerModel, server_model
 from ensemble import Ensemble
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress

@@ -10,7 +10,7 @@ import pytest
 from test_pipeline import plan_of, plan_of_pool, run, spoil_ensembles
 
 from advisor.advice.predict import PredictedSet, Prediction
-from advisor.choose.rules import select, with_chosen_set
+from advisor.advice.rules import select, with_chosen_set
 from advisor.records import Limits, Standing
 from ensemble.common.schema import written
 

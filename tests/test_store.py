@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.response_cache import Response, ResponseCache, key_of
+from advisor.models.response_cache import Response, ResponseCache, key_of
 from ensemble.errors import InputError, UniteError
 
 RESPONSE = Response(" 4\x00\u2028\U0001f642 \ufffd", 3, "length", 0.25)
@@ -69,7 +69,7 @@ def test_a_key_depends_on_every_part_and_not_on_their_order() -> None:
 
 def another_run(folder: Path, work: str) -> subprocess.Popen[str]:
     """Another process with the same store; `work` is what it does with it."""
-    imports = "from pathlib import Path\nfrom advisor.response_cache import *"
+    imports = "from pathlib import Path\nfrom advisor.models.response_cache import *"
     code = f"{imports}\nwith ResponseCache(Path({str(folder)!r})) as store:\n"
     return subprocess.Popen(
         [sys.executable, "-c", code + textwrap.indent(work, "    ")], stdout=subprocess.PIPE, text=True

@@ -18,10 +18,10 @@ from test_pipeline import LENIENT, plan_of, run
 from advisor.advice.comparison import DEFAULT_SHARE, Compared, StrategyResult, compare_strategies
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import recommend
-from advisor.choose.rules import fitting_voters
+from advisor.advice.rules import fitting_voters
 from advisor.jobs.samples import recommended_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
-from advisor.runs.schema.result import AdviceSection, GroupFigures, RecommendedStrategy, Result, StrategyFigures
+from advisor.run.result import AdviceSection, GroupFigures, RecommendedStrategy, Result, StrategyFigures
 from advisor.statistics import holm, scores
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.group_router import GroupRouter

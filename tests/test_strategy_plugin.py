@@ -15,9 +15,9 @@ from test_serving_strategies import Says
 import advisor.strategies
 from advisor.advice.comparison import compare_strategies, expected_gain
 from advisor.records import Answer, Limits, Profile
-from advisor.running.asking import Answerer
-from advisor.running.strategy_to_run import StrategyPlan, figures_to_strategy
-from advisor.runs.run import Run
+from advisor.run.asking import Answerer
+from advisor.run.folder import Run
+from advisor.run.strategy_to_run import StrategyPlan, figures_to_strategy
 from advisor.strategies import kinds
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import AnsweredSplit, Replay

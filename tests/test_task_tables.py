@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from advisor.tables.rows import LeftOut, columns_of, rows_of, saved_rows
 from advisor.tasks import Task, data_files, load_task
+from advisor.tasks.tables.rows import LeftOut, columns_of, rows_of, saved_rows
 from ensemble.errors import InputError
 from tests.excel import write_book
 

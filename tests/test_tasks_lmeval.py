@@ -207,9 +207,9 @@ def test_options_their_delimiter_and_their_scores_are_lm_evals(tmp_path: Path) -
 
 
 def test_a_model_answers_options_behind_the_tasks_delimiter(tmp_path: Path) -> None:
-    from advisor.profile.ask import answers, without_waiting
-    from advisor.profile.local_model import LocalModel
-    from advisor.servers.completions import PromptWithOptions
+    from advisor.models.ask import answers, without_waiting
+    from advisor.models.completions import PromptWithOptions
+    from advisor.models.local_model import LocalModel
     from ensemble import Ensemble
     from ensemble.decode.settings import Settings
     from ensemble.models.load import member_of

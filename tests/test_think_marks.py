@@ -24,10 +24,10 @@ from tiny import byte_tokenizer, let_write, save_member, tiny_model, tokenizer_n
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
-from advisor.profile.ask import answers, without_waiting
-from advisor.profile.local_model import LocalModel
-from advisor.profile.server_model import ServerModel
-from advisor.response_cache import apart
+from advisor.models.ask import answers, without_waiting
+from advisor.models.local_model import LocalModel
+from advisor.models.response_cache import apart
+from advisor.models.server_model import ServerModel
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings

@@ -18,20 +18,20 @@ from test_pipeline import plan_of_pool
 
 from advisor.advice.comparison import compare_strategies
 from advisor.advice.doubts import completed, enough_tokens, finished_accuracy, with_more_tokens
+from advisor.advice.pairs import pairs_of_standings
 from advisor.advice.recommendation import recommend
-from advisor.choose.rules import select
-from advisor.compare.pairs import pairs_of_standings
+from advisor.advice.rules import select
 from advisor.logs.inspect import _thoughts
 from advisor.logs.join import join_logs
 from advisor.logs.sources import LogOptions
-from advisor.pool.pool_file import read_line
-from advisor.profile.profiler import Profiler
+from advisor.models.completions import body_of, generate
+from advisor.models.pool_file import read_line
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import Response, ResponseCache, apart
+from advisor.models.server_identity import ServerIdentity
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile, Standing, compared_lengths, length_ratio, within
-from advisor.response_cache import Response, ResponseCache, apart
-from advisor.runs.schema.result import CutOff
-from advisor.servers.completions import body_of, generate
-from advisor.servers.identity import ServerIdentity
+from advisor.run.result import CutOff
 from advisor.statistics import paired_intervals
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks import load_task

@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
-from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs import select as pipeline
 from advisor.jobs import traces as tracing
 from advisor.jobs.traces import MOST_STEPS, choose, describe
-from advisor.pool.pool_file import read_pool
-from advisor.profile.loaded_models import LoadedModels
-from advisor.profile.local_model import peak_memory, reset_peak_memory
+from advisor.models.loaded_models import LoadedModels
+from advisor.models.local_model import peak_memory, reset_peak_memory
+from advisor.models.pool_file import read_pool
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.records import Answer, Limits, Profile
-from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.common.schema import written

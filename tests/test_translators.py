@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tiny import nllb_tokenizer, save_member, tiny_translator
 
-from advisor.pool.pool_file import read_pool
+from advisor.models.pool_file import read_pool
 from ensemble import Ensemble, Sourced
 from ensemble.models.spec import Checkpoint, Sides
 

@@ -13,12 +13,12 @@ from servers import models as model_list
 from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 
-from advisor.config import InferenceConfig
-from advisor.profile.job import conversation_end, next_turns, question_key
-from advisor.profile.profiler import Profiler
+from advisor.models.job import conversation_end, next_turns, question_key
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig
 from advisor.progress import Progress
 from advisor.records import Profile
-from advisor.response_cache import ResponseCache
 from advisor.tasks import load_task
 from advisor.tasks.task import Example
 from ensemble import Dialogue, Ensemble, ModelSpec, Settings, load_member

@@ -12,7 +12,7 @@ import pytest
 
 from advisor.advice.gain import Gain
 from advisor.advice.sequential import look_until_sure
-from advisor.runs.schema.result import InterimAnalysis
+from advisor.run.result import InterimAnalysis
 
 if TYPE_CHECKING:
     from pools import Place, Ran

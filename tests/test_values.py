@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from advisor.tables.values import (
+from advisor.tasks.tables.values import (
     UnknownFormError,
     accepted_texts,
     option_texts,

@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 from pydantic import BaseModel
 
 import advisor.options
-import advisor.runs.schema
+import advisor.run
 from advisor.options.option import Options, options_of
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ OTHERS = {"dev_accuracy", "gain", "gain_ci", "vote_gap", "min_gain", "p_value"}
 def keys() -> dict[str, str]:
     """The keys of the files of a run, and the class that states each."""
     found = {}
-    for module in iter_modules(advisor.runs.schema.__path__, "advisor.runs.schema."):
+    for module in iter_modules(advisor.run.__path__, "advisor.run."):
         for name, value in vars(import_module(module.name)).items():
             if isinstance(value, type) and issubclass(value, BaseModel):
                 found |= dict.fromkeys(value.model_fields, name)
@@ -72,10 +72,10 @@ READS = {"startswith", "endswith", "removeprefix", "removesuffix", "replace", "p
 FOR_PEOPLE = {"reason", "sentence", "certainty", "verdict_headline"}
 OF_LIBRARIES = {
     *(("advisor/tasks/data_files.py", "str(error)"), ("advisor/tasks/templates.py", "str(error)")),
-    *(("advisor/response_cache.py", "str(error)"), ("ensemble/models/check.py", "str(error)")),
-    *(("advisor/cli.py", "str(error)"), ("advisor/draft/data.py", "str(error)")),
-    ("advisor/draft/task_text.py", "str(error)"),  # puts the name of the file in place of that of its draft
-    ("advisor/runs/schema/figures.py", "str(error)"),  # removes the place and the way out, which another error adds
+    *(("advisor/models/response_cache.py", "str(error)"), ("ensemble/models/check.py", "str(error)")),
+    *(("advisor/cli.py", "str(error)"), ("advisor/tasks/draft/data.py", "str(error)")),
+    ("advisor/tasks/draft/task_text.py", "str(error)"),  # puts the name of the file in place of that of its draft
+    ("advisor/run/figures.py", "str(error)"),  # removes the place and the way out, which another error adds
 }
 """Messages of other packages, which have no code, and names of files."""
 

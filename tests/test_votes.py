@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from test_serving_strategies import Says
 from test_strategies import task
 
-from advisor.choose.rules import fitting_voters
+from advisor.advice.rules import fitting_voters
 from advisor.records import Answer, Limits, Profile
-from advisor.running.asking import Answerer
-from advisor.running.strategy_to_run import StrategyPlan
+from advisor.run.asking import Answerer
+from advisor.run.strategy_to_run import StrategyPlan
 from advisor.strategies import kinds
 from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.replay import codes_of, play, replay_all

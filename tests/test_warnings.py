@@ -22,7 +22,7 @@ from advisor.advice.doubts import (
 )
 from advisor.logs.join import join_logs
 from advisor.records import Answer, Profile
-from advisor.runs.schema.result import DataWarning
+from advisor.run.result import DataWarning
 from advisor.tasks.task import Example, Signature, Task
 
 if TYPE_CHECKING:

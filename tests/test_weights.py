@@ -14,8 +14,8 @@ import torch
 from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_translator, unigram_tokenizer
 
 from advisor.commands import check
-from advisor.pool.weights import read_numbers
-from advisor.runs.run import Run
+from advisor.models.weights import read_numbers
+from advisor.run.folder import Run
 from advisor.strategies.decoded import Decoded
 from ensemble import Ensemble, Generation
 from ensemble.decode.prompt_decoder import OneByOne, PromptDecoder

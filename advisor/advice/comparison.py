@@ -29,11 +29,11 @@ from advisor.advice.gain import (
 from advisor.advice.groups import GroupGain, group_gains, group_warnings
 from advisor.advice.labels import gain_by_labels
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
+from advisor.advice.rules import fitting_voters, rank
 from advisor.advice.sequential import corrected_p, interval_stretch
-from advisor.choose.rules import fitting_voters, rank
 from advisor.records import ALPHA, TOLERANCE, Limits, Profile, Shown, within
-from advisor.runs.schema.figures import StrategyKey
-from advisor.runs.schema.result import GroupOracleGain, InterimAnalysis, OracleGain, StrategyFigures, UncomparedStrategy
+from advisor.run.figures import StrategyKey
+from advisor.run.result import GroupOracleGain, InterimAnalysis, OracleGain, StrategyFigures, UncomparedStrategy
 from advisor.statistics import (
     Floats,
     accuracy_interval,

@@ -15,9 +15,9 @@ from scipy import stats
 
 from advisor.advice.comparison import compare_strategies
 from advisor.advice.recommendation import recommend
-from advisor.choose.rules import rank, select
+from advisor.advice.rules import rank, select
 from advisor.records import ALPHA, Answer, Doubt, Limits, Profile, join
-from advisor.runs.schema.result import Change, CutOff, DataWarning, RecommendedStrategy
+from advisor.run.result import Change, CutOff, DataWarning, RecommendedStrategy
 from advisor.statistics import Floats, is_binary, scores
 from advisor.strategies.replay import codes_of
 from advisor.strategies.strategy import AnsweredSplit

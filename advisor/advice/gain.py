@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from advisor.records import ALPHA, FIGURE_ALPHA
-from advisor.runs.schema.result import OracleGain
-from advisor.runs.schema.samples import RIGHT
+from advisor.run.result import OracleGain
+from advisor.run.samples import RIGHT
 from advisor.statistics import Floats, Interval, Labels, cluster_totals, is_binary
 
 MOST_IN_PATTERN = 5

@@ -1,7 +1,7 @@
 """The gain of a strategy in each group of the questions, for example each subject of MMLU.
 
-Each gain is shrunk towards the overall gain (:mod:`advisor.pooling`). The test reads a group's own questions only: a
-group without a loss must not be called hurt because the others are.
+Each gain is shrunk towards the overall gain (:mod:`advisor.advice.pooling`). The test reads a group's own questions
+only: a group without a loss must not be called hurt because the others are.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from advisor.pooling import pooled_groups
+from advisor.advice.pooling import pooled_groups
 from advisor.records import ALPHA, Shown, join, signed
-from advisor.runs.schema.result import GroupFigures
+from advisor.run.result import GroupFigures
 from advisor.statistics import Floats, Interval, cluster_sign_flip, holm
 from ensemble.common.text import counted, shortened, visible
 

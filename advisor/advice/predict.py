@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.choose.rules import rank, select
+from advisor.advice.rules import rank, select
 from advisor.records import ALPHA, Limits, Profile, join, signed
 from advisor.statistics import Floats, Interval, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from advisor.advice.comparison import Compared
 from advisor.records import CONFIDENCE, TOLERANCE, Limits, signed
-from advisor.runs.schema.result import RecommendedStrategy, StrategyFigures
+from advisor.run.result import RecommendedStrategy, StrategyFigures
 from advisor.statistics import Interval
 from ensemble.common.text import counted, interval_name, price
 from ensemble.errors import InputError

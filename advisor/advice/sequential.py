@@ -22,7 +22,7 @@ from scipy import optimize, stats
 
 from advisor.advice.gain import Gain
 from advisor.records import ALPHA
-from advisor.runs.schema.result import InterimAnalysis
+from advisor.run.result import InterimAnalysis
 from advisor.statistics import Floats, Interval
 from advisor.tasks.task import Task, sha256
 from ensemble.common.text import counted

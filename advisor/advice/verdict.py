@@ -25,7 +25,7 @@ from advisor.records import (
     length_ratio,
     within,
 )
-from advisor.runs.schema.result import AdviceSection
+from advisor.run.result import AdviceSection
 from advisor.statistics import Interval, paired_intervals
 from ensemble.common.text import LARGE_RATIO, counted, p_value, percent
 

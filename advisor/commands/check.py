@@ -21,25 +21,26 @@ from advisor.advice.drift import (
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import describe_gain
 from advisor.commands.command_line import GATE_FAILED, command_line, print_json
-from advisor.config import InferenceConfig, RunConfig, load_split, read_logs
 from advisor.jobs.played import play_with_models
 from advisor.jobs.session import open_session, with_task_of
 from advisor.judge.judge import open_profiler
+from advisor.logs.join import read_logs
+from advisor.models.job import conversation_end
+from advisor.models.run_config import InferenceConfig, RunConfig, load_split
+from advisor.models.weights import EQUAL
 from advisor.options.finished_run import CheckOptions
-from advisor.pool.weights import EQUAL
-from advisor.profile.job import conversation_end
 from advisor.progress import Progress
 from advisor.records import ALPHA, CONFIDENCE, Limits, Profile, signed
-from advisor.running.models_to_run import (
+from advisor.run.folder import Run
+from advisor.run.models_to_run import (
     candidates_of_run,
     check_servers,
     entries_as,
     judges_beside,
     limits_of_run,
 )
-from advisor.running.strategy_to_run import figures_to_strategy, find_strategy
-from advisor.runs.run import Run
-from advisor.runs.schema.result import EnsembleResult
+from advisor.run.result import EnsembleResult
+from advisor.run.strategy_to_run import figures_to_strategy, find_strategy
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 
 import typer
 
+from advisor.advice.compared_models import MOST_PAIRS, comparison_of, gate_texts, shown_pairs
+from advisor.advice.paired_scores import check_gate, compare_pairs
+from advisor.advice.score_table import read_columns, read_runs
 from advisor.commands.command_line import GATE_FAILED, command_line, print_json
-from advisor.compare.comparison import MOST_PAIRS, comparison_of, gate_texts, shown_pairs
-from advisor.compare.paired import check_gate, compare_pairs
-from advisor.compare.score_table import read_columns, read_runs
 from advisor.options.finished_run import CompareOptions
 from advisor.progress import Progress
 from ensemble.common.text import visible

@@ -7,7 +7,6 @@ from typing import Any
 import typer
 
 from advisor.commands.command_line import print_json
-from advisor.config import InferenceConfig, check_consent, load_split
 from advisor.jobs.planning import machine
 from advisor.jobs.planning.plan import (
     machine_lines,
@@ -20,10 +19,11 @@ from advisor.jobs.planning.plan import (
     together_line,
     tokens_written,
 )
+from advisor.models.fit import place_models
+from advisor.models.loaded_models import silence_libraries
+from advisor.models.pool_file import read_pool
+from advisor.models.run_config import InferenceConfig, check_consent, load_split
 from advisor.options.setup import DoctorOptions
-from advisor.pool.fit import place_models
-from advisor.pool.pool_file import read_pool
-from advisor.profile.loaded_models import silence_libraries
 from ensemble.common.files import default_cache_dir
 from ensemble.common.text import visible
 from ensemble.models.hub_request import TOKEN_REFUSED

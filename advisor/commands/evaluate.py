@@ -9,23 +9,23 @@ from typing import Any
 import yaml
 
 from advisor.commands.command_line import command_line, print_json
-from advisor.config import InferenceConfig, RunConfig, load_split
 from advisor.jobs import provenance
 from advisor.jobs.figures import corpus_figures
 from advisor.jobs.judged import judge_section
 from advisor.jobs.methods import Evaluator
 from advisor.jobs.session import open_session, with_devices, with_task_of
 from advisor.judge.prompts import name_of_set
+from advisor.models.run_config import InferenceConfig, RunConfig, load_split
+from advisor.models.weights import ACCURACY
 from advisor.options.finished_run import EvaluateOptions
 from advisor.options.shared import split_names
-from advisor.pool.weights import ACCURACY
 from advisor.progress import Progress
 from advisor.records import Limits, Profile
-from advisor.running.models_to_run import candidates_of_run, check_servers, entries_as, judges_beside
-from advisor.runs.run import Run, write_json
-from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
-from advisor.runs.schema.figures import SCHEMA_VERSION, JudgeSection
-from advisor.runs.schema.result import Provenance
+from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
+from advisor.run.figures import SCHEMA_VERSION, JudgeSection
+from advisor.run.folder import Run, write_json
+from advisor.run.models_to_run import candidates_of_run, check_servers, entries_as, judges_beside
+from advisor.run.result import Provenance
 from advisor.statistics import accuracy_interval
 from advisor.tasks.task import Task
 from ensemble.common.files import default_cache_dir

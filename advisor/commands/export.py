@@ -13,10 +13,10 @@ import yaml
 from advisor.commands.compose import check_unchanged_files, compose, wheel, write_compose
 from advisor.options.finished_run import ExportOptions
 from advisor.progress import Progress
-from advisor.running.models_to_run import check_servers
-from advisor.running.strategy_to_run import StrategyPlan, plan_json, plan_of_run
-from advisor.runs.run import Run
-from advisor.runs.schema.result import ModelSource, Result
+from advisor.run.folder import Run
+from advisor.run.models_to_run import check_servers
+from advisor.run.result import ModelSource, Result
+from advisor.run.strategy_to_run import StrategyPlan, plan_json, plan_of_run
 from advisor.strategies.group_router import GroupRouter
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import Strategy

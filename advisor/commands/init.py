@@ -11,14 +11,14 @@ from pathlib import Path
 
 import typer
 
-from advisor.draft.columns import Columns
-from advisor.draft.data import look_at
-from advisor.draft.guesses import Given, Guess, guess
-from advisor.draft.task_text import Trial, check_free, text_of_task, try_out, write_task
+from advisor.models.pool_file import check_no_pool
 from advisor.options.setup import InitOptions
-from advisor.pool.pool_file import check_no_pool
-from advisor.tables.rows import stem_of
+from advisor.tasks.draft.columns import Columns
+from advisor.tasks.draft.data import look_at
+from advisor.tasks.draft.guesses import Given, Guess, guess
+from advisor.tasks.draft.task_text import Trial, check_free, text_of_task, try_out, write_task
 from advisor.tasks.metrics import OF_CORPORA, get_metric, metric_names
+from advisor.tasks.tables.rows import stem_of
 from advisor.tasks.task import Example
 from ensemble.common.text import counted, visible
 from ensemble.errors import InputError

@@ -28,34 +28,35 @@ from advisor.advice.labels import (
     open_questions,
     with_labels,
 )
+from advisor.advice.profiled_pool import find_copies, profile_candidates
 from advisor.advice.recommendation import recommend
-from advisor.choose.profiled_pool import find_copies, profile_candidates
-from advisor.choose.rules import fitting_voters, rank
+from advisor.advice.rules import fitting_voters, rank
 from advisor.commands.command_line import command_line, print_json
-from advisor.config import RunConfig, read_logs
 from advisor.jobs import provenance
 from advisor.jobs.figures import candidate_figures, single_model, task_info
 from advisor.jobs.held_out import prices_of
 from advisor.jobs.samples import recommended_of, samples_of
 from advisor.jobs.session import open_session, with_devices
+from advisor.logs.join import read_logs
+from advisor.models.profiler import Profiler
+from advisor.models.run_config import RunConfig
 from advisor.options.select import LabelOptions, SelectOptions
 from advisor.options.shared import split_names
-from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import ALPHA, Decision, Profile, Selection
-from advisor.runs.schema.figures import SCHEMA_VERSION
-from advisor.runs.schema.result import AdviceSection, Provenance, Result, RuleLimits, StrategyFigures, TaskInfo
-from advisor.runs.schema.samples import LabelRow, Sample
+from advisor.run.figures import SCHEMA_VERSION
+from advisor.run.result import AdviceSection, Provenance, Result, RuleLimits, StrategyFigures, TaskInfo
+from advisor.run.samples import LabelRow, Sample
 from advisor.statistics import Interval, questions_needed, scores, z_value
 from advisor.strategies import default_strategy
 from advisor.strategies.replay import replay_all
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
 from advisor.strategies.vote_reader import VOTE_METRICS, can_vote
-from advisor.tables.rows import LeftOut, Row, columns_of, rows_of
-from advisor.tables.streams import Notes
-from advisor.tables.values import text_of
 from advisor.tasks.metrics import get_metric
+from advisor.tasks.tables.rows import LeftOut, Row, columns_of, rows_of
+from advisor.tasks.tables.streams import Notes
+from advisor.tasks.tables.values import text_of
 from advisor.tasks.task import Task, clusters_of
 from ensemble.common.files import write_text
 from ensemble.common.schema import validated, written

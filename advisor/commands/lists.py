@@ -43,10 +43,10 @@ def _print_entry(name: str, words: str) -> None:
 
 
 SCHEMAS = {
-    "result": "advisor.runs.schema.result:Result",
-    "samples": "advisor.runs.schema.samples:Sample",
-    "labels": "advisor.runs.schema.samples:LabelRow",
-    "evaluation": "advisor.runs.schema.evaluation:Evaluation",
+    "result": "advisor.run.result:Result",
+    "samples": "advisor.run.samples:Sample",
+    "labels": "advisor.run.samples:LabelRow",
+    "evaluation": "advisor.run.evaluation:Evaluation",
     "ensemble": "ensemble.saved.schema:SavedEnsemble",
     "strategy": "advisor.strategies.schema:StrategyFile",
     "pool": "ensemble.models.pool_line:PoolLine",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from advisor.choose.profiled_pool import profile_candidates
+from advisor.advice.profiled_pool import profile_candidates
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.select import print_dry_run
-from advisor.config import RunConfig
 from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
+from advisor.models.run_config import RunConfig
 from advisor.options.select import ProfileOptions, SelectOptions
 from advisor.progress import Progress
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from advisor.options.finished_run import ReportOptions
-from advisor.runs.run import Run
+from advisor.run.folder import Run
 from ensemble.errors import InputError
 from reports import write_report
 from reports.formats import as_csv, latex, leaderboard_rows, markdown, strategy_rows

@@ -8,10 +8,10 @@ from typing import Any
 from advisor.commands.command_line import for_output
 from advisor.options.production import RunOptions
 from advisor.progress import Progress
-from advisor.running import models_to_run
-from advisor.running.asking import answer_prompt
-from advisor.running.strategy_to_run import StrategyPlan, answer_reader, plan_by_options
-from advisor.running.task_prompt import prompt_of
+from advisor.run import models_to_run
+from advisor.run.asking import answer_prompt
+from advisor.run.strategy_to_run import StrategyPlan, answer_reader, plan_by_options
+from advisor.run.task_prompt import prompt_of
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, UniteError

@@ -10,15 +10,15 @@ import typer
 
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.label import run_on_labels
-from advisor.config import RunConfig
 from advisor.jobs.planning.plan import dry_run_lines
 from advisor.jobs.select import looks_or_note, run, run_on_logs, run_on_numbers
 from advisor.jobs.session import open_session, with_devices
+from advisor.models.loaded_models import silence_libraries
+from advisor.models.run_config import RunConfig
 from advisor.options.select import ProfileOptions, SelectOptions
-from advisor.profile.loaded_models import silence_libraries
 from advisor.progress import Progress
-from advisor.runs.run import check_out, check_settings, folder_name, keep_first_date, write_run
-from advisor.runs.schema.result import Result
+from advisor.run.folder import check_out, check_settings, folder_name, keep_first_date, write_run
+from advisor.run.result import Result
 from ensemble.common.pool_option import dumped
 from ensemble.common.schema import written
 from ensemble.errors import InputError

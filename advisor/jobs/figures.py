@@ -9,10 +9,10 @@ from typing import Any
 
 from advisor.advice.doubts import answer_shares, doubts_of, enough_tokens, finished_accuracy
 from advisor.advice.verdict import CloseCall
-from advisor.profile.calibration import accuracy_by_bytes
+from advisor.models.calibration import accuracy_by_bytes
 from advisor.records import Profile, Selection
-from advisor.runs.schema.figures import GroupAccuracy
-from advisor.runs.schema.result import CandidateFigures, SingleModel, TaskInfo
+from advisor.run.figures import GroupAccuracy
+from advisor.run.result import CandidateFigures, SingleModel, TaskInfo
 from advisor.statistics import Interval, accuracy_interval
 from advisor.strategies.replay import Spent
 from advisor.tasks.task import Task
@@ -88,7 +88,7 @@ def candidate_figures(
 
 
 def measured(profile: Profile, task: Task) -> dict[str, Any]:
-    """The figures of the responses of a model or a set, as :class:`advisor.runs.schema.figures.Measured` has them."""
+    """The figures of the responses of a model or a set, as :class:`advisor.run.figures.Measured` has them."""
     groups = group_accuracies(profile) or {}
     figures: dict[str, Any] = {
         "accuracy": profile.accuracy,

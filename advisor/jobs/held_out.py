@@ -14,17 +14,17 @@ from typing import Literal
 
 from advisor.advice.comparison import Compared, StrategyResult, expected_gain
 from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance, real_sets
+from advisor.advice.profiled_pool import ProfiledPool, without_failed
 from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
-from advisor.choose.profiled_pool import ProfiledPool, without_failed
-from advisor.choose.rules import fitting_voters, with_chosen_set
-from advisor.config import BEST, RunConfig
+from advisor.advice.rules import fitting_voters, with_chosen_set
 from advisor.jobs.figures import measured
 from advisor.jobs.played import play_with_models
+from advisor.models.profiler import Profiler
+from advisor.models.run_config import BEST, RunConfig
 from advisor.options.shared import SetBy
-from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import TRIES, Limits, Profile, Selection
-from advisor.runs.schema.result import EnsembleResult, GainFigures, MemberFigures, PredictedFigures, Predictions
+from advisor.run.result import EnsembleResult, GainFigures, MemberFigures, PredictedFigures, Predictions
 from advisor.statistics import accuracy_interval, compare
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion

@@ -10,8 +10,8 @@ from advisor.judge.judge import Judge
 from advisor.judge.prompts import Grade, Match, name_of_set
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
 from advisor.records import FIGURE_CONFIDENCE, Profile
-from advisor.runs.schema.figures import HeadToHead, JudgedSplit, JudgeSection
-from advisor.runs.schema.result import RecommendedStrategy
+from advisor.run.figures import HeadToHead, JudgedSplit, JudgeSection
+from advisor.run.result import RecommendedStrategy
 from advisor.strategies.schema import strategy_json
 from advisor.strategies.strategy import Replay, Strategy
 from advisor.tasks.task import Task, clusters_of

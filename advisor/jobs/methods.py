@@ -13,14 +13,14 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Literal
 
-from advisor.config import RunConfig
 from advisor.jobs.figures import corpus_figures
 from advisor.jobs.played import ONLY_OPTIONS, draws_worth, play_with_models
 from advisor.judge.judge import open_profiler
+from advisor.models.response_cache import ResponseCache, key_of
+from advisor.models.run_config import RunConfig
 from advisor.progress import Progress
 from advisor.records import Cost, Profile
-from advisor.response_cache import ResponseCache, key_of
-from advisor.runs.schema.evaluation import EvaluatedMethod
+from advisor.run.evaluation import EvaluatedMethod
 from advisor.statistics import accuracy_interval, compare, holm
 from advisor.strategies.fusion import Fusion, check_prompt
 from advisor.strategies.replay import replay_all

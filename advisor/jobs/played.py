@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from advisor.profile.profiler import Profiler
+from advisor.models.profiler import Profiler
 from advisor.records import Answer, Cost, Profile
 from advisor.strategies.replay import QuestionCalls, play, question_of
 from advisor.strategies.self_consistency import TEMPERATURE

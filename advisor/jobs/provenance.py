@@ -8,15 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from advisor.config import RunConfig
 from advisor.jobs.planning.machine import version_of
 from advisor.judge.judge import Judge
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
-from advisor.pool.fingerprint import Fingerprint
-from advisor.profile.profiler import Profiler
-from advisor.runs.schema.result import LogOrigin, Provenance, ScoringSource
-from advisor.servers.identity import ServerIdentity
+from advisor.models.fingerprint import Fingerprint
+from advisor.models.profiler import Profiler
+from advisor.models.run_config import RunConfig
+from advisor.models.server_identity import ServerIdentity
+from advisor.run.result import LogOrigin, Provenance, ScoringSource
 from advisor.tasks import metrics
 from ensemble import methods as registry
 from ensemble.models.spec import ModelSpec

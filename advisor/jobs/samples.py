@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from advisor.advice.comparison import Compared, StrategyResult
 from advisor.records import Answer, Profile
-from advisor.runs.schema.result import AdviceSection
-from advisor.runs.schema.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
+from advisor.run.result import AdviceSection
+from advisor.run.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
 from advisor.strategies.fusion import Fusion
 from advisor.tasks.task import Task
 

@@ -11,7 +11,10 @@ from typing import Any
 from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
 from advisor.advice.doubts import run_doubts, with_more_tokens
 from advisor.advice.gain import Gain
+from advisor.advice.pairs import all_pairs, pairs_of_standings, vocabularies
+from advisor.advice.profiled_pool import ProfiledPool, copy_decisions, find_copies, profile_candidates
 from advisor.advice.recommendation import recommend
+from advisor.advice.rules import read_standings, select
 from advisor.advice.sequential import (
     first_questions,
     look_until_sure,
@@ -29,10 +32,6 @@ from advisor.advice.verdict import (
     remote_in,
     undecodable,
 )
-from advisor.choose.profiled_pool import ProfiledPool, copy_decisions, find_copies, profile_candidates
-from advisor.choose.rules import read_standings, select
-from advisor.compare.pairs import all_pairs, pairs_of_standings, vocabularies
-from advisor.config import RunConfig, read_logs
 from advisor.jobs import provenance
 from advisor.jobs.figures import candidate_figures, single_model, task_info
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
@@ -40,19 +39,21 @@ from advisor.jobs.judged import direct_comparison, judge_section, warnings_on_ju
 from advisor.jobs.samples import recommended_of, samples_of
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge, open_profiler
+from advisor.logs.join import read_logs
+from advisor.models.calibration import chance_of
+from advisor.models.job import conversation_end
+from advisor.models.loaded_models import JobRunner
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import RunConfig
+from advisor.models.weights import EQUAL
 from advisor.options.select import SelectOptions
 from advisor.options.shared import split_names
-from advisor.pool.weights import EQUAL
-from advisor.profile.calibration import chance_of
-from advisor.profile.job import conversation_end
-from advisor.profile.loaded_models import JobRunner
-from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, signed
-from advisor.response_cache import ResponseCache
-from advisor.runs.run import Run
-from advisor.runs.schema.figures import SCHEMA_VERSION, JudgeSection
-from advisor.runs.schema.result import (
+from advisor.run.figures import SCHEMA_VERSION, JudgeSection
+from advisor.run.folder import Run
+from advisor.run.result import (
     AdviceSection,
     CandidateFigures,
     InterimAnalysis,
@@ -60,7 +61,7 @@ from advisor.runs.schema.result import (
     RuleLimits,
     TaskInfo,
 )
-from advisor.runs.schema.samples import Sample
+from advisor.run.samples import Sample
 from advisor.statistics import accuracy_interval
 from advisor.strategies import largest_default
 from advisor.strategies.strategy import AnsweredSplit

@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from advisor.config import RunConfig
+from advisor.models.fit import check_candidates, check_device, check_pool, place_models
+from advisor.models.loaded_models import JobRunner, LocalJobRunner, silence_libraries
+from advisor.models.profiler import is_profiled
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import RunConfig
 from advisor.options.shared import QuestionOptions
-from advisor.pool.fit import check_candidates, check_device, check_pool, place_models
-from advisor.profile.loaded_models import JobRunner, LocalJobRunner, silence_libraries
-from advisor.profile.profiler import is_profiled
 from advisor.progress import Progress
-from advisor.response_cache import ResponseCache
-from advisor.runs.run import Run
+from advisor.run.folder import Run
 from advisor.tasks.lm_eval_tasks.load import PREFIX
 from ensemble.errors import InputError
 
@@ -54,8 +54,8 @@ def open_session(
         stack.callback(gc.unfreeze)
         engine: JobRunner = LocalJobRunner(config.cache_dir)
         if inference.engine == "ray":
-            from advisor.profile.ray_cluster import cluster
-            from advisor.profile.ray_runner import RayJobRunner
+            from advisor.models.ray_cluster import cluster
+            from advisor.models.ray_runner import RayJobRunner
 
             # Opened first: the workers load their libraries while the models are checked.
             stack.enter_context(cluster(inference.ray_address))

@@ -10,14 +10,14 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from advisor.config import InferenceConfig, RunConfig
 from advisor.jobs.held_out import ChosenSet
-from advisor.profile.job import continued, question_key, responses
-from advisor.profile.local_model import free_memory
-from advisor.profile.profiler import Profiler
+from advisor.models.job import continued, question_key, responses
+from advisor.models.local_model import free_memory
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.progress import Progress
 from advisor.records import Profile
-from advisor.response_cache import ResponseCache
 from advisor.tasks.task import Task
 from ensemble.errors import UniteError, first_line
 from ensemble.methods import list_methods

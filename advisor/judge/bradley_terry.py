@@ -23,7 +23,7 @@ from scipy.special import expit
 
 from advisor.judge.prompts import Match
 from advisor.records import FIGURE_ALPHA, TOLERANCE
-from advisor.runs.schema.figures import JudgedModel
+from advisor.run.figures import JudgedModel
 from advisor.statistics import Floats, Interval, percentile_interval
 
 _RESAMPLES = 1000

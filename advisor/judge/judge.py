@@ -21,16 +21,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from advisor.config import InferenceConfig, RunConfig
 from advisor.judge.prompts import Grade, Match, Shown, judge_task, name_of_set, verdict_of
-from advisor.pool.fingerprint import Fingerprint
-from advisor.pool.weights import EQUAL
-from advisor.profile.loaded_models import JobRunner, LocalJobRunner
-from advisor.profile.profiler import Profiler
+from advisor.models.fingerprint import Fingerprint
+from advisor.models.loaded_models import JobRunner, LocalJobRunner
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig, RunConfig
+from advisor.models.server_identity import ServerIdentity
+from advisor.models.weights import EQUAL
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
-from advisor.response_cache import ResponseCache
-from advisor.servers.identity import ServerIdentity
 from advisor.tasks.task import Task, sha256
 from ensemble.common.text import counted, visible
 from ensemble.errors import InputError, JudgeError, MemberError

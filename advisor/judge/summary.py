@@ -18,7 +18,7 @@ from scipy import special, stats
 from advisor.judge.bradley_terry import bradley_terry
 from advisor.judge.prompts import Grade, Match
 from advisor.records import FIGURE_ALPHA, TOLERANCE
-from advisor.runs.schema.figures import JudgedModel, JudgedSplit, JudgeShare
+from advisor.run.figures import JudgedModel, JudgedSplit, JudgeShare
 from advisor.statistics import Floats, Interval, cluster_interval, graded_interval, is_binary, wilson, z_value
 from ensemble.common.text import counted
 

@@ -23,8 +23,8 @@ from advisor.lm_eval.requests import (
     windows,
     without_system,
 )
+from advisor.models.loaded_models import load_ensemble, silence_libraries
 from advisor.options.shared import SeedOptions
-from advisor.profile.loaded_models import load_ensemble, silence_libraries
 from ensemble.api import Ensemble
 from ensemble.common.files import default_cache_dir
 from ensemble.common.garbage import keep_present

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
-from advisor.config import check_decodes
+from advisor.models.fit import check_set
+from advisor.models.run_config import check_decodes
 from advisor.options.shared import InferenceOptions, WeightOptions
-from advisor.pool.fit import check_set
-from advisor.running.models_to_run import chosen_by_folder, chosen_by_hand
+from advisor.run.models_to_run import chosen_by_folder, chosen_by_hand
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.methods import make_options, option_fields

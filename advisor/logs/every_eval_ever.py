@@ -17,9 +17,9 @@ from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import amount_of, check_name, companion_object, count_of, no_score, note_others, object_at
-from advisor.tables.rows import LeftOut
-from advisor.tables.streams import Notes, json_lines
-from advisor.tables.values import UnknownFormError, line_of, response_text, score_of, text_of, texts_of
+from advisor.tasks.tables.rows import LeftOut
+from advisor.tasks.tables.streams import Notes, json_lines
+from advisor.tasks.tables.values import UnknownFormError, line_of, response_text, score_of, text_of, texts_of
 from ensemble.models.thinking import has_thought
 
 SUMMARY = "Every Eval Ever: ID_samples.jsonl, and the aggregate ID.json beside it"

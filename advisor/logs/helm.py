@@ -22,9 +22,9 @@ from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import amount_of, check_name, choose_score, companion_object, count_of, note_others, object_at
-from advisor.tables.rows import LeftOut
-from advisor.tables.streams import Notes, json_items
-from advisor.tables.values import line_of, text_of
+from advisor.tasks.tables.rows import LeftOut
+from advisor.tasks.tables.streams import Notes, json_items
+from advisor.tasks.tables.values import line_of, text_of
 from ensemble.errors import InputError
 
 SUMMARY = "HELM: a run's folder with scenario_state.json, per_instance_stats.json and run_spec.json"

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import amount_of, check_name, choose_score, count_of, note_others, object_at
-from advisor.tables.rows import LeftOut
-from advisor.tables.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
-from advisor.tables.values import CUT, line_of, text_of, texts_of
+from advisor.tasks.tables.rows import LeftOut
+from advisor.tasks.tables.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
+from advisor.tasks.tables.values import CUT, line_of, text_of, texts_of
 from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,11 +17,13 @@ import numpy as np
 
 from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources, plugins, records_of
+from advisor.options.shared import LogsOptions, TaskOptions, split_names
 from advisor.records import Answer, Cost, Profile, fits, fits_patterns, join
 from advisor.strategies.strategy import AnsweredSplit
-from advisor.tables.streams import Notes
 from advisor.tasks.metrics import READERS, get_metric
 from advisor.tasks.metrics._metric import Metric
+from advisor.tasks.tables.streams import Notes
+from advisor.tasks.tables.values import ScoreReader
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
 from ensemble.common.text import counted, first_of
 from ensemble.errors import InputError
@@ -188,6 +190,45 @@ class _Reading:
         self.models: dict[str, _Model] = {}
         self.tasks: Counter[str] = Counter()
         self.metrics: Counter[str] = Counter()
+
+
+def read_logs(
+    options: LogsOptions,
+    models: Sequence[str] = (),
+    say: Callable[[str], None] | None = None,
+    *,
+    paths: Sequence[str] = (),
+    needs_score: bool = True,
+) -> JoinedLogs:
+    """Read logs as the options of a command say, and join them; `say` shows the notes."""
+    columns = options.columns()
+    told = LogOptions(
+        score=columns.get("score"),
+        cluster=columns.pop("cluster", None),
+        evaluation=columns.pop("evaluation", None),
+        model_columns=split_names(columns.pop("models", "")),
+        columns=columns,
+        needs_score=needs_score,
+        scores=ScoreReader(options.score_map),
+    )
+    notes: Notes = []
+    try:
+        return join_logs(paths or options.logs, told, models=models, scoring=_scoring(options), notes=notes)
+    finally:
+        # Also before an error: what was left out of a log often is its reason.
+        if say is not None:
+            for note in notes:
+                say(note)
+
+
+def _scoring(options: LogsOptions) -> Scoring | None:
+    """What scores the responses of logs again: ``--metric``, or the metric of a task file; None for neither."""
+    task = options.task if isinstance(options, TaskOptions) else None
+    if task is not None:
+        if options.metric is not None:
+            raise InputError("--task has a metric; leave out --metric or --task")
+        return Scoring.of_task(task)
+    return None if options.metric is None else Scoring.of_text(options.metric)
 
 
 def join_logs(

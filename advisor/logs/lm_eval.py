@@ -29,9 +29,9 @@ from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import check_name, companion_object, count_of, no_score, note_others, object_at
-from advisor.tables.rows import LeftOut
-from advisor.tables.streams import Notes, json_lines
-from advisor.tables.values import known_options, parsed_text, text_of, texts_of
+from advisor.tasks.tables.rows import LeftOut
+from advisor.tasks.tables.streams import Notes, json_lines
+from advisor.tasks.tables.values import known_options, parsed_text, text_of, texts_of
 from ensemble.errors import InputError
 
 SUMMARY = "lm-eval: samples_TASK_TIME.jsonl, and the model in results_TIME.json beside it"

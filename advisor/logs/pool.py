@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import check_name, count_of, object_at
-from advisor.tables.rows import LeftOut
-from advisor.tables.streams import Notes, json_lines
-from advisor.tables.values import id_text, text_of, texts_of
+from advisor.tasks.tables.rows import LeftOut
+from advisor.tasks.tables.streams import Notes, json_lines
+from advisor.tasks.tables.values import id_text, text_of, texts_of
 
 SUMMARY = "JSON Lines with all models' extracted answers to a question in each line"
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import LONGEST_NAME, check_name
-from advisor.runs.run import Run
-from advisor.runs.schema.result import Result
-from advisor.runs.schema.samples import Sample
-from advisor.tables.rows import LeftOut
-from advisor.tables.streams import LARGEST_ITEM, Notes, json_lines
-from advisor.tables.values import text_of, texts_of
+from advisor.run.folder import Run
+from advisor.run.result import Result
+from advisor.run.samples import Sample
+from advisor.tasks.tables.rows import LeftOut
+from advisor.tasks.tables.streams import LARGEST_ITEM, Notes, json_lines
+from advisor.tasks.tables.values import text_of, texts_of
 from ensemble.common.schema import validated
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
-from advisor.tables.rows import LeftOut
-from advisor.tables.streams import Notes, content_of, head_of, json_lines, outline
-from advisor.tables.values import ScoreReader
+from advisor.tasks.tables.rows import LeftOut
+from advisor.tasks.tables.streams import Notes, content_of, head_of, json_lines, outline
+from advisor.tasks.tables.values import ScoreReader
 from ensemble.common.files import exists
 from ensemble.common.text import counted
 from ensemble.errors import InputError
@@ -40,7 +40,7 @@ class LogFile:
 
     @cached_property
     def outline(self) -> frozenset[str]:
-        """The keys of the first JSON value in the head; see :func:`advisor.tables.streams.outline`."""
+        """The keys of the first JSON value in the head; see :func:`advisor.tasks.tables.streams.outline`."""
         return outline(self.head)
 
     @cached_property

@@ -6,7 +6,7 @@ guessed by usual names of columns, and a note tells the guess:
     id,question,answer,model,response,score       --column reference=answer
 
 A response may also be the object in which a provider gave it; its thinking, tokens and end are read from there. All
-forms of responses and references are those of :mod:`advisor.tables.values`.
+forms of responses and references are those of :mod:`advisor.tasks.tables.values`.
 
 Without a column for the model, the file's name is the model. Without an ``id``, the question's text identifies it.
 
@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import amount_of, check_name, count_of, listed, object_at
 from advisor.records import fits
-from advisor.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, rows_of_object, stem_of
-from advisor.tables.streams import Notes
-from advisor.tables.values import (
+from advisor.tasks.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, rows_of_object, stem_of
+from advisor.tasks.tables.streams import Notes
+from advisor.tasks.tables.values import (
     SavedResponse,
     UnknownFormError,
     accepted_texts,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.tables.streams import Notes, json_object
+from advisor.tasks.tables.streams import Notes, json_object
 from ensemble.common.text import first_of, shortened, visible
 from ensemble.errors import InputError
 

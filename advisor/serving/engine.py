@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from advisor.profile.ask import NO_TOOLS
-from advisor.servers.completions import AskedPrompt, ToolChat
+from advisor.models.ask import NO_TOOLS
+from advisor.models.completions import AskedPrompt, ToolChat
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from advisor.servers.completions import AskedPrompt, ToolChat
+from advisor.models.completions import AskedPrompt, ToolChat
 from advisor.serving.request import GenerationRequest, RequestError
 from ensemble.common.grammar import Grammar
 from ensemble.decode.settings import Settings
@@ -21,7 +21,7 @@ from ensemble.errors import InputError
 from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
-    from advisor.running.task_prompt import TaskPrompt
+    from advisor.run.task_prompt import TaskPrompt
     from ensemble.models.member import Prompt
 
 _UNREAD = frozenset(

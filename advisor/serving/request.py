@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ensemble.errors import InputError, PromptTooLongError, UniteError, first_line
 
 if TYPE_CHECKING:
-    from advisor.servers.completions import AskedPrompt, FunctionCall
+    from advisor.models.completions import AskedPrompt, FunctionCall
     from ensemble.decode.settings import Settings
     from ensemble.step.trace import StepLogprobs
 

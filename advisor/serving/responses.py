@@ -17,8 +17,8 @@ from starlette.responses import Response
 from advisor.serving.request import GenerationRequest, Piece, RequestError
 
 if TYPE_CHECKING:
-    from advisor.running.task_prompt import TaskPrompt
-    from advisor.servers.completions import FunctionCall
+    from advisor.models.completions import FunctionCall
+    from advisor.run.task_prompt import TaskPrompt
     from advisor.strategies.vote_reader import VoteReader
     from ensemble.decode.sequences import Generation, Pieces
     from ensemble.step.trace import StepLogprobs, TokenLogprob

@@ -45,7 +45,7 @@ _LOGGERS = (
     "asyncio",
     "advisor.serving.app",
     "advisor.serving.engine",
-    "advisor.servers.identity",
+    "advisor.models.server_identity",
 )
 _LOG_LINES = 20
 _LOG_SECONDS = 60.0

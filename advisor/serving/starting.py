@@ -8,10 +8,10 @@ import time
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
-from advisor.pool.weights import PERPLEXITY
+from advisor.models.server_identity import ServerHealth
+from advisor.models.weights import PERPLEXITY
 from advisor.progress import Progress
-from advisor.running.strategy_to_run import StrategyPlan, answer_reader
-from advisor.servers.identity import ServerHealth
+from advisor.run.strategy_to_run import StrategyPlan, answer_reader
 from advisor.strategies.schema import file_json
 from ensemble.common.pool_option import dumped
 from ensemble.errors import InputError
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from advisor.config import InferenceConfig
-    from advisor.profile.ask import Model
-    from advisor.running.task_prompt import TaskPrompt
+    from advisor.models.ask import Model
+    from advisor.models.run_config import InferenceConfig
+    from advisor.run.task_prompt import TaskPrompt
     from advisor.serving.engine import RequestHandler, SharedDecoder
     from advisor.serving.metrics import Metrics
     from advisor.serving.protocol import RequestLimits
@@ -92,7 +92,7 @@ def make_app_of(  # what a server needs
     prompt: TaskPrompt | None = None,
 ) -> tuple[FastAPI, RequestHandler]:
     """Load a set or the models of a strategy, and make an application and its engine."""
-    from advisor.running.models_to_run import load_chosen
+    from advisor.run.models_to_run import load_chosen
     from advisor.serving.app import make_app
     from advisor.serving.metrics import Metrics
     from advisor.serving.responses import ServedModel
@@ -147,9 +147,9 @@ def _decoders(
 
 def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfig) -> list[Model]:
     """The models of a strategy: all local ones are in memory, and servers are asked whether they answer."""
-    from advisor.profile.loaded_models import ALONE
-    from advisor.profile.server_model import check_answers, server_model
-    from advisor.running.models_to_run import load_chosen
+    from advisor.models.loaded_models import ALONE
+    from advisor.models.server_model import check_answers, server_model
+    from advisor.run.models_to_run import load_chosen
     from advisor.serving.strategy_handler import DecoderModel, member_limits
 
     servers = {member.name: server_model(member) for member in plan.members if member.is_remote}

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from advisor.profile.ask import NO_TOOLS, Model, Replies
+from advisor.models.ask import NO_TOOLS, Model, Replies
+from advisor.models.completions import PromptWithOptions, ToolChat
+from advisor.models.response_cache import Response
 from advisor.records import FinishReason
-from advisor.response_cache import Response
-from advisor.running.asking import Answered, Answerer
-from advisor.running.strategy_to_run import StrategyPlan
-from advisor.servers.completions import PromptWithOptions, ToolChat
+from advisor.run.asking import Answered, Answerer
+from advisor.run.strategy_to_run import StrategyPlan
 from advisor.serving.engine import STOPPING, SharedDecoder
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
@@ -29,7 +29,7 @@ from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteEr
 from ensemble.models.spec import Dialogue
 
 if TYPE_CHECKING:
-    from advisor.servers.completions import ModelInput
+    from advisor.models.completions import ModelInput
     from ensemble.decode.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
 
 
 class DecoderModel:
-    """A model of this process; see :class:`advisor.profile.ask.Model`."""
+    """A model of this process; see :class:`advisor.models.ask.Model`."""
 
     def __init__(self, name: str, engine: SharedDecoder) -> None:
         self.name, self.engine = name, engine
@@ -48,7 +48,7 @@ class DecoderModel:
         self.engine.stop()
 
     async def ask(self, prompts: Mapping[int, ModelInput], settings: Settings) -> Replies:
-        """See :meth:`advisor.profile.ask.Model.ask`. If this is cancelled, the decoder drops the text."""
+        """See :meth:`advisor.models.ask.Model.ask`. If this is cancelled, the decoder drops the text."""
         for n, prompt in prompts.items():
             yield n, await self._reply(prompt, settings)
 

@@ -2,7 +2,7 @@
 
 A strategy is written once, as a generator (:meth:`Strategy.flow`): it yields calls of its members, gets their replies,
 and returns the number of the reply that it takes. :mod:`advisor.strategies.replay` drives it with stored replies, and
-:mod:`advisor.running.asking` with models, so that what was verified is what is served.
+:mod:`advisor.run.asking` with models, so that what was verified is what is served.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from advisor.tables.rows import LeftOut, Row, columns_of, rows_of, saved_rows, stem_of
-from advisor.tables.streams import Notes, content_of
+from advisor.tasks.tables.rows import LeftOut, Row, columns_of, rows_of, saved_rows, stem_of
+from advisor.tasks.tables.streams import Notes, content_of
 from ensemble.common.files import exists
 from ensemble.errors import InputError
 

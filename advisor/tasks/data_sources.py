@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from advisor.tables.rows import is_saved, saved_files, saved_splits, stem_of
-from advisor.tables.streams import Notes
 from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records, read_text
+from advisor.tasks.tables.rows import is_saved, saved_files, saved_splits, stem_of
+from advisor.tasks.tables.streams import Notes
 from advisor.tasks.templates import FAILURES, Template
 from ensemble.common.files import default_cache_dir, exists, write_text, write_whole
 from ensemble.errors import InputError

@@ -19,10 +19,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.tables.values import accepted_texts, option_texts, texts_of
 from advisor.tasks.data_files import Record
 from advisor.tasks.data_sources import DataSource
 from advisor.tasks.metrics import READERS, get_metric
+from advisor.tasks.tables.values import accepted_texts, option_texts, texts_of
 from advisor.tasks.task import Example
 from advisor.tasks.task_file import TaskDefinition
 from advisor.tasks.templates import Template

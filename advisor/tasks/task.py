@@ -5,7 +5,7 @@ r"""A loaded task: its questions, and the score of a response.
     >>> task.score(example, " 2 + 3 = 5. The answer is 5.")
     Score(value=1.0, extracted='5')
 
-Not covered: generation and averages over a split (see `advisor.profile`).
+Not covered: generation and averages over a split (see `advisor.models`).
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ import regex  # type: ignore[import-untyped]
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from advisor.tables.values import option_texts, parsed_text, request_text, response_text
 from advisor.tasks.data_files import Record, field_name
+from advisor.tasks.tables.values import option_texts, parsed_text, request_text, response_text
 from ensemble.common.limits import SECONDS, LimitExceededError, limited_process
 from ensemble.errors import InputError
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from advisor.advice.predict import Predictor
-from advisor.choose.rules import select
+from advisor.advice.rules import select
 from advisor.records import Answer, Limits, Profile, Standing, length_ratio, within
 from advisor.statistics import Floats
 from benchmarks._measure import RESULTS, Figure

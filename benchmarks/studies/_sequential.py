@@ -18,7 +18,7 @@ from scipy import optimize, special, stats
 from advisor.advice.gain import Gain, estimate_gain
 from advisor.advice.sequential import look_until_sure, planned_looks
 from advisor.records import ALPHA, MOST_QUESTIONS
-from advisor.runs.schema.result import InterimAnalysis
+from advisor.run.result import InterimAnalysis
 from advisor.statistics import Floats, mcnemar
 from benchmarks._measure import Figure
 

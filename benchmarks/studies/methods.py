@@ -17,16 +17,16 @@ from pathlib import Path
 import torch
 
 from advisor.commands.evaluate import evaluation_config, evaluation_of, learned_options
-from advisor.config import RunConfig
 from advisor.jobs.methods import Evaluator
 from advisor.jobs.select import run
 from advisor.jobs.session import open_session
+from advisor.models.run_config import RunConfig
 from advisor.options.finished_run import EvaluateOptions
 from advisor.options.select import SelectOptions
 from advisor.progress import Progress
-from advisor.runs.run import Run, write_run
-from advisor.runs.schema.evaluation import Evaluation
-from advisor.runs.schema.result import Provenance
+from advisor.run.evaluation import Evaluation
+from advisor.run.folder import Run, write_run
+from advisor.run.result import Provenance
 from benchmarks._measure import arguments, progress, tell
 from ensemble.common.schema import written
 from ensemble.methods import list_methods

@@ -30,7 +30,7 @@ import numpy as np
 from advisor.advice.comparison import compare_strategies
 from advisor.advice.predict import Prediction, Predictor
 from advisor.advice.recommendation import recommend
-from advisor.choose.rules import fitting_voters, select
+from advisor.advice.rules import fitting_voters, select
 from advisor.records import ALPHA, Limits, Profile
 from advisor.statistics import resampled_means, scores, z_value
 from advisor.strategies import default_strategy, largest_default

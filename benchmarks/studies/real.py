@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from advisor.choose.rules import select
-from advisor.config import InferenceConfig
-from advisor.profile.profiler import Profiler
+from advisor.advice.rules import select
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, length_ratio
-from advisor.response_cache import ResponseCache
 from advisor.statistics import accuracy_interval, compare, scores
 from advisor.strategies.vote_reader import can_vote
 from advisor.tasks import Task, load_task

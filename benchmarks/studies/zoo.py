@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.choose.rules import select
-from advisor.config import InferenceConfig, RunConfig
+from advisor.advice.rules import select
 from advisor.demo.train import HERE, RECIPES, TrainingRecipe, make_model
-from advisor.profile.profiler import Profiler
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile
-from advisor.response_cache import ResponseCache
 from advisor.statistics import scores
 from advisor.tasks import Task, load_task
 from benchmarks._measure import RESULTS, progress

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 
-from advisor.runs.schema.figures import Accuracy
+from advisor.run.figures import Accuracy
 from ensemble.common import text
 from reports.charts.axes import (
     NAME_SIZE,

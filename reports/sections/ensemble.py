@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from advisor.runs.schema.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
-from advisor.runs.schema.figures import Accuracy
-from advisor.runs.schema.result import EnsembleResult, InterimAnalysis, Result
+from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
+from advisor.run.figures import Accuracy
+from advisor.run.result import EnsembleResult, InterimAnalysis, Result
 from advisor.strategies import tested
 from ensemble.common import text
 from reports.charts.axes import NARROW, both_widths, reference

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.runs.schema.figures import Accuracy, JudgedModel, JudgedSplit
-from advisor.runs.schema.result import MEASURES
-from advisor.runs.sentences import on_split, on_strategy
+from advisor.run.figures import Accuracy, JudgedModel, JudgedSplit
+from advisor.run.result import MEASURES
+from advisor.run.sentences import on_split, on_strategy
 from ensemble.common import text
 from reports.charts.axes import NARROW, both_widths, reference
 from reports.charts.rows import accuracy_mark, add_points_scale, row_axes

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 
-from advisor.runs.schema.figures import GroupAccuracy
-from advisor.runs.schema.result import CandidateFigures, Result
+from advisor.run.figures import GroupAccuracy
+from advisor.run.result import CandidateFigures, Result
 from ensemble.common import text
 from reports.charts.axes import NARROW, WIDE, both_widths, clipped, log_limits, mark, points_limits
 from reports.charts.rows import add_scale, row_axes

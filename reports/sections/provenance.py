@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from advisor.runs.schema.figures import Measured
-from advisor.runs.schema.result import EnsembleResult, ModelSource, Provenance
+from advisor.run.figures import Measured
+from advisor.run.result import EnsembleResult, ModelSource, Provenance
 from ensemble.common import text
 from reports.report_data import ReportData
 from reports.table import Cell, Column, make_table, words

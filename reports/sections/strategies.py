@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from advisor.runs.schema.result import Result, StrategyFigures
+from advisor.run.result import Result, StrategyFigures
 from ensemble.common import text
 from reports.charts.axes import WIDE, both_widths, clipped, linear_limits, log_limits, mark, points_limits
 from reports.charts.rows import Mark, accuracy_and_cost, draw_differences, shape_of

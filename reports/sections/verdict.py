@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.runs.schema.result import Result, StrategyFigures
-from advisor.runs.sentences import summary
+from advisor.run.result import Result, StrategyFigures
+from advisor.run.sentences import summary
 from ensemble.common import text
 from reports.charts.rows import draw_difference
 from reports.report_data import ReportData

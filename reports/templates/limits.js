@@ -18,7 +18,7 @@
     return shorter === 0 ? (longer === 0 ? 1 : Infinity) : longer / shorter;
   }
 
-  // The rules of section 4.1, the same as in advisor/choose/rules.py: by accuracy, then the shorter mean length, then
+  // The rules of section 4.1, the same as in advisor/advice/rules.py: by accuracy, then the shorter mean length, then
   // the name. Both round to 9 decimals, so that they agree on ties.
   function choose(maxGap, maxRatio) {
     const length = (index) => (candidates[index].length === null ? Infinity : rounded(candidates[index].length));

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from advisor.config import RunConfig
+from advisor.models.job import question_key
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import RunConfig
+from advisor.models.server_identity import ServerIdentity
 from advisor.options.select import SelectOptions
-from advisor.profile.job import question_key
-from advisor.profile.profiler import Profiler
 from advisor.progress import Progress
-from advisor.response_cache import ResponseCache
-from advisor.servers.identity import ServerIdentity
 from ensemble import Ensemble
 from tests.ggufs import write_gguf
 from tests.running_server import serving

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from advisor.config import BEST, InferenceConfig, RunConfig
 from advisor.jobs.planning.plan import plan_loads, plan_model, plan_together, problem_of, tokens_written
 from advisor.jobs.played import reading_task
 from advisor.judge.judge import judging
 from advisor.judge.prompts import Shown, judge_task
-from advisor.pool.fit import weights_here
-from advisor.profile.job import continued
-from advisor.profile.profiler import Said, splits_of, stored_responses, unanswered
+from advisor.models.fit import weights_here
+from advisor.models.job import continued
+from advisor.models.profiler import Said, splits_of, stored_responses, unanswered
+from advisor.models.run_config import BEST, InferenceConfig, RunConfig
 from advisor.progress import Progress
 from advisor.records import TRIES
 from advisor.strategies.fusion import prompt_template, with_drafts

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from advisor.pool.resources import ROUNDING
+from advisor.models.resources import ROUNDING
 from ensemble.common.background import in_background
 from ensemble.common.files import exists
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from advisor.config import InferenceConfig
-from advisor.pool.fit import check_pool, free_on, need_of_model, too_large, weights_here
-from advisor.pool.resources import device_of, resources_of
-from advisor.profile.loaded_models import WHILE_LOADING
+from advisor.models.fit import check_pool, free_on, need_of_model, too_large, weights_here
+from advisor.models.loaded_models import WHILE_LOADING
+from advisor.models.resources import device_of, resources_of
+from advisor.models.run_config import InferenceConfig
 from advisor.records import join
 from advisor.tasks.task import Task
 from ensemble.common.text import counted, price, visible
@@ -96,7 +96,7 @@ def plan_model(
 
 
 def rows_of(need: MemoryNeed, free: int | None, tokens: int) -> int:
-    """Questions of a batch, as :mod:`advisor.profile.local_model` chooses them."""
+    """Questions of a batch, as :mod:`advisor.models.local_model` chooses them."""
     from ensemble.models.memory import rows_that_fit
 
     left = None if free is None else free - need.weights

@@ -1,1 +1,0 @@
-"""Which candidates form the set: the rules of the paper, and copies."""

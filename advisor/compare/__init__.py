@@ -1,1 +1,0 @@
-"""How alike two candidates are, in several respects: each measure for all pairs at once, from values alone."""

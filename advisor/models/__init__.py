@@ -1,0 +1,1 @@
+"""The models of a pool: their lines, what they are, how they are asked, and their profiles."""

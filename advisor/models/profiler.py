@@ -1,0 +1,409 @@
+"""Profiles the models of a run: each candidate alone, and sets of them together.
+
+If a candidate fails, the failure is recorded and the others continue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from advisor.models.ask import Model
+from advisor.models.fingerprint import identify, model_of
+from advisor.models.job import Job, next_turns, profile_in_turns, stored_texts
+from advisor.models.loaded_models import ALONE, JobRunner, LocalJobRunner
+from advisor.models.local_model import LocalModel
+from advisor.models.resources import device_of
+from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import InferenceConfig, RunConfig
+from advisor.models.server_identity import ServerIdentity
+from advisor.models.server_model import ServerModel
+from advisor.models.weights import ACCURACY, EQUAL, PERPLEXITY, read_numbers, weights_from_dev
+from advisor.progress import Progress
+from advisor.records import Profile
+from advisor.tasks.task import Task
+from ensemble.errors import InputError, MemberError, UniteError
+from ensemble.methods import get_method, plugins
+from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec
+from ensemble.servers.client import ServerClient
+
+if TYPE_CHECKING:
+    from ensemble.api import Ensemble
+    from ensemble.models.member import Member
+
+
+# The method "average" gives the probabilities of the whole vocabulary, which sampling and the likelihoods of options
+# need; all other single models only need their likeliest token. Its k is unused, but part of existing cache keys.
+_WHOLE_VOCABULARY = EnsembleSpec((), ALONE, k=10)
+
+
+class Profiler:
+    """Profiles candidates and sets of them.
+
+    Attributes:
+        identities: What determines each candidate's responses, by name.
+        failures: The reason of each candidate that failed, by name.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        cache: ResponseCache,
+        progress: Progress,
+        *,
+        engine: JobRunner | None = None,
+    ) -> None:
+        self._config = config
+        self._cache = cache
+        self._progress = progress
+        self._engine = engine or LocalJobRunner(config.cache_dir)
+        self._on_dev: dict[str, Profile] = {}
+        self._candidates = {candidate.name: candidate for candidate in config.candidates}
+        self.identities = {
+            name: identify(
+                candidate,
+                config.inference.dtype,
+                config.inference.chat_template,
+                self._device(candidate),
+                settings=config.inference.settings(config.dev),
+                keep_hashes=not cache.read_only,
+            )
+            for name, candidate in self._candidates.items()
+        }
+        self.failures: dict[str, str] = {}
+        self._unused: set[str] = set()
+        for name, identity in self.identities.items():
+            if not isinstance(identity, ServerIdentity):
+                continue
+            if identity.lacks is not None:
+                progress.say(f"{name}: {identity.lacks}; until then it gives whole texts")
+            if identity.address.left_out:
+                fields = ", ".join(identity.address.left_out)
+                drawn = "; its responses may be drawn at random" if "temperature" in identity.address.left_out else ""
+                progress.say(f"{name}: requests leave out {fields}, which its server or its line does not take{drawn}")
+        limit = config.inference.limit(config.dev)
+        for name, candidate in self._candidates.items():
+            checkpoint = candidate.checkpoint
+            budget = checkpoint.thinking_budget if checkpoint.is_remote else candidate.thinking_budget
+            if budget is not None and budget >= limit and config.dev.metric != "choice":
+                progress.say(
+                    f"{name}: thinking_budget={budget} leaves no room for an answer: a response has at most {limit} "
+                    "tokens, thinking included; give a lower budget, or more tokens with --max-new-tokens"
+                )
+
+    @property
+    def loads(self) -> Mapping[str, Sequence[float]]:
+        """The seconds of each load of a model in this process, by name; those of the run's judges are among them."""
+        return self._engine.models.seconds
+
+    @property
+    def threads(self) -> Mapping[str, int]:
+        """The number of threads that was measured for a model in this process, by its name."""
+        return self._engine.models.threads
+
+    def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
+        """Profile candidates, each alone.
+
+        Returns:
+            The profiles by name, without the candidates that failed.
+        """
+
+        def run(turns: Mapping[str, Task]) -> Iterator[tuple[str, Profile | MemberError]]:
+            jobs = (self._job(name, [name], turn, self._single(name, turn)) for name, turn in turns.items())
+            for job in self._run(jobs):
+                if isinstance(job.result, MemberError):
+                    self._progress.say(f"{job.name}: {_without_name(job.name, job.result)}")
+                yield job.name, job.result
+
+        results = profile_in_turns(names, task, run)
+        # In the order of the names: jobs that run at the same time finish in any order.
+        for name in names:
+            if isinstance(result := results[name], MemberError):
+                self.failures[name] = _without_name(name, result)
+            else:
+                self._say_no_thinking(result)
+        return {name: result for name in names if isinstance(result := results[name], Profile)}
+
+    def together(
+        self, names: Sequence[str], task: Task, method: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> Profile:
+        """Profile a set, the primary first, by the run's own method or by another one with its options."""
+        decoding = self.decoding(names, method, options)
+        stage = f"{decoding.method} of {', '.join(names)}"
+        return self._run_one(task, lambda turn: self._job(decoding.method, names, turn, decoding, stage=stage))
+
+    def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profile:
+        """Profile a candidate with sampling from its whole vocabulary."""
+        inference = replace(self._config.inference, temperature=temperature, seed=seed)
+        return self._run_one(task, lambda turn: self._job(f"{name}, drawn", [name], turn, _WHOLE_VOCABULARY, inference))
+
+    def reading(self, name: str, task: Task, stage: str) -> Profile:
+        """Profile a candidate on questions whose prompts have responses in them."""
+
+        def job(turn: Task) -> Job:
+            return self._job(name, [name], turn, self._single(name, turn), stage=stage)
+
+        # Another answer takes the place of one that failed, so failures are for the caller to report.
+        return self._run_one(task, job, says_errors=False)
+
+    def graded(self, profile: Profile, names: Sequence[str], task: Task) -> Profile:  # noqa: ARG002  # for a judge
+        """A profile whose texts were not scored when they were written, with its scores.
+
+        Most tasks score each text at once. See :mod:`advisor.judge.judge` for those that do not.
+        """
+        return profile
+
+    def stored_alone(self, name: str, task: Task) -> dict[str, str | None]:
+        """The candidate's responses that the cache has, by the ids of their questions; None for one that failed."""
+        return self._stored([name], self._single(name, task), task)
+
+    def is_stored(self, names: Sequence[str], task: Task, method: str, options: Mapping[str, Any]) -> bool:
+        """Whether the cache has all responses of a set, so that no model has to be loaded."""
+        said = self._stored(names, self.decoding(names, method, options), task)
+        return not next_turns(task, said).examples
+
+    def _stored(self, names: Sequence[str], decoding: EnsembleSpec | None, task: Task) -> dict[str, str | None]:
+        thinking = self._candidates[names[0]].thinking
+        return stored_texts(self._cache, self.key(names, decoding), task, self._config.inference, thinking)
+
+    def is_remote(self, name: str) -> bool:
+        """Whether a server runs the candidate, so that it cannot be loaded here."""
+        return isinstance(self.identities[name], ServerIdentity)
+
+    def decodes(self, name: str) -> bool:
+        """Whether the candidate can be decoded token by token with others."""
+        identity = self.identities[name]
+        return not isinstance(identity, ServerIdentity) or identity.decodes
+
+    def model(self, name: str) -> ModelSpec:
+        """The spec of a candidate."""
+        return model_of(self._candidates[name], self.identities[name], self._config.inference.dtype)
+
+    def load(
+        self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> Ensemble:
+        """Load candidates as an ensemble, the primary first."""
+        return self._load(replace(self.decoding(names, method, options), members=tuple(map(self.model, names))))
+
+    def _load(self, spec: EnsembleSpec) -> Ensemble:
+        return self._engine.models.ensemble(spec)
+
+    def _device(self, candidate: ModelSpec) -> str:
+        """The device that a candidate runs on."""
+        return device_of(candidate, self._config.inference.device, self._config.inference.engine)
+
+    def _server_member(self, name: str) -> Member:
+        (member,) = self._load(EnsembleSpec((self.model(name),))).members
+        return member
+
+    def weights(self, names: Sequence[str]) -> tuple[float, ...] | Literal["perplexity"] | None:
+        """The weights of a set's members, as ``--weights`` says; None for equal ones."""
+        kind = self._config.weights
+        if kind == EQUAL or len(names) == 1:
+            return None
+        if kind == PERPLEXITY:
+            return PERPLEXITY
+        if kind != ACCURACY:
+            numbers = dict(zip(self._candidates, read_numbers(kind), strict=True))
+            return tuple(numbers[name] for name in names)
+        if missing := [name for name in names if name not in self._on_dev]:
+            # Mostly stored already: the candidates were profiled on these questions.
+            self._on_dev |= self.alone(missing, self._config.dev)
+        for name in names:
+            if name not in self._on_dev:
+                raise MemberError(self.failures[name], of=name)
+        profiles = [self._on_dev[name] for name in names]
+        try:
+            return weights_from_dev([profile.accuracy for profile in profiles])
+        except InputError as error:
+            # Of this set alone: another one may have weights.
+            raise MemberError(error.reason, of=error.of) from error
+
+    def decoding(
+        self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
+    ) -> EnsembleSpec:
+        """How a set decodes, without its members: by the run's own method, or by another one with its options."""
+        config = self._config
+        method, options = method or config.method, dict(options or {})
+        # Of a single model, the thinking is read from its response.
+        if config.think is not None and len(names) > 1 and get_method(method).level == "token":
+            options.setdefault(THINK, config.think)
+        return EnsembleSpec((), method, config.k, self.weights(names), options)
+
+    def _single(self, name: str, task: Task) -> EnsembleSpec | None:
+        """How a candidate decodes alone."""
+        # Likelihoods of options need the whole vocabulary; a server computes them itself.
+        return _WHOLE_VOCABULARY if task.metric == "choice" and not self.is_remote(name) else None
+
+    def _job(
+        self,
+        name: str,
+        members: Sequence[str],
+        task: Task,
+        decoding: EnsembleSpec | None,
+        inference: InferenceConfig | None = None,
+        stage: str = "",
+    ) -> Job:
+        """A job for some members. Without a ``decoding``, a single model decodes as it does alone."""
+        identity = self.identities[members[0]]
+        inference = inference or self._config.inference
+        connect: Callable[[], Model]
+        if len(members) == 1 and isinstance(identity, ServerIdentity):
+            load = partial(self._server_member, members[0]) if identity.decodes else None
+            connect, spec, server = partial(_connect, name, identity, load), None, identity.address.url
+        else:
+            server = ""
+            models = tuple(map(self.model, members))
+            spec = replace(decoding or self.decoding(members), members=models)
+            make_room = self._engine.models.make_room
+            connect = partial(LocalModel, name, partial(self._load, spec), inference.batch_size, make_room)
+        return Job(
+            name,
+            task,
+            inference,
+            connect,
+            key=self.key(members, decoding),
+            cache=self._cache,
+            progress=self._progress,
+            stage=f"{stage or name} on {task.split}{_turn(task)}",
+            spec=spec,
+            server=server,
+            # A set writes in its primary's tokens, and so with its tags.
+            thinking=self._candidates[members[0]].thinking,
+        )
+
+    def key(self, members: Sequence[str], decoding: EnsembleSpec | None) -> dict[str, Any]:
+        """What determines the responses of some members, besides the questions."""
+        key: dict[str, Any] = {"members": [self.identities[member].key() for member in members]}
+        if decoding is None:
+            return key
+        weights = {} if decoding.weights is None else {"weights": decoding.weights}
+        version = get_method(decoding.method).version
+        changed = {} if version == 1 else {"version": version}
+        key |= {"method": decoding.method, "k": decoding.k, **changed, **weights, **decoding.options}
+        # Alone, a model's tags only part the responses that are stored. Together, the answer begins after them.
+        tags = [self._candidates[member].thinking for member in members]
+        if THINK in decoding.options and any(tags):
+            key["tags"] = [each and each.option for each in tags]
+        # A newer version of a plug-in may decode differently. Keys of the methods of this project stay as they were.
+        if package := plugins().package(decoding.method):
+            key["package"] = package
+        return key
+
+    def _run_one(self, task: Task, job: Callable[[Task], Job], *, says_errors: bool = True) -> Profile:
+        """Run a task with the job that answers it, or one turn of it."""
+
+        def run(turns: Mapping[str, Task]) -> Iterator[tuple[str, Profile | MemberError]]:
+            for name, turn in turns.items():
+                [finished] = self._run([job(turn)], says_errors=says_errors)
+                yield name, finished.result
+
+        # The job has the name that is shown.
+        [result] = profile_in_turns([""], task, run).values()
+        if isinstance(result, MemberError):
+            raise result
+        return result
+
+    def _run(self, jobs: Iterable[Job], *, says_errors: bool = True) -> Iterator[Job]:
+        """Run jobs, and yield each when it is finished."""
+        with ExitStack() as displays:
+
+            def watched() -> Iterator[Job]:
+                for job in jobs:
+                    # An interrupted job leaves no progress bar behind.
+                    displays.callback(job.close)
+                    yield job
+
+            # closing: at Ctrl-C the engine's generator must stop its workers now, not at garbage collection.
+            with closing(self._engine.run(watched())) as finished:
+                for job in finished:
+                    if says_errors and isinstance(job.result, Profile):
+                        self._say_errors(job.result)
+                    yield job
+
+    def _say_errors(self, profile: Profile) -> None:
+        errors = [answer.error for answer in profile.answers if answer.error is not None]
+        if errors:
+            self._progress.say(
+                f"{profile.model}: {len(errors)} of {len(profile.answers)} questions could not be answered; they count "
+                f"as wrong, and not for its mean length; the first: {errors[0]}"
+            )
+
+    def _say_no_thinking(self, profile: Profile) -> None:
+        candidate = self._candidates[profile.model]
+        tags, budget = candidate.thinking, candidate.thinking_budget
+        named = [f"thinking={tags.option}"] if tags else []
+        # A budget of 0 is kept where nothing is thought.
+        named += [f"thinking_budget={budget}"] if budget else []
+        if profile.model not in self._unused and named and not any(answer.thought for answer in profile.answers):
+            # Once, though several splits are asked.
+            self._unused.add(profile.model)
+            self._progress.say(
+                f"{profile.model}: none of its {len(profile.answers)} responses has thinking, so {' and '.join(named)} "
+                "has no effect; leave it out, or name the tags that the model writes with thinking=OPENING...CLOSING"
+            )
+
+
+def _connect(name: str, identity: ServerIdentity, load: Callable[[], Member] | None) -> ServerModel:
+    return ServerModel(name, ServerClient(identity.address), identity.chat_template, load)
+
+
+def _turn(task: Task) -> str:
+    """The turn of a conversation, for the label of its progress; empty for the first one."""
+    turn = 1 + len(task.examples[0].exchanges)
+    return f", turn {turn}" if turn > 1 else ""
+
+
+def _without_name(name: str, error: MemberError) -> str:
+    return error.without(name)
+
+
+Said = dict[str, str | None]
+"""Responses by the ids of their questions; None for one that failed."""
+
+
+def stored_responses(config: RunConfig, entries: Sequence[ModelSpec]) -> dict[str, tuple[Said, ...]]:
+    """The responses of candidates that the cache has, by name: those to the dev questions, and to the held-out ones."""
+    # What is stored of a server depends on what it says today, and it gets no request here.
+    here = [entry for entry in entries if not entry.is_remote]
+    if not here or not (config.cache_dir / "responses.sqlite").is_file():
+        return {}
+    found: dict[str, tuple[Said, ...]] = {}
+    try:
+        with ResponseCache(config.cache_dir, read_only=True) as cache:
+            for entry in here:
+                # One by one: a candidate that cannot be used must not hide what is stored of the others.
+                try:
+                    alone = Profiler(replace(config, candidates=(entry,), weights=EQUAL), cache, Progress(quiet=True))
+                except UniteError:
+                    continue  # the check of the pool reports the problem
+                found[entry.name] = tuple(alone.stored_alone(entry.name, task) for task in splits_of(config))
+    except UniteError:
+        return {}  # the run itself reports a cache that cannot be read, or replaces it
+    return found
+
+
+def is_profiled(config: RunConfig, entry: ModelSpec) -> bool:
+    """Whether the cache has all responses of a candidate to the dev questions, so that a run can go on without it."""
+    stored = stored_responses(config, [entry]).get(entry.name)
+    return stored is not None and unanswered(config.dev, stored[0]) == 0
+
+
+def unanswered(task: Task, said: Said) -> int:
+    """How many questions of a task are still to be answered; none come after a response that failed."""
+    ended: set[str | None] = {number for number, text in said.items() if text is None}
+    left = 0
+    for example in task.examples:
+        if example.earlier is not None and example.earlier in ended:
+            ended.add(example.id)
+        else:
+            left += example.id not in said
+    return left
+
+
+def splits_of(config: RunConfig) -> list[Task]:
+    """The dev questions, and the held-out ones if the run has any."""
+    return [config.dev, *([] if config.held_out is None else [config.held_out])]

@@ -1,0 +1,277 @@
+"""What a run works on: the options of its command, and what they name, loaded."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from advisor.models.pool_file import entries_named, read_line, read_pool
+from advisor.models.weights import check_weights
+from advisor.options.option import Options
+from advisor.options.select import ProfileOptions, SelectOptions
+from advisor.options.shared import (
+    ClusterOptions,
+    DecodingOptions,
+    InferenceOptions,
+    JudgeOptions,
+    QuestionOptions,
+    SeedOptions,
+    TrustOptions,
+    VerificationOptions,
+    split_names,
+)
+from advisor.records import MOST_QUESTIONS, Limits
+from advisor.strategies.fusion import check_prompt
+from advisor.tasks import Task, load_task
+from ensemble.common.files import default_cache_dir
+from ensemble.errors import InputError
+from ensemble.methods import list_methods, make_options, plugins
+from ensemble.methods._response import read_prompt
+from ensemble.models.spec import THINK, ModelSpec
+
+if TYPE_CHECKING:
+    from ensemble.decode.settings import Settings
+
+BEST = "best"
+"""The writer of a fusion who is the most accurate model on dev."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceConfig(InferenceOptions, ClusterOptions, SeedOptions):
+    """How a run loads its models and generates; a temperature of 0 is greedy decoding, others draw with the seed."""
+
+    temperature: float = 0.0
+    deterministic: bool = False
+
+    @classmethod
+    def from_options(cls, options: Options) -> InferenceConfig:
+        """Take these options from those of a command. One that it lacks, or that is None, has its default value."""
+        given = {**options.shared(cls), "seed": None, "temperature": None}
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
+    def settings(self, task: Task) -> Settings:
+        """How responses to the questions of a task are decoded."""
+        from ensemble.decode.settings import Settings
+
+        return Settings(self.limit(task), task.stop, self.temperature, seed=self.seed)
+
+    def limit(self, task: Task) -> int:
+        """Tokens after which a response to a question of a task is cut off."""
+        return self.max_new_tokens or task.max_new_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionLine:
+    """What ``--fusion`` says: ``WRITER panel=NAME,... drafts=N rounds=N prompt=FILE``, all but the writer optional."""
+
+    writer: str  # a candidate, or :data:`BEST`
+    panel: tuple[str, ...] = ()  # candidates that write drafts; empty for the voters
+    drafts: int = 1  # drafts of each of them, 1 to 100; several are drawn at temperature 0.7
+    rounds: int = 1  # how often the panel writes, 1 to 10; from the second time on it reads the drafts
+    prompt: str | None = None  # the file of the prompt, a template over ``prompt`` and ``responses``
+
+    @classmethod
+    def read(cls, text: str) -> FusionLine:
+        """Read the value of the option; InputError for another word, or a number out of range."""
+        try:
+            writer, *words = shlex.split(text)
+        except ValueError:
+            raise InputError(
+                f"--fusion {text!r}: give a candidate or best, then options, with quotes in pairs"
+            ) from None
+        given: dict[str, Any] = {}
+        for word in words:
+            name, equals, value = word.partition("=")
+            if not (equals and value) or name not in ("panel", "drafts", "rounds", "prompt") or name in given:
+                raise InputError(
+                    f"--fusion: {word}: give panel=NAME,... drafts=N rounds=N prompt=FILE, each at most once"
+                )
+            given[name] = _number(name, value) if name in _MOST else split_names(value) if name == "panel" else value
+            if not given[name]:
+                raise InputError("--fusion: panel: no name is given; give candidates, or leave it out")
+        line = cls(writer=writer, **given)
+        if line.drafts > 1 and line.rounds > 1:
+            raise InputError(
+                f"--fusion: rounds={line.rounds}: models that write several drafts read none; leave one out"
+            )
+        return line
+
+    @property
+    def template(self) -> str:
+        """The writer's prompt; InputError if the file cannot be read."""
+        return read_prompt(self.prompt)[0]
+
+
+_MOST = {"drafts": 100, "rounds": 10}
+
+
+def _number(name: str, text: str) -> int:
+    # isdigit alone accepts the digits of other scripts.
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST[name]):
+        raise InputError(f"--fusion: {name}={text}: give a number from 1 to {_MOST[name]}")
+    return int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
+    """What a run does: these options, and what is loaded for it."""
+
+    candidates: tuple[ModelSpec, ...]
+    dev: Task  # the questions that candidates are profiled on
+    held_out: Task | None  # the questions that the chosen set is verified on; None to skip that
+    rules: Limits
+    inference: InferenceConfig
+    cache_dir: Path  # the folder of responses and tables
+    command: str  # the command line, for the record
+    fusion: FusionLine | None = None
+    # Of a task with a rubric: the judge, and the one that checks it if there are two.
+    judges: tuple[ModelSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_decodes(self.method)
+        check_weights(self.weights, len(self.candidates))
+        _check_think(self)
+
+    @classmethod
+    def from_options(
+        cls,
+        options: SelectOptions,
+        command: str,
+        *,
+        profile: ProfileOptions | None = None,
+        needs_reference: bool = True,
+    ) -> RunConfig:
+        """Load the pool and the task; models are checked later, by :func:`advisor.jobs.session.open_session`."""
+        if options.pool is None:
+            raise InputError(
+                "--pool is missing; give a file with one model per line, or a bundled pool: demo or demo-thinking"
+            )
+        options.needed_task()
+        # Checked before the task is loaded as well, because that may take a download.
+        check_decodes(options.method)
+        fusion = None if options.fusion is None else FusionLine.read(options.fusion)
+        pool = read_pool(options.pool)
+        candidates = entries_named(pool, split_names(options.only or ""), options.pool)
+        check_consent(candidates, options)
+        if options.budget is not None and (unpriced := [each.name for each in candidates if each.price is None]):
+            raise InputError(
+                f"--budget {options.budget:g}: {unpriced[0]} has no price; "
+                f"give price_in= and price_out= in {options.pool}"
+            )
+        dev = load_split(options, profile.split if profile else "dev", options.seed, needs_reference=needs_reference)
+        dev.check_allowed()
+        # A model of the pool that is no candidate may judge.
+        judges = read_judges(options, pool, dev)
+        held_out = None
+        if not options.no_verify:
+            # With a limit they come in the order of the seed, so that the first ones are a sample of all.
+            asked = replace(options, limit=options.limit or MOST_QUESTIONS) if options.until_sure else options
+            held_out = load_split(asked, "held_out", options.seed, needs_reference=needs_reference)
+            held_out.check_allowed()
+        loaded = {
+            "candidates": candidates,
+            "dev": dev,
+            "held_out": held_out,
+            "rules": replace(options.rules, think=options.think),
+            "inference": InferenceConfig.from_options(profile or options),
+            "cache_dir": options.cache_dir or default_cache_dir(),
+            "command": command,
+            "fusion": fusion,
+            "judges": judges,
+        }
+        config = cls(**{**options.shared(cls), **loaded})
+        _check_fusion(config)
+        return config
+
+
+def load_split(options: QuestionOptions, split: str, seed: int = 0, *, needs_reference: bool = True) -> Task:
+    """Load one split of the task that the options name, drawn with a seed; see :func:`advisor.tasks.load_task`."""
+    return load_task(
+        options.needed_task(),
+        split=split,
+        data_dir=options.data,
+        shots=options.shots,
+        limit=options.limit,
+        seed=seed,
+        allow_code_execution=options.allow_code_execution,
+        allow_weak_sandbox=options.allow_weak_sandbox,
+        needs_reference=needs_reference,
+    )
+
+
+def check_consent(candidates: Sequence[ModelSpec], options: TrustOptions) -> None:
+    """Check that the user allows models to run their code, and the variables that lines of a pool name for keys."""
+    for entry in candidates:
+        entry.check_consent(options.trust_remote_code, None, f"{entry.place}: {entry.name}")
+
+
+def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Task) -> tuple[ModelSpec, ...]:
+    """The judge that scores, and the one that checks it if there is one: candidates, or lines as in a pool file."""
+    if task.rubric is None and options.judge:
+        raise InputError(
+            f"--judge {options.judge[0]}: {task.name} has metric {task.metric}, which needs no judge; leave it out"
+        )
+    if task.rubric is not None and not options.judge:
+        raise InputError(
+            f"{task.name} has metric judge; add --judge with the name of a candidate, or a line as in a pool file"
+        )
+    if len(options.judge) > 2:
+        raise InputError(f"--judge {options.judge[2]}: give one judge, or a second one that checks the first")
+    judges = tuple(_read_judge(line, candidates) for line in options.judge)
+    check_consent(judges, options)
+    if len({judge.name for judge in judges}) < len(judges):
+        raise InputError(
+            f"--judge {judges[1].name}: the first judge has this name, too; give another model, or add "
+            "name=ANOTHER to its line"
+        )
+    return judges
+
+
+def _read_judge(line: str, candidates: Sequence[ModelSpec]) -> ModelSpec:
+    for candidate in candidates:
+        if candidate.name == line.strip():
+            return candidate
+    # A word is a misspelt candidate rather than a folder or a hub id, unless there is a folder.
+    if line.strip() and not any(mark in line for mark in "/:\\ ") and not Path(line.strip()).exists():
+        raise InputError(
+            f"--judge {line}: no candidate and no folder has this name; give one of them, a hub id, or a server as in "
+            "a pool file"
+        )
+    return read_line(line, "--judge")
+
+
+def _check_think(config: RunConfig) -> None:
+    """Raise InputError if ``--think`` has no effect: the method has no such option, or no text is written."""
+    if config.think is None:
+        return
+    make_options(config.method, {THINK: config.think})
+    if config.dev.metric == "choice":
+        raise InputError(
+            f"--think {config.think}: {config.dev.name} has options, which are chosen by their likelihood; leave it out"
+        )
+
+
+def _check_fusion(config: RunConfig) -> None:
+    """Raise InputError if the fusion that the options name cannot be asked."""
+    if config.fusion is None:
+        return
+    if config.dev.metric == "choice":
+        raise InputError("--fusion: a writer writes a text, and this task chooses options by their likelihood")
+    names = [entry.name for entry in config.candidates]
+    writers = () if config.fusion.writer == BEST else (config.fusion.writer,)
+    for name in (*writers, *config.fusion.panel):
+        if name not in names:
+            raise InputError(f"--fusion: no candidate has the name {name}; their names are {', '.join(names)}")
+    check_prompt(config.fusion.template, config.fusion.prompt or "--fusion", ("prompt",))
+
+
+def check_decodes(method: str) -> None:
+    """Raise InputError if no method that decodes has this name."""
+    names = [name for name, found in list_methods().items() if found.level != "response"]
+    plugins().check(method)
+    if method not in names:
+        raise InputError(f"--method {method}: not one of {', '.join(names)}")

@@ -1,0 +1,248 @@
+"""What decides the responses of a model behind a server, as far as a client can know.
+
+The owner of a server can change the model behind an address at any time, and no field of the API has to show it.
+So responses are stored under the address, what the server says of its model, and the day (UTC): on another day the
+questions are sent again. A user who knows the version of the model gives it a ``revision=``, which replaces the day and
+the server's words.
+
+A model whose line has ``tokenizer=`` is a full member if its server gives log-probabilities by token id: it is asked
+with token ids, here and in sets that decode together. Other models behind servers give whole texts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+from advisor.models.completions import CHAT, COMPLETIONS, generate
+from ensemble.common.background import in_background
+from ensemble.common.pool_option import dumped
+from ensemble.common.text import first_of
+from ensemble.decode.settings import Settings
+from ensemble.errors import InputError
+from ensemble.models.check import check_tokenizer
+from ensemble.models.choices import ChatTemplate
+from ensemble.models.spec import ModelSpec
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.token_client import connect
+
+# What servers say of a model besides its name: vLLM and SGLang where its weights are, llama.cpp how large it is.
+_MODEL_FIELDS = ("root", "parent", "owned_by", "max_model_len", "meta")
+# Seconds. Several servers give the time of the request as the model's time of creation; that is not kept.
+_MIN_AGE_S = 3600
+_MAX_VALUE = 500
+"""Characters of a value that is kept of a server's answer."""
+# A busy server may drop a connection, but an absent one must be reported soon.
+_RETRIES = 2
+# With fewer tokens, reasoning models give an error.
+_TEST = Settings(16)
+_FINGERPRINT = "system_fingerprint"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """What decides the responses of a model behind a server."""
+
+    address: ServerAddress
+    chat_template: ChatTemplate  # whether prompts go through one: the tokenizer's here, or else the server's
+    says: Mapping[str, Any]  # what the server says of the model
+    day: str  # day of the request, in UTC
+    lacks: str | None = None  # why a model with a tokenizer cannot be decoded token by token; None if it can
+    tokenizer: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each file of a local tokenizer, by name
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it can be decoded token by token, with others."""
+        return self.address.tokenizer is not None
+
+    @property
+    def chat(self) -> bool:
+        """Whether prompts go through the model's chat template, on the server."""
+        return not self.decodes and self.chat_template != "never"
+
+    def key(self) -> dict[str, Any]:
+        """As part of a response's key."""
+        revision = self.address.revision
+        # The fingerprint is left out: it can differ between a provider's machines.
+        says = {name: value for name, value in self.says.items() if name != _FINGERPRINT}
+        version = {"says": says, "day": self.day} if revision is None else {"revision": revision}
+        path = CHAT if self.chat else COMPLETIONS
+        key: dict[str, Any] = {"url": self.address.url, "model": self.address.model, "path": path, **version}
+        key |= dumped(self.address, "key")
+        if self.decodes:
+            # A folder is known by its files, wherever it is.
+            key["tokenizer"] = dict(self.tokenizer) or self.address.tokenizer
+            key["chat_template"] = self.chat_template
+        return key
+
+    def as_dict(self) -> dict[str, Any]:
+        """As ``result.json`` has it."""
+        return {
+            "path_or_id": self.address.path_or_id,
+            "revision": self.address.revision,
+            "files": {},
+            "chat_template": self.chat_template if self.decodes else "always" if self.chat else "never",
+            "day": self.day,
+            "says": dict(self.says),
+            "remote": self.address.as_dict(),
+        }
+
+
+def identify_server(
+    address: ServerAddress, name: str, chat_template: ChatTemplate, settings: Settings = _TEST
+) -> ServerIdentity:
+    """Request a server's list of models and a few tokens, and see whether it can be decoded token by token."""
+    lacks = None
+    if address.tokenizer is not None:
+        check_tokenizer(ModelSpec(address, name).tokenizer)
+    try:
+        with ServerClient(address, retries=_RETRIES) as server:
+            # First, because it costs nothing, and because its names help where the model's name is wrong.
+            models = _list_models(server)
+            if address.tokenizer is not None and (lacks := _what_it_lacks(address, name)):
+                address = replace(address, tokenizer=None)
+            identity = ServerIdentity(address, chat_template, {}, today(), lacks)
+            try:
+                short = replace(settings, max_new_tokens=_TEST.max_new_tokens)
+                _, answer = generate(server, "Hello", short, chat=identity.chat)
+            except ServerError as error:
+                raise _with_hint(error, address, list(models), chat=identity.chat) from None
+            says = {**models.get(address.model, {}), **_answered_as(answer)}
+    except ServerError as error:
+        raise InputError(str(error)) from None
+    return replace(identity, address=replace(address, left_out=tuple(sorted(server.left_out))), says=says)
+
+
+def _what_it_lacks(address: ServerAddress, name: str) -> str | None:
+    """Why a server's model cannot be decoded token by token; None if it can."""
+    try:
+        connect(address, name).close()
+    except InputError as error:
+        return error.without(name)
+    return None
+
+
+def today() -> str:
+    """The day, in UTC."""
+    # UTC, so that a run on machines in two time zones has one day.
+    return datetime.now(timezone.utc).date().isoformat()
+
+
+def _list_models(server: ServerClient) -> dict[str, dict[str, Any]]:
+    """What a server says of each of its models, by name; empty where it has no list."""
+    try:
+        data = server.get("/models").get("data")
+    except ServerError as error:
+        # Some servers have one model and no list, and on others the list fails. Without a status, or with a wrong
+        # key, the model will not answer either.
+        if error.status in (None, 401, 403):
+            raise
+        return {}
+    if not isinstance(data, list):
+        raise server.invalid_answer("/models", "has no list of models")
+    models = [model for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
+    return {model["id"]: _fields(model, _MODEL_FIELDS) | _created(model.get("created")) for model in models}
+
+
+def _fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Some fields of a server's answer, those with short values that JSON can represent."""
+    return {name: answer[name] for name in names if answer.get(name) is not None and _is_short(answer[name])}
+
+
+def _is_short(value: object) -> bool:
+    try:
+        # result.json has no NaN and no infinity; with one of them it could not be written after the whole run.
+        return len(json.dumps(value, allow_nan=False)) < _MAX_VALUE
+    except ValueError:
+        return False
+
+
+def _created(created: object) -> dict[str, Any]:
+    # NaN and the infinities fail the comparison, too.
+    old = isinstance(created, (int, float)) and 0 <= created < time.time() - _MIN_AGE_S
+    return {"created": created} if old else {}
+
+
+def _answered_as(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's name and fingerprint in a server's answer."""
+    fields = _fields(answer, ("model", _FINGERPRINT))
+    # Under another name: "model" is the user's own name for it, which a server may map to a dated version.
+    return {"answers_as": fields.pop("model"), **fields} if "model" in fields else fields
+
+
+def _with_hint(error: ServerError, address: ServerAddress, models: Sequence[str], *, chat: bool) -> ServerError:
+    """The error of a model that does not answer, with what may help."""
+    if error.status in (401, 403, 429) or error.status is None:
+        return error
+    hint = ""
+    if models and address.model not in models:
+        names = first_of([" ".join(name.split()) for name in models], 20)
+        hint = f"; the server does not list {address.model!r}, but lists {names}"
+    elif error.status == 400 and (address.thinking_budget, address.reasoning_effort) != (None, None):
+        option = "thinking_budget" if address.reasoning_effort is None else "reasoning_effort"
+        hint = f"; correct {option}= of its line, or leave it out"
+    elif chat:
+        hint = f"; if the model has no chat template, add chat_template=never to its line to use {COMPLETIONS}"
+        if error.status == 404 and not models:
+            hint = "; does the address lack /v1?"
+    return ServerError(f"{error}{hint}", error.failure, error.status)
+
+
+PAUSE_S = 5.0
+"""Between two requests to a server."""
+_TIMEOUT_S = 2.0
+_LOG = logging.getLogger(__name__)
+
+
+class ServerHealth:
+    """Asks servers for their lists of models, which costs nothing, and keeps the names of those that do not answer."""
+
+    def __init__(self, addresses: Mapping[str, ServerAddress]) -> None:
+        self.names = tuple(addresses)
+        self.failing: set[str] = set()
+        self._stopped = threading.Event()
+        self._addresses = dict(addresses)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        # A thread for each: a server that does not answer must not delay the others.
+        for name, address in self._addresses.items():
+            in_background(partial(self._watch, name, address), f"health of {name}")
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stopped.set()
+
+    def _watch(self, name: str, address: ServerAddress) -> None:
+        quick = replace(address, timeout=min(_TIMEOUT_S, address.timeout), requests_per_minute=None)
+        try:
+            client = ServerClient(quick, retries=0)
+        except InputError:  # its key is gone; the requests themselves say so
+            return
+        with client:
+            while not self._stopped.is_set():
+                reason = _why_not(client)
+                if reason is not None and name not in self.failing:
+                    _LOG.warning("%s does not answer: %s", name, reason)
+                    self.failing.add(name)
+                elif reason is None and name in self.failing:
+                    _LOG.warning("%s answers again", name)
+                    self.failing.discard(name)
+                self._stopped.wait(PAUSE_S)
+
+
+def _why_not(client: ServerClient) -> str | None:
+    try:
+        client.get("/models")
+    except ServerError as error:
+        # Some servers have one model and no list. What they refuse, they have received.
+        return str(error) if error.status is None or error.status >= 500 else None
+    return None

@@ -1,0 +1,201 @@
+"""A model behind a server that is asked for whole texts, or for the likeliest of several options."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from advisor.models.ask import Replies
+from advisor.models.completions import (
+    CHAT,
+    COMPLETIONS,
+    NO_LOGPROBS,
+    ModelInput,
+    PromptWithOptions,
+    ToolChat,
+    generate,
+    likeliest_option,
+    likeliest_text,
+)
+from advisor.models.response_cache import Response
+from advisor.models.server_identity import identify_server
+from ensemble.common.background import Threads, call_when_done
+from ensemble.errors import InputError, MemberError, UniteError
+from ensemble.models.choices import ChatTemplate
+from ensemble.models.spec import Dialogue, ModelSpec, Sourced
+from ensemble.servers.client import ServerClient, ServerError
+
+if TYPE_CHECKING:
+    from ensemble.api import Ensemble
+    from ensemble.decode.settings import Settings
+    from ensemble.models.member import Member, Prompt
+    from ensemble.models.server_member import ServerMember
+
+_RETRIES = 2
+"""After the first try. A client waits meanwhile, so there are fewer than for a profile."""
+_TOO_MANY = 429
+"""HTTP status of a server that accepts no more requests now."""
+
+
+class ServerModel:
+    """A model behind a server; see :class:`advisor.models.ask.Model`.
+
+    Args:
+        name: Its name.
+        client: Sends the requests, and is closed with this.
+        chat_template: Whether prompts go through a chat template: the tokenizer's here, or else the server's.
+        load: Loads the tokenizer, as a member, when it is needed: prompts are encoded here, as they are for a set that
+            decodes together. None for a model that gets texts.
+
+    Attributes:
+        client: Sends the requests.
+        chat_template: Whether prompts go through a chat template.
+        chat: Whether that is the server's.
+    """
+
+    def __init__(
+        self, name: str, client: ServerClient, chat_template: ChatTemplate, load: Callable[[], Member] | None
+    ) -> None:
+        self.name, self.client, self.chat_template = name, client, chat_template
+        self.chat = load is None and chat_template != "never"
+        self._encoding = threading.Lock()
+        self._load = load
+        self._loaded: Member | None = None
+        self._scorer: Ensemble | None = None
+        self._threads = Threads(client.address.concurrency, f"requests to {name}")
+
+    def close(self) -> None:
+        """Close the connections. Requests that still run end with an error."""
+        self._threads.close()
+        self.client.close()
+
+    async def ask(self, prompts: Mapping[int, ModelInput], settings: Settings) -> Replies:
+        """See :meth:`advisor.models.ask.Model.ask`. If it is cancelled, requests end in their threads.
+
+        Where a server answers that it accepts no more requests now, fewer are sent at a time.
+        """
+        if self._load is not None and self._loaded is None:
+            # Now: each request would try it again after a failure.
+            await asyncio.wrap_future(self._threads.start(self.member))
+        waiting, sent = deque(prompts), dict[int, tuple[float, Future[Response]]]()
+        arrived: asyncio.Queue[int] = asyncio.Queue()
+        most, changed = min(self._threads.most, len(prompts)), 0.0
+        try:
+            while waiting or sent:
+                # Twice as many as run, so that no thread waits for this one, until fewer are to run.
+                while waiting and len(sent) < (most if changed else 2 * most):
+                    n = waiting.popleft()
+                    request = self._threads.start(partial(self.generate, prompts[n], settings))
+                    sent[n] = time.monotonic(), request
+                    call_when_done(request, partial(_put, arrived, n))
+                n = await arrived.get()
+                begun, request = sent.pop(n)
+                error = request.exception()
+                if getattr(error, "status", None) == _TOO_MANY and (most > 1 or begun < changed):
+                    # What was sent before the last change says nothing of the present number.
+                    if begun >= changed:
+                        most, changed = most - most // 2, time.monotonic()
+                    waiting.append(n)
+                elif error is None or isinstance(error, UniteError):
+                    yield n, error or request.result()
+                else:
+                    raise error
+        finally:
+            for _, request in sent.values():
+                request.cancel()
+
+    def generate(self, prompt: ModelInput, settings: Settings) -> Response:
+        """Answer a prompt; wait for the response, as the model wrote it."""
+        if isinstance(prompt, PromptWithOptions):
+            return self._choose(prompt)
+        if isinstance(prompt, ToolChat):
+            # Functions are written by the server's chat template, whether or not the tokenizer is here.
+            return generate(self.client, prompt, settings, chat=True)[0]
+        member = self.member()
+        marked = member is not None and bool(member.vocabulary.marks)
+        return generate(self.client, self._sent(prompt), settings, chat=self.chat, marked=marked)[0]
+
+    def _choose(self, prompt: PromptWithOptions) -> Response:
+        if self.chat:
+            reason = f"{CHAT} never does; with chat_template=never on its line {COMPLETIONS} is used, which may do so"
+            raise ServerError(NO_LOGPROBS.format(reason=reason), "fatal")
+        if (member := self.member()) is None:
+            return likeliest_text(self.client, str(as_text(prompt.prompt, self.name, chat=False)), prompt.options)
+        client = cast("ServerMember", member).client
+        if not client.limits.chosen:
+            raise ServerError(NO_LOGPROBS.format(reason="it does not give those of chosen token ids"), "fatal")
+        with self._encoding:
+            if self._scorer is None:
+                from ensemble.api import Ensemble
+
+                # With k=1 this needs nothing but the tokenizer and the vocabulary.
+                self._scorer = Ensemble([member], k=1)
+            question = self._scorer.encode_options(prompt.prompt, prompt.options)
+        return likeliest_option(client, question)
+
+    def member(self) -> Member | None:
+        """The member with its tokenizer, as it writes alone, loaded at the first call; None if prompts are texts."""
+        if self._load is None:
+            return None
+        with self._encoding:
+            if self._loaded is None:
+                try:
+                    self._loaded = self._load().as_writing(alone=True)
+                except InputError as error:
+                    # A client can do nothing about it, and the other models of the strategy go on.
+                    raise MemberError(error.reason, of=error.of) from error
+            return self._loaded
+
+    def _sent(self, prompt: Prompt | Dialogue) -> str | Sequence[Mapping[str, str]] | Sequence[int]:
+        """A prompt as the server gets it: ids if its tokenizer is here, else texts."""
+        if (member := self.member()) is not None:
+            with self._encoding:
+                return member.encode_prompt(prompt)
+        return as_text(prompt, self.name, chat=self.chat)
+
+
+def as_text(prompt: Prompt | Dialogue, name: str, *, chat: bool) -> str | Sequence[Mapping[str, str]]:
+    """A prompt as a server without its tokenizer here gets it: a text, or the messages of a conversation."""
+    if isinstance(prompt, Sourced):
+        return prompt.prompt
+    if isinstance(prompt, Dialogue):
+        return prompt.messages if chat else prompt.text
+    if not chat and not isinstance(prompt, str):
+        raise InputError("a conversation needs a chat template, and this model is used without one", of=name)
+    return prompt
+
+
+def _put(arrived: asyncio.Queue[int], n: int, _: Future[Response]) -> None:
+    arrived.put_nowait(n)
+
+
+def server_model(entry: ModelSpec) -> ServerModel:
+    """A model behind a server from its entry."""
+    if not entry.checkpoint.is_remote:
+        raise InputError(f"{entry.place}: {entry.name} is not behind a server")
+
+    def load() -> Member:
+        from ensemble.models.server_member import load_server_member
+
+        return load_server_member(entry)
+
+    client = ServerClient(entry.checkpoint, _RETRIES)
+    loader = None if entry.checkpoint.tokenizer is None else load
+    return ServerModel(entry.name, client, entry.chat_template or "auto", loader)
+
+
+def check_answers(models: Iterable[ServerModel]) -> list[str]:
+    """Ask each of these models for a few tokens; what is wrong with those that do not answer."""
+    problems = []
+    for model in models:
+        try:
+            identify_server(model.client.address, model.name, model.chat_template)
+        except InputError as error:
+            problems.append(f"{model.name}: {error}")
+    return problems

@@ -1,1 +1,0 @@
-"""Where the models of a run compute: in this process, one after the other, or side by side on a Ray cluster."""

@@ -1,0 +1,1 @@
+"""A run: its result, its folder, and what runs in production from it."""

@@ -1,0 +1,187 @@
+"""Figures of a run as sentences, for the terminal and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from advisor.records import join
+from advisor.run.figures import HeadToHead, JudgedSplit, JudgeSection, JudgeShare
+from advisor.run.result import GroupFigures, RecommendedStrategy, Result, StrategyFigures
+from ensemble.common import text
+
+
+def summary(result: Result) -> dict[str, str]:
+    """What to run, what it gains, how sure that is, and what it costs: sentences by what they are about.
+
+    The terminal, the first screen of the report, its Markdown and Python have these sentences.
+    """
+    recommendation, row = result.advice.recommendation, result.recommended
+    if recommendation is None or row is None:
+        return {"Recommended": "nothing yet, because no strategy was compared on held-out questions."}
+    gain, ends = recommendation.expected_gain, recommendation.expected_gain_ci
+    # Of grades, no question is right or wrong.
+    is_told = not (row.is_single or result.is_graded or gain is None or ends is None)
+    told = {
+        "Recommended": recommendation.text,
+        "That is": text.of_thousand(gain or 0.0, ends) if is_told else "",
+        "Where": "" if row.is_single else source_of_gain(row.groups or ()),
+        "What is possible": ceiling_in_words(result),
+        "Shown by the test": _shown(result, row),
+        "Cost": _cost(recommendation),
+    }
+    return {name: sentence for name, sentence in told.items() if sentence}
+
+
+def _shown(result: Result, row: StrategyFigures) -> str:
+    if row.is_single:
+        if len(result.strategies) == 1:
+            return "nothing was tested, because this is the only strategy"
+        return "the test compares the other strategies with this model"
+    shown, measured = row.shown or "not_yet", row.measured_gain or 0.0
+    figures = ""
+    if row.p_adjusted is not None:
+        uncorrected, corrected = text.p_value(row.p_no_gain), text.p_value(row.p_adjusted)
+        p = corrected if uncorrected in (corrected, text.UNKNOWN) else f"{uncorrected}; p {corrected}"
+        several = sum(not each.is_single for each in result.strategies) > 1
+        p += " after correction for several strategies" if several else ""
+        figures = f" (p {p})"
+    sentences = [f"{text.shown(shown)}{figures}.", _MEANINGS[shown]]
+    # The interval has no correction, so it and the test may seem to contradict each other.
+    sentences.append(text.why_not_shown(shown, row.expected_gain_ci, row.measured_gain_ci))
+    if round(measured, 1) * round(row.expected_gain or 0.0, 1) < 0:
+        sentences.append("The measured gain has the other sign, so the expected one is mostly the prediction.")
+    return " ".join(filter(None, sentences))
+
+
+_MEANINGS = {
+    "yes": "Chance alone would hardly give this gain.",
+    "not_yet": "Chance can explain this gain; it is the best estimate so far, and more held-out questions will tell.",
+    "no": "The test shows that this strategy is worse than the best single model.",
+}
+
+
+def _cost(row: RecommendedStrategy) -> str:
+    number = text.decimals(row.calls_per_question, 1).removesuffix(".0")
+    cost = f"{number} {'call' if number == '1' else 'calls'}"
+    if row.seconds_per_question is not None:
+        cost += f" and {text.duration(row.seconds_per_question)}"
+    dollars = row.price_per_1000
+    return f"{cost} a question" + ("" if dollars is None else f", {text.price(dollars)} for 1,000 questions")
+
+
+def ceiling_in_words(result: Result) -> str:
+    """What votes and routers of a run's models can gain at most; empty if that is not known."""
+    ceiling = result.advice.ceiling
+    if ceiling is None:
+        return ""
+    most, here = text.points(ceiling.points_ci[1]), text.points(ceiling.points)
+    every = f" No model is right on {text.points(ceiling.all_wrong)}% of the questions."
+    if ceiling.all_wrong == 0:
+        every = " On each question at least one model is right."
+    if result.is_graded:
+        every = ""
+    return (
+        f"No vote or router of these models can gain more than {most} points over the best single model (95%; "
+        f"{here} on these {text.counted(ceiling.n, 'question')}).{every}"
+    )
+
+
+_MOST_NAMED = 3
+_LONGEST_NAME = 60
+_ENOUGH = 0.8
+"""The share of all gains that the named groups should have together."""
+_MOST = 0.5
+"""The share above which the named groups have most of the gain."""
+
+
+def source_of_gain(groups: Sequence[GroupFigures]) -> str:
+    """Name the groups of questions that give most of the gain, and count those that lose; empty without a gain."""
+    sizes = {each.group: each.n * (each.gain or 0.0) for each in groups}
+    # The estimate alone, which is shrunk towards the overall gain, is no gain of a group that measured none.
+    gaining = sorted(
+        (each for each in groups if sizes[each.group] > 0 and (each.observed is None or each.observed > 0)),
+        key=lambda each: -sizes[each.group],
+    )
+    if len(groups) < 2 or not gaining or sum(sizes.values()) <= 0:
+        return ""
+    every, named, share = sum(sizes[each.group] for each in gaining), list[GroupFigures](), 0.0
+    while share < _ENOUGH and len(named) < min(_MOST_NAMED, len(gaining)):
+        named.append(gaining[len(named)])
+        share += sizes[named[-1].group] / every
+    names = join([f"{text.shortened(each.group, _LONGEST_NAME)} ({text.difference(each.gain)})" for each in named])
+    part = "most of it" if share > _MOST else "the largest part"
+    comes = "comes mostly from" if share >= _ENOUGH else f"is spread over {len(gaining)} groups, {part} in"
+    losing = [each for each in groups if text.is_loss(each.gain)]
+    proven = sum(each.shown == "no" for each in losing)
+    losses = f"; {len(losing)} of {len(groups)} groups lose" if losing else ""
+    return f"The gain {comes} {names}{losses}{f', {proven} of them by more than chance' if proven else ''}."
+
+
+def on_split(judge: JudgeSection, split: JudgedSplit) -> list[str]:
+    """How far the judge can be trusted, from its verdicts on a split."""
+    # The second judge is named in the sentences on agreement.
+    second = judge.judges[1] if len(judge.judges) > 1 else "the second judge"
+    return [*(_on_pairs if judge.mode == "pairwise" else _on_grades)(split, second)]
+
+
+def on_strategy(met: HeadToHead) -> str:
+    """How often the responses of a strategy win against those of the best single model."""
+    return (
+        f"{met.title}: wins {text.points(met.win_rate)}% against {met.rival} ({text.interval(met.win_rate_ci)}) on "
+        f"{text.counted(met.questions, 'question')}."
+    )
+
+
+def _on_pairs(split: JudgedSplit, second: str) -> Iterator[str]:
+    yield (
+        f"The judge gave {text.counted(split.verdicts, 'verdict')} on two responses"
+        + (f"; {split.unread:,} of them cannot be read and count as ties" if split.unread else "")
+        + (
+            f"; {text.counted(split.settled, 'comparison')} needed no judge (equal texts, failed responses)"
+            if split.settled
+            else ""
+        )
+        + "."
+    )
+    if split.first_wins and split.first_wins.n:
+        wins = _share(split.first_wins)
+        yield f"Position: the first response wins {wins} decided verdicts; 50% would be no preference."
+    if split.changed and split.changed.n:
+        yield f"Order: if it changes, the verdict changes on {_share(split.changed)} pairs."
+    if split.longer_wins and split.longer_wins.n:
+        yield (
+            f"Length: the longer response wins {_share(split.longer_wins)} decided verdicts; it may also be the better "
+            "one."
+        )
+    if split.ties and split.ties.n:
+        yield f"Ties: {_share(split.ties)} verdicts."
+    agreement = split.agreement
+    if agreement and agreement.n:
+        # Not defined if both always say the same one thing.
+        kappa = "" if agreement.kappa is None else f", Cohen’s kappa {text.decimals(agreement.kappa)}"
+        equal = text.points(agreement.equal)
+        yield f"Agreement: {second} says the same in {equal}% of {agreement.n:,} verdicts{kappa}."
+
+
+def _on_grades(split: JudgedSplit, second: str) -> Iterator[str]:
+    yield f"The judge graded {text.counted(split.verdicts, 'response')}" + (
+        f"; {split.unread:,} of its grades cannot be read." if split.unread else "."
+    )
+    length, agreement = split.length, split.agreement
+    if length and length.spearman is not None:
+        yield (
+            f"Length: Spearman’s correlation of length and grade is {text.decimals(length.spearman)} on "
+            f"{text.counted(length.n, 'response')}; longer ones may also be better."
+        )
+    if agreement and agreement.n:
+        known = (("Spearman’s correlation", agreement.spearman), ("Kendall’s tau", agreement.kendall))
+        ranks = "".join(f", {name} {text.decimals(value)}" for name, value in known if value is not None)
+        yield (
+            f"Agreement: {second} is within one grade on {text.points(agreement.within_one)}% of {agreement.n:,} "
+            f"responses{ranks}."
+        )
+
+
+def _share(share: JudgeShare) -> str:
+    """A share in words: ``62.0% (50.1 to 72.4) of 36``."""
+    return f"{text.points(share.share)}% ({text.interval(share.share_ci)}) of {share.n:,}"

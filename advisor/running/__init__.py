@@ -1,1 +1,0 @@
-"""What runs in production: models and strategies made ready, and models asked by a strategy."""

@@ -1,1 +1,0 @@
-"""Candidates behind an OpenAI-compatible server: the server gives their texts, and not their probabilities."""
