@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from advisor.advice.groups import GroupGain, group_gains, group_warnings
-from advisor.advice.pooling import pooled_groups
+from advisor.advice.groups import group_gains, pooled_groups
+from advisor.run.result import GroupFigures
 
 
 def simulate_groups(
@@ -34,17 +34,17 @@ def some(*parts: tuple[str, int, int, int]) -> tuple[np.ndarray, list[str]]:
     return np.concatenate(values), [name for name, n, _, _ in parts for _ in range(n)]
 
 
-def one_large(loss: int = 4) -> tuple[GroupGain, ...]:
-    """Finding D5: a large subject that gains, and nine small ones that lose."""
-    return group_gains(*some(("law", 900, 100, 25), *((f"small {n}", 12, 0, loss) for n in range(9))))
+def gains_of(*parts: tuple[str, int, int, int]) -> tuple[GroupFigures, ...]:
+    return group_gains(*some(*parts))[0]
 
 
 def test_one_large_group_does_not_hide_nine_small_ones() -> None:
-    gains = one_large()
+    """Finding D5: a large subject that gains, and nine small ones that lose."""
+    gains, warnings = group_gains(*some(("law", 900, 100, 25), *((f"small {n}", 12, 0, 4) for n in range(9))))
     sizes, observed = np.array([gain.n for gain in gains]), np.array([gain.observed for gain in gains])
     assert (sizes @ observed / sizes.sum()).round(1) == 3.9
     assert observed.mean().round(1) == -29.2
-    (sentence,) = [each for each in group_warnings(gains) if "macro" in each]
+    (sentence,) = [each for each in warnings if "macro" in each]
     assert sentence.startswith(
         "Over all 1,008 questions the difference is +3.9 points (micro), but the mean over the 10 groups is -29.2 "
         "(macro): law (+8.3, 900 questions) outweighs small 0 (-33.3, 12 questions), "
@@ -53,37 +53,36 @@ def test_one_large_group_does_not_hide_nine_small_ones() -> None:
 
 
 def test_means_that_agree_or_differ_by_chance_give_no_warning() -> None:
-    assert group_warnings(group_gains(*some(("a", 100, 20, 10), ("b", 100, 18, 10)))) == ()
+    assert group_gains(*some(("a", 100, 20, 10), ("b", 100, 18, 10)))[1] == ()
     # One question decides the sign of the mean over groups.
-    assert group_warnings(group_gains(*some(("a", 100, 12, 10), ("b", 10, 1, 2), ("c", 10, 1, 1)))) == ()
+    assert group_gains(*some(("a", 100, 12, 10), ("b", 10, 1, 2), ("c", 10, 1, 1)))[1] == ()
 
 
 def test_groups_that_lose_are_named_three_at_most_and_the_worst_first() -> None:
     lost = [(f"g{n}", 100, 0, 30 + 10 * n) for n in range(4)]
-    gains = group_gains(*some(("fine", 100, 30, 10), *lost))
+    gains, warnings = group_gains(*some(("fine", 100, 30, 10), *lost))
     assert {gain.group: gain.shown for gain in gains} == {"fine": "yes", "g0": "no", "g1": "no", "g2": "no", "g3": "no"}
-    assert group_warnings(gains) == (
+    assert warnings == (
         "The test shows a loss in 4 of 5 groups: g3 (-60.0, 100 questions), g2 (-50.0, 100 questions), g1 (-40.0, 100 "
         "questions) and 1 more; for these, the best single model is better.",
     )
 
 
 def test_a_group_name_cannot_move_the_cursor() -> None:
-    gains = group_gains(*some(("fine", 100, 10, 10), ("\x1b[2J" + "x" * 200, 100, 0, 90)))
-    (sentence,) = [each for each in group_warnings(gains) if "shows a loss" in each]
+    _, warnings = group_gains(*some(("fine", 100, 10, 10), ("\x1b[2J" + "x" * 200, 100, 0, 90)))
+    (sentence,) = [each for each in warnings if "shows a loss" in each]
     assert sentence.isprintable()
     assert len(sentence) < 300
 
 
 @pytest.mark.parametrize("groups", [[], ["a"] * 4, [None] * 4, ["a", "a", None, None]])
 def test_fewer_than_two_groups_are_no_groups(groups: list[str | None]) -> None:
-    assert group_gains(np.zeros(len(groups)), groups) == ()
-    assert group_warnings(()) == ()
+    assert group_gains(np.zeros(len(groups)), groups) == ((), ())
 
 
 def test_a_group_for_each_of_many_questions_is_no_group() -> None:
-    assert len(group_gains(np.zeros(1000), [str(n) for n in range(1000)])) == 1000
-    assert group_gains(np.zeros(1001), [str(n) for n in range(1001)]) == ()
+    assert len(group_gains(np.zeros(1000), [str(n) for n in range(1000)])[0]) == 1000
+    assert group_gains(np.zeros(1001), [str(n) for n in range(1001)]) == ((), ())
 
 
 def test_questions_without_a_group_do_not_count() -> None:
@@ -93,29 +92,30 @@ def test_questions_without_a_group_do_not_count() -> None:
 
 
 def test_few_questions_are_pulled_further_to_the_others() -> None:
-    gains = {gain.group: gain for gain in group_gains(*some(("a", 400, 40, 40), ("b", 20, 0, 4), ("c", 200, 0, 40)))}
+    gains = {gain.group: gain for gain in gains_of(("a", 400, 40, 40), ("b", 20, 0, 4), ("c", 200, 0, 40))}
     # The observed gains of both are the same.
     assert gains["b"].observed == gains["c"].observed == -20
     assert gains["c"].gain < gains["b"].gain < 0
 
 
 def test_three_equal_answers_do_not_make_a_group_certain() -> None:
-    gains = group_gains(*some(("a", 3, 0, 0), ("b", 200, 30, 10), ("c", 200, 10, 30)))
+    gains = gains_of(("a", 3, 0, 0), ("b", 200, 30, 10), ("c", 200, 10, 30))
     low, high = gains[0].gain_ci
     assert low < -5
     assert high > 5
 
 
 def test_no_difference_at_all_has_narrow_intervals_around_zero() -> None:
-    for gain in group_gains(*some(("a", 100, 0, 0), ("b", 100, 0, 0), ("c", 100, 0, 0))):
+    for gain in gains_of(("a", 100, 0, 0), ("b", 100, 0, 0), ("c", 100, 0, 0)):
         low, high = gain.gain_ci
         assert -10 < low < gain.gain < high < 10
         assert gain.shown == "not_yet"
 
 
 def test_the_estimate_and_the_interval_are_those_of_a_slow_posterior() -> None:
-    gains = group_gains(*some(("a", 60, 20, 4), ("b", 30, 3, 6), ("c", 12, 1, 0), ("d", 90, 9, 9)))
-    means, errors = (np.array([getattr(gain, name) for gain in gains]) / 100 for name in ("observed", "error"))
+    found = pooled_groups(*some(("a", 60, 20, 4), ("b", 30, 3, 6), ("c", 12, 1, 0), ("d", 90, 9, 9)), None, 0.05)
+    assert found is not None
+    means, errors = found.means, found.errors
     # Every pair of a centre and a spread, weighted by the probability of the observed gains.
     centres, spreads = np.meshgrid(np.linspace(-3, 3, 1501), np.linspace(0.0, 1, 1001))
     logs = sum(
@@ -125,11 +125,12 @@ def test_the_estimate_and_the_interval_are_those_of_a_slow_posterior() -> None:
     chosen = np.random.default_rng(0).choice(weights.size, 400_000, p=weights.ravel())
     centre, spread = centres.ravel()[chosen], spreads.ravel()[chosen]
     luck = np.random.default_rng(1).standard_normal(len(chosen))
-    for gain, mean, error in zip(gains, means, errors, strict=True):
+    for number, (mean, error) in enumerate(zip(means, errors, strict=True)):
         pull = error**2 / (error**2 + spread**2)
-        truths = 100 * (mean + pull * (centre - mean) + np.sqrt(1 - pull) * error * luck)
-        assert gain.gain == pytest.approx(truths.mean(), abs=0.15)
-        assert gain.gain_ci == pytest.approx(tuple(np.quantile(truths, (0.05, 0.95))), abs=0.5)
+        truths = mean + pull * (centre - mean) + np.sqrt(1 - pull) * error * luck
+        assert found.points[number] == pytest.approx(truths.mean(), abs=0.0015)
+        ends = found.low[number], found.high[number]
+        assert ends == pytest.approx(tuple(np.quantile(truths, (0.05, 0.95))), abs=0.005)
 
 
 @pytest.mark.parametrize("cluster", [1, 5])
@@ -149,7 +150,7 @@ def test_intervals_cover_and_no_group_is_called_hurt_by_chance(cluster: int) -> 
                 assert found is not None
                 covered += ((found.low <= truths) & (truths <= found.high)).tolist()
             else:
-                lost += any(gain.shown == "no" for gain in group_gains(values, groups, labels))
+                lost += any(gain.shown == "no" for gain in group_gains(values, groups, labels)[0])
     assert np.mean(covered) >= 0.91
     assert lost / 60 <= 0.13
 
@@ -157,8 +158,8 @@ def test_intervals_cover_and_no_group_is_called_hurt_by_chance(cluster: int) -> 
 def test_clusters_make_an_estimate_less_sure() -> None:
     values, groups = some(("a", 100, 30, 0), ("b", 100, 10, 10))
     # Ten alike questions in each cluster.
-    alone, together = (group_gains(values, groups, labels) for labels in (None, [str(n // 10) for n in range(200)]))
-    assert together[0].error > 2 * alone[0].error
+    alone, together = (group_gains(values, groups, labels)[0] for labels in (None, [str(n // 10) for n in range(200)]))
+    assert np.ptp(together[0].gain_ci) > 2 * np.ptp(alone[0].gain_ci)
     assert (alone[0].shown, together[0].shown) == ("yes", "not_yet")
 
 
@@ -167,7 +168,7 @@ def test_pooling_is_nearer_to_the_truth_than_the_observed_gains() -> None:
     pooled, observed = [], []
     for _ in range(20):
         values, places, _, truths = simulate_groups(20, 0.05, 0.3, chance)
-        for gain, truth in zip(group_gains(values, [f"{place:02}" for place in places]), 100 * truths, strict=True):
+        for gain, truth in zip(group_gains(values, [f"{place:02}" for place in places])[0], 100 * truths, strict=True):
             pooled.append((gain.gain - truth) ** 2)
             observed.append((gain.observed - truth) ** 2)
     assert np.mean(pooled) < 0.5 * np.mean(observed)
@@ -176,6 +177,6 @@ def test_pooling_is_nearer_to_the_truth_than_the_observed_gains() -> None:
 def test_graded_scores_have_gains_by_group() -> None:
     chance = np.random.default_rng(3)
     values = np.concatenate([chance.uniform(-0.2, 0.4, 60), chance.uniform(-0.4, 0.2, 60)])
-    gains = group_gains(values, ["a"] * 60 + ["b"] * 60)
+    gains, _ = group_gains(values, ["a"] * 60 + ["b"] * 60)
     assert [gain.shown for gain in gains] == ["yes", "no"]
     assert gains[0].observed == pytest.approx(100 * values[:60].mean())

@@ -26,14 +26,21 @@ from advisor.advice.gain import (
     cross_fitted_gain,
     estimate_gain,
 )
-from advisor.advice.groups import GroupGain, group_gains, group_warnings
+from advisor.advice.groups import group_gains
 from advisor.advice.labels import gain_by_labels
 from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
 from advisor.advice.rules import fitting_voters, rank
 from advisor.advice.sequential import corrected_p, interval_stretch
 from advisor.records import ALPHA, TOLERANCE, Limits, Profile, Shown, within
 from advisor.run.figures import StrategyKey
-from advisor.run.result import GroupOracleGain, InterimAnalysis, OracleGain, StrategyFigures, UncomparedStrategy
+from advisor.run.result import (
+    GroupFigures,
+    GroupOracleGain,
+    InterimAnalysis,
+    OracleGain,
+    StrategyFigures,
+    UncomparedStrategy,
+)
 from advisor.statistics import (
     Floats,
     accuracy_interval,
@@ -161,7 +168,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         shown: Shown = "not_yet"
         if p_no_gain is not None and p_no_loss is not None:
             shown = "yes" if p_no_gain <= ALPHA else "no" if p_no_loss <= ALPHA else "not_yet"
-        groups = evidence.groups(each)
+        groups, warnings = evidence.groups(each)
         predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy, everything.voters)
         is_bounded = each.held_out.takes and all(draw is None for _, draw in each.held_out.takes)
         # What takes an answer that a model gave alone gains no more than the best of them.
@@ -170,7 +177,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         tested = {"p_adjusted": p_no_gain, "shown": shown, "groups": groups or None}
         expected = _expected(each.strategy, gain, predicted, updated, ceiling, evidence.best)
         result = _result(each, gain, held_out, evidence.best, seed, **tested, **expected)
-        results.append(replace(result, ceiling=ceiling, warnings=group_warnings(groups)))
+        results.append(replace(result, ceiling=ceiling, warnings=warnings))
     results.sort(key=_best_first)
     no_vote = "" if len(evidence.models) < 2 else _no_vote(len(everything.voters), rules, can_vote=can_vote)
     not_compared = tuple(
@@ -386,8 +393,8 @@ class _Evidence:
         }
         return tuple(GroupOracleGain(group=name, **dict(each)) for name, each in found.items() if each is not None)
 
-    def groups(self, answered: _Answers) -> tuple[GroupGain, ...]:
-        """The gain of a strategy in each group of the questions that it answered."""
+    def groups(self, answered: _Answers) -> tuple[tuple[GroupFigures, ...], tuple[str, ...]]:
+        """The gain of a strategy in each group of the questions that it answered, and what their mean hides."""
         if answered.differences is None:
             own, is_answered = self._answers(answered)
             differences, places = own - self._baseline[is_answered], np.flatnonzero(is_answered)
