@@ -218,10 +218,12 @@ def test_labels_correct_a_judge_that_overrates_a_model(place: Place) -> None:
     constant = models["constant"]
     assert (constant["same_text"], constant["corrected"], constant["judged"]) == (True, None, 100)
     assert constant["speaks_to_judge"] == len(ids)
-    text = place.advisor("judge", "run", "--labels", "labels.csv").out
-    assert "Nearly all responses of constant are the same text" in text
-    assert "speak to the judge" in text
-    assert "60 labels correct that to" in text
+    ran = place.advisor("judge", "run", "--labels", "labels.csv")
+    advice = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))["advice"]
+    assert "Nearly all responses of constant are the same text" in advice["warnings"][0]
+    assert all(warning in ran.err for warning in advice["warnings"])
+    assert "speak to the judge" in ran.out
+    assert "60 labels correct that to" in ran.out
 
 
 def test_without_labels_it_says_what_misleads_the_judge(place: Place) -> None:

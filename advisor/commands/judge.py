@@ -53,8 +53,6 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
     run = Run.open(options.run)
     result = run.result
     metric = result.task.metric
-    for note in result.task.notes:
-        progress.say(note)
     # The scores of logs, and those of a metric of another package, may be a judge's; a reference gave all others.
     if result.judge is None and metric in set(metric_names()) - {"judge", *plugins().names}:
         raise InputError(
@@ -86,6 +84,8 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
         "in_its_panel": [name for name in judges if name in candidates],
         "first_wins": None if first_wins is None else first_wins.share,
     }
+    for said in (*result.task.notes, *result.advice.warnings):
+        progress.say(said)
     return {**found, "text": judge_lines(found)}
 
 
@@ -200,8 +200,6 @@ def judge_lines(found: Mapping[str, Any]) -> list[str]:
             needed = "more questions" if pair["needed"] is None else f"about {pair['needed']:,} labels"
             line += f"; {signed(pair['points'])} points against {best} ({ends}; to show it takes {needed})"
         lines.append(f"{line}.")
-        if each["same_text"]:
-            lines.append(f"  Nearly all responses of {name} are the same text: they score by no answer.")
         if each["speaks_to_judge"]:
             lines.append(f"  {counted(each['speaks_to_judge'], 'response')} of {name} speak to the judge; read them.")
     for name in found["in_its_panel"]:
