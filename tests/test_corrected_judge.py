@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from advisor.judge.summary import Corrected, agreement, corrected_mean, speaks_to_judge
+from advisor.judge.summary import CorrectedScore, agreement, corrected_mean, speaks_to_judge
 from advisor.statistics import Floats
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ def two_models(accuracy: float, labels: int, chance: np.random.Generator) -> tup
     return (first - second)[:labels], said(first, accuracy, chance) - said(second, accuracy, chance)
 
 
-def corrected(labels: Floats, everything: Floats) -> Corrected:
+def corrected(labels: Floats, everything: Floats) -> CorrectedScore:
     """The correction by the first questions' labels."""
     return corrected_mean(labels, everything[: len(labels)], everything)
 
 
-def covers(found: Corrected, truth: float) -> bool:
+def covers(found: CorrectedScore, truth: float) -> bool:
     """Whether an interval contains the truth."""
     return found.interval[0] <= 100 * truth <= found.interval[1]
 

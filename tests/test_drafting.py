@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import MAX_DRAFT_TOKENS, Batch, Settings
 from ensemble.models.load import member_of
-from ensemble.runtime.draft import Chance, Drafter, DraftMode, Drafts, Repeats, TextDrafts
+from ensemble.runtime.draft import Chance, Drafter, DraftMode, Drafts, PromptLookup, TextDrafts
 from ensemble.runtime.local_runner import LocalRunner
 from ensemble.step.distribution import Distribution, sample
 from ensemble.vocabulary.joint import EOS, NONE, MemberTables
@@ -185,8 +185,8 @@ def test_times_of_many_texts_are_not_those_of_one() -> None:
 # --- Texts that repeat themselves ---
 
 
-def repeats(prompt: Sequence[int], tokens: Sequence[int] = ()) -> Repeats:
-    found = Repeats()
+def repeats(prompt: Sequence[int], tokens: Sequence[int] = ()) -> PromptLookup:
+    found = PromptLookup()
     for count in range(len(tokens) + 1):
         found.read(prompt, tokens[:count])
     return found

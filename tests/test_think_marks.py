@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerFast
 
 from advisor.models.ask import answers, without_waiting
 from advisor.models.local_model import LocalModel
-from advisor.models.response_cache import apart
+from advisor.models.response_cache import split_thinking
 from advisor.models.server_model import ServerModel
 from advisor.tasks import load_task
 from ensemble import Ensemble
@@ -183,7 +183,7 @@ def test_the_response_of_a_model_is_parted(name: str, tables: Path) -> None:
     one = member(name, f"{FAMILY[name].opening}5? No.{FAMILY[name].closing}The answer is 7.\n\n\n", text)
     model = LocalModel(one.name, lambda: Ensemble([one], cache_dir=tables, method="average"))
     found = without_waiting(answers(model, {0: text}, Settings(99, ("\n\n",))))
-    (parted,) = apart([response for _, response in found], FAMILY[name].tags)
+    (parted,) = split_thinking([response for _, response in found], FAMILY[name].tags)
     assert (parted.thinking, parted.text) == ("5? No.", "The answer is 7.")
 
 
@@ -368,7 +368,7 @@ def test_a_server_that_gives_whole_texts_is_asked_for_the_marks(owner: str, fiel
         for one in (thinker("Magistral"), partner()):
             client = ServerClient(ServerAddress(raw.url, "m"), 0)
             with closing(ServerModel("m", client, "never", lambda one=one: one)) as model:
-                (parted,) = apart([model.generate(PROMPT, Settings(20))])
+                (parted,) = split_thinking([model.generate(PROMPT, Settings(20))])
             assert (parted.thinking, parted.text) == ("5? No.", "7")
             sent.append({name: value for name, value in raw.asked[-1][2].items() if "special" in name})
         assert sent == [fields, {}]

@@ -27,7 +27,7 @@ from advisor.logs.sources import LogOptions
 from advisor.models.completions import body_of, generate
 from advisor.models.pool_file import read_line
 from advisor.models.profiler import Profiler
-from advisor.models.response_cache import Response, ResponseCache, apart
+from advisor.models.response_cache import Response, ResponseCache, split_thinking
 from advisor.models.server_identity import ServerIdentity
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile, Standing, compared_lengths, length_ratio, within
@@ -169,7 +169,7 @@ def test_no_thinking_reaches_a_vote(form: ThinkingTags, said: list[tuple[int, in
         Response(f"{form.opening}The answer is {other}. " * 2 + f"{form.closing}{text}", 9, "eos", 0.0)
         for (other, _), text in zip(said, texts, strict=True)
     ]
-    answers = [apart([response])[0].text for response in thought]
+    answers = [split_thinking([response])[0].text for response in thought]
     read = [[task.score(example, text).extracted for text in own] for own in (texts, answers)]
     assert read[0] == read[1]
 
@@ -202,9 +202,9 @@ def test_responses_without_thinking_have_the_rows_that_they_had(tmp_path: Path) 
 
 def test_thinking_of_a_server_and_tags_in_its_text_are_one() -> None:
     response = Response("<think>more</think>4", 3, "eos", 0.5, thinking="first")
-    (parted,) = apart([response])
+    (parted,) = split_thinking([response])
     assert (parted.thinking, parted.text) == ("first\n\nmore", "4")
-    assert apart([parted]) == [parted]
+    assert split_thinking([parted]) == [parted]
 
 
 def ask(raw: Raw, message: dict[str, Any], **usage: Any) -> Response:
@@ -227,7 +227,7 @@ def test_the_tokens_of_hidden_thinking_are_known(raw: Raw) -> None:
 
 def test_an_empty_section_apart_is_no_thinking(raw: Raw, tmp_path: Path) -> None:
     """So vLLM and tables give that of a model whose thinking is off."""
-    (response,) = apart(
+    (response,) = split_thinking(
         [ask(raw, {"content": "4", "reasoning": "\n\n"}, completion_tokens_details={"reasoning_tokens": 1})]
     )
     assert (response.text, response.thinking, response.thinking_tokens) == ("4", None, 0)
@@ -241,7 +241,7 @@ def test_an_empty_section_apart_is_no_thinking(raw: Raw, tmp_path: Path) -> None
 
 def test_many_tokens_behind_white_space_are_thinking_that_is_not_shown(raw: Raw, tmp_path: Path) -> None:
     details = {"reasoning_tokens": 500}
-    (response,) = apart([ask(raw, {"content": "4", "reasoning": "\n\n"}, completion_tokens_details=details)])
+    (response,) = split_thinking([ask(raw, {"content": "4", "reasoning": "\n\n"}, completion_tokens_details=details)])
     assert (response.text, response.thinking, response.thinking_tokens) == ("4", None, 500)
     row = {"id": "1", "model": "a", "response": raw_answer("\n\n", 500), "score": 1}
     (answer,) = join_logs([str(write(tmp_path / "log.jsonl", [row]))]).profiles["a"].answers

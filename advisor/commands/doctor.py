@@ -16,7 +16,7 @@ from advisor.jobs.planning.plan import (
     plan_together,
     problem_lines,
     problem_of,
-    together_line,
+    set_summary,
     tokens_written,
 )
 from advisor.models.fit import place_models
@@ -72,7 +72,7 @@ def doctor(options: DoctorOptions) -> None:
         models = [{name: value for name, value in plan.items() if name != "need"} for plan in plans]
         print_json({**found, "models": models, "together": together, "problems": [*of_models, *problems]})
     else:
-        lines = [*machine_lines(found), *map(model_line, plans), *together_line(together)]
+        lines = [*machine_lines(found), *map(model_line, plans), *set_summary(together)]
         lines += [f"placed       {placed}"] if placed else []
         lines += [f"download     {memory(download)}, {memory(disk['free'])} of disk free"] if download else []
         for line in (*lines, *problem_lines(problems)):

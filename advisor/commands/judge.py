@@ -14,7 +14,7 @@ import numpy as np
 from advisor.commands.command_line import print_json
 from advisor.judge.summary import (
     FEWEST_LABELS,
-    Corrected,
+    CorrectedScore,
     agreement,
     corrected_mean,
     speaks_to_judge,
@@ -175,7 +175,7 @@ def _figures(name: str, scores: Scores, labels: Scores, best: str) -> dict[str, 
     }
 
 
-def _json(found: Corrected) -> dict[str, Any]:
+def _json(found: CorrectedScore) -> dict[str, Any]:
     return {**found._asdict(), "interval": list(found.interval)}
 
 

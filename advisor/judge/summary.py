@@ -303,7 +303,7 @@ _TO_THE_JUDGE = re.compile(
 )
 
 
-class Corrected(NamedTuple):
+class CorrectedScore(NamedTuple):
     """A mean score by a judge, and what labels make of it."""
 
     labels: int  # the number of labels
@@ -317,7 +317,7 @@ class Corrected(NamedTuple):
 
 def corrected_mean(
     labels: Floats, scores: Floats, everything: Floats, ends: tuple[float, float] = (-1.0, 1.0)
-) -> Corrected:
+) -> CorrectedScore:
     """Correct the mean of a judge's scores, or of differences of scores.
 
     *Grades and differences*: prediction-powered inference with power tuning (PPI: Angelopoulos et al. 2023, arXiv
@@ -360,7 +360,7 @@ def corrected_mean(
     alone = float(labels.var(ddof=1))
     room = (mean / (z_value(FIGURE_ALPHA) + z_value(0.2))) ** 2 - explained
     points, lower, upper = (100 * float(np.clip(each, *ends)) for each in (mean, low, high))
-    return Corrected(
+    return CorrectedScore(
         n,
         100 * float(everything.mean()),
         points,

@@ -14,7 +14,7 @@ from typing import Any
 
 from advisor.models.ask import Model, answers
 from advisor.models.completions import ModelInput, PromptWithOptions
-from advisor.models.response_cache import Response, ResponseCache, apart, key_of
+from advisor.models.response_cache import Response, ResponseCache, key_of, split_thinking
 from advisor.models.run_config import InferenceConfig
 from advisor.progress import Progress
 from advisor.records import Answer, Cost, Profile
@@ -149,7 +149,7 @@ class Job:
             peak_memory=self._cache.value(key, lambda value: type(value) is int and value > 0),
         )
         # From here on a response is what the model answered: nothing reads an answer from its thinking.
-        pairs = list(zip(self.task.examples, apart(responses, self._thinking), strict=True))
+        pairs = list(zip(self.task.examples, split_thinking(responses, self._thinking), strict=True))
         # All at once: corpus metrics and sandboxes score many responses faster than one after the other.
         scores = iter(self.task.score_all([(example, r.text) for example, r in pairs if r.error is None]))
         answers = [_answer(example, r, next(scores) if r.error is None else None) for example, r in pairs]
@@ -217,7 +217,7 @@ def stored_texts(
         if not stored:
             break
         ids = [each.id for each, key in zip(examples, keys, strict=True) if key in stored]
-        found = apart((stored[key] for key in keys if key in stored), thinking)
+        found = split_thinking((stored[key] for key in keys if key in stored), thinking)
         said |= {number: None if each.error else each.text for number, each in zip(ids, found, strict=True)}
     return said
 

@@ -36,7 +36,7 @@ _KEYS_PER_QUERY = 500  # old builds of SQLite allow 999
 class Response:
     """The response of a model or an ensemble to a prompt. The cache stores its fields as JSON."""
 
-    text: str  # untrusted: as the model wrote it, and after :func:`apart` its answer alone
+    text: str  # untrusted: as the model wrote it, and after :func:`split_thinking` its answer alone
     tokens: int  # those of the primary, with the thinking: of all members' if they think apart
     finish_reason: FinishReason
     seconds: float  # its share of its batch's time
@@ -48,7 +48,7 @@ class Response:
     combined: int = 0  # steps in which several members took part
     handled: int = 0  # vocabulary entries whose probabilities were read, summed over all steps
     prompt_tokens: int = 0  # as the primary counts them; 0 if they are not known
-    # What a server or the decoder gave apart, and after :func:`apart` all of it; None if it is not shown.
+    # What a server or the decoder gave apart, and after :func:`split_thinking` all of it; None if it is not shown.
     thinking: str | None = None
     thinking_tokens: int = 0  # as a server or the decoder counts them; 0 if it does not say it
     # Functions that the model calls, by name and arguments; such a response is never stored.
@@ -60,7 +60,7 @@ class Response:
         return {name: value for name, value in asdict(self).items() if name not in new or value}
 
 
-def apart(responses: Iterable[Response], tags: ThinkingTags | None = None) -> list[Response]:
+def split_thinking(responses: Iterable[Response], tags: ThinkingTags | None = None) -> list[Response]:
     """A model's responses, each with its thinking apart; the cache keeps them as written, so that tags may change."""
     responses = list(responses)
     # Where a server gave the thinking apart, no template is to be known by the text: it is the answer.

@@ -16,7 +16,7 @@ from advisor.models.ask import Model, reply_to
 from advisor.models.completions import AskedPrompt, ToolChat, in_one_form
 from advisor.models.loaded_models import ALONE, LoadedModels
 from advisor.models.local_model import LocalModel
-from advisor.models.response_cache import Response, apart
+from advisor.models.response_cache import Response, split_thinking
 from advisor.models.server_model import server_model
 from advisor.run.strategy_to_run import StrategyPlan
 from advisor.strategies.fusion import Fusion
@@ -111,7 +111,7 @@ class Answerer:
         try:
             left = None if deadline is None else max(0.0, deadline - start)
             written = await asyncio.wait_for(reply_to(model, prompt, settings), left)
-            (result,) = apart([written], self._thinking.get(model.name))
+            (result,) = split_thinking([written], self._thinking.get(model.name))
         except UniteError as error:
             result = error
         except asyncio.TimeoutError:

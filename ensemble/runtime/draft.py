@@ -159,7 +159,7 @@ class Drafts:
         return one[:, 0], one[:, 1], one[:, 2:]
 
 
-class Repeats:
+class PromptLookup:
     """A text's ids, and the last index of each few ids in a row: what followed is a draft that no model writes."""
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class TextDrafts:
     """What became of a text's drafts, and where the primary's ids of prompt and text repeat themselves."""
 
     def __init__(self) -> None:
-        self.repeats = Repeats()
+        self.repeats = PromptLookup()
         self._events: dict[DraftMode, _Events] = {}
 
     def events(self, way: DraftMode) -> _Events:

@@ -191,7 +191,7 @@ def model_line(plan: Mapping[str, Any]) -> str:
     return f"{plan['model']}: {', '.join(parts)}"
 
 
-def together_line(together: Mapping[str, Any] | None) -> Iterator[str]:
+def set_summary(together: Mapping[str, Any] | None) -> Iterator[str]:
     """The set of a plan, in one line; none without two models."""
     if together is not None:
         fits = {True: "fit", False: "do not fit", None: "free memory unknown"}[together["fits"]]
@@ -261,7 +261,7 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
             yield (
                 f"  prompts of {tokens['min']:,} to {tokens['max']:,} tokens, median {tokens['median']:,}; {written}"
             )
-    yield from together_line(plan["together"])
+    yield from set_summary(plan["together"])
     yield from map(visible, loading_line(plan["loading"]))
     total = plan["total"]
     yield f"profiling    {counted(total['profiling'], 'generation')}; what the cache has is subtracted"
