@@ -17,8 +17,7 @@ from servers import Answer, Raw, as_json, completion, models, raw_server, socket
 
 from ensemble.errors import InputError
 from ensemble.servers.address import ServerAddress, is_allowed
-from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.secret import Secret
+from ensemble.servers.client import Secret, ServerClient, ServerError
 
 if TYPE_CHECKING:
     from pools import Place

@@ -68,16 +68,10 @@ Fields = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """The address of a model behind a server, and how to send requests to it.
+    """The address of a model behind a server, and how to send requests to it."""
 
-    Attributes:
-        url: The server's URL without the endpoint: ``http://host:port/v1``.
-        model: The model's name on the server.
-        key_env: None for no key, or OpenAI's key for OpenAI's own host.
-    """
-
-    url: str
-    model: str
+    url: str  # without the endpoint: ``http://host:port/v1``
+    model: str  # its name on the server
     tokenizer: Annotated[Printable | None, PoolOption()] = None
     """its tokenizer, a folder or a hub id, with which it can be decoded with others"""
     key_env: Annotated[Variable | None, PoolOption()] = None
@@ -123,11 +117,7 @@ class ServerAddress:
         return parts.scheme == "https" and (host == _OPENAI or host.endswith(f".{_OPENAI}"))
 
     def check_consent(self, allowed: Collection[str] | None, place: str) -> None:
-        """Raise an InputError unless the user allows a server, and its key, that others name.
-
-        ``allowed`` are values of ``--allow-server``; see :func:`is_allowed`. None if the user wrote where the server
-        is.
-        """
+        """Raise an InputError unless the user allows a server that others name; None if the user wrote where it is."""
         if allowed is not None and not is_allowed(self.url, allowed):
             server = self.origin
             key = "" if self.key_env is None else f", with the key in {self.key_env}"

@@ -6,20 +6,23 @@ from the environment when it is needed, is never stored or shown, and is removed
 
 from __future__ import annotations
 
+import base64
+import html
 import json
 import logging
 import math
 import os
 import random
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import unquote
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, stop_before_delay
 
 from ensemble.errors import InputError, MemberError, first_line
 from ensemble.servers.address import ServerAddress
-from ensemble.servers.secret import Secret
 
 if TYPE_CHECKING:
     import httpx2
@@ -70,6 +73,11 @@ _REFUSAL = re.compile(
 )
 _OF_A_VALUE = re.compile("too (large|long|many|high)|context|at most|exceed|maximum|less than|between|up to")
 """What a refusal of a value says, which is no refusal of the field."""
+_SHORTEST = 8
+"""Letters and digits of a part of a key; texts have shorter ones by chance."""
+_NO_LETTER = re.compile(r"[^a-z0-9]+")
+_HEX = "[0-9a-fA-F]"
+_ESCAPE = re.compile(rf"\\+(?:u\{{({_HEX}{{1,6}})\}}|u({_HEX}{{4}})|U({_HEX}{{8}})|x({_HEX}{{2}}))")
 Shape = TypeVar("Shape", bound="Schema")
 Failure = Literal["fatal", "temporary", "refused", "invalid"]
 """All other questions would fail too; only this request failed; the server does not accept this question; or the API
@@ -84,11 +92,7 @@ def retried(
     patience: float = 0.0,
     pause_of: Callable[[BaseException], float | None] = lambda _: None,
 ) -> T:
-    """Call a function again while it raises errors that ``may_pass``; the last error is raised.
-
-    There are ``retries`` after the first try; if None, as many as start within ``patience`` seconds. ``pause_of`` gives
-    the seconds to wait that an error names; without them the pause doubles each time.
-    """
+    """Call a function again while its error ``may_pass``, ``retries`` times or, if None, for ``patience`` seconds."""
 
     def pause(state: RetryCallState) -> float:
         error = None if state.outcome is None else state.outcome.exception()
@@ -190,10 +194,8 @@ class ServerClient:
         return self._object(path, self._send(path, {"model": self.address.model, **body}))
 
     def post_each(self, path: str, body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Send a POST request with several prompts to a server that answers with a list; see :meth:`get`.
-
-        llama.cpp sends the only answer of a list without the list around it; it counts as a list of one.
-        """
+        """Send a POST request with several prompts to a server that answers with a list; see :meth:`get`."""
+        # llama.cpp sends the only answer of a list without the list around it.
         answer = self._send(path, {"model": self.address.model, **body})
         return [self._object(path, each) for each in (answer if isinstance(answer, list) else [answer])]
 
@@ -209,11 +211,9 @@ class ServerClient:
             raise self.invalid_answer(path, f"has another shape ({first_fault(error, answer)})") from None
 
     def _redact(self, text: str) -> str:
-        """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode.
-
-        A text that has a large part of the key in another form has nothing but the word ``[key]`` left.
-        """
+        """A text of the server without the key and without halves of surrogate pairs, which UTF-8 cannot encode."""
         if self._secret is not None:
+            # Of a text that has a large part of the key in another form nothing else is left.
             text = "[key]" if self._secret.is_in(text := text.replace(self._secret.key, "[key]")) else text
         return text.encode(errors="replace").decode()
 
@@ -429,3 +429,42 @@ def _refused_field(error: Any, sent: Collection[str]) -> str | None:
     named = [name for name in _REFUSED_FIELD.findall(text) if name in sent]
     # Of two that exclude each other ("cannot both be specified") the first one stays.
     return named[-1 if re.search(r"\bboth\b|only one", text) else 0] if named else None
+
+
+class Secret:
+    """A key, and what half of it looks like in a text: as it is, escaped, encoded, or with characters in between."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        data = key.encode()
+        # Base 64 depends on how many bytes stand before, as in "Bearer KEY".
+        shifted = (base64.b64encode(b" " * places + data).decode() for places in range(3))
+        forms = [_letters(form) for form in (key, key[::-1], data.hex(), *shifted)]
+        self._length = max(_SHORTEST, min(map(len, forms)) // 2)
+        self._parts = {
+            form[start : start + self._length] for form in forms for start in range(len(form) - self._length + 1)
+        }
+
+    def is_in(self, text: str) -> bool:
+        """Whether a text has a part of the key with half of its letters and digits."""
+        if len(text) < self._length:
+            return False
+        forms = {_letters(text), _letters(_plain(text))}
+        return any(form[start : start + self._length] in self._parts for form in forms for start in range(len(form)))
+
+
+def _letters(text: str) -> str:
+    return _NO_LETTER.sub("", unicodedata.normalize("NFKC", text).lower())
+
+
+def _plain(text: str) -> str:
+    """A text without escapes of JSON, Python, addresses and HTML."""
+    for _ in range(3):  # an escape may be escaped again
+        if not {"\\", "%", "&"} & set(text):
+            break
+        text = html.unescape(unquote(_ESCAPE.sub(_character, text)))
+    return text
+
+
+def _character(escape: re.Match[str]) -> str:
+    return chr(int(escape[escape.lastindex or 0], 16) % 0x110000)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ensemble.servers.client import ServerClient, ServerError
@@ -54,16 +55,13 @@ class _Place(NamedTuple):
 
 
 class LlamaCppServer(TokenServer):
-    """A :class:`~ensemble.servers.token_server.TokenServer` behind ``llama-server``; ``limits`` by :func:`probe`.
-
-    ``plain`` is an id whose text is a whole character. At a place whose log-probabilities the server leaves out, it
-    gives them if this token is forced there.
-    """
+    """A :class:`~ensemble.servers.token_server.TokenServer` behind ``llama-server``; ``limits`` by :func:`probe`."""
 
     path = "/completion"
 
     def __init__(self, client: ServerClient, limits: ServerLimits, plain: int) -> None:
         super().__init__(client, limits)
+        # An id whose text is a whole character: where it is forced, the server leaves no log-probabilities out.
         self._plain = plain
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
@@ -148,17 +146,12 @@ def probe(client: ServerClient) -> LlamaCppServer | None:
         if is_other_kind(error):
             return None
         raise
-    k, context = len(top), _context(client)
-    server = LlamaCppServer(client, ServerLimits(k, _CONTEXTS, _CHOSEN, context), plain)
-    if _gives_chosen(server, plain, top):
-        return server
-    return LlamaCppServer(client, ServerLimits(k, _CONTEXTS, 0, context), plain)
-
-
-def _gives_chosen(server: LlamaCppServer, index: int, top: Logprobs) -> bool:
-    """Whether a forced token has the log-probability that it has among the top ones."""
-    (place,) = given(lambda: server._forced([FIRST], index, 1)) or [None]
-    return place is not None and is_close(place.logprob, top[index])
+    server = LlamaCppServer(client, ServerLimits(len(top), _CONTEXTS, _CHOSEN, _context(client)), plain)
+    (place,) = given(lambda: server._forced([FIRST], plain, 1)) or [None]
+    # A forced token has the log-probability that it has among the top ones, if the server gives that of any token.
+    if place is None or not is_close(place.logprob, top[plain]):
+        server.limits = replace(server.limits, chosen=0)
+    return server
 
 
 def _context(client: ServerClient) -> int | None:

@@ -7,9 +7,9 @@ import re
 from functools import lru_cache
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
 
-from ensemble.common.schema import Schema, wrong
+from ensemble.common.schema import Raw, Schema, wrong
 
 LARGEST_COUNT = 2**31 - 1
 
@@ -26,12 +26,6 @@ def _dollars(value: Any) -> float | None:
 
 def _counts(value: Any) -> Any:
     return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise wrong("a text")
-    return value
 
 
 def _own_text(value: Any) -> str | None:
@@ -68,7 +62,6 @@ def _parts_of(value: Any) -> dict[str, str]:
     return fields
 
 
-Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
 OwnText = Annotated[Any, AfterValidator(_own_text)]
 """A text of a field that servers use as they like; None for anything else."""
 TokenCount = Annotated[int, BeforeValidator(_count)]
@@ -96,8 +89,8 @@ class Usage(Schema):
 class CalledFunction(Schema):
     """The function of a call."""
 
-    name: Text
-    arguments: Text = "{}"
+    name: Raw
+    arguments: Raw = "{}"
 
 
 class MessageCall(Schema):
@@ -109,7 +102,7 @@ class MessageCall(Schema):
 class ChatMessage(Schema):
     """What a model says in a conversation."""
 
-    content: Text | None = None
+    content: Raw | None = None
     """the text; a reasoning model that reaches the limit before its answer has none"""
     tool_calls: tuple[MessageCall, ...] | None = None
     reasoning_content: OwnText = None
@@ -148,7 +141,7 @@ class EchoedLogprobs(Schema):
 class TextChoice(Schema):
     """A text of ``/completions``."""
 
-    text: Text
+    text: Raw
     finish_reason: Any = None
     reasoning: OwnText = None
     """its thinking: OpenRouter"""

@@ -9,6 +9,7 @@ not limit ``top_logprobs_num``, but a number above the size of the vocabulary st
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.schema import SglangAnswer, SglangTokens
@@ -21,10 +22,10 @@ from ensemble.servers.token_server import (
     NextToken,
     ServerLimits,
     TokenServer,
-    accepts,
     context_length,
     gives_chosen,
     is_other_kind,
+    largest_k,
 )
 
 # The server's --preferred-sampling-params sets other defaults. It refuses names that it does not know.
@@ -107,15 +108,12 @@ class SglangServer(TokenServer):
 def probe(client: ServerClient) -> SglangServer | None:
     """Find out by requests whether a server speaks this form, and what it gives; None if it does not."""
     try:
-        context = context_length(client)
-        smallest = SglangServer(client, ServerLimits(CAPS[-1], _CONTEXTS, 0, context))
-        first = smallest.write([FIRST, SECOND], 2, CAPS[-1])[0][0].top
+        server = SglangServer(client, ServerLimits(CAPS[-1], _CONTEXTS, 0, context_length(client)))
+        first = server.write([FIRST, SECOND], 2, CAPS[-1])[0][0].top
     except ServerError as error:
         if is_other_kind(error):
             return None
         raise
-    cap = next(k for k in CAPS if k == CAPS[-1] or accepts(smallest, k))
-    server = SglangServer(client, ServerLimits(cap, _CONTEXTS, _CHOSEN, context))
-    if gives_chosen(server, first):
-        return server
-    return SglangServer(client, ServerLimits(cap, _CONTEXTS, 0, context))
+    chosen = _CHOSEN if gives_chosen(server, first) else 0
+    server.limits = replace(server.limits, k=largest_k(server), chosen=chosen)
+    return server

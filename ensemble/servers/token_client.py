@@ -52,10 +52,7 @@ class RequestCounts:
 
 
 class TokenClient:
-    """Sends the requests of one member, at most `concurrency` at a time.
-
-    A request is sent again for `patience` seconds while the server does not answer or is busy.
-    """
+    """Sends the requests of one member, at most `concurrency` at a time, and again for `patience` seconds."""
 
     def __init__(self, name: str, server: TokenServer, patience: float, concurrency: int = 8) -> None:
         self.name = name
@@ -190,10 +187,7 @@ def _parts(ids: Sequence[Ids], limits: ServerLimits) -> list[tuple[list[int], li
 
 
 def connect(address: ServerAddress, name: str) -> TokenServer:
-    """The connection to a model behind a server, as a member of a token-level ensemble.
-
-    An InputError if the server gives no top log-probabilities by token id; it says which option would give them.
-    """
+    """The connection to a server that gives log-probabilities by token id; an InputError says how one would."""
     client = ServerClient(address, retries=_RETRIES)
     try:
         server = next((found for probe in _KINDS if (found := probe(client)) is not None), None)

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from ensemble.servers.client import ServerClient, ServerError
@@ -48,11 +49,7 @@ class ServerLimits:
 
 
 class TokenServer(ABC):
-    """A model behind a server. Several threads may call it at a time.
-
-    Every method raises :class:`ensemble.servers.client.ServerError` if the server gives no valid answer, and takes at
-    most as many contexts and ids as ``limits`` allow.
-    """
+    """A model behind a server, for several threads; a ServerError where it gives no valid answer."""
 
     path = ""
     """Where its requests go, below the server's root."""
@@ -134,9 +131,9 @@ def given(ask: Callable[[], T], statuses: Collection[int] = ()) -> T | None:
         raise
 
 
-def accepts(server: TokenServer, k: int) -> bool:
-    """Whether a server gives a number of top log-probabilities."""
-    return given(lambda: server.write([FIRST], 1, k)) is not None
+def largest_k(server: TokenServer) -> int:
+    """The largest number of top log-probabilities that a server gives."""
+    return next(k for k in CAPS if k == CAPS[-1] or given(partial(server.write, [FIRST], 1, k)) is not None)
 
 
 def gives_chosen(server: TokenServer, expected: Logprobs) -> bool:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -60,12 +60,17 @@ class RestrictedClient:
         with self._transport() as transport, closing(transport.handle_request(request)) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise MemberError("the server compresses its answers, although the request does not allow it")
-            # The server's charset could be one that cannot decode text, or one that decompresses.
-            response.encoding = "utf-8"
-            response.stream = _LimitedStream(cast("httpx2.SyncByteStream", response.stream))
-            response.read()
-            self.last.seconds = time.monotonic() - begun
-            return response
+            content = bytearray()
+            for part in response.iter_raw():
+                content += part
+                # Counted here, because a server can leave out Content-Length, or lie in it.
+                if len(content) > MAX_BYTES:
+                    raise MemberError(f"the server's answer is longer than {MAX_BYTES >> 20} MiB")
+        self.last.seconds = time.monotonic() - begun
+        read = httpx2.Response(response.status_code, headers=response.headers, content=bytes(content))
+        # The server's charset could be one that cannot decode text, or one that decompresses.
+        read.encoding = "utf-8"
+        return read
 
     def close(self) -> None:
         """Close the connections. Requests that still run end with an error."""
@@ -151,33 +156,10 @@ def _tls_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-class _LimitedStream(httpx2.SyncByteStream):
-    """The bytes of an answer, up to a size."""
-
-    def __init__(self, stream: httpx2.SyncByteStream) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[bytes]:
-        size = 0
-        for part in self._stream:
-            size += len(part)
-            # Counted here, because a server can leave out Content-Length, or lie in it.
-            if size > MAX_BYTES:
-                raise MemberError(f"the server's answer is longer than {MAX_BYTES >> 20} MiB")
-            yield part
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
-    def close(self) -> None:
-        self._stream.close()
-
-
 class _TimedBackend(httpcore2.NetworkBackend):
-    """Opens connections whose reads and writes end with the request's time, and counts them.
+    """Opens connections whose reads and writes end with the request's time, and counts them."""
 
-    The client's own timeout is for each read, so a server that sends a byte now and then would never reach it.
-    """
+    # The client's own timeout is for each read, so a server that sends a byte now and then would never reach it.
 
     def __init__(
         self,

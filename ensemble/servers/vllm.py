@@ -7,6 +7,7 @@ texts collide; ``logprob_token_ids`` replaces the top log-probabilities; minus i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ensemble.servers.client import ServerClient, ServerError
 from ensemble.servers.schema import VllmAnswer, VllmChoice
@@ -19,9 +20,9 @@ from ensemble.servers.token_server import (
     NextToken,
     ServerLimits,
     TokenServer,
-    accepts,
     context_length,
     gives_chosen,
+    largest_k,
 )
 
 _PATH = "/completions"
@@ -36,14 +37,14 @@ _CONTEXTS, _CHOSEN = 1024, 128
 
 
 class VllmServer(TokenServer):
-    """A :class:`~ensemble.servers.token_server.TokenServer` behind vLLM.
+    """A :class:`~ensemble.servers.token_server.TokenServer` behind vLLM."""
 
-    Versions without ``logprob_token_ids`` give the log-probabilities of chosen ids as those of appended prompt tokens.
-    """
+    appends = False
+    """Whether chosen ids are appended to prompts: versions without ``logprob_token_ids`` give them so."""
 
-    def __init__(self, client: ServerClient, limits: ServerLimits, *, appends: bool = False) -> None:
+    def __init__(self, client: ServerClient, limits: ServerLimits) -> None:
         super().__init__(client, limits)
-        self._path, self._appends = _PATH, appends
+        self._path = _PATH
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
@@ -52,7 +53,7 @@ class VllmServer(TokenServer):
 
     def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        if self._appends:
+        if self.appends:
             return self._appended(contexts, ids)
         choices = self._choices(contexts, max_tokens=1, logprobs=1, logprob_token_ids=list(ids))
         # The server adds the token that it would write, which may be none of these ids.
@@ -103,20 +104,19 @@ class VllmServer(TokenServer):
 
 def probe(client: ServerClient) -> VllmServer | None:
     """Find out by requests whether a server speaks this form, and what it gives; None if it does not."""
-    context = context_length(client)
-    smallest = VllmServer(client, ServerLimits(CAPS[-1], _CONTEXTS, 0, context))
+    server = VllmServer(client, ServerLimits(CAPS[-1], _CONTEXTS, 0, context_length(client)))
     try:
-        first = smallest.write([FIRST, SECOND], 2, CAPS[-1])
+        first = server.write([FIRST, SECOND], 2, CAPS[-1])[0][0].top
     except ServerError as error:
         # Refused, or answered in another form: not a vLLM. Anything else will not go better with another adapter.
         if error.failure == "refused" or (error.status is None and error.failure == "invalid"):
             return None
         raise
-    cap = next(k for k in CAPS if k == CAPS[-1] or accepts(smallest, k))
+    server.limits = replace(server.limits, k=largest_k(server))
     # Each pair of a context and an appended id is a prompt.
-    appending = ServerLimits(cap, _CONTEXTS // 16, 16, context)
-    for limits, appends in ((ServerLimits(cap, _CONTEXTS, _CHOSEN, context), False), (appending, True)):
-        server = VllmServer(client, limits, appends=appends)
-        if gives_chosen(server, first[0][0].top):
-            return server
-    return VllmServer(client, ServerLimits(cap, _CONTEXTS, 0, context))
+    for contexts, chosen, appends in ((_CONTEXTS, _CHOSEN, False), (_CONTEXTS // 16, 16, True)):
+        server.appends = appends
+        if gives_chosen(server, first):
+            server.limits = replace(server.limits, contexts=contexts, chosen=chosen)
+            break
+    return server
