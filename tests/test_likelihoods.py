@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from advisor.models.calibration import accuracy_by_bytes
+from advisor.jobs.figures import accuracy_by_bytes
 from advisor.records import Answer, Profile
 from advisor.tasks.task import Example, Signature, Task
 

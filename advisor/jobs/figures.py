@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from advisor.advice.doubts import answer_shares, doubts_of, enough_tokens, finished_accuracy
 from advisor.advice.verdict import CloseCall
-from advisor.models.calibration import accuracy_by_bytes
 from advisor.records import Profile, Selection
 from advisor.run.figures import GroupAccuracy
 from advisor.run.result import CandidateFigures, SingleModel, TaskInfo
@@ -152,3 +154,30 @@ def single_model(profile: Profile, dev: Profile | None, price: Price | None) -> 
         seconds_per_question=None if spent.seconds is None else spent.seconds / n,
         price_per_1000=None if dollars is None else 1000 * dollars / n,
     )
+
+
+def chance_of(task: Task) -> float | None:
+    """The expected accuracy of guessing on a choice task, in points; None for other tasks."""
+    if task.metric != "choice":
+        return None
+    return 100 * float(np.mean([1 / len(example.choices) for example in task.examples]))
+
+
+def accuracy_by_bytes(profile: Profile, task: Task) -> float | None:
+    """Accuracy in points by log-probabilities divided by bytes, ``acc_bytes`` of lm-eval; None without likelihoods."""
+    # Letters all have one byte.
+    if task.scoring == "letters" or not any(answer.options for answer in profile.answers):
+        return None
+    examples = {example.id: example for example in task.examples}
+    values = []
+    for answer in profile.answers:
+        if answer.options:
+            example = examples[answer.id]
+            lengths = [len(choice.encode()) for choice in example.choices]
+            # The lowest index wins a tie, as in lm-eval.
+            # JSON has no infinity, so the cache stores an impossible option as null.
+            likelihoods = [-math.inf if value is None else value for value in answer.options]
+            best = int(np.argmax(np.array(likelihoods) / lengths))
+            values.append(task.score(example, example.choices[best]).value)
+    # By all answers: a question without likelihoods counts as wrong, as it does in the accuracy beside this figure.
+    return 100 * sum(values) / len(profile.answers)

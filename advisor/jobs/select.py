@@ -33,14 +33,13 @@ from advisor.advice.verdict import (
     undecodable,
 )
 from advisor.jobs import provenance
-from advisor.jobs.figures import candidate_figures, single_model, task_info
+from advisor.jobs.figures import candidate_figures, chance_of, single_model, task_info
 from advisor.jobs.held_out import ChosenSet, choose, prices_of
 from advisor.jobs.judged import direct_comparison, judge_section, warnings_on_judge, written_by_name
 from advisor.jobs.samples import recommended_of, samples_of
 from advisor.jobs.traces import trace_responses
 from advisor.judge.judge import Judge, open_profiler
 from advisor.logs.join import read_logs
-from advisor.models.calibration import chance_of
 from advisor.models.job import conversation_end
 from advisor.models.loaded_models import JobRunner
 from advisor.models.profiler import Profiler

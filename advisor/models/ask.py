@@ -25,27 +25,12 @@ prompt is at fault."""
 
 
 class Model(Protocol):
-    """What answers prompts: a model or a set that decodes together, in this process, on a worker, or behind a server.
-
-    Attributes:
-        name: Its name, for messages.
-    """
+    """What answers prompts: a model, or a set that decodes together, here, on a worker or behind a server."""
 
     name: str
 
     def ask(self, prompts: Mapping[int, ModelInput], settings: Settings) -> Replies:
-        """Answer prompts, as many at a time as the model can.
-
-        Args:
-            prompts: All with options, or none.
-            settings: How texts are written.
-
-        Yields:
-            The reply to each prompt when it is there, in any order.
-
-        Raises:
-            MemberError: The model cannot be used.
-        """
+        """Answer prompts, all with options or none, in any order; MemberError if the model cannot be used."""
         ...
 
     def close(self) -> None:
@@ -56,20 +41,8 @@ class Model(Protocol):
 async def answers(
     model: Model, prompts: Mapping[int, ModelInput], settings: Settings
 ) -> AsyncGenerator[tuple[int, Response], None]:
-    """Ask a model, and once more for each prompt that fails, after all others.
-
-    Args:
-        model: The model.
-        prompts: The prompts, by number.
-        settings: How texts are written.
-
-    Yields:
-        The number and the response of each prompt when it is there; one that failed has an error.
-
-    Raises:
-        MemberError: The model cannot be used, or is given up: a server after 8 failures in a row, another model after 8
-            without any response.
-    """
+    """Ask a model, and once more for each prompt that fails, after all others; MemberError if it is given up."""
+    # A server is given up after so many failures in a row, another model after so many without any response.
     left, answered, failures = prompts, False, 0
     for is_last in (False, True):
         failed: dict[int, ModelInput] = {}
@@ -98,12 +71,7 @@ async def answers(
 
 
 async def reply_to(model: Model, prompt: ModelInput, settings: Settings) -> Response:
-    """The response to one prompt.
-
-    Raises:
-        InputError: The model cannot read this prompt.
-        MemberError: The model failed.
-    """
+    """The response to one prompt; InputError if the model cannot read it, MemberError if the model failed."""
     async with aclosing(model.ask({0: prompt}, settings)) as replies:
         _, reply = await anext(replies)
     if isinstance(reply, ServerError) and reply.failure == "refused":

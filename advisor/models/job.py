@@ -1,8 +1,4 @@
-"""A job: the questions of a task for one model or set, the responses as they arrive, and the profile they make.
-
-Each response is stored in the cache when it arrives. Only questions without a stored response are answered; if the
-cache has all of them, no model is loaded.
-"""
+"""A job: the questions of a task for one model or set, the responses as they arrive, and the profile they make."""
 
 from __future__ import annotations
 
@@ -30,57 +26,37 @@ _SAME_PROMPTS, _CLEARLY_LONGER = 3, 1.5
 
 
 class Job:
-    """Questions for one model, or for several models that decode together.
-
-    An engine calls :meth:`start`, then :meth:`add` for each of the :meth:`responses`, then :meth:`finish`.
-
-    Args:
-        name: The name of the profile; unique among the jobs of a run.
-        task: The questions.
-        inference: How to generate.
-        connect: Makes the model that answers; it is closed at the end.
-        key: What determines the responses besides the questions: the models and the method.
-        cache: The response cache.
-        progress: Shows the progress.
-        stage: The label of the progress; the name if it is empty.
-        spec: The models, for an engine that loads them in other processes; None if a server answers.
-        server: The URL of the server that answers; empty for models that decode here.
-        thinking: How the model marks its thinking, if a user says so.
-
-    Attributes:
-        connect: Makes the model that answers.
-        questions: The questions without a stored response, by number.
-        peak_memory: The peak memory in bytes; None if it was not measured now.
-        result: The profile, or the reason why it failed. It exists after :meth:`finish`.
-    """
+    """Questions for a model or a set: :meth:`start`, :meth:`add` for each of the :meth:`responses`, :meth:`finish`."""
 
     result: Profile | MemberError
+    """the profile, or the reason why it failed; it exists after :meth:`finish`"""
 
     def __init__(  # noqa: PLR0913  # what to answer, how, and where the responses go
         self,
-        name: str,
+        name: str,  # unique among the jobs of a run
         task: Task,
         inference: InferenceConfig,
-        connect: Callable[[], Model],
+        connect: Callable[[], Model],  # makes the model that answers, which is closed at the end
         *,
-        key: Mapping[str, Any],
+        key: Mapping[str, Any],  # what determines the responses besides the questions: the models and the method
         cache: ResponseCache,
         progress: Progress,
-        stage: str = "",
-        spec: EnsembleSpec | None = None,
-        server: str = "",
-        thinking: ThinkingTags | None = None,
+        stage: str = "",  # the label of the progress; the name if it is empty
+        spec: EnsembleSpec | None = None,  # for an engine that loads the models in other processes
+        server: str = "",  # the URL of the server that answers; empty for models that decode here
+        thinking: ThinkingTags | None = None,  # how the model marks its thinking, if a user says so
     ) -> None:
         # Again, although commands check it: programs that models wrote must not run through any other path.
         task.check_allowed()
         self.name, self.task, self.inference, self.connect = name, task, inference, connect
-        self.peak_memory: int | None = None
+        self.peak_memory: int | None = None  # in bytes, if it was measured now
         self.spec, self.server, self._thinking = spec, server, thinking
         self._cache, self._progress, self._stage = cache, progress, stage or name
         # All keys now: hashing is quick, and the stored responses are found with a few queries.
         self._keys = [question_key(key, example, task, inference) for example in task.examples]
         stored = cache.get(self._keys)
         self._responses = {n: stored[key] for n, key in enumerate(self._keys) if key in stored}
+        # Only these are asked. If the cache has all responses, no model is loaded.
         self.questions = {n: example for n, example in enumerate(task.examples) if n not in self._responses}
         self._display = ExitStack()
         self._advance: Callable[[int], None] = lambda _: None
@@ -138,6 +114,7 @@ class Job:
             self._cache.keep(key, self.peak_memory)
         if all(response.error is not None for response in responses):
             return MemberError(f"no question could be answered; the first: {responses[0].error}", of=self.name)
+        prompt_tokens = [response.prompt_tokens for response in responses if response.error is None]
         cost = Cost(
             seconds=sum(response.seconds for response in responses),
             tokens=sum(response.tokens for response in responses),
@@ -145,7 +122,8 @@ class Job:
             combined=sum(response.combined for response in responses),
             handled=sum(response.handled for response in responses),
             thinking_tokens=sum(response.thinking_tokens for response in responses),
-            prompt_tokens=_all_known([response.prompt_tokens for response in responses if response.error is None]),
+            # Not known where one of them is not: responses that an earlier version stored have none.
+            prompt_tokens=sum(prompt_tokens) if all(prompt_tokens) else 0,
             peak_memory=self._cache.value(key, lambda value: type(value) is int and value > 0),
         )
         # From here on a response is what the model answered: nothing reads an answer from its thinking.
@@ -178,12 +156,6 @@ class Job:
                 f"{self.name}: its server {self.server} counts {longest:,} tokens for prompts of {min(lengths):,} and "
                 f"of {max(lengths):,} characters: it cuts prompts or does not count them; raise its context length"
             )
-
-
-def _all_known(counts: Sequence[int]) -> int:
-    """The sum of counts; 0 if one of them is not known."""
-    # Responses that an earlier version stored have none.
-    return sum(counts) if all(counts) else 0
 
 
 def question_key(key: Mapping[str, Any], example: Example, task: Task, inference: InferenceConfig) -> str:
@@ -274,11 +246,7 @@ def profile_in_turns(
     task: Task,
     run: Callable[[Mapping[str, Task]], Iterable[tuple[str, Profile | MemberError]]],
 ) -> dict[str, Profile | MemberError]:
-    """Let models answer a task, turn by turn: `run` is called once a turn, without the models that have failed.
-
-    Returns:
-        By name, a model's answers in the order of the task, or why it failed. A turn after one that failed has failed.
-    """
+    """Let models answer a task, turn by turn: `run` is called once a turn, without the models that have failed."""
     parts: dict[str, list[Profile]] = {name: [] for name in names}
     failed: dict[str, MemberError] = {}
     waiting = {name: next_turns(task, {}) for name in names}

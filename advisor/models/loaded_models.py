@@ -9,7 +9,6 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import wait
 from contextlib import aclosing, closing, suppress
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -40,15 +39,7 @@ ROWS, TOKENS = 8, 2048
 
 
 class LoadedModels:
-    """Models in this process, for one ensemble after the other. Threads may load members behind servers meanwhile.
-
-    Where memory is short, models that the latest ensemble does not use leave, the one first that takes the least time
-    to load again.
-
-    Attributes:
-        seconds: Of each load of a model whose weights are in this process, by the model's name.
-        threads: The number of threads that was measured for a model, by its name.
-    """
+    """Models in this process, for one ensemble after the other; some leave where memory is short."""
 
     def __init__(self, cache_dir: Path) -> None:
         self._cache_dir = cache_dir
@@ -56,8 +47,8 @@ class LoadedModels:
         self._in_use: tuple[ModelSpec, ...] = ()
         # Libraries are imported by one thread.
         self._lock = threading.Lock()
-        self.seconds: dict[str, list[float]] = {}
-        self.threads: dict[str, int] = {}
+        self.seconds: dict[str, list[float]] = {}  # of each load of a model of this process, by its name
+        self.threads: dict[str, int] = {}  # the number that was measured for a model, by its name
         self._most_threads = 0
 
     def ensemble(self, spec: EnsembleSpec) -> Ensemble:
@@ -72,7 +63,9 @@ class LoadedModels:
                     self._load(model)
             # Of a set, the member that needs the most threads takes the most time.
             if counts := [self.threads[model.name] for model in spec.members if model.name in self.threads]:
-                _set_threads(max(counts))
+                import torch
+
+                torch.set_num_threads(max(counts))
             ensemble = ensemble_of([self._members[model] for model in spec.members], spec, self._cache_dir)
             while (ensemble.most_rows(TOKENS) or ROWS) < ROWS and self._make_room():
                 pass
@@ -99,20 +92,18 @@ class LoadedModels:
         if not model.is_remote:
             self.seconds.setdefault(model.name, []).append(time.perf_counter() - start)
             if model.name not in self.threads and _device(model)[0] == "cpu":
-                self.threads[model.name] = self._fastest_threads(model)
+                import torch
 
-    def _fastest_threads(self, model: ModelSpec) -> int:
-        import torch
+                from ensemble.models.member import fastest_threads
 
-        from ensemble.models.member import fastest_threads
-
-        # Later, the number is that of the latest ensemble.
-        self._most_threads = self._most_threads or torch.get_num_threads()
-        return fastest_threads(self._members[model].local, self._most_threads)
+                # Later, the number is that of the latest ensemble.
+                self._most_threads = self._most_threads or torch.get_num_threads()
+                self.threads[model.name] = fastest_threads(self._members[model].local, self._most_threads)
 
     def _make_room(self, *beside: ModelSpec) -> bool:
         idle = self._idle(*(beside or self._in_use))
         if idle:
+            # The one that takes the least time to load again.
             del self._members[min(idle, key=lambda model: self.seconds[model.name][-1])]
             free_memory()
         return bool(idle)
@@ -128,12 +119,6 @@ def _fits(need: MemoryNeed | None, model: ModelSpec) -> bool:
     """Whether a model can be loaded now; where that is not known, it gets all memory."""
     free = free_on(model.device or "auto")
     return need is not None and free is not None and WHILE_LOADING * need.weights <= free
-
-
-def _set_threads(count: int) -> None:
-    import torch
-
-    torch.set_num_threads(count)
 
 
 def _device(model: ModelSpec) -> tuple[str, int]:
@@ -166,7 +151,11 @@ def load_models(models: Sequence[ModelSpec]) -> Sequence[Member]:
     from ensemble.models.load import load_members
 
     if any(not model.is_remote and model.weights.gguf for model in models):
-        _silence_gguf()
+        import transformers.modeling_gguf_pytorch_utils as gguf
+        from transformers.utils import logging
+
+        # The GGUF reader uses tqdm itself, so it ignores transformers' switch for progress bars. Their wrapper obeys.
+        vars(gguf)["tqdm"] = logging.tqdm
     return load_members(models)
 
 
@@ -184,20 +173,8 @@ def ensemble_of(members: Sequence[Member], spec: EnsembleSpec, cache_dir: Path) 
     return Ensemble(members, method=spec.method, k=spec.k, cache_dir=tables, **options)
 
 
-def _silence_gguf() -> None:
-    import transformers.modeling_gguf_pytorch_utils as gguf
-    from transformers.utils import logging
-
-    # The GGUF reader uses tqdm itself, so it ignores transformers' switch for progress bars. Their wrapper obeys it.
-    vars(gguf)["tqdm"] = logging.tqdm
-
-
 def silence_libraries(*, quiet: bool = False) -> None:
-    """Hide the libraries' own progress bars and warnings. Their errors are still raised.
-
-    Args:
-        quiet: Whether to hide the progress bars of downloads, too.
-    """
+    """Hide the libraries' own progress bars and warnings; if `quiet`, those of downloads, too."""
     from huggingface_hub.utils import logging as hub_logging
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
@@ -212,20 +189,12 @@ def silence_libraries(*, quiet: bool = False) -> None:
 
 
 class JobRunner(Protocol):
-    """Runs jobs, in this process or on a cluster.
-
-    Attributes:
-        models: The models that are loaded in this process.
-    """
+    """Runs jobs, in this process or on a cluster."""
 
     models: LoadedModels
 
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
-        """Run jobs, one after the other or at the same time. If one fails, the others continue.
-
-        Yields:
-            Each job when it is finished.
-        """
+        """Run jobs, one after the other or at the same time, and yield each when it is finished."""
         ...
 
 
@@ -279,10 +248,8 @@ class LocalJobRunner:
 
 
 def run_at_once(jobs: Sequence[Job]) -> Generator[Job, None, None]:
-    """Run jobs whose models are elsewhere at the same time, and those of one server one after the other.
-
-    Models behind one address often share its machine, and its limits.
-    """
+    """Run jobs whose models are elsewhere at the same time, and those of one server one after the other."""
+    # Models behind one address often share its machine, and its limits.
     arrived: queue.SimpleQueue[tuple[Job, int, Response] | tuple[Job, None, Exception | None]] = queue.SimpleQueue()
     loop = asyncio.new_event_loop()
 
@@ -305,7 +272,12 @@ def run_at_once(jobs: Sequence[Job]) -> Generator[Job, None, None]:
         job.start()
     # In another thread: this one has the cache, and perhaps a running loop, as in a notebook.
     task = loop.create_task(ask_all())
-    end = in_background(partial(_run_until_cancelled, loop, task), "requests of jobs")
+
+    def run_until_cancelled() -> None:
+        with closing(loop), suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+
+    end = in_background(run_until_cancelled, "requests of jobs")
     try:
         for _ in jobs:
             while isinstance((event := arrived.get())[2], Response):
@@ -325,8 +297,3 @@ def run_at_once(jobs: Sequence[Job]) -> Generator[Job, None, None]:
                 job, number, response = arrived.get_nowait()
                 if number is not None and isinstance(response, Response):
                     job.add(number, response)
-
-
-def _run_until_cancelled(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    with closing(loop), suppress(asyncio.CancelledError):
-        loop.run_until_complete(task)

@@ -1,8 +1,4 @@
-"""A model of this process, or several that decode together, and the memory that they take.
-
-A prompt that fails gets an error as its reply, and the others continue. Handled failures: a prompt that is too long,
-memory that runs out, code that raises, logits that are not numbers.
-"""
+"""A model of this process, or several that decode together, and the memory that they take."""
 
 from __future__ import annotations
 
@@ -38,21 +34,14 @@ _PROCESS = Path("/proc/self")
 
 
 class LocalModel:
-    """See :class:`advisor.models.ask.Model`. It blocks the event loop.
-
-    Args:
-        name: The name, for messages.
-        load: Loads the models, or gives those that are loaded.
-        batch_size: Rows at a time; None for as many as fit into memory.
-        make_room: Frees memory of models that only stay loaded, and returns whether it could.
-    """
+    """See :class:`advisor.models.ask.Model`. It blocks the event loop."""
 
     def __init__(
         self,
         name: str,
-        load: Callable[[], Ensemble],
-        batch_size: int | None = None,
-        make_room: Callable[[], bool] = lambda: False,
+        load: Callable[[], Ensemble],  # or gives what is loaded
+        batch_size: int | None = None,  # rows at a time; None for as many as fit into memory
+        make_room: Callable[[], bool] = lambda: False,  # frees models that only stay loaded; whether it could
     ) -> None:
         self.name = name
         self._load, self._batch_size, self._make_room = load, batch_size, make_room
@@ -161,12 +150,7 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> int | None:
-    """The peak memory since :func:`reset_peak_memory`, in bytes.
-
-    Returns:
-        If GPUs were used, the memory that torch allocated on all of them; else the resident memory of the whole
-        process with its libraries. None if the system does not report it.
-    """
+    """The peak bytes since :func:`reset_peak_memory`: of torch on all GPUs, or else of the process; None if unknown."""
     import torch
 
     if on_devices := sum(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count())):
@@ -238,8 +222,7 @@ def _choose_options(
 
 
 def _reason(error: Exception) -> str:
-    what = "not enough memory" if _is_out_of_memory(error) else type(error).__name__
-    return f"{what}: {first_line(error)}"
+    return f"{'not enough memory' if _is_out_of_memory(error) else type(error).__name__}: {first_line(error)}"
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -1,7 +1,4 @@
-"""Profiles the models of a run: each candidate alone, and sets of them together.
-
-If a candidate fails, the failure is recorded and the others continue.
-"""
+"""Profiles the models of a run: each candidate alone, and sets of them together."""
 
 from __future__ import annotations
 
@@ -41,12 +38,7 @@ _WHOLE_VOCABULARY = EnsembleSpec((), ALONE, k=10)
 
 
 class Profiler:
-    """Profiles candidates and sets of them.
-
-    Attributes:
-        identities: What determines each candidate's responses, by name.
-        failures: The reason of each candidate that failed, by name.
-    """
+    """Profiles candidates and sets of them; if a candidate fails, the others continue."""
 
     def __init__(
         self,
@@ -62,12 +54,13 @@ class Profiler:
         self._engine = engine or LocalJobRunner(config.cache_dir)
         self._on_dev: dict[str, Profile] = {}
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
+        # What determines each candidate's responses.
         self.identities = {
             name: identify(
                 candidate,
                 config.inference.dtype,
                 config.inference.chat_template,
-                self._device(candidate),
+                device_of(candidate, config.inference.device, config.inference.engine),
                 settings=config.inference.settings(config.dev),
                 keep_hashes=not cache.read_only,
             )
@@ -105,24 +98,20 @@ class Profiler:
         return self._engine.models.threads
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
-        """Profile candidates, each alone.
-
-        Returns:
-            The profiles by name, without the candidates that failed.
-        """
+        """Profile candidates, each alone; the profiles by name, without the candidates that failed."""
 
         def run(turns: Mapping[str, Task]) -> Iterator[tuple[str, Profile | MemberError]]:
             jobs = (self._job(name, [name], turn, self._single(name, turn)) for name, turn in turns.items())
             for job in self._run(jobs):
                 if isinstance(job.result, MemberError):
-                    self._progress.say(f"{job.name}: {_without_name(job.name, job.result)}")
+                    self._progress.say(f"{job.name}: {job.result.without(job.name)}")
                 yield job.name, job.result
 
         results = profile_in_turns(names, task, run)
         # In the order of the names: jobs that run at the same time finish in any order.
         for name in names:
             if isinstance(result := results[name], MemberError):
-                self.failures[name] = _without_name(name, result)
+                self.failures[name] = result.without(name)
             else:
                 self._say_no_thinking(result)
         return {name: result for name in names if isinstance(result := results[name], Profile)}
@@ -150,10 +139,7 @@ class Profiler:
         return self._run_one(task, job, says_errors=False)
 
     def graded(self, profile: Profile, names: Sequence[str], task: Task) -> Profile:  # noqa: ARG002  # for a judge
-        """A profile whose texts were not scored when they were written, with its scores.
-
-        Most tasks score each text at once. See :mod:`advisor.judge.judge` for those that do not.
-        """
+        """A profile with the scores that a judge gives after all texts are written."""
         return profile
 
     def stored_alone(self, name: str, task: Task) -> dict[str, str | None]:
@@ -186,18 +172,8 @@ class Profiler:
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Ensemble:
         """Load candidates as an ensemble, the primary first."""
-        return self._load(replace(self.decoding(names, method, options), members=tuple(map(self.model, names))))
-
-    def _load(self, spec: EnsembleSpec) -> Ensemble:
+        spec = replace(self.decoding(names, method, options), members=tuple(map(self.model, names)))
         return self._engine.models.ensemble(spec)
-
-    def _device(self, candidate: ModelSpec) -> str:
-        """The device that a candidate runs on."""
-        return device_of(candidate, self._config.inference.device, self._config.inference.engine)
-
-    def _server_member(self, name: str) -> Member:
-        (member,) = self._load(EnsembleSpec((self.model(name),))).members
-        return member
 
     def weights(self, names: Sequence[str]) -> tuple[float, ...] | Literal["perplexity"] | None:
         """The weights of a set's members, as ``--weights`` says; None for equal ones."""
@@ -248,18 +224,27 @@ class Profiler:
         stage: str = "",
     ) -> Job:
         """A job for some members. Without a ``decoding``, a single model decodes as it does alone."""
-        identity = self.identities[members[0]]
+        identity, loaded = self.identities[members[0]], self._engine.models
         inference = inference or self._config.inference
         connect: Callable[[], Model]
         if len(members) == 1 and isinstance(identity, ServerIdentity):
-            load = partial(self._server_member, members[0]) if identity.decodes else None
-            connect, spec, server = partial(_connect, name, identity, load), None, identity.address.url
+            remote = identity
+
+            def load() -> Member:
+                (member,) = loaded.ensemble(EnsembleSpec((self.model(members[0]),))).members
+                return member
+
+            def connect_server() -> Model:
+                client = ServerClient(remote.address)
+                return ServerModel(name, client, remote.chat_template, load if remote.decodes else None)
+
+            connect, spec, server = connect_server, None, identity.address.url
         else:
             server = ""
-            models = tuple(map(self.model, members))
-            spec = replace(decoding or self.decoding(members), members=models)
-            make_room = self._engine.models.make_room
-            connect = partial(LocalModel, name, partial(self._load, spec), inference.batch_size, make_room)
+            spec = replace(decoding or self.decoding(members), members=tuple(map(self.model, members)))
+            batch_size = inference.batch_size
+            connect = partial(LocalModel, name, partial(loaded.ensemble, spec), batch_size, loaded.make_room)
+        turn = 1 + len(task.examples[0].exchanges)
         return Job(
             name,
             task,
@@ -268,7 +253,7 @@ class Profiler:
             key=self.key(members, decoding),
             cache=self._cache,
             progress=self._progress,
-            stage=f"{stage or name} on {task.split}{_turn(task)}",
+            stage=f"{stage or name} on {task.split}" + (f", turn {turn}" if turn > 1 else ""),
             spec=spec,
             server=server,
             # A set writes in its primary's tokens, and so with its tags.
@@ -345,20 +330,6 @@ class Profiler:
                 f"{profile.model}: none of its {len(profile.answers)} responses has thinking, so {' and '.join(named)} "
                 "has no effect; leave it out, or name the tags that the model writes with thinking=OPENING...CLOSING"
             )
-
-
-def _connect(name: str, identity: ServerIdentity, load: Callable[[], Member] | None) -> ServerModel:
-    return ServerModel(name, ServerClient(identity.address), identity.chat_template, load)
-
-
-def _turn(task: Task) -> str:
-    """The turn of a conversation, for the label of its progress; empty for the first one."""
-    turn = 1 + len(task.examples[0].exchanges)
-    return f", turn {turn}" if turn > 1 else ""
-
-
-def _without_name(name: str, error: MemberError) -> str:
-    return error.without(name)
 
 
 Said = dict[str, str | None]

@@ -1,8 +1,4 @@
-"""Join a Ray cluster, or start one on this machine for the duration of a block.
-
-Ray is an optional extra. This module imports it first, because Ray reads some settings from the environment only when
-it is imported.
-"""
+"""Join a Ray cluster, or start one on this machine; only here Ray, an optional extra, is imported first."""
 
 from __future__ import annotations
 
@@ -41,24 +37,15 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """The first bytes of an HTTP/2 connection (RFC 9113, 3.4), which Ray's servers use: the preface and settings."""
 
 
-def settle() -> None:
-    """Set the environment variables that Ray reads, unless they are set; some are read only at the import of Ray."""
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
-
-
 @contextmanager
 def cluster(address: str | None = None) -> Iterator[None]:
-    """Join a Ray cluster for a block, or start one on this machine. If this process is in a cluster, this one is used.
-
-    Args:
-        address: ``host:port`` of the head, ``auto`` for a cluster that runs on this machine, ``local`` to start one;
-            None for the environment's RAY_ADDRESS, or else ``local``.
-    """
+    """Join a Ray cluster for a block: ``host:port``, ``auto``, or ``local`` to start one; None for RAY_ADDRESS."""
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if find_spec("ray") is None:
         raise InputError("--engine ray needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
-    settle()
+    # Some are read only at the import of Ray.
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
     if address not in ("auto", "local") and _check(address) and _has_token():
         # Ray does this by itself only for a cluster that it finds. The token must not go to other machines, so it is
         # sent only to a cluster on this one.
@@ -94,10 +81,8 @@ def cluster(address: str | None = None) -> Iterator[None]:
 
 
 def _leave_working_folder_out() -> None:
-    """Take the working folder out of PYTHONPATH, which the processes of a new cluster inherit.
-
-    An empty entry stands for it, as in ``PYTHONPATH=$PYTHONPATH:/my/code`` where the variable was not set before.
-    """
+    """Take the working folder out of PYTHONPATH, which the processes of a new cluster inherit."""
+    # An empty entry stands for it, as in ``PYTHONPATH=$PYTHONPATH:/my/code`` where the variable was not set before.
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [entry for entry in entries if entry and Path(entry).resolve() != Path.cwd()]
     if kept != entries:
@@ -105,11 +90,8 @@ def _leave_working_folder_out() -> None:
 
 
 def _job_without_working_folder() -> Any:
-    """The settings of a job whose workers do not import from this process's working folder.
-
-    Ray puts that folder before the standard library in each worker, and anyone's files may be there. It leaves it out
-    only for a job that uploads its code.
-    """
+    """The settings of a job whose workers do not import from this process's working folder."""
+    # Ray puts that folder, where anyone's files may be, before the standard library, unless a job uploads its code.
     from ray.job_config import JobConfig
 
     class InstalledCode(JobConfig):

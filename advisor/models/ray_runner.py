@@ -1,8 +1,7 @@
 """Runs jobs on a Ray cluster at the same time, each with the cores and GPUs that its models request.
 
-A worker is a Ray actor. Ray places it on a node, and restarts it after a crash, if necessary on another node. A worker
-runs all jobs with the same requested resources, one after the other, so that it loads its libraries once. It streams
-each reply to this process, which stores it; a restarted worker gets only the prompts without a reply.
+A worker is a Ray actor, which Ray restarts after a crash. It runs all jobs with the same requested resources, so that
+it loads its libraries once; a restarted worker gets only the prompts without a reply.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ _MORE_MEMORY = "ask for more with num_cpus or num_gpus, so that fewer share a no
 
 
 class RayJobRunner:
-    """See :class:`advisor.models.loaded_models.JobRunner`. This process has joined the cluster.
-
-    Workers live until the ``with`` block of the runner ends.
-    """
+    """See :class:`advisor.models.loaded_models.JobRunner`. Workers live until its ``with`` block ends."""
 
     def __init__(self, cache_dir: Path, say: Callable[[str], None]) -> None:
         self._cache_dir = cache_dir
@@ -163,18 +159,11 @@ class RayModel:
 
 
 class WorkerPool:
-    """Idle workers of the joined cluster, by the resources that they request.
-
-    A worker's start takes seconds, because it loads torch and transformers. So workers start before the first job, and
-    are kept between the stages of a run.
-
-    Attributes:
-        places: For each need, the workers that the cluster holds at a time.
-    """
+    """Idle workers of the joined cluster, by the resources that they request; the start of one takes seconds."""
 
     def __init__(self) -> None:
         self._idle: dict[Resources, list[ActorHandle[Worker]]] = {}
-        self.places: dict[Resources, asyncio.Semaphore] = {}
+        self.places: dict[Resources, asyncio.Semaphore] = {}  # the workers that the cluster holds at a time
         self._jobs, self._starting = Counter[Resources](), 0
 
     def prepare(self, requests: Iterable[Resources]) -> None:
@@ -304,11 +293,7 @@ class Worker:
         batch_size: int | None,
         cache_dir: Path,
     ) -> Iterator[tuple[int, Response | UniteError] | tuple[None, int | MemberError | None]]:
-        """Ask models, as :class:`advisor.models.loaded_models.LocalJobRunner` does.
-
-        Yields:
-            The replies; at the end the peak memory in bytes if it is known, or why the models cannot be used.
-        """
+        """Ask models; at the end comes the peak memory in bytes if it is known, or why they cannot be used."""
         # Ray sends what a worker prints to the terminal of the user, between the progress bars.
         silence_libraries(quiet=True)
         end: int | MemberError | None

@@ -1,8 +1,4 @@
-"""The response cache: an SQLite file with every response, so that no response is computed twice.
-
-The key of a response is a hash of everything that determines it: the members' files, the numeric type, the prompt and
-the settings. Scores are not stored; they are computed from the responses.
-"""
+"""The response cache: an SQLite file with every response, by a hash of everything that determines it."""
 
 from __future__ import annotations
 
@@ -82,11 +78,7 @@ def key_of(question: Mapping[str, Any]) -> str:
 
 
 class ResponseCache:
-    """An open response cache; a context manager that closes it.
-
-    A damaged file is renamed, and a new file is started. A row that cannot be read counts as absent. With `read_only`
-    the file must exist, and storing fails.
-    """
+    """An open response cache; with `read_only` the file must exist, and storing fails."""
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None, *, read_only: bool = False) -> None:
         self._path = folder / "responses.sqlite"

@@ -18,6 +18,7 @@ from advisor.models.completions import (
     NO_LOGPROBS,
     ModelInput,
     PromptWithOptions,
+    ServerPrompt,
     ToolChat,
     generate,
     likeliest_option,
@@ -44,27 +45,16 @@ _TOO_MANY = 429
 
 
 class ServerModel:
-    """A model behind a server; see :class:`advisor.models.ask.Model`.
-
-    Args:
-        name: Its name.
-        client: Sends the requests, and is closed with this.
-        chat_template: Whether prompts go through a chat template: the tokenizer's here, or else the server's.
-        load: Loads the tokenizer, as a member, when it is needed: prompts are encoded here, as they are for a set that
-            decodes together. None for a model that gets texts.
-
-    Attributes:
-        client: Sends the requests.
-        chat_template: Whether prompts go through a chat template.
-        chat: Whether that is the server's.
-    """
+    """A model behind a server; see :class:`advisor.models.ask.Model`."""
 
     def __init__(
         self, name: str, client: ServerClient, chat_template: ChatTemplate, load: Callable[[], Member] | None
     ) -> None:
         self.name, self.client, self.chat_template = name, client, chat_template
+        # Whether prompts go through the server's chat template, and not through the tokenizer's here.
         self.chat = load is None and chat_template != "never"
         self._encoding = threading.Lock()
+        # Loads the tokenizer, as a member: prompts are encoded here, as they are for a set that decodes together.
         self._load = load
         self._loaded: Member | None = None
         self._scorer: Ensemble | None = None
@@ -76,10 +66,7 @@ class ServerModel:
         self.client.close()
 
     async def ask(self, prompts: Mapping[int, ModelInput], settings: Settings) -> Replies:
-        """See :meth:`advisor.models.ask.Model.ask`. If it is cancelled, requests end in their threads.
-
-        Where a server answers that it accepts no more requests now, fewer are sent at a time.
-        """
+        """See :meth:`advisor.models.ask.Model.ask`. If it is cancelled, requests end in their threads."""
         if self._load is not None and self._loaded is None:
             # Now: each request would try it again after a failure.
             await asyncio.wrap_future(self._threads.start(self.member))
@@ -97,6 +84,7 @@ class ServerModel:
                 n = await arrived.get()
                 begun, request = sent.pop(n)
                 error = request.exception()
+                # A server that accepts no more requests now gets fewer at a time.
                 if getattr(error, "status", None) == _TOO_MANY and (most > 1 or begun < changed):
                     # What was sent before the last change says nothing of the present number.
                     if begun >= changed:
@@ -119,7 +107,12 @@ class ServerModel:
             return generate(self.client, prompt, settings, chat=True)[0]
         member = self.member()
         marked = member is not None and bool(member.vocabulary.marks)
-        return generate(self.client, self._sent(prompt), settings, chat=self.chat, marked=marked)[0]
+        if member is None:
+            sent: ServerPrompt = as_text(prompt, self.name, chat=self.chat)
+        else:
+            with self._encoding:
+                sent = member.encode_prompt(prompt)
+        return generate(self.client, sent, settings, chat=self.chat, marked=marked)[0]
 
     def _choose(self, prompt: PromptWithOptions) -> Response:
         if self.chat:
@@ -151,13 +144,6 @@ class ServerModel:
                     # A client can do nothing about it, and the other models of the strategy go on.
                     raise MemberError(error.reason, of=error.of) from error
             return self._loaded
-
-    def _sent(self, prompt: Prompt | Dialogue) -> str | Sequence[Mapping[str, str]] | Sequence[int]:
-        """A prompt as the server gets it: ids if its tokenizer is here, else texts."""
-        if (member := self.member()) is not None:
-            with self._encoding:
-                return member.encode_prompt(prompt)
-        return as_text(prompt, self.name, chat=self.chat)
 
 
 def as_text(prompt: Prompt | Dialogue, name: str, *, chat: bool) -> str | Sequence[Mapping[str, str]]:
