@@ -52,8 +52,8 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
         import tqdm.auto  # noqa: F401
 
     from advisor.commands.select import select_run
+    from advisor.options.new_run import SelectOptions
     from advisor.options.option import from_python
-    from advisor.options.select import SelectOptions
     from advisor.progress import Progress
 
     given = {name: value for name, value in {"pool": pool, "task": task, **options}.items() if value is not None}

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from advisor.commands.command_line import PROFILING, GroupedOptions, with_options
+from advisor.commands.command_line import PROFILING, GroupedOptions, versions, with_options
 from advisor.commands.lists import methods, schema, tasks
 from advisor.commands.lm_eval import PASSED_ON, lm_eval
 from advisor.options.finished_run import (
@@ -23,11 +23,11 @@ from advisor.options.finished_run import (
     ExportOptions,
     JudgeRunOptions,
     ReportOptions,
+    RunOptions,
+    ServeOptions,
 )
+from advisor.options.new_run import DoctorOptions, InitOptions, LabelOptions, ProfileOptions, SelectOptions
 from advisor.options.option import Options
-from advisor.options.production import RunOptions, ServeOptions
-from advisor.options.select import LabelOptions, ProfileOptions, SelectOptions
-from advisor.options.setup import DoctorOptions, InitOptions
 from ensemble.common.garbage import collect_seldom
 from ensemble.errors import UniteError
 
@@ -61,9 +61,6 @@ app = typer.Typer(
 
 def _show_version(is_given: bool) -> None:
     if is_given:
-        # Imported here, because it takes a third of the time of `advisor --help`.
-        from advisor.jobs.planning.machine import versions
-
         # The first line is what scripts read; the others are what a bug report needs.
         of_packages = sorted(versions().items(), key=lambda version: version[0] != "unite-advisor")
         print("\n".join(f"{name} {number}" for name, number in of_packages))

@@ -145,18 +145,16 @@ def read_result_json(folder: Path, data: bytes) -> None:
     """As ``report``, ``run``, ``serve``, ``evaluate`` and ``export`` read ``result.json``."""
     from advisor.commands import evaluate as evaluation
     from advisor.commands.export import export_run
-    from advisor.options.finished_run import ExportOptions
-    from advisor.options.production import ServeOptions
-    from advisor.run import models_to_run
+    from advisor.options.finished_run import ExportOptions, ServeOptions
     from advisor.run.folder import Run
-    from advisor.run.strategy_to_run import plan_by_options
+    from advisor.run.plan import candidates_of_run, plan_by_options
 
     run = _run_folder(folder, "result.json", data)
     (folder / "models").symlink_to(_MODELS)
 
     def evaluate() -> None:
         opened = Run.open(run)
-        candidates = models_to_run.candidates_of_run(opened)
+        candidates = candidates_of_run(opened)
         evaluation.learned_options(opened, ["deepen-adapt"], SimpleNamespace(candidates=candidates))  # type: ignore[arg-type]
 
     _each(
@@ -206,7 +204,7 @@ def read_store(folder: Path, data: bytes) -> None:
 
 def read_numbers(folder: Path, data: bytes) -> None:
     """The file of ``--scores``, to the tables and the report."""
-    from advisor.jobs.select import run_on_numbers
+    from advisor.commands.select import run_on_numbers
     from advisor.records import Limits
     from ensemble.common.schema import written
     from reports.tables import leaderboard
@@ -442,7 +440,7 @@ def offline(environment: dict[str, str] | os._Environ[str] = os.environ) -> None
 
 
 _IMPORTS = {
-    "numbers": ("advisor.jobs.select", "reports.terminal"),
+    "numbers": ("advisor.commands.select", "reports.terminal"),
     "logs": ("advisor.logs.lm_eval", "advisor.logs.helm", "advisor.logs.every_eval_ever", "inspect_ai.log"),
     "task": ("advisor.tasks", "datasets"),
     "request": ("advisor.serving.app",),

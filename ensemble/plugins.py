@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -122,6 +122,14 @@ class Plugins:
             raise InputError(
                 f"{self._kind} {self.label(name)}: {_described(error)}; correct the package, or uninstall it"
             ) from error
+
+
+def version_of(package: str) -> str | None:
+    """The version of a package; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _package(entry: EntryPoint) -> str:

@@ -416,7 +416,7 @@ def test_a_terminal_obeys_no_command_of_a_model(
     place: Place, finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, shown: str
 ) -> None:
     hostile = SimpleNamespace(stream=lambda *_, **__: iter(["\x1b[2J", "\n\u202e"]))
-    monkeypatch.setattr("advisor.run.models_to_run.load_chosen", lambda *_: hostile)
+    monkeypatch.setattr("advisor.commands.run.load_chosen", lambda *_: hostile)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     assert place.advisor("run", finished.run, "What is", "--stream").out == f"{shown}\n"
 
@@ -471,7 +471,7 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
 LONG = (*SELECT, "--quiet", "--batch-size", "4", *LENIENT)
 RUNS = """
 import gc, json, os, signal, sys
-import advisor.commands.select, advisor.jobs.select, reports.terminal, ensemble.api, reports.page
+import advisor.commands.select, reports.terminal, ensemble.api, reports.page
 import transformers.models.llama.modeling_llama
 from advisor.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background begins with Ctrl-C ignored

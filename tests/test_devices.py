@@ -13,13 +13,13 @@ import pytest
 import torch
 from tiny import save_member, tiny_model, unigram_tokenizer
 
-from advisor.jobs.provenance import of_run
+from advisor.jobs.figures import provenance_of_run
 from advisor.models.fingerprint import Fingerprint, identify, model_of
 from advisor.models.fit import check_candidates, need_of_model
 from advisor.models.resources import device_of
 from advisor.models.run_config import InferenceConfig
-from advisor.options.production import ServeOptions
-from advisor.run.models_to_run import entries_as, loaded_as
+from advisor.options.finished_run import ServeOptions
+from advisor.run.plan import entries_as, loaded_as
 from advisor.run.result import Result
 from ensemble import Ensemble
 from ensemble.errors import InputError
@@ -231,7 +231,7 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
         for each in entries
     }
     profiler: Any = SimpleNamespace(identities=known, loads={}, threads={})
-    found = of_run(config, profiler).model_dump()
+    found = provenance_of_run(config, profiler).model_dump()
     assert (found["device"], found["dtype"]) == (device, "bfloat16, float32")
     assert [model["device"] for model in found["models"].values()] == device.split(", ")
 

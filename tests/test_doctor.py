@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, packages_distributions
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -15,8 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from servers import Raw, as_json
 
-from advisor.jobs.planning import machine
-from advisor.jobs.planning.plan import plan_together
+from advisor.commands import doctor
+from advisor.jobs.dry_run import plan_together
 from ensemble.models import numeric_type
 from ensemble.models.memory import MemoryNeed
 from ensemble.models.numeric_type import Processor
@@ -39,7 +39,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terabyte is free, whatever this machine has."""
-    monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: 10**12)
+    monkeypatch.setattr("advisor.jobs.dry_run.free_on", lambda _: 10**12)
 
 
 def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
@@ -53,7 +53,7 @@ def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
         "processor",
         "GPU",
         "versions",
-        *["extra"] * len(machine.EXTRAS),
+        *["extra"] * len(doctor.EXTRAS),
         *["quantization"] * 2,
         "hub",
         "cache",
@@ -75,12 +75,12 @@ def test_the_extras_are_those_of_the_project() -> None:
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {name: requirements for name, requirements in project["optional-dependencies"].items() if name != "dev"}
-    assert set(machine.EXTRAS) == set(extras)
+    assert set(doctor.EXTRAS) == set(extras)
     # A module that doctor looks for comes with a package of its extra.
     packages = packages_distributions()
     for name, requirements in extras.items():
         brought = {Requirement(requirement).name.lower().replace("_", "-") for requirement in requirements}
-        for module in machine.EXTRAS[name]:
+        for module in doctor.EXTRAS[name]:
             by = {package.lower().replace("_", "-") for package in packages[module.partition(".")[0]]}
             assert by & brought, module
 
@@ -109,7 +109,7 @@ def test_a_model_that_cannot_run_gives_status_1_and_the_others_are_still_planned
 
 def test_a_model_that_is_too_large_gives_status_1(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.pool(str(models / "alpha"))
-    monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: 1000)
+    monkeypatch.setattr("advisor.jobs.dry_run.free_on", lambda _: 1000)
     ran = place.advisor("doctor", "--pool", "models.txt")
     assert (ran.status, "serve it (openai:" in ran.out) == (1, True)
 
@@ -126,7 +126,7 @@ def test_a_download_that_is_larger_than_the_disk_is_a_problem_on_the_terminal_to
     place: Place, monkeypatch: pytest.MonkeyPatch, small_hub: None
 ) -> None:
     place.pool("org/alpha")
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     ran = place.advisor("doctor", "--pool", "models.txt")
     assert ran.status == 1
     assert "to download, and" in ran.out.splitlines()[-1]
@@ -135,21 +135,20 @@ def test_a_download_that_is_larger_than_the_disk_is_a_problem_on_the_terminal_to
 
 def test_a_name_that_no_folder_can_have_is_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 300) / "below"
-    found = machine.cache_folder(long)
+    found = doctor.cache_folder(long)
     assert (found["folder"], found["size"], found["writable"]) == (str(long), 0, False)
-    assert machine.cache_folder(tmp_path / "new")["writable"] is True
+    assert doctor.cache_folder(tmp_path / "new")["writable"] is True
     (tmp_path / "file").write_bytes(b"")
-    assert machine.cache_folder(tmp_path / "file" / "below")["writable"] is False
+    assert doctor.cache_folder(tmp_path / "file" / "below")["writable"] is False
 
 
-def test_the_packages_of_quantisation_are_listed_with_their_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(package: str) -> str:
-        if package == "accelerate":
-            return "1.2"
-        raise PackageNotFoundError(package)
-
-    monkeypatch.setattr(machine, "version", version)
-    assert machine.quantization() == {"bitsandbytes": None, "accelerate": "1.2"}
+def test_the_packages_of_quantisation_are_listed_with_their_versions(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"accelerate": "1.2"}
+    monkeypatch.setattr(doctor, "version_of", known.get)
+    found = json.loads(place.advisor("doctor", "--json").out)
+    assert found["quantization"] == {"bitsandbytes": None, "accelerate": "1.2"}
 
 
 def test_the_download_of_a_model_on_the_hub_is_known_before_it_begins(
@@ -181,10 +180,10 @@ def test_a_gguf_file_on_the_hub_is_planned_without_its_download(
 
 
 def test_the_variable_is_blamed_only_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.hub()["offline"] == "HF_HUB_OFFLINE"
+    assert doctor.hub()["offline"] == "HF_HUB_OFFLINE"
     # As after a request that the hub did not answer: the library's constant is set, and the variable is not.
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    assert (machine.hub()["offline"], machine.hub()["answers"]) == (None, False)
+    assert (doctor.hub()["offline"], doctor.hub()["answers"]) == (None, False)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +220,8 @@ def test_the_state_of_the_token_and_the_folder_of_downloads_are_said_and_the_tok
 def test_a_hub_that_never_answers_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr("huggingface_hub.get_session", lambda: time.sleep(60))
-    monkeypatch.setattr(machine, "_HUB_SECONDS", -0.9)
-    assert machine.hub()["answers"] is False
+    monkeypatch.setattr(doctor, "_HUB_SECONDS", -0.9)
+    assert doctor.hub()["answers"] is False
 
 
 def test_the_set_that_is_planned_has_the_largest_models_of_the_fullest_device() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from transformers import AutoTokenizer
 
-from advisor.jobs.planning.dry_run import UNKNOWN
+from advisor.jobs.dry_run import UNKNOWN
 from advisor.models.profiler import unanswered
 from advisor.models.response_cache import ResponseCache
 from advisor.tasks import load_task
@@ -29,7 +29,7 @@ SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
 @pytest.fixture(autouse=True)
 def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terabyte is free, whatever this machine has."""
-    monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: 10**12)
+    monkeypatch.setattr("advisor.jobs.dry_run.free_on", lambda _: 10**12)
     monkeypatch.setattr("advisor.models.fit.free_on", lambda _: 10**12)
 
 
@@ -167,7 +167,7 @@ def test_a_model_whose_responses_are_stored_need_not_fit(
 ) -> None:
     place.job(models)
     assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
-    monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: 1000)
+    monkeypatch.setattr("advisor.jobs.dry_run.free_on", lambda _: 1000)
     assert planned(place, "--no-verify")["problems"] == []
     ran = place.advisor(*SELECT, "--dry-run")
     assert (ran.status, "serve it (openai:" in ran.out) == (1, True)
@@ -289,7 +289,7 @@ def test_models_of_a_cluster_are_not_planned_for_this_machine(
 ) -> None:
     place.task()
     place.pool(f"{models / 'alpha'} num_gpus=2", f"{models / 'beta'} num_cpus=4", f"{models / 'gamma'} device=cuda:7")
-    monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: 0)
+    monkeypatch.setattr("advisor.jobs.dry_run.free_on", lambda _: 0)
     ran = place.advisor("profile", *SELECT[1:], "--dry-run", "--json", "--engine", "ray")
     plan = json.loads(ran.out)
     alpha, beta, gamma = plan["models"]

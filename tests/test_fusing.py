@@ -21,7 +21,7 @@ from test_strategies import profile, splits_of
 from advisor.advice.comparison import compare_strategies
 from advisor.models.response_cache import Response
 from advisor.run.asking import Answered, Answerer
-from advisor.run.strategy_to_run import find_strategy
+from advisor.run.plan import find_strategy
 from advisor.strategies import label
 from advisor.strategies.fusion import Fusion, own_prompt, prompt_template, with_drafts
 from advisor.strategies.schema import strategy_json, strategy_of

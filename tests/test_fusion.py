@@ -14,7 +14,7 @@ from test_reward_models import PairRm
 from tiny import SENTENCES
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration, T5Tokenizer
 
-from advisor.jobs.methods import StoredChoices, choosing
+from advisor.commands.evaluate import StoredChoices, choosing
 from advisor.jobs.played import play_with_models
 from advisor.models.response_cache import ResponseCache
 from advisor.records import Answer, Profile

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from advisor.commands import init
-from advisor.options.setup import InitOptions
+from advisor.options.new_run import InitOptions
 from advisor.tasks import load_task
 from advisor.tasks.draft import task_text
 

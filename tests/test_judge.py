@@ -23,8 +23,8 @@ from advisor.judge.prompts import CUT, LONGEST_RESPONSE, Grade, Match, Shown, ju
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
+from advisor.options.new_run import SelectOptions
 from advisor.options.option import from_python
-from advisor.options.select import SelectOptions
 from advisor.progress import Progress
 from advisor.records import Answer as GradedAnswer
 from advisor.records import FinishReason

@@ -19,7 +19,7 @@ from test_votes import slow_vote
 
 from advisor.records import Answer, Profile
 from advisor.run.asking import Answerer
-from advisor.run.strategy_to_run import StrategyPlan
+from advisor.run.plan import StrategyPlan
 from advisor.strategies.learned_vote import LearnedVote, _choices_of, _loss_of
 from advisor.strategies.replay import codes_of, replay_all
 from advisor.strategies.schema import strategy_json, strategy_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from advisor.jobs.planning.plan import plan_loads
+from advisor.jobs.dry_run import plan_loads
 from advisor.models.loaded_models import LoadedModels
 from ensemble.errors import MemberError
 from ensemble.models import member as member_module
@@ -252,7 +252,7 @@ def test_models_of_different_devices_do_not_leave_for_each_other() -> None:
 def test_a_dry_run_names_the_models_that_leave(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.job(models)
     largest = max(each["weights"] for each in json.loads(place.advisor(*SELECT, "--dry-run", "--json").out)["models"])
-    monkeypatch.setattr("advisor.jobs.planning.plan.free_on", lambda _: largest)
+    monkeypatch.setattr("advisor.jobs.dry_run.free_on", lambda _: largest)
     plan = json.loads(place.advisor(*SELECT, "--dry-run", "--json").out)["loading"]
     assert (plan["stay"], sorted(plan["leave"]), plan["loads"]) == ([], ["alpha", "beta", "gamma"], 9)
 

@@ -13,8 +13,7 @@ from servers import completion, models, raw_server
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from advisor.commands.evaluate import evaluation_config
-from advisor.jobs.methods import Evaluator
+from advisor.commands.evaluate import Evaluator, evaluation_config
 from advisor.jobs.played import reading_task
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache

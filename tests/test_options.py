@@ -23,11 +23,11 @@ from advisor.options.finished_run import (
     ExportOptions,
     JudgeRunOptions,
     ReportOptions,
+    RunOptions,
+    ServeOptions,
 )
+from advisor.options.new_run import DoctorOptions, InitOptions, LabelOptions, ProfileOptions, SelectOptions
 from advisor.options.option import Options, Panel, options_of
-from advisor.options.production import RunOptions, ServeOptions
-from advisor.options.select import LabelOptions, ProfileOptions, SelectOptions
-from advisor.options.setup import DoctorOptions, InitOptions
 from ensemble.errors import InputError
 
 RUN = Path("runs/x")

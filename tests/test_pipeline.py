@@ -18,8 +18,8 @@ import torch
 from pydantic import ValidationError
 
 from advisor.advice.rules import read_standings
-from advisor.jobs import select as pipeline
-from advisor.jobs.select import run_on_numbers
+from advisor.commands import select as pipeline
+from advisor.commands.select import run_on_numbers
 from advisor.models.loaded_models import LoadedModels
 from advisor.models.pool_file import read_pool
 from advisor.models.profiler import Profiler

@@ -18,7 +18,7 @@ from pages import Shell, blocks, warm_shell
 from tiny import tiny_model, tokenizer_named
 
 from advisor.cli import main
-from advisor.jobs.methods import Evaluator, StoredChoices, choosing
+from advisor.commands.evaluate import Evaluator, StoredChoices, choosing
 from advisor.jobs.played import play_with_models
 from advisor.logs import sources
 from advisor.logs.join import join_logs

@@ -20,9 +20,9 @@ from advisor import cli
 from advisor.models.loaded_models import ALONE, LoadedModels, load_ensemble
 from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import Response
-from advisor.options.production import ServeOptions
+from advisor.options.finished_run import ServeOptions
 from advisor.run.asking import Answered, Answerer, answer_prompt
-from advisor.run.strategy_to_run import StrategyPlan, plan_by_options
+from advisor.run.plan import StrategyPlan, plan_by_options
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.vote_reader import VoteReader
 from ensemble import Ensemble

@@ -25,7 +25,7 @@ from advisor.advice.sequential import (
     reuse_note,
     with_earlier,
 )
-from advisor.jobs.select import looks_or_note
+from advisor.commands.select import looks_or_note
 from advisor.progress import Progress
 from advisor.run.result import InterimAnalysis
 from benchmarks.studies._sequential import Case

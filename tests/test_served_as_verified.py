@@ -11,13 +11,13 @@ from sharing import demo_cache
 
 from advisor import cli
 from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
-from advisor.jobs.select import run
+from advisor.commands.select import run
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import InferenceConfig, RunConfig
-from advisor.options.production import ServeOptions
-from advisor.options.select import SelectOptions
+from advisor.options.finished_run import ServeOptions
+from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
-from advisor.run.strategy_to_run import plan_by_options
+from advisor.run.plan import plan_by_options
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.server import bind
 from advisor.serving.starting import make_app_of
@@ -45,7 +45,7 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Stra
             compared.append(compare_strategies(*args, **options))
             return compared[-1]
 
-        patch.setattr("advisor.jobs.select.compare_strategies", kept)
+        patch.setattr("advisor.commands.select.compare_strategies", kept)
         with ResponseCache(config.cache_dir) as cache:
             run(config, cache, Progress(quiet=True))
     assert config.held_out is not None

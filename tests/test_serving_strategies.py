@@ -22,7 +22,7 @@ from advisor.models import server_model as behind_server
 from advisor.models.ask import Replies
 from advisor.models.response_cache import Response
 from advisor.models.server_model import ServerModel
-from advisor.run.strategy_to_run import StrategyPlan
+from advisor.run.plan import StrategyPlan
 from advisor.run.task_prompt import TaskPrompt
 from advisor.serving import starting
 from advisor.serving.engine import SharedDecoder

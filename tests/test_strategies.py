@@ -19,7 +19,7 @@ from advisor.advice.comparison import DEFAULT_SHARE, Compared, StrategyResult, c
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import recommend
 from advisor.advice.rules import fitting_voters
-from advisor.jobs.samples import recommended_of, samples_of
+from advisor.jobs.figures import recommended_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
 from advisor.run.result import AdviceSection, GroupFigures, RecommendedStrategy, Result, StrategyFigures
 from advisor.statistics import holm, scores

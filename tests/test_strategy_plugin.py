@@ -17,7 +17,7 @@ from advisor.advice.comparison import compare_strategies, expected_gain
 from advisor.records import Answer, Limits, Profile
 from advisor.run.asking import Answerer
 from advisor.run.folder import Run
-from advisor.run.strategy_to_run import StrategyPlan, figures_to_strategy
+from advisor.run.plan import StrategyPlan, figures_to_strategy
 from advisor.strategies import kinds
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.strategy import AnsweredSplit, Replay

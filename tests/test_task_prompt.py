@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from advisor.options.production import RunOptions
-from advisor.run.strategy_to_run import answer_reader
+from advisor.options.finished_run import RunOptions
+from advisor.run.plan import answer_reader
 from advisor.run.task_prompt import TaskPrompt, prompt_of
 from advisor.serving.protocol import ChatRequest, RequestLimits, read_chat
 from advisor.serving.request import RequestError

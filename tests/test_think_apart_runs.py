@@ -14,7 +14,7 @@ from running_server import serving
 import advisor.demo
 from advisor.logs.join import join_logs
 from advisor.models.pool_file import read_pool
-from advisor.run.models_to_run import chosen_by_folder
+from advisor.run.plan import chosen_by_folder
 from ensemble import Ensemble
 from ensemble.models.load import load_member
 from ensemble.saved.folder import read

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
-from advisor.jobs import select as pipeline
-from advisor.jobs import traces as tracing
-from advisor.jobs.traces import MOST_STEPS, choose, describe
+from advisor.commands import select as pipeline
+from advisor.jobs import held_out
+from advisor.jobs.held_out import MOST_STEPS, describe, questions_to_trace
 from advisor.models.loaded_models import LoadedModels
 from advisor.models.local_model import peak_memory, reset_peak_memory
 from advisor.models.pool_file import read_pool
@@ -56,7 +56,7 @@ def test_the_first_mended_and_broken_ones_are_traced_and_those_that_divide_the_m
     together = profile("unite", 1, 0, 1, 0, 1, 1)
     best = profile("a", 0, 1, 1, 0, 1, 1, said="abcdef")
     other = profile("b", 0, 0, 1, 0, 1, 1, said="abcxef")
-    assert choose(together, [best, other], best) == [0, 1, 3]
+    assert questions_to_trace(together, [best, other], best) == [0, 1, 3]
 
 
 def test_at_most_so_many_of_a_kind_are_traced() -> None:
@@ -64,14 +64,14 @@ def test_at_most_so_many_of_a_kind_are_traced() -> None:
     scores = [1.0] * 10 + [0.0] * 30
     best = profile("a", *([0.0] * 10 + [1.0] * 10 + [0.0] * 20), said="a" * n)
     other = profile("b", *([0.0] * n), said="b" * n)
-    numbers = choose(profile("unite", *scores), [best, other], best)
+    numbers = questions_to_trace(profile("unite", *scores), [best, other], best)
     assert numbers == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13]
 
 
 def test_a_question_without_a_response_is_not_traced() -> None:
     failed = Profile("unite", (Answer("0", "", None, 0.0, "error", "out of memory"),))
     best = profile("a", 1)
-    assert choose(failed, [best, profile("b", 0, said="y")], best) == []
+    assert questions_to_trace(failed, [best, profile("b", 0, said="y")], best) == []
 
 
 # --- What is written of a step ---
@@ -197,7 +197,7 @@ def test_what_fails_while_tracing_costs_the_traces_alone(plan: RunConfig, monkey
     def describe(*_: Any) -> None:
         raise RuntimeError("kaput")
 
-    monkeypatch.setattr(tracing, "describe", describe)
+    monkeypatch.setattr(held_out, "describe", describe)
     traced, said = run(plan)
     assert traced == []
     assert "the steps of some responses could not be traced: kaput" in said

@@ -63,7 +63,7 @@ def sure_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
 
         return look_until_sure(better, blank, *rest)
 
-    monkeypatch.setattr("advisor.jobs.select.look_until_sure", looks)
+    monkeypatch.setattr("advisor.commands.select.look_until_sure", looks)
 
 
 def test_all_questions_are_asked_in_batches_if_nothing_shows(job: Place) -> None:

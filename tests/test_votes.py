@@ -18,7 +18,7 @@ from test_strategies import task
 from advisor.advice.rules import fitting_voters
 from advisor.records import Answer, Limits, Profile
 from advisor.run.asking import Answerer
-from advisor.run.strategy_to_run import StrategyPlan
+from advisor.run.plan import StrategyPlan
 from advisor.strategies import kinds
 from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.replay import codes_of, play, replay_all

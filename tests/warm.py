@@ -19,9 +19,9 @@ from typing import Any
 
 LIBRARIES = (
     "advisor.cli",
-    "advisor.jobs.select",
+    "advisor.commands.select",
     "advisor.jobs.session",
-    "advisor.run.models_to_run",
+    "advisor.run.plan",
     "reports.terminal",
     "advisor.run.asking",
     "ensemble.api",

@@ -22,7 +22,7 @@ from advisor.advice.gain import Gain
 from advisor.advice.recommendation import describe_gain
 from advisor.commands.command_line import GATE_FAILED, command_line, print_json
 from advisor.jobs.played import play_with_models
-from advisor.jobs.session import open_session, with_task_of
+from advisor.jobs.session import open_session
 from advisor.judge.judge import open_profiler
 from advisor.logs.join import read_logs
 from advisor.models.job import conversation_end
@@ -32,15 +32,17 @@ from advisor.options.finished_run import CheckOptions
 from advisor.progress import Progress
 from advisor.records import ALPHA, CONFIDENCE, Limits, Profile, signed
 from advisor.run.folder import Run
-from advisor.run.models_to_run import (
+from advisor.run.plan import (
     candidates_of_run,
     check_servers,
     entries_as,
+    figures_to_strategy,
+    find_strategy,
     judges_beside,
     limits_of_run,
+    with_task_of,
 )
 from advisor.run.result import EnsembleResult
-from advisor.run.strategy_to_run import figures_to_strategy, find_strategy
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
 from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import platform
 import shlex
 import sys
 from collections.abc import Callable
@@ -19,11 +20,14 @@ from advisor.options.option import Option, Options, Panel, options_of
 from advisor.options.shared import OutputOptions
 from ensemble.common.text import shortened
 from ensemble.errors import InputError
+from ensemble.plugins import version_of
 
 PROFILING = {"label", "select", "profile", "evaluate", "check"}
 """The commands that load models, and cache each response as soon as it is complete."""
 GATE_FAILED = 3
 """The exit status if a comparison or a check failed its gate."""
+PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "datasets")
+"""The packages whose versions matter in a bug report."""
 _METAVARS = {int: "N", float: "NUMBER", Path: "PATH"}
 _NUMBERS = {int: "a whole number", float: "a number"}
 _LONGEST_VALUE = 60  # characters of a wrong value in a message
@@ -132,6 +136,13 @@ def _value(option: Option, field: dataclasses.Field[Any], hint: Any, value: Any)
         return kind(value)
     except ValueError:
         raise InputError(f"{option.name} {shortened(value, _LONGEST_VALUE)}: give {_NUMBERS[kind]}") from None
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of the packages and of the system; no package is imported."""
+    found = {package: version_of(package) or "unknown" for package in PACKAGES}
+    system = f"{platform.system()} {platform.machine()}"
+    return {"python": platform.python_version(), **found, "system": system}
 
 
 def command_line() -> str:

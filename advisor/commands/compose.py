@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from advisor.options.finished_run import ExportOptions
-from advisor.run.models_to_run import check_servers
+from advisor.run.plan import check_servers
 from ensemble.errors import InputError, UniteError
 from ensemble.models.spec import COMMIT, HUB_ID, ModelSpec, absolute
 from ensemble.servers.address import ServerAddress

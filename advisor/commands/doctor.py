@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from advisor.commands.command_line import print_json
-from advisor.jobs.planning import machine
-from advisor.jobs.planning.plan import (
-    machine_lines,
+from advisor.commands.command_line import print_json, versions
+from advisor.jobs.dry_run import (
     memory,
     model_line,
     plan_model,
@@ -22,15 +26,20 @@ from advisor.jobs.planning.plan import (
 from advisor.models.fit import place_models
 from advisor.models.loaded_models import silence_libraries
 from advisor.models.pool_file import read_pool
+from advisor.models.resources import ROUNDING
 from advisor.models.run_config import InferenceConfig, check_consent, load_split
-from advisor.options.setup import DoctorOptions
-from ensemble.common.files import default_cache_dir
+from advisor.options.new_run import DoctorOptions
+from ensemble.common.background import in_background
+from ensemble.common.files import default_cache_dir, exists
 from ensemble.common.text import visible
 from ensemble.models.hub_request import TOKEN_REFUSED
+from ensemble.plugins import version_of
 
 
 def doctor(options: DoctorOptions) -> None:
     """Look at all of it, and print it; status 1 if something keeps a run from working."""
+    from huggingface_hub import constants
+
     silence_libraries(quiet=True)
     # Checked first: a wrong option must not wait for the hub.
     inference = InferenceConfig.from_options(options)
@@ -38,13 +47,14 @@ def doctor(options: DoctorOptions) -> None:
     check_consent(entries, options)
     questions = None if options.task is None else load_split(options, "dev")
     found: dict[str, Any] = {
-        "machine": machine.machine(),
-        "versions": machine.versions(),
-        "extras": machine.extras(),
-        "quantization": machine.quantization(),
-        "hub": machine.hub(),
-        "cache": machine.cache_folder(options.cache_dir or default_cache_dir()),
-        "downloads": machine.hub_cache(),
+        "machine": machine(),
+        "versions": versions(),
+        "extras": {name: all(map(_is_installed, modules)) for name, modules in EXTRAS.items()},
+        # None for a package that ``quantization=`` needs and that is missing.
+        "quantization": {package: version_of(package) for package in ROUNDING},
+        "hub": hub(),
+        "cache": cache_folder(options.cache_dir or default_cache_dir()),
+        "downloads": cache_folder(Path(constants.HF_HUB_CACHE)),
     }
     entries, placed = place_models(entries, options.device, options.dtype)
     # A token has about four characters; `--dry-run` counts them with each model's tokenizer.
@@ -79,3 +89,144 @@ def doctor(options: DoctorOptions) -> None:
             print(visible(line))
     if of_models or problems:
         raise typer.Exit(1)
+
+
+EXTRAS = {
+    "lm-eval": ("lm_eval",),
+    "ray": ("ray",),
+    "serve": ("fastapi", "uvicorn", "prometheus_client"),
+    "openai": ("httpx2",),
+    "inspect": ("inspect_ai",),
+    "gguf": ("gguf", "accelerate"),
+}
+"""The modules that each optional part of the installation needs; tests hold the names against pyproject.toml."""
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""The variables by which huggingface_hub makes no requests, if they have one of these values."""
+_TRUE = ("1", "ON", "YES", "TRUE")
+_HUB_SECONDS = 3.0
+
+
+def machine() -> dict[str, Any]:
+    """Processor, its cores for this process, the types it is slow in, free memory, and each GPU; memory in bytes."""
+    import torch
+
+    from ensemble.models.memory import free_memory
+    from ensemble.models.numeric_type import HALF, this_processor
+    from ensemble.step import compiled
+
+    gpus = [
+        {
+            "device": f"cuda:{n}",
+            "name": torch.cuda.get_device_name(n),
+            "memory": torch.cuda.mem_get_info(n)[1],
+            "free": free_memory(torch.device("cuda", n)),
+        }
+        for n in range(torch.cuda.device_count())
+    ]
+    if torch.backends.mps.is_available():
+        gpus.append({"device": "mps", "name": "Apple GPU", "memory": None, "free": None})
+    # os.cpu_count() counts the machine's cores, and a container or a job often has fewer.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "processor": _processor(),
+        "cores": cores,
+        "slow_in": [dtype for dtype in HALF if not this_processor().computes_in(dtype)],
+        "threads": torch.get_num_threads(),
+        "free": free_memory(torch.device("cpu")),
+        "gpus": gpus,
+        "cuda": torch.version.cuda,
+        "compiled_step": compiled.library is not None,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return named or platform.processor() or platform.machine()
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    # Of a module in a package that is missing.
+    except ModuleNotFoundError:
+        return False
+
+
+def hub() -> dict[str, Any]:
+    """What switches the hub off, whether it answers within 3 s, and accepts the token; None where that is not known."""
+    from huggingface_hub import constants, get_session, get_token
+
+    # Not the library's own constant: this program sets that when the hub has not answered an earlier request.
+    offline = next((name for name in _OFFLINE if os.environ.get(name, "").upper() in _TRUE), None)
+    token = get_token()
+    found = {"endpoint": constants.ENDPOINT, "token": token is not None, "offline": offline}
+
+    def reach() -> int:
+        address, headers = f"{constants.ENDPOINT}/api/whoami-v2", {"authorization": f"Bearer {token}"} if token else {}
+        return get_session().get(address, headers=headers, timeout=_HUB_SECONDS).status_code
+
+    # In the background, because the search for the host's address has no time limit.
+    try:
+        status = None if offline is not None else in_background(reach, "hub").result(_HUB_SECONDS + 1)
+    except Exception:  # noqa: BLE001  # the end of the time; and each kind of network failure has its own error
+        return {**found, "answers": False, "accepted": None}
+    accepted = {200: True, 401: False}.get(status or 0) if token else None
+    return {**found, "answers": None if status is None else True, "accepted": accepted}
+
+
+def cache_folder(folder: Path) -> dict[str, Any]:
+    """A cache folder: its bytes, the free bytes of its disk, and whether it can be written. It is not created."""
+    there, usable = folder, True
+    try:
+        folder.stat()
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        # Any other error than a missing folder, as that of a name that is too long, also prevents making it.
+        usable = isinstance(error, FileNotFoundError)
+    while not exists(there) and there != there.parent:
+        there = there.parent
+    size = sum(_size(path) for path in folder.rglob("*")) if there == folder and folder.is_dir() else 0
+    writable = usable and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    return {"folder": str(folder), "size": size, "free": shutil.disk_usage(there).free, "writable": writable}
+
+
+def _size(path: Path) -> int:
+    try:
+        # Links are left out: the hub's cache has one for each of its files.
+        return 0 if path.is_symlink() or not path.is_file() else path.stat().st_size
+    except OSError:  # removed meanwhile
+        return 0
+
+
+def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """What ``advisor doctor`` says of the machine and the installation."""
+    here, hub = found["machine"], found["hub"]
+    slow = f", slow in {' and '.join(here['slow_in'])}" if here["slow_in"] else ""
+    yield f"processor    {here['processor']}, {here['cores']} cores{slow}, {memory(here['free'])} of memory free"
+    for gpu in here["gpus"]:
+        yield f"GPU          {gpu['device']} {gpu['name']}, {memory(gpu['memory'])}, {memory(gpu['free'])} free"
+    if not here["gpus"]:
+        build = "torch is built without CUDA" if here["cuda"] is None else f"torch is built for CUDA {here['cuda']}"
+        yield f"GPU          torch sees none ({build})"
+    if not here["compiled_step"]:
+        yield "step         not compiled, so it takes longer; install a C compiler, and then unite-advisor again"
+    yield f"versions     {', '.join(f'{name} {number}' for name, number in found['versions'].items())}"
+    for name, is_there in found["extras"].items():
+        way_out = "installed" if is_there else f"missing; pip install 'unite-advisor[{name}]'"
+        yield f"extra        {name}: {way_out}"
+    for name, number in found["quantization"].items():
+        yield f"quantization {name}: {number or f'missing; pip install {name}'}"
+    states = {True: "token accepted", False: "token refused", None: "token set"}
+    token = states[hub["accepted"]] if hub["token"] else "no token (hf auth login, for gated models)"
+    if hub["offline"] is not None:
+        state = f"switched off by {hub['offline']}; only downloaded models"
+    else:
+        state = "answers" if hub["answers"] else "does not answer; only downloaded models"
+    yield f"hub          {hub['endpoint']}: {state}; {token}"
+    for name in ("cache", "downloads"):
+        folder = found[name]
+        state = f"{memory(folder['free'])} of disk free, {'writable' if folder['writable'] else 'cannot be written'}"
+        yield f"{name:<12} {folder['folder']}: {memory(folder['size'])}, {state}"

@@ -1,38 +1,56 @@
-"""``advisor evaluate``: methods of ensembling side by side, on the members of a finished run."""
+"""``advisor evaluate``: methods of ensembling side by side, on the members of a finished run.
+
+Token-level and span-level methods decode; response-level ones read the members’ stored responses. Each method, every
+member alone and a control have the same questions and the same scoring. The control is the majority over as many
+sampled responses of the best member as there are members: the result of the same cost without an ensemble. If the
+members think apart, it has as many responses as take the tokens that the set took, all thinking included.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, Literal
 
 import yaml
 
 from advisor.commands.command_line import command_line, print_json
-from advisor.jobs import provenance
-from advisor.jobs.figures import corpus_figures
-from advisor.jobs.judged import judge_section
-from advisor.jobs.methods import Evaluator
-from advisor.jobs.session import open_session, with_devices, with_task_of
+from advisor.jobs.figures import corpus_figures, judge_section, provenance_of_run
+from advisor.jobs.played import ONLY_OPTIONS, draws_worth, play_with_models
+from advisor.jobs.session import open_session, with_devices
+from advisor.judge.judge import open_profiler
 from advisor.judge.prompts import name_of_set
+from advisor.models.response_cache import ResponseCache, key_of
 from advisor.models.run_config import InferenceConfig, RunConfig, load_split
 from advisor.models.weights import ACCURACY
 from advisor.options.finished_run import EvaluateOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress
-from advisor.records import Limits, Profile
+from advisor.records import Cost, Limits, Profile
 from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from advisor.run.figures import SCHEMA_VERSION, JudgeSection
 from advisor.run.folder import Run, write_json
-from advisor.run.models_to_run import candidates_of_run, check_servers, entries_as, judges_beside
+from advisor.run.plan import candidates_of_run, check_servers, entries_as, judges_beside, with_task_of
 from advisor.run.result import Provenance
-from advisor.statistics import accuracy_interval
+from advisor.statistics import accuracy_interval, compare, holm
+from advisor.strategies.fusion import Fusion, check_prompt
+from advisor.strategies.replay import replay_all
+from advisor.strategies.self_consistency import TEMPERATURE, SelfConsistency
+from advisor.strategies.strategy import AnsweredSplit, Call, QuestionText, WritingFlow
+from advisor.strategies.vote import Vote
+from advisor.strategies.vote_reader import can_vote
 from advisor.tasks.task import Task
-from ensemble.common.files import default_cache_dir
+from ensemble.common.files import default_cache_dir, remembered_sha256
 from ensemble.common.schema import written
 from ensemble.common.text import counted
-from ensemble.errors import InputError
-from ensemble.methods import list_methods, make_options, plugins
+from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
+from ensemble.methods import Level, get_method, get_module, list_methods, make_options, plugins
+from ensemble.methods._response import Aggregation, Majority, ResponseMethod
+from ensemble.models.hub import commit_of
+from ensemble.models.model_files import files_of
+from ensemble.models.spec import Checkpoint, resolve_device
 from reports import write_report
 from reports.terminal import print_methods
 
@@ -70,7 +88,7 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Evaluation:
                 progress.say(f"{profile.model}: no answer in {number}; {first.id}, for example: {first.problem}")
     judge = evaluator.judge
     task = judge.sign(evaluator.task) if judge else evaluator.task
-    recorded = provenance.of_run(config, evaluator.profiler, methods, judge)
+    recorded = provenance_of_run(config, evaluator.profiler, methods, judge)
     judged = None
     if judge:
         names = [profile.model for profile in profiles]
@@ -211,3 +229,303 @@ def _member(member: Profile, task: Task, seed: int) -> EvaluatedModel:
         seconds_per_question=cost.seconds / n,
         peak_memory=cost.peak_memory,
     )
+
+
+CONTROL = "self-consistency"
+"""The control's name: the majority of several responses of one model (Wang et al., 2023)."""
+_NO_GATE = "its gate plays no part, because options are scored by all members at every token"
+_KEPT = "are earlier responses, because a model could not answer with the responses in its prompt"
+_NO_VOTE = "votes are counted only for short, fixed answers, which this task's metric does not read"
+
+
+class Evaluator:
+    """Runs methods on a set: the candidates of a run, the primary first, on its held-out questions.
+
+    ``answers`` has those of each method that was run, and of the control, by name.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        methods: Sequence[str],
+        options: Mapping[str, Mapping[str, Any]],
+        cache: ResponseCache,
+        progress: Progress,
+    ) -> None:
+        if config.held_out is None:
+            raise InputError("no questions to evaluate on; name a split with --split")
+        self.task = config.held_out
+        self._config, self._methods, self._settings = config, methods, options
+        self._names = [candidate.name for candidate in config.candidates]
+        self._cache, self._progress = cache, progress
+        self.profiler, self.judge = open_profiler(config, cache, progress)
+        self.answers: dict[str, Profile] = {}
+
+    def run(self) -> tuple[list[Profile], list[EvaluatedMethod]]:
+        """Evaluate the methods, then the control; first of all comes every member alone, in the set's order.
+
+        It is an error if no method fits the set, before any model has been run, or if a member fails.
+        """
+        left_out = self._check()
+        if len(left_out) == len(self._methods):
+            raise InputError("; ".join(map(str, left_out.values())))
+        alone = self._alone()
+        results = []
+        for name in self._methods:
+            level = get_method(name).level
+            if name in left_out:
+                results.append(_left_out(name, level, left_out[name]))
+            elif level == "response":
+                results.append(self._respond(name, alone))
+            else:
+                results.append(self._decode(name, level, alone))
+        results.append(self._control(alone, results))
+        return alone, _adjusted(results)
+
+    def _check(self) -> dict[str, InputError]:
+        """The reasons of the methods that cannot be run on this set, by name."""
+        reasons = dict[str, InputError]()
+        for name in self._methods:
+            options = self._settings.get(name, {})
+            try:
+                if get_method(name).level == "response":
+                    if isinstance(self._responder(name), Majority) and not can_vote(self.task):
+                        raise InputError(_NO_VOTE, of=f"method {name}")
+                    continue
+                # Only loading shows whether a method fits. Stored responses show it too, and take no time.
+                if not self.profiler.is_stored(self._names, self.task, name, options):
+                    self.profiler.load(self._names, name, options)
+            except InputError as error:
+                reasons[name] = error
+        return reasons
+
+    def _alone(self) -> list[Profile]:
+        profiles = self.profiler.alone(self._names, self.task)
+        # Without one member there is no set to compare, so this is an error and not a note.
+        for name, reason in self.profiler.failures.items():
+            raise MemberError(reason, of=name)
+        return [profiles[name] for name in self._names]
+
+    def _decode(self, name: str, level: Level, alone: Sequence[Profile]) -> EvaluatedMethod:
+        try:
+            together = self.profiler.together(self._names, self.task, name, self._settings.get(name, {}))
+        except MemberError as error:
+            self._progress.say(str(error))
+            return _left_out(name, level, error)
+        result = self._result(name, level, together, alone, _speed(together.cost), together.cost)
+        gated = get_method(name).gated or self._settings.get(name, {}).get("gate") is not None
+        return result.model_copy(update={"note": _NO_GATE}) if gated and self.task.metric == "choice" else result
+
+    def _respond(self, name: str, alone: Sequence[Profile]) -> EvaluatedMethod:
+        """Let a method answer by calls of the members."""
+        responses = dict(zip(self._names, alone, strict=True))
+        try:
+            members, flow = self._flow(name, alone)
+            made = play_with_models(self.profiler, members, flow, self.task, responses, self._config.seed, name)
+            profile = self.profiler.graded(made.replay.profile, self._names, self.task)
+        except JudgeError:
+            raise  # all other methods would fail as well
+        except UniteError as error:
+            self._progress.say(str(error))
+            return _left_out(name, "response", error)
+        ran, n = [reply for _, reply in made.replay.calls], len(self.task.examples)
+        # Everything that was asked counts, since the answer was made from it; of some questions, their share.
+        speed = sum(_speed(each.cost)[0] * len(each.answers) / n for each in ran), profile.cost.seconds
+        result = self._result(name, "response", profile, alone, speed, None)
+        result = result.model_copy(update={"peak_memory": _largest(ran)})
+        if not made.unread:
+            return result
+        note = f"{len(made.unread)} of {made.readings} answers {_KEPT}; the first: {made.unread[0]}"
+        return result.model_copy(update={"note": note})
+
+    def _flow(self, name: str, alone: Sequence[Profile]) -> tuple[Sequence[str], Callable[[QuestionText], WritingFlow]]:
+        """The flow of a method, and the models that its calls number."""
+        method = self._responder(name)
+        if isinstance(method, Majority):
+            return self._names, Vote(tuple(self._names)).flow
+        if not isinstance(method, Aggregation):
+            return self._names, partial(choosing, name, method, len(self._names))
+        writer = method.aggregator or (_best(alone).model if method.own_draws else self._names[0])
+        panel, draws = (self._names, 1) if not method.own_draws else ([writer], len(self._names))
+        fusion = Fusion.of(panel, writer, draws, method.layers, method.template)
+        return fusion.members, fusion.flow
+
+    def _responder(self, name: str) -> ResponseMethod | Aggregation | Majority:
+        try:
+            options = make_options(name, self._settings.get(name, {}))
+            made: ResponseMethod | Aggregation | Majority = get_module(name).make(options)
+            if isinstance(made, Majority):
+                return made
+            if isinstance(made, Aggregation):
+                check_aggregation(name, made, self.task, self._names)
+                return made
+            # Only methods that ask a model name their models.
+            if places := getattr(options, "models", ()):
+                key = {"method": name, "options": asdict(options), **models_key(places, options.device)}
+                # As in Profiler.key: a newer version of a plug-in may choose differently.
+                if package := plugins().package(name):
+                    key["package"] = package
+                made = StoredChoices(made, key, self._cache)
+        except UniteError:
+            raise
+        except Exception as error:  # of transformers, or of code that came with a model
+            raise InputError(
+                f"{type(error).__name__}: {first_line(error)}", of=f"method {plugins().label(name)}"
+            ) from error
+        return made
+
+    def _control(self, alone: Sequence[Profile], results: Sequence[EvaluatedMethod]) -> EvaluatedMethod:
+        if self.task.metric == "choice":
+            reason = "options are chosen by their likelihood, so there are no samples"
+            return EvaluatedMethod(method=CONTROL, level="control", left_out=reason)
+        if not can_vote(self.task):
+            return EvaluatedMethod(method=CONTROL, level="control", left_out=_NO_VOTE)
+        # The thinking is the same for all methods, and the answers are nearly as long.
+        spent = [self.answers[each.method].cost for each in results if each.level == "token" and not each.left_out]
+        most = max((cost.tokens_of_set(len(self._names)) for cost in spent), default=None)
+        tokens = most if self._config.think else None
+        best, seed = _best(alone).model, self._config.seed
+        if tokens is None:
+            seeds = range(seed, seed + len(self._names))
+            samples = [self.profiler.drawn(best, self.task, TEMPERATURE, each) for each in seeds]
+        else:
+            samples = draws_worth(self.profiler, best, self.task, seed, tokens)
+        majority = SelfConsistency((best,), len(samples))
+        voted = replay_all(majority, AnsweredSplit(self.task, {}, draws={best: samples}))
+        ms_per_token, seconds = zip(*(_speed(sample.cost) for sample in samples), strict=True)
+        # All samples are needed for one answer, so their times add up.
+        speed = sum(ms_per_token), sum(seconds)
+        drawn, n = sum(sample.cost.tokens for sample in samples), len(self.task.examples)
+        profile = replace(voted.profile, model=CONTROL, cost=Cost(speed[1], drawn))
+        result = self._result(CONTROL, "control", profile, alone, speed, samples[0].cost)
+        if tokens is None:
+            return result
+        note = f"{len(samples)} responses a question with {drawn / n:.1f} tokens, and a set took {tokens / n:.1f}"
+        return result.model_copy(update={"note": note})
+
+    def _result(
+        self,
+        name: str,
+        level: Level | Literal["control"],
+        profile: Profile,
+        alone: Sequence[Profile],
+        speed: tuple[float, float],
+        cost: Cost | None,
+    ) -> EvaluatedMethod:
+        self.answers[name] = profile
+        decoded = cost is not None and cost.steps > 0 and level != "control"
+        is_joint, n = level not in ("response", "control"), len(self.task.examples)
+        tokens = profile.cost.tokens_of_set(len(self._names)) if is_joint else profile.cost.tokens
+        difference = compare(profile, alone, self._config.seed)
+        return EvaluatedMethod(
+            method=name,
+            level=level,
+            accuracy=profile.accuracy,
+            accuracy_ci=accuracy_interval(profile, seed=self._config.seed),
+            **corpus_figures(profile, self.task),
+            difference=difference.estimate,
+            difference_ci=difference.interval,
+            p_two_sided=difference.p_two_sided,
+            gained=difference.gained,
+            lost=difference.lost,
+            tokens_per_question=tokens / n,
+            ms_per_token=speed[0] or None,
+            seconds_per_question=speed[1] / n,
+            share_ensembled=cost.combined / cost.steps if cost and decoded else None,
+            handled_per_step=cost.handled / cost.steps if cost and decoded and cost.handled else None,
+            peak_memory=cost.peak_memory if cost else None,
+        )
+
+
+def _left_out(name: str, level: Level, error: UniteError) -> EvaluatedMethod:
+    return EvaluatedMethod(method=name, level=level, left_out=error.without(f"method {name}"))
+
+
+def _best(alone: Sequence[Profile]) -> Profile:
+    """The best single model; the first of equal ones."""
+    return max(alone, key=lambda profile: round(profile.accuracy, 9))
+
+
+def _largest(profiles: Sequence[Profile]) -> int | None:
+    """The most memory that one of several took: they need not be in memory together."""
+    return max((each.cost.peak_memory for each in profiles if each.cost.peak_memory is not None), default=None)
+
+
+def _speed(cost: Cost) -> tuple[float, float]:
+    """Milliseconds of a token (0 without any token), and seconds of all responses."""
+    return (1000 * cost.seconds / cost.tokens if cost.tokens else 0.0), cost.seconds
+
+
+def _adjusted(results: Sequence[EvaluatedMethod]) -> list[EvaluatedMethod]:
+    """The results with Holm's correction for all methods; the control is no method, and has no corrected p-value."""
+    p_values = {
+        n: result.p_two_sided
+        for n, result in enumerate(results)
+        if result.level != "control" and result.p_two_sided is not None
+    }
+    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    return [result.model_copy(update={"p_adjusted": adjusted.get(n)}) for n, result in enumerate(results)]
+
+
+class StoredChoices:
+    """A method that asks a model, with its results in the cache, so that a second evaluation need not ask again."""
+
+    def __init__(self, method: ResponseMethod, key: Mapping[str, Any], cache: ResponseCache) -> None:
+        self._method, self._key, self._cache = method, key, cache
+
+    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int | str:
+        """See :class:`ensemble.methods._response.ResponseMethod`."""
+        key = key_of({**self._key, "prompt": prompt, "texts": list(texts), "answers": list(answers)})
+        stored: int | str | None = self._cache.value(
+            key, lambda value: isinstance(value, str) or (type(value) is int and 0 <= value < len(texts))
+        )
+        if stored is None:
+            try:
+                stored = self._method.choose(prompt, texts, answers)
+            except UniteError:
+                raise
+            except Exception as error:  # tokenizers and networks of strangers raise errors of many kinds
+                reason = f"its model failed while it was run ({type(error).__name__}: {first_line(error)})"
+                raise MemberError(f"{reason}; name another model", of=f"method {self._key['method']}") from error
+            self._cache.keep(key, stored)
+        return stored
+
+
+def models_key(places: Sequence[str], device: str) -> dict[str, Any]:
+    """What decides the outputs of models that a response-level method asks, for the key of its results."""
+    models = []
+    for checkpoint in map(Checkpoint, places):
+        files = {path.name: remembered_sha256(path) for path in files_of(checkpoint)}
+        models.append(
+            files if checkpoint.is_local else {"hub_id": checkpoint.path_or_id, "commit": commit_of(checkpoint)}
+        )
+    # Devices add up in another order, so outputs may differ.
+    return {"models": models, "device": resolve_device(device).partition(":")[0]}
+
+
+def choosing(name: str, method: ResponseMethod, members: int, question: QuestionText) -> WritingFlow:
+    """Ask all members, and let a method choose one of the responses or write another one."""
+    replies = yield [Call((member,)) for member in range(members)]
+    texts, answers = [reply.text or "" for reply in replies], [reply.answer for reply in replies]
+    with plugins().running(name):
+        taken = method.choose(question.prompt, texts, answers)
+    # -1 would be the last response, and True the second.
+    if isinstance(taken, str) or (type(taken) is int and 0 <= taken < len(texts)):
+        return taken
+    raise InputError(
+        f"{question.place}: it chose {taken!r}; it must give the number of a response, from 0 to {len(texts) - 1}, or "
+        "a text",
+        of=f"method {plugins().label(name)}",
+    )
+
+
+def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: Sequence[str]) -> None:
+    """Check, before any model runs, that a member of the set can read responses and write an answer."""
+    if task.metric == "choice":
+        raise InputError(ONLY_OPTIONS, of=f"method {name}")
+    if aggregation.aggregator is not None and aggregation.aggregator not in members:
+        raise InputError(
+            f"{aggregation.aggregator!r} is not a member of the set; name one of {', '.join(members)}",
+            of=f"method {name}",
+        )
+    check_prompt(aggregation.template, aggregation.file, ("prompt", "question"))

@@ -14,9 +14,8 @@ from advisor.commands.compose import check_unchanged_files, compose, wheel, writ
 from advisor.options.finished_run import ExportOptions
 from advisor.progress import Progress
 from advisor.run.folder import Run
-from advisor.run.models_to_run import check_servers
+from advisor.run.plan import StrategyPlan, check_servers, plan_json, plan_of_run
 from advisor.run.result import ModelSource, Result
-from advisor.run.strategy_to_run import StrategyPlan, plan_json, plan_of_run
 from advisor.strategies.group_router import GroupRouter
 from advisor.strategies.single import Single
 from advisor.strategies.strategy import Strategy

@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 from advisor.models.pool_file import check_no_pool
-from advisor.options.setup import InitOptions
+from advisor.options.new_run import InitOptions
 from advisor.tasks.draft.columns import Columns
 from advisor.tasks.draft.data import look_at
 from advisor.tasks.draft.guesses import Given, Guess, guess

@@ -32,15 +32,21 @@ from advisor.advice.profiled_pool import find_copies, profile_candidates
 from advisor.advice.recommendation import recommend
 from advisor.advice.rules import fitting_voters, rank
 from advisor.commands.command_line import command_line, print_json
-from advisor.jobs import provenance
-from advisor.jobs.figures import candidate_figures, single_model, task_info
+from advisor.jobs.figures import (
+    candidate_figures,
+    provenance_of_logs,
+    provenance_of_run,
+    recommended_of,
+    samples_of,
+    single_model,
+    task_info,
+)
 from advisor.jobs.held_out import prices_of
-from advisor.jobs.samples import recommended_of, samples_of
 from advisor.jobs.session import open_session, with_devices
 from advisor.logs.join import read_logs
 from advisor.models.profiler import Profiler
 from advisor.models.run_config import RunConfig
-from advisor.options.select import LabelOptions, SelectOptions
+from advisor.options.new_run import LabelOptions, SelectOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress
 from advisor.records import ALPHA, Decision, Profile, Selection
@@ -154,7 +160,7 @@ def _label(options: LabelOptions, progress: Progress) -> dict[str, Any]:
 def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> tuple[Result, Iterator[Sample]]:
     """Compare the vote of the best models with the best single model by the labels of a table.
 
-    The result is that of :func:`advisor.jobs.select.run`, in which scores without a label are null.
+    The result is that of :func:`advisor.commands.select.run`, in which scores without a label are null.
     """
     answers = _answers(options, command, progress)
     first = _choosing(answers.dev, options.seed)
@@ -239,7 +245,7 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
             raise InputError(logs.no_vote_note)
         dev, held_out = logs.halves(options.seed, DEV_SIZE)
         return _without_copies(
-            dev, held_out, task_info(dev.task, None), {}, provenance.of_logs(command, options.seed, logs)
+            dev, held_out, task_info(dev.task, None), {}, provenance_of_logs(command, options.seed, logs)
         )
     run = with_devices(RunConfig.from_options(options, command, needs_reference=False), progress)
     if not can_vote(run.dev) or run.held_out is None:
@@ -259,7 +265,7 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
             AnsweredSplit(run.held_out, held, prices=prices),
             task_info(run.dev, run.inference.limit(run.dev)),
             profiler.failures,
-            provenance.of_run(run, profiler),
+            provenance_of_run(run, profiler),
         )
 
 

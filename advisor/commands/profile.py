@@ -8,7 +8,7 @@ from advisor.commands.select import print_dry_run
 from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
 from advisor.models.run_config import RunConfig
-from advisor.options.select import ProfileOptions, SelectOptions
+from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.progress import Progress
 
 

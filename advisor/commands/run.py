@@ -6,11 +6,10 @@ import sys
 from typing import Any
 
 from advisor.commands.command_line import for_output
-from advisor.options.production import RunOptions
+from advisor.options.finished_run import RunOptions
 from advisor.progress import Progress
-from advisor.run import models_to_run
 from advisor.run.asking import answer_prompt
-from advisor.run.strategy_to_run import StrategyPlan, answer_reader, plan_by_options
+from advisor.run.plan import StrategyPlan, answer_reader, load_chosen, plan_by_options
 from advisor.run.task_prompt import prompt_of
 from advisor.strategies.vote_reader import VoteReader
 from ensemble.decode.settings import Settings
@@ -49,7 +48,7 @@ def run(options: RunOptions) -> None:
         response = _answered(spec, text, Settings(**settings), options.group, progress, trace=options.trace)
         _print_text(response, reader, progress)
         return
-    ensemble = models_to_run.load_chosen(spec)
+    ensemble = load_chosen(spec)
     if options.stream and not options.trace:
         is_empty = True
         for piece in ensemble.stream(text, deterministic=options.deterministic, **settings):

@@ -1,26 +1,89 @@
-"""``advisor select``: the whole job, from the pool to the report."""
+"""``advisor select``: profile the pool, choose a set by the rules, verify it, advise, and write the report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
+from advisor.advice.doubts import run_doubts, with_more_tokens
+from advisor.advice.gain import Gain
+from advisor.advice.pairs import all_pairs, pairs_of_standings, vocabularies
+from advisor.advice.profiled_pool import ProfiledPool, copy_decisions, find_copies, profile_candidates
+from advisor.advice.recommendation import recommend
+from advisor.advice.rules import read_standings
+from advisor.advice.rules import select as select_by_rules
+from advisor.advice.sequential import (
+    first_questions,
+    look_until_sure,
+    looks_in_words,
+    planned_looks,
+    questions_id,
+    reuse_note,
+    with_earlier,
+)
+from advisor.advice.verdict import (
+    advise,
+    behind_server,
+    close_calls,
+    moved_warning,
+    remote_in,
+    undecodable,
+)
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.label import run_on_labels
-from advisor.jobs.planning.plan import dry_run_lines
-from advisor.jobs.select import looks_or_note, run, run_on_logs, run_on_numbers
+from advisor.jobs.figures import (
+    candidate_figures,
+    chance_of,
+    direct_comparison,
+    judge_section,
+    provenance_of_logs,
+    provenance_of_numbers,
+    provenance_of_run,
+    recommended_of,
+    samples_of,
+    single_model,
+    task_info,
+    warnings_on_judge,
+    written_by_name,
+)
+from advisor.jobs.held_out import ChosenSet, choose, prices_of, trace_responses
 from advisor.jobs.session import open_session, with_devices
-from advisor.models.loaded_models import silence_libraries
+from advisor.judge.judge import Judge, open_profiler
+from advisor.logs.join import read_logs
+from advisor.models.job import conversation_end
+from advisor.models.loaded_models import JobRunner, silence_libraries
+from advisor.models.profiler import Profiler
+from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
-from advisor.options.select import ProfileOptions, SelectOptions
+from advisor.models.weights import EQUAL
+from advisor.options.new_run import ProfileOptions, SelectOptions
+from advisor.options.shared import split_names
 from advisor.progress import Progress
-from advisor.run.folder import check_out, check_settings, folder_name, keep_first_date, write_run
-from advisor.run.result import Result
+from advisor.records import Limits, Profile, signed
+from advisor.run.figures import SCHEMA_VERSION, JudgeSection
+from advisor.run.folder import Run, check_out, check_settings, folder_name, keep_first_date, write_run
+from advisor.run.result import (
+    AdviceSection,
+    CandidateFigures,
+    InterimAnalysis,
+    Result,
+    RuleLimits,
+    TaskInfo,
+)
+from advisor.run.samples import Sample
+from advisor.statistics import accuracy_interval
+from advisor.strategies import largest_default
+from advisor.strategies.strategy import AnsweredSplit
+from advisor.strategies.vote_reader import can_vote
 from ensemble.common.pool_option import dumped
 from ensemble.common.schema import written
+from ensemble.common.text import counted, p_value
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec
 from reports import write_report
@@ -94,7 +157,7 @@ def _folder(options: SelectOptions, task: str, settings: Mapping[str, Any]) -> P
 
 def print_dry_run(options: SelectOptions, profile: ProfileOptions | None = None) -> None:
     """Print what a run, or profiling, with these options would do; status 1 if something keeps it from working."""
-    from advisor.jobs.planning.dry_run import dry_run
+    from advisor.jobs.dry_run import dry_run, dry_run_lines
 
     silence_libraries(quiet=True)
     config = RunConfig.from_options(options, command_line(), profile=profile)
@@ -117,3 +180,339 @@ def print_dry_run(options: SelectOptions, profile: ProfileOptions | None = None)
             print(line)
     if plan["problems"]:
         raise typer.Exit(1)
+
+
+def run(
+    config: RunConfig,
+    cache: ResponseCache,
+    progress: Progress,
+    engine: JobRunner | None = None,
+    earlier: Sequence[InterimAnalysis] = (),
+) -> tuple[Result, Iterator[Sample]]:
+    """Do the whole job: what ``result.json`` has, and the lines of ``samples.jsonl``.
+
+    The looks of earlier runs at the held-out questions count. It is an error if a candidate cannot be used, before any
+    has been run, and if all candidates fail, or a judge.
+    """
+    profiler, judge = open_profiler(config, cache, progress, engine=engine)
+    if judge:
+        held_out = None if config.held_out is None else judge.sign(config.held_out)
+        config = replace(config, dev=judge.sign(config.dev), held_out=held_out)
+    candidates = profile_candidates(config, profiler)
+    # From here on the held-out questions are those that were asked.
+    config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
+    pool, selection = chosen.pool, chosen.selection
+    profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]
+    by_name, everyone = {profile.model: profile for profile in profiles}, (*profiles, *pool.copies.values())
+    intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
+    judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
+    doubts = run_doubts(profiles, config.dev, intervals[profiles[0].model][0], chance_of(config.dev))
+    notes = (*(each.text for each in doubts), *warnings_on_judge(judged))
+    pairs = all_pairs(profiles, vocabularies(list(by_name), profiler, cache, progress), config.rules)
+    advice = _advise(config, chosen, compared, looks, notes, judged).model_copy(update={"doubts": doubts})
+    prices, ensemble = prices_of(config), None
+    samples = samples_of(config.dev, "dev", everyone)
+    if config.held_out is not None and chosen.alone:
+        alone, together = list(chosen.alone.values()), None
+        traces: Mapping[int, Mapping[str, Any]] = {}
+        ensemble = chosen.ensemble(config, config.held_out, compared)
+        if ensemble is not None:
+            together, best = chosen.verified[0].profile, ensemble.best_single_model or ""
+            traces = trace_responses(chosen, config.held_out, best, config, profiler, cache, progress)
+        recommended = recommended_of(advice, compared)
+        samples = chain(samples, samples_of(config.held_out, "held_out", alone, together, traces, recommended))
+    origin = provenance_of_run(config, profiler, judge=judge)
+    result = Result(
+        schema_version=SCHEMA_VERSION,
+        task=task_info(config.dev, config.inference.limit(config.dev)),
+        rules=RuleLimits(**asdict(config.rules)),
+        candidates=candidate_figures(
+            selection,
+            config.dev,
+            everyone,
+            profiler.failures,
+            intervals=intervals,
+            calls=close_calls(profiles, selection.selected[0], config.rules, seed=config.seed),
+        ),
+        selected=selection.selected,
+        prediction=chosen.predictions(config.set_by, compared.results),
+        pairs=pairs,
+        ensemble=ensemble,
+        strategies=tuple(each.figures for each in compared.results),
+        single_models=tuple(
+            single_model(each, by_name.get(name) or pool.copies.get(name), prices.get(name))
+            for name, each in chosen.alone.items()
+        ),
+        advice=advice,
+        looks=with_earlier(looks, earlier),
+        judge=judged,
+        provenance=origin,
+    )
+    return result, samples
+
+
+def _verify(
+    config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: Progress, earlier: Sequence[InterimAnalysis]
+) -> tuple[RunConfig, ChosenSet, Compared, tuple[InterimAnalysis, ...]]:
+    """Choose a set and compare strategies on the held-out questions: on all, or in batches until the test is sure.
+
+    The questions of the run are then those that were asked; there are no looks if nothing was tested.
+    """
+    whole = config.held_out
+    if whole is None:
+        return config, choose(config, pool, profiler, progress), Compared(), ()
+    questions = len(whole.examples)
+    looks_at = planned_looks(questions) if config.until_sure else (questions,)
+    plan = tuple(conversation_end(whole.examples, n) for n in looks_at)
+    asked: dict[int, tuple[RunConfig, ChosenSet, Compared]] = {}
+
+    def ask(n: int) -> tuple[RunConfig, ChosenSet, Compared]:
+        if n not in asked:
+            part = replace(config, held_out=first_questions(whole, n))
+            # What was answered before is in the cache, on dev as well.
+            chosen = choose(part, pool, profiler, progress)
+            asked[n] = part, chosen, _strategies(part, chosen)
+        return asked[n]
+
+    tested = _tested(*ask(plan[0])[1:])
+    if tested is None:
+        if config.until_sure:
+            progress.say("--until-sure has no set or vote to test, so all held-out questions are asked at once")
+        return *ask(questions), ()
+    strategy, voters = tested.strategy, asked[plan[0]][1].voters
+
+    def verify(n: int) -> Gain | None:
+        found = _tested(*ask(n)[1:])
+        # If a member fails in a later batch, another set is left.
+        if found is None:
+            return None
+        is_same = found.strategy == strategy if tested.figures.is_decoded else ask(n)[1].voters == voters
+        if not is_same:
+            return None
+        if config.until_sure:
+            gain = found.gain
+            progress.say(
+                f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_no_gain)}"
+            )
+        return found.gain
+
+    weights = "" if config.weights == EQUAL else f", weights {config.weights}"
+    how = f"{strategy.name}{weights}" + (f", think {config.think}" if config.think else "")
+    members = strategy.members if tested.figures.is_decoded else voters
+    blank = InterimAnalysis(
+        questions=questions_id(whole),
+        members=members,
+        method=how,
+        k=config.k,
+        plan=plan,
+        n=plan[0],
+        p_no_gain=1.0,
+        p_no_loss=1.0,
+        limit=0.0,
+        test=1,
+    )
+    looks = look_until_sure(verify, blank, earlier)
+    part, chosen, compared = asked[max(asked)]
+    # To compare again takes seconds.
+    return part, chosen, _strategies(part, chosen, looks[-1]) if looks[-1].corrects else compared, looks
+
+
+def _tested(chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
+    """What looks test: the set that decodes together, chosen on dev, or the default strategy, chosen by each look."""
+    found = {each.strategy: each for each in compared.results}
+    together = next((found[each.strategy] for each in chosen.verified[:1] if each.strategy in found), None)
+    default = largest_default(list(found))
+    return together or (None if default is None else found[default])
+
+
+def _strategies(config: RunConfig, chosen: ChosenSet, look: InterimAnalysis | None = None) -> Compared:
+    """All strategies on the held-out questions; none if no model was asked these."""
+    if config.held_out is None or not chosen.alone:
+        return Compared()
+    return compare_strategies(
+        *chosen.splits(config, config.held_out),
+        can_vote=can_vote(config.held_out),
+        rules=config.rules,
+        look=look,
+        seed=config.seed,
+    )
+
+
+def _judged(
+    judge: Judge,
+    config: RunConfig,
+    profiles: Mapping[str, Profile],
+    chosen: ChosenSet,
+    compared: Compared,
+    failed: Collection[str],
+) -> JudgeSection:
+    """The figures of the judge's verdicts on the dev and the held-out questions."""
+    responses = [(config.dev, profiles)]
+    if config.held_out is not None and chosen.alone:
+        written = chosen.splits(config, config.held_out)[1].written
+        responses.append((config.held_out, {**chosen.alone, **written_by_name(written)}))
+    return judge_section(judge, responses, list(profiles), compared.results, failed, config.seed)
+
+
+def _advise(
+    config: RunConfig,
+    chosen: ChosenSet,
+    compared: Compared,
+    looks: Sequence[InterimAnalysis],
+    others: Sequence[str],
+    judged: JudgeSection | None,
+) -> AdviceSection:
+    """The verdict on the chosen set, and the recommendation."""
+    remote = chosen.pool.remote
+    if remote_in(chosen.selection, remote):
+        advice = undecodable(chosen.selection, remote)
+    else:
+        # What was verified may be another set than the selected one, if the rules left only one model.
+        strategies = [each.strategy for each in chosen.verified[:1]]
+        together = next((each for each in compared.results if each.strategy in strategies), None)
+        advice = advise(chosen.selection, together)
+    trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
+    away = behind_server(chosen.selection, remote, chosen.voters)
+    unfit = None
+    if chosen.verified and len(chosen.selection.selected) < 2:
+        unfit = (
+            f"By the rules no other candidate fits {chosen.selection.selected[0]}; this set was run because a gain is "
+            "predicted."
+        )
+    parts = (advice.text, unfit, looks_in_words(looks), away, chosen.note, trouble)
+    text = " ".join(part for part in parts if part)
+    notes = (reuse_note(looks[-1]) if looks else None, *others)
+    splits = chosen.splits(config, config.held_out or config.dev)
+    can = config.held_out is not None and can_vote(config.held_out)
+    # Where no two can decode together, the rules choose among all.
+    apart = () if remote_in(chosen.selection, remote) else remote
+    return _with_recommendation(
+        advice.model_copy(update={"text": text}), compared, notes, config, splits, can, apart, judged
+    )
+
+
+def _with_recommendation(
+    advice: AdviceSection,
+    compared: Compared,
+    notes: Sequence[str | None],
+    config: RunConfig | SelectOptions,
+    splits: tuple[AnsweredSplit, AnsweredSplit],
+    can_vote: bool,
+    apart: Collection[str] = (),
+    judged: JudgeSection | None = None,
+) -> AdviceSection:
+    """The advice with the recommendation and the warnings."""
+    recommendation = recommend(compared, config.rules)
+    groups: tuple[str, ...] = ()
+    if recommendation is not None:
+        text = recommendation.text + direct_comparison(judged, recommendation)
+        recommendation = recommendation.model_copy(update={"text": text})
+        groups = compared.result_of(recommendation).warnings
+    cut_off = with_more_tokens(
+        *splits,
+        recommendation,
+        can_vote=can_vote,
+        rules=config.rules,
+        apart=apart,
+        seed=config.seed,
+    )
+    warnings = (*notes, cut_off.text if cut_off else None, moved_warning(compared.moved), *groups)
+    kept = tuple(each for each in warnings if each)
+    return advice.model_copy(
+        update={
+            "recommendation": recommendation,
+            "warnings": kept,
+            "cut_off": cut_off,
+            "ceiling": compared.ceiling,
+            "group_ceilings": compared.group_ceilings,
+            "not_compared": compared.not_compared,
+        }
+    )
+
+
+def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tuple[Result, Iterator[Sample]]:
+    """Choose and compare on the responses of logs; no model runs. See :func:`run`."""
+    logs = read_logs(options, split_names(options.only or ""), progress.say)
+    rules, seed = options.rules, options.seed
+    if logs.no_vote_note is not None:
+        progress.say(logs.no_vote_note)
+    dev, held_out = logs.halves(seed)
+    copies = find_copies(list(dev.profiles.values()))
+    dropped = [dev.profiles[name] for name in copies]
+    dev, held_out = (
+        replace(split, profiles={name: each for name, each in split.profiles.items() if name not in copies})
+        for split in (dev, held_out)
+    )
+    standings = [profile.standing for profile in dev.profiles.values()]
+    selection = select_by_rules(standings, rules, copy_decisions(copies))
+    profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
+    compared = compare_strategies(
+        dev,
+        held_out,
+        can_vote=logs.can_vote,
+        rules=rules,
+        seed=seed,
+    )
+    # Logs do not tell what guessing scores, so the end of the interval does not count.
+    doubts = run_doubts(profiles, dev.task, 100.0, None)
+    notes = [each.text for each in doubts]
+    advice = advise(selection, on_logs=True).model_copy(update={"doubts": doubts})
+    advice = _with_recommendation(advice, compared, notes, options, (dev, held_out), logs.can_vote)
+    alone = [held_out.profiles[profile.model] for profile in profiles]
+    result = Result(
+        schema_version=SCHEMA_VERSION,
+        task=task_info(dev.task, None),
+        rules=RuleLimits(**asdict(rules)),
+        candidates=candidate_figures(
+            selection,
+            dev.task,
+            [*profiles, *dropped],
+            {},
+            intervals={each.model: accuracy_interval(each, seed=seed) for each in (*profiles, *dropped)},
+            calls=close_calls(profiles, selection.selected[0], rules, seed=seed),
+            lost=logs.lost,
+        ),
+        selected=selection.selected,
+        pairs=all_pairs(profiles),
+        strategies=tuple(each.figures for each in compared.results),
+        single_models=tuple(single_model(each, dev.profiles[each.model], None) for each in alone),
+        advice=advice,
+        provenance=provenance_of_logs(command, seed, logs),
+    )
+    recommended = recommended_of(advice, compared)
+    on_held_out = samples_of(held_out.task, "held_out", alone, recommended=recommended)
+    return result, chain(samples_of(dev.task, "dev", [*profiles, *dropped]), on_held_out)
+
+
+def run_on_numbers(path: Path, rules: Limits, command: str) -> Result:
+    """Apply the rules to published or earlier numbers; see :func:`read_standings` for the file."""
+    task, standings = read_standings(path)
+    selection = select_by_rules(standings, rules)
+    by_name = {standing.model: standing for standing in standings}
+    # The report shows candidates and pairs in this order.
+    ranked = [(decision, by_name[decision.model]) for decision in selection.decisions]
+    return Result(
+        schema_version=SCHEMA_VERSION,
+        task=TaskInfo(name=task, signature=str(path)),
+        rules=RuleLimits(**asdict(rules)),
+        candidates=tuple(
+            CandidateFigures(**asdict(decision), accuracy=standing.accuracy, mean_length=standing.mean_length)
+            for decision, standing in ranked
+        ),
+        selected=selection.selected,
+        pairs=pairs_of_standings([standing for _, standing in ranked]),
+        advice=advise(selection),
+        provenance=provenance_of_numbers(command, path),
+    )
+
+
+def looks_or_note(folder: Path, progress: Progress) -> tuple[InterimAnalysis, ...]:
+    """The looks that a run folder records; if they cannot be read, none, and a note that says why."""
+    if not (folder / "result.json").is_file():
+        return ()
+    try:
+        return Run.open(folder, "its looks are not counted").result.looks
+    except InputError as error:
+        # The new run replaces the file anyway.
+        progress.say(str(error))
+        return ()

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from advisor.models.run_config import InferenceConfig
-from advisor.options.production import ServeOptions
+from advisor.options.finished_run import ServeOptions
 from advisor.progress import Progress
-from advisor.run.strategy_to_run import StrategyPlan, plan_by_options
+from advisor.run.plan import StrategyPlan, plan_by_options
 from advisor.run.task_prompt import prompt_of
 from advisor.serving import starting
 from ensemble.common.garbage import keep_present

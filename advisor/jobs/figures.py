@@ -1,26 +1,82 @@
-"""The figures of models' answers in ``result.json`` and ``evaluation.json``. Accuracies are in points."""
+"""What goes into ``result.json``, ``evaluation.json`` and ``samples.jsonl``: figures, verdicts, lines, provenance."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import platform
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 
+from advisor.advice.comparison import Compared, StrategyResult
 from advisor.advice.doubts import answer_shares, doubts_of, enough_tokens, finished_accuracy
 from advisor.advice.verdict import CloseCall
-from advisor.records import Profile, Selection
-from advisor.run.figures import GroupAccuracy
-from advisor.run.result import CandidateFigures, SingleModel, TaskInfo
+from advisor.judge.judge import Judge
+from advisor.judge.prompts import Grade, Match, name_of_set
+from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
+from advisor.logs import sources
+from advisor.logs.join import JoinedLogs
+from advisor.models.fingerprint import Fingerprint
+from advisor.models.profiler import Profiler
+from advisor.models.run_config import RunConfig
+from advisor.models.server_identity import ServerIdentity
+from advisor.records import FIGURE_CONFIDENCE, Answer, Profile, Selection
+from advisor.run.figures import GroupAccuracy, HeadToHead, JudgedSplit, JudgeSection
+from advisor.run.result import (
+    AdviceSection,
+    CandidateFigures,
+    LogOrigin,
+    Provenance,
+    RecommendedStrategy,
+    ScoringSource,
+    SingleModel,
+    TaskInfo,
+)
+from advisor.run.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
 from advisor.statistics import Interval, accuracy_interval
+from advisor.strategies.fusion import Fusion
 from advisor.strategies.replay import Spent
-from advisor.tasks.task import Task
-from ensemble.models.spec import Price
+from advisor.strategies.schema import strategy_json
+from advisor.strategies.strategy import Replay, Strategy
+from advisor.tasks import metrics
+from advisor.tasks.task import Task, clusters_of
+from ensemble import methods as registry
+from ensemble.common.text import counted, interval_name
+from ensemble.models.spec import ModelSpec, Price
+from ensemble.plugins import version_of
 
 _MOST_INTERVALS = 100
+
+
+def chance_of(task: Task) -> float | None:
+    """The expected accuracy of guessing on a choice task, in points; None for other tasks."""
+    if task.metric != "choice":
+        return None
+    return 100 * float(np.mean([1 / len(example.choices) for example in task.examples]))
+
+
+def accuracy_by_bytes(profile: Profile, task: Task) -> float | None:
+    """Accuracy in points by log-probabilities divided by bytes, ``acc_bytes`` of lm-eval; None without likelihoods."""
+    # Letters all have one byte.
+    if task.scoring == "letters" or not any(answer.options for answer in profile.answers):
+        return None
+    examples = {example.id: example for example in task.examples}
+    values = []
+    for answer in profile.answers:
+        if answer.options:
+            example = examples[answer.id]
+            lengths = [len(choice.encode()) for choice in example.choices]
+            # The lowest index wins a tie, as in lm-eval.
+            # JSON has no infinity, so the cache stores an impossible option as null.
+            likelihoods = [-math.inf if value is None else value for value in answer.options]
+            best = int(np.argmax(np.array(likelihoods) / lengths))
+            values.append(task.score(example, example.choices[best]).value)
+    # By all answers: a question without likelihoods counts as wrong, as it does in the accuracy beside this figure.
+    return 100 * sum(values) / len(profile.answers)
 
 
 def task_info(task: Task, max_new_tokens: int | None) -> TaskInfo:
@@ -156,28 +212,243 @@ def single_model(profile: Profile, dev: Profile | None, price: Price | None) -> 
     )
 
 
-def chance_of(task: Task) -> float | None:
-    """The expected accuracy of guessing on a choice task, in points; None for other tasks."""
-    if task.metric != "choice":
-        return None
-    return 100 * float(np.mean([1 / len(example.choices) for example in task.examples]))
+def judge_section(
+    judge: Judge,
+    responses: Sequence[tuple[Task, Mapping[str, Profile]]],
+    candidates: Sequence[str],
+    strategies: Sequence[StrategyResult] = (),
+    failed: Collection[str] = (),
+    seed: int = 0,
+) -> JudgeSection:
+    """The figures of the verdicts, after the judge has scored the responses of all models and sets to each split.
+
+    Win rates are against the candidates, and strategies on the last split are compared with the best single model.
+    Verdicts on models that failed later are left out.
+    """
+    splits: list[JudgedSplit] = []
+    met: list[HeadToHead | None] = []
+    for task, profiles in responses:
+        judged = [_without(failed, verdicts) for verdicts in judge.verdicts(task.split)]
+        settled = _without(failed, judge.settled(task.split))
+        labels = clusters_of(task) or ()
+        # Tasks whose questions share nothing have no labels.
+        clusters = dict(zip((example.id for example in task.examples), labels, strict=False))
+        lengths = {
+            (answer.id, name): len(answer.text)
+            for name, profile in profiles.items()
+            for answer in profile.answers
+            if answer.text is not None
+        }
+        if task.is_relative:
+            matches, sure = cast("list[list[Match]]", judged), cast("list[Match]", settled)
+            figures = summarize_matches(matches, sure, lengths, candidates, seed=seed, clusters=clusters)
+            # Strategies are compared on the held-out questions only; the dev questions choose their members.
+            if task is responses[-1][0]:
+                taking_part = [each for each in strategies if not each.figures.is_single]
+                met = [_met(each, [*matches[0], *sure], clusters) for each in taking_part]
+        else:
+            low, high = task.rubric.scale if task.rubric else (0, 1)
+            grades = cast("list[list[Grade]]", judged)
+            figures = summarize_grades(grades, lengths, 1 / (high - low), seed=seed, clusters=clusters)
+        splits.append(JudgedSplit(split=task.split, calls=judge.calls(task.split), **figures))
+    return JudgeSection(
+        mode=judge.mode,
+        judges=judge.names,
+        splits=tuple(splits),
+        head_to_head=tuple(each for each in met if each is not None),
+    )
 
 
-def accuracy_by_bytes(profile: Profile, task: Task) -> float | None:
-    """Accuracy in points by log-probabilities divided by bytes, ``acc_bytes`` of lm-eval; None without likelihoods."""
-    # Letters all have one byte.
-    if task.scoring == "letters" or not any(answer.options for answer in profile.answers):
+def written_by_name(written: Mapping[Strategy, Replay]) -> dict[str, Profile]:
+    """The responses of strategies that write new texts, by the names that the verdicts have."""
+    return {name_of_set(each.profile.model, strategy.members): each.profile for strategy, each in written.items()}
+
+
+def warnings_on_judge(section: JudgeSection | None) -> list[str]:
+    """Sentences on a judge whose verdicts tell little, from the last split; the splits have the same judge."""
+    return judge_warnings(section.judges, section.splits[-1]) if section else []
+
+
+def direct_comparison(section: JudgeSection | None, recommendation: RecommendedStrategy) -> str:
+    """A sentence with the win rate of the recommended strategy against the best single model; empty if not known."""
+    for each in section.head_to_head if section else ():
+        if (each.strategy, each.members) == (recommendation.strategy, recommendation.members) and each.win_rate_ci:
+            low, high = each.win_rate_ci
+            return (
+                f" Compared directly by the judge, its responses win {each.win_rate:.1f}% against those of "
+                f"{each.rival} ({interval_name(FIGURE_CONFIDENCE)} {low:.1f} to {high:.1f}, "
+                f"{counted(each.questions, 'question')}; a tie is half a win)."
+            )
+    return ""
+
+
+def _without(failed: Collection[str], verdicts: Sequence[Match | Grade]) -> list[Match | Grade]:
+    """The verdicts in which no failed model takes part."""
+    names = [{each.model} if isinstance(each, Grade) else {each.first, each.second} for each in verdicts]
+    return [each for each, own in zip(verdicts, names, strict=True) if own.isdisjoint(failed)]
+
+
+def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str, str]) -> HeadToHead | None:
+    """A strategy against the best single model; None if the judge compared none of its responses with that model's."""
+    strategy = result.strategy
+    if any(draw is not None for _, draw in result.takes):
+        return None  # responses of one model, which verdicts do not tell apart
+    # New texts are of no member's making, so the judge compared them under the strategy's name.
+    together = name_of_set(result.profile.model, strategy.members)
+    names = [model for model, _ in result.takes] or [together] * len(result.profile.answers)
+    taken = {answer.id: name for answer, name in zip(result.profile.answers, names, strict=True)}
+    rival = result.figures.best_single_model or ""
+    found = head_to_head(matches, taken, rival, clusters=clusters)
+    if found is None:
         return None
-    examples = {example.id: example for example in task.examples}
-    values = []
-    for answer in profile.answers:
-        if answer.options:
-            example = examples[answer.id]
-            lengths = [len(choice.encode()) for choice in example.choices]
-            # The lowest index wins a tie, as in lm-eval.
-            # JSON has no infinity, so the cache stores an impossible option as null.
-            likelihoods = [-math.inf if value is None else value for value in answer.options]
-            best = int(np.argmax(np.array(likelihoods) / lengths))
-            values.append(task.score(example, example.choices[best]).value)
-    # By all answers: a question without likelihoods counts as wrong, as it does in the accuracy beside this figure.
-    return 100 * sum(values) / len(profile.answers)
+    return HeadToHead(**strategy_json(strategy), rival=rival, **found)
+
+
+def samples_of(
+    task: Task,
+    split: Literal["dev", "held_out"],
+    profiles: Sequence[Profile],
+    ensemble: Profile | None = None,
+    traces: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+    recommended: StrategyResult | None = None,
+) -> Iterator[Sample]:
+    """The lines of a split's questions, with the answers of models and of the set that decodes together.
+
+    `traces` has the steps of some of its responses, by the question's number; see :mod:`advisor.jobs.held_out`.
+    """
+    answers = {profile.model: {answer.id: answer for answer in profile.answers} for profile in profiles}
+    # Only where one thinks: then the length rule compares the tokens of all.
+    counted = any(answer.thought for profile in profiles for answer in profile.answers)
+    for n, example in enumerate(task.examples):
+        yield Sample(
+            id=example.id,
+            prompt=example.prompt,
+            reference=(example.reference,) if isinstance(example.reference, str) else example.reference,
+            split=split,
+            # Only where it is so: most questions share nothing.
+            **({} if example.cluster is None else {"cluster": example.cluster}),
+            responses={
+                model: SampleResponse(**_answer(those[example.id], counted=counted))
+                for model, those in answers.items()
+                if example.id in those
+            },
+            ensemble=None
+            if ensemble is None
+            else EnsembleResponse(**_answer(ensemble.answers[n], counted=counted), trace=_trace(traces.get(n))),
+            recommended=None if recommended is None else _taken(recommended, n),
+        )
+
+
+def recommended_of(advice: AdviceSection, compared: Compared) -> StrategyResult | None:
+    """The recommended strategy if it takes one of several responses, or writes one from them."""
+    own = advice.recommendation
+    return None if own is None or own.is_single or own.is_decoded else compared.result_of(own)
+
+
+def _trace(trace: Mapping[str, Any] | None) -> ResponseTrace | None:
+    return None if trace is None else ResponseTrace.model_validate(trace)
+
+
+def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
+    """Whose response a strategy takes to a question; for one model with several responses, which of them."""
+    answer = result.profile.answers[n]
+    own = {}
+    if isinstance(result.strategy, Fusion):
+        model, draw, own = result.strategy.writer, None, {"text": answer.text}
+    else:
+        model, draw = result.takes[n]
+    return RecommendedAnswer(model=model, draw=draw or 0, extracted=answer.extracted, score=_score(answer), **own)
+
+
+def _answer(answer: Answer, *, counted: bool) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "extracted": answer.extracted,
+        "score": _score(answer),
+        "length": answer.length,
+        "finish_reason": answer.finish_reason,
+        "error": answer.error,
+        # Only where it is so, as most models do not think.
+        **({"thought": True, "thinking": answer.thinking} if answer.thought else {}),
+        **({"tokens": answer.tokens or None} if counted else {}),
+        **({} if answer.problem is None else {"problem": answer.problem}),
+    }
+
+
+def _score(answer: Answer) -> float | None:
+    return None if math.isnan(answer.score) else answer.score
+
+
+_PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
+"""The packages that can change a number."""
+
+
+def provenance_of_run(
+    config: RunConfig, profiler: Profiler, methods: Sequence[str] = (), judge: Judge | None = None
+) -> Provenance:
+    """``provenance`` of a run with models, after these have answered; `methods` are those besides the run's own."""
+    inference, judges = config.inference, judge.identities if judge else {}
+    models = {entry.name: _model(entry, profiler.identities[entry.name]) for entry in config.candidates}
+    here = [model for model in models.values() if model.get("remote") is None]
+    versions = [registry.plugins().version(name) for name in (config.method, *methods)]
+    if config.dev.scorer is None:  # otherwise the metric is another tool's
+        versions.append(metrics.plugins().version(config.dev.metric))
+    values = {
+        "command": config.command,
+        "seed": config.seed,
+        "versions": _versions(*versions),
+        "engine": inference.engine,
+        "machine": f"{platform.system()} {platform.machine()}",
+        # What the models had, because "auto" means something else on each machine.
+        "device": ", ".join(dict.fromkeys(model["device"] for model in here)) or None,
+        "dtype": ", ".join(dict.fromkeys(model["dtype"] for model in here)) or None,
+        "chat_template": inference.chat_template,
+        "models": models,
+        **({"data": config.dev.origin} if config.dev.origin else {}),
+        **({"judges": {each.name: _model(each, judges[each.name]) for each in config.judges}} if judges else {}),
+        "loads": {
+            name: {"count": len(seconds), "seconds_total": sum(seconds)}
+            | ({"threads": profiler.threads[name]} if name in profiler.threads else {})
+            for name, seconds in profiler.loads.items()
+        },
+    }
+    return Provenance.model_validate(values)
+
+
+def provenance_of_numbers(command: str, path: Path) -> Provenance:
+    """``provenance`` of a run on published or earlier numbers."""
+    return Provenance(command=command, profiles=str(path), versions=_versions(), models={})
+
+
+def provenance_of_logs(command: str, seed: int, logs: JoinedLogs) -> Provenance:
+    """``provenance`` of a run on logs."""
+    versions = [sources.plugins().version(source.format) for source in logs.sources]
+    if logs.scoring is not None:
+        versions.append(metrics.plugins().version(logs.scoring.metric))
+    return Provenance(
+        command=command,
+        seed=seed,
+        versions=_versions(*versions),
+        logs=tuple(LogOrigin(path=str(source.path), format=source.format) for source in logs.sources),
+        # Without it only the log's tool knows how the answers were read from the responses.
+        scoring=None if logs.scoring is None else ScoringSource(**asdict(logs.scoring)),
+        models={},
+    )
+
+
+def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:
+    """Versions of this project's packages, and of those that plug-ins came from."""
+    versions = {"python": platform.python_version()}
+    versions |= {package: version_of(package) or "unknown" for package in _PACKAGES}
+    for found in plugins:
+        versions.update(found)
+    return versions
+
+
+def _model(entry: ModelSpec, model_id: Fingerprint | ServerIdentity) -> dict[str, Any]:
+    if isinstance(model_id, ServerIdentity):
+        # A server has no files: its address and what it says of itself are all that is known.
+        return {**entry.options("result"), **model_id.as_dict()}
+    revision, files = model_id.spec.weights.revision, dict(model_id.spec.files)
+    place = {"path_or_id": entry.checkpoint.path_or_id, "revision": revision, "files": files}
+    return {**place, **model_id.spec.options("result")}

@@ -7,18 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from advisor.models.fit import check_candidates, check_device, check_pool, place_models
 from advisor.models.loaded_models import JobRunner, LocalJobRunner, silence_libraries
 from advisor.models.profiler import is_profiled
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
-from advisor.options.shared import QuestionOptions
 from advisor.progress import Progress
-from advisor.run.folder import Run
-from advisor.tasks.lm_eval_tasks.load import PREFIX
-from ensemble.errors import InputError
 
 
 def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
@@ -42,8 +37,6 @@ def open_session(
     So many sets write texts on each split; None for those of the options.
     """
     import torch
-
-    from advisor.jobs.planning.dry_run import say_judging
 
     inference = config.inference
     # A candidate can be a judge, too.
@@ -80,24 +73,8 @@ def open_session(
         notes = (*config.dev.notes, *(config.held_out.notes if config.held_out is not None else ()))
         for note in dict.fromkeys(notes):
             progress.say(note)
-        say_judging(config, progress, sets)
+        if config.dev.rubric is not None:
+            from advisor.jobs.dry_run import say_judging
+
+            say_judging(config, config.dev.rubric, progress, sets)
         yield cache, engine
-
-
-_Options = TypeVar("_Options", bound=QuestionOptions)
-
-
-def with_task_of(run: Run, options: _Options) -> _Options:
-    """The options with the task of the run where they name none; InputError if the run may not decide what is read."""
-    if options.task is not None:
-        return options
-    settings = run.result.provenance.settings or {}
-    task, data = settings.get("task"), settings.get("data")
-    if not isinstance(task, str):
-        raise InputError(f"--task is missing, and {run.place} does not say which task it had; give --task")
-    # The folder may come from a stranger: a task of lm-eval may run code, and any folder may be named as data.
-    if task.startswith(PREFIX):
-        raise InputError(f"--task is missing; give --task {task} to load the task of the run, which may run code")
-    if data is not None and options.data is None:
-        raise InputError(f"--data is missing: the run read {task} from {data}; give this folder, or one with new data")
-    return replace(options, task=task)

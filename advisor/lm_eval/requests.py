@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from advisor.models.fit import check_set
 from advisor.models.run_config import check_decodes
 from advisor.options.shared import InferenceOptions, WeightOptions
-from advisor.run.models_to_run import chosen_by_folder, chosen_by_hand
+from advisor.run.plan import chosen_by_folder, chosen_by_hand
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.methods import make_options, option_fields

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.models.pool_file import entries_named, read_line, read_pool
 from advisor.models.weights import check_weights
+from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.options.option import Options
-from advisor.options.select import ProfileOptions, SelectOptions
 from advisor.options.shared import (
     ClusterOptions,
     DecodingOptions,

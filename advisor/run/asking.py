@@ -18,7 +18,7 @@ from advisor.models.loaded_models import ALONE, LoadedModels
 from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import Response, split_thinking
 from advisor.models.server_model import server_model
-from advisor.run.strategy_to_run import StrategyPlan
+from advisor.run.plan import StrategyPlan
 from advisor.strategies.fusion import Fusion
 from advisor.strategies.replay import QuestionCalls
 from advisor.strategies.self_consistency import drawn

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from advisor.run.strategy_to_run import StrategyPlan
+from advisor.run.plan import StrategyPlan
 from advisor.tasks.data_files import Record
 from advisor.tasks.questions import choices_of, with_options
 from advisor.tasks.templates import Template
@@ -19,7 +19,7 @@ from ensemble.errors import InputError
 from ensemble.models.spec import Sourced
 
 if TYPE_CHECKING:
-    from advisor.options.production import ChosenOptions
+    from advisor.options.finished_run import ChosenOptions
     from ensemble.models.served_task import PromptTemplate
     from ensemble.models.spec import EnsembleSpec
 

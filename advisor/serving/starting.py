@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from advisor.models.server_identity import ServerHealth
 from advisor.models.weights import PERPLEXITY
 from advisor.progress import Progress
-from advisor.run.strategy_to_run import StrategyPlan, answer_reader
+from advisor.run.plan import StrategyPlan, answer_reader, load_chosen
 from advisor.strategies.schema import file_json
 from ensemble.common.pool_option import dumped
 from ensemble.errors import InputError
@@ -92,7 +92,6 @@ def make_app_of(  # what a server needs
     prompt: TaskPrompt | None = None,
 ) -> tuple[FastAPI, RequestHandler]:
     """Load a set or the models of a strategy, and make an application and its engine."""
-    from advisor.run.models_to_run import load_chosen
     from advisor.serving.app import make_app
     from advisor.serving.metrics import Metrics
     from advisor.serving.responses import ServedModel
@@ -149,7 +148,6 @@ def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfi
     """The models of a strategy: all local ones are in memory, and servers are asked whether they answer."""
     from advisor.models.loaded_models import ALONE
     from advisor.models.server_model import check_answers, server_model
-    from advisor.run.models_to_run import load_chosen
     from advisor.serving.strategy_handler import DecoderModel, member_limits
 
     servers = {member.name: server_model(member) for member in plan.members if member.is_remote}

@@ -20,7 +20,7 @@ from advisor.models.completions import PromptWithOptions, ToolChat
 from advisor.models.response_cache import Response
 from advisor.records import FinishReason
 from advisor.run.asking import Answered, Answerer
-from advisor.run.strategy_to_run import StrategyPlan
+from advisor.run.plan import StrategyPlan
 from advisor.serving.engine import STOPPING, SharedDecoder
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import torch
 
-from advisor.commands.evaluate import evaluation_config, evaluation_of, learned_options
-from advisor.jobs.methods import Evaluator
-from advisor.jobs.select import run
+from advisor.commands.evaluate import Evaluator, evaluation_config, evaluation_of, learned_options
+from advisor.commands.select import run
 from advisor.jobs.session import open_session
 from advisor.models.run_config import RunConfig
 from advisor.options.finished_run import EvaluateOptions
-from advisor.options.select import SelectOptions
+from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from advisor.run.evaluation import Evaluation
 from advisor.run.folder import Run, write_run
