@@ -12,8 +12,7 @@ from typing import Literal, cast
 
 from ensemble.common.files import default_cache_dir
 from ensemble.common.grammar import Grammar
-from ensemble.decode.decoder import Decoder, make_drafter
-from ensemble.decode.prompt_decoder import OneByOne, PromptDecoder, PromptMethod
+from ensemble.decode.decoder import Decoder, OneByOne, PromptDecoder, PromptMethod, make_drafter
 from ensemble.decode.sequences import Generation, Pieces
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.thinking import THINKING_DRAFT, Thinker, ThinkingDecoder

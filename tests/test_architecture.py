@@ -76,7 +76,7 @@ NEEDED_BY_TESTS = [
     # The benchmark's coverage was measured with fewer, over many rankings; its truth is a ranking without intervals.
     "advisor.judge.bradley_terry.bradley_terry(resamples)",
     # What an older processor would choose.
-    "ensemble.models.numeric_type.usable_dtype(processor)",
+    "ensemble.models.memory.usable_dtype(processor)",
 ]
 """Parameters that only tests and benchmarks pass; for any other, a constant does."""
 

@@ -23,9 +23,9 @@ from advisor.run.plan import entries_as, loaded_as
 from advisor.run.result import Result
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.models import numeric_type
+from ensemble.models import memory
 from ensemble.models.load import load_member, parse_device
-from ensemble.models.numeric_type import HALF, Processor, this_processor, usable_dtype
+from ensemble.models.memory import HALF, Processor, this_processor, usable_dtype
 from ensemble.models.spec import Checkpoint, ModelSpec, Resources, resolve_device
 from reports.terminal import print_tables
 
@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor with units for bfloat16, whatever this machine has."""
-    monkeypatch.setattr(numeric_type, "this_processor", lambda: Processor(frozenset({"amx_bf16"}), 2**34))
+    monkeypatch.setattr(memory, "this_processor", lambda: Processor(frozenset({"amx_bf16"}), 2**34))
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_a_requested_type_quantised_weights_and_gpus_keep_their_type():
 def test_the_plan_the_key_and_the_loaded_model_have_the_same_type(
     folder: Path, monkeypatch: pytest.MonkeyPatch, features: set[str], dtype: str
 ):
-    monkeypatch.setattr(numeric_type, "this_processor", lambda: Processor(frozenset(features), 2**34))
+    monkeypatch.setattr(memory, "this_processor", lambda: Processor(frozenset(features), 2**34))
     entry = ModelSpec(Checkpoint(str(folder)), "half", place="models.txt:1")
     need = need_of_model(entry)
     assert need is not None

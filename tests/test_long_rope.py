@@ -21,8 +21,8 @@ from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import member_of
 from ensemble.models.member import LocalMember
+from ensemble.runtime.local_server import PrefixRunner
 from ensemble.runtime.long_rope import rope_border
-from ensemble.runtime.prefix_runner import PrefixRunner
 
 BORDER = 24
 LONG: dict[str, Any] = {

@@ -13,8 +13,7 @@ from advisor.run.result import ModelSource
 from ensemble.common.pool_option import dumped
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec, options_of_models
-from ensemble.saved.ensemble_json import member_of, member_to_json
-from ensemble.saved.schema import SavedMember
+from ensemble.saved.ensemble_json import SavedMember, member_of, member_to_json
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

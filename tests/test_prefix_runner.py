@@ -13,11 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ensemble.errors import MemberError
-from ensemble.runtime import prefix_runner
+from ensemble.runtime import local_server
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
-from ensemble.runtime.local_server import LocalTokenServer
-from ensemble.runtime.prefix_runner import PrefixRunner, distinct_tokens
+from ensemble.runtime.local_server import LocalTokenServer, PrefixRunner, distinct_tokens
 from ensemble.servers.token_server import NextToken
 
 KINDS: dict[str, Callable[[], LocalRunner]] = {
@@ -59,7 +58,7 @@ def check(runner: PrefixRunner, model: PreTrainedModel, contexts: Sequence[Seque
 def test_any_calls_give_the_logits_of_fresh_runs(kind: str, calls: list[list[list[int]]], rows: int, idle: int) -> None:
     make = KINDS[kind]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prefix_runner, "_MAX_IDLE_CALLS", idle)
+        patch.setattr(local_server, "_MAX_IDLE_CALLS", idle)
         runner = PrefixRunner(make, rows)
         for contexts in calls:
             check(runner, model_behind(make), contexts)
@@ -108,7 +107,7 @@ def test_a_draft_is_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_places_of_a_row_are_read_in_passes_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_runner, "_MAX_LOGITS", 4)
+    monkeypatch.setattr(local_server, "_MAX_LOGITS", 4)
     runner = PrefixRunner(KINDS["cached"])
     contexts = [[*range(n)] for n in range(1, 11)]
     assert fed_by(monkeypatch, runner, contexts) == [(1, 1), (1, 4), (1, 4), (1, 1)]
@@ -149,7 +148,7 @@ def test_the_least_recently_used_rows_are_dropped(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_row_that_is_no_longer_needed_leaves_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_runner, "_MAX_IDLE_CALLS", 1)
+    monkeypatch.setattr(local_server, "_MAX_IDLE_CALLS", 1)
     runner = PrefixRunner(KINDS["cached"])
     fed_by(monkeypatch, runner, [[1, 2, 3], [4, 5, 6]])
     assert [fed_by(monkeypatch, runner, [[1, 2, 3, *range(n)]]) for n in (1, 2, 3)] == [[(2, 1)], [(1, 1)], [(1, 1)]]

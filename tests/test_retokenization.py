@@ -13,7 +13,7 @@ from tiny import BYTES, TEXTS, byte_tokenizer
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
 from ensemble.vocabulary import borders, token_bytes
-from ensemble.vocabulary.merges import Merges
+from ensemble.vocabulary.borders import Merges
 from ensemble.vocabulary.retokenize import Continuation
 from ensemble.vocabulary.token_bytes import Vocabulary
 

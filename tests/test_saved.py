@@ -265,7 +265,7 @@ def test_consent_to_run_code_is_the_users_own(tmp_path: Path) -> None:
 
 def test_the_shape_is_published_and_knows_every_key_that_is_written(models: Path, tmp_path: Path) -> None:
     from ensemble.common.schema import json_schema
-    from ensemble.saved.schema import SavedEnsemble
+    from ensemble.saved.ensemble_json import SavedEnsemble
 
     saved(tmp_path / "saved", models / "alpha", models / "beta")
     found = json_schema(SavedEnsemble)

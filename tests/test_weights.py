@@ -18,7 +18,7 @@ from advisor.models.weights import read_numbers
 from advisor.run.folder import Run
 from advisor.strategies.decoded import Decoded
 from ensemble import Ensemble, Generation
-from ensemble.decode.prompt_decoder import OneByOne, PromptDecoder
+from ensemble.decode.decoder import OneByOne, PromptDecoder
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member, member_of
 from ensemble.models.member import Member

@@ -47,7 +47,7 @@ SCHEMAS = {
     "samples": "advisor.run.samples:Sample",
     "labels": "advisor.run.samples:LabelRow",
     "evaluation": "advisor.run.evaluation:Evaluation",
-    "ensemble": "ensemble.saved.schema:SavedEnsemble",
+    "ensemble": "ensemble.saved.ensemble_json:SavedEnsemble",
     "strategy": "advisor.strategies.schema:StrategyFile",
     "pool": "ensemble.models.pool_line:PoolLine",
     "task": "advisor.tasks.schema:TaskFile",

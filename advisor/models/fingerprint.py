@@ -89,7 +89,7 @@ def identify(
     dtype = entry.dtype or dtype
     # "auto" is no type: responses in float32 must not be found again after the files changed to bfloat16.
     if dtype == "auto":
-        from ensemble.models.numeric_type import stored_dtype
+        from ensemble.models.memory import stored_dtype
 
         need = None if checkpoint.gguf is not None else need_of_model(entry, dtype, device)
         dtype = stored_dtype(config) if need is None else need.dtype

@@ -33,8 +33,7 @@ def need_of_model(model: ModelSpec, dtype: str = "auto", device: str | None = No
     from transformers import PretrainedConfig
 
     from ensemble.models.check import check
-    from ensemble.models.memory import need_of
-    from ensemble.models.numeric_type import stored_dtype, usable_dtype
+    from ensemble.models.memory import need_of, stored_dtype, usable_dtype
 
     try:
         here = weights_here(model.name, checkpoint)

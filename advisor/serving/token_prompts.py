@@ -25,8 +25,7 @@ from advisor.serving.request import RequestError
 from advisor.serving.responses import MIN_LOGPROB, ServedModel, usage_fields
 from ensemble.errors import MemberError
 from ensemble.models.member import LocalMember
-from ensemble.runtime.local_server import LocalTokenServer
-from ensemble.runtime.prefix_runner import distinct_tokens
+from ensemble.runtime.local_server import LocalTokenServer, distinct_tokens
 
 if TYPE_CHECKING:
     from ensemble.models.member import Member

@@ -34,7 +34,7 @@ from ensemble.common.schema import Exact, Name, Schema, must, validated, written
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
 from ensemble.models.served_task import ServedTask
-from ensemble.saved.schema import SavedDefaults, SavedMember
+from ensemble.saved.ensemble_json import SavedDefaults, SavedMember
 
 SCHEMA_VERSION = 1
 

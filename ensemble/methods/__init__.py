@@ -6,7 +6,7 @@ declares in literal values what the method is,
     METHOD = Method(level="token", summary="what it does", when="when to use it")
 
 and has a function ``make``. The level decides the arguments and the result of ``make``: see
-:mod:`ensemble.step.token_method`, :mod:`ensemble.decode.prompt_decoder` and ``_response``. If the method has options,
+:mod:`ensemble.step.token_method`, :mod:`ensemble.decode.decoder` and ``_response``. If the method has options,
 the module also has a frozen data class ``Options``, which raises InputError for a value that is out of range. Users
 give options as keyword arguments of :class:`ensemble.Ensemble`. Without ``Options``, ``make`` gets None. A method that
 ignores weights refuses unequal ones. ``geometric.py`` is a short example. Other packages add methods by entry points;

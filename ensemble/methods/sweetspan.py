@@ -30,7 +30,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ensemble.decode.prompt_decoder import PromptDecoder, PromptMethod
+from ensemble.decode.decoder import PromptDecoder, PromptMethod
 from ensemble.decode.sequences import Counts, FinishReason, Generation, first_stop
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
@@ -163,7 +163,7 @@ class _RunningText:
 
 
 class SpanDecoder(PromptDecoder):
-    """Continues prompts span by span; see :class:`ensemble.decode.prompt_decoder.PromptDecoder`.
+    """Continues prompts span by span; see :class:`ensemble.decode.decoder.PromptDecoder`.
 
     Args:
         setup: The members.

@@ -25,8 +25,7 @@ from ensemble.errors import InputError
 from ensemble.models.choices import Reads
 from ensemble.models.spec import Sides, Sourced
 from ensemble.runtime.forward_pass import pass_logits, plan_passes, run_passes, to_device
-from ensemble.runtime.local_runner import LocalRunner, last_logits
-from ensemble.runtime.model_runner import Ids
+from ensemble.runtime.local_runner import Ids, LocalRunner, last_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

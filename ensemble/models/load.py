@@ -18,9 +18,8 @@ from ensemble.models.encoder_decoder import encoder_decoder_of
 from ensemble.models.hub import check_on_hub
 from ensemble.models.hub_request import pinned
 from ensemble.models.member import LocalMember, Member
-from ensemble.models.memory import check_memory, free_memory, token_size
+from ensemble.models.memory import check_memory, free_memory, token_size, usable_dtype
 from ensemble.models.model_files import check_files, check_size, stored_weights
-from ensemble.models.numeric_type import usable_dtype
 from ensemble.models.spec import Checkpoint, ModelSpec, Sides, resolve_device
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import RecomputingRunner, logits_device

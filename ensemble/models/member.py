@@ -24,7 +24,7 @@ from ensemble.models.thinking import forms_of
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
 from ensemble.runtime.long_rope import LongRopeRunner, rope_border
-from ensemble.runtime.model_runner import ModelRunner
+from ensemble.runtime.remote_runner import RemoteRunner
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Member(ABC):
     spec: ModelSpec | None = None  # with the commit and the numeric type found; None for a model made in memory
 
     @abstractmethod
-    def runner(self) -> ModelRunner:
+    def runner(self) -> LocalRunner | RemoteRunner:
         """A new runner of the model, with an empty batch."""
 
     @abstractmethod

@@ -17,8 +17,7 @@ from torch.nn.functional import pad
 
 from ensemble.runtime.forward_pass import pass_tokens, plan_passes, run_passes, to_device
 from ensemble.runtime.kv_cache import GrowingCache, GrowingLayer, with_spare
-from ensemble.runtime.local_runner import LocalRunner, can_skip_logits, common_prefix
-from ensemble.runtime.model_runner import Ids
+from ensemble.runtime.local_runner import Ids, LocalRunner, can_skip_logits, common_prefix
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

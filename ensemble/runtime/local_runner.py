@@ -14,16 +14,21 @@ from torch import Tensor
 
 from ensemble.runtime.draft import Drafts
 from ensemble.runtime.forward_pass import pass_logits, pass_tokens, plan_passes, run_passes, to_device
-from ensemble.runtime.model_runner import Ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Ids = Sequence[int]
+
 
 class LocalRunner(ABC):
-    """Runs a model in evaluation mode; logits are on its device, or where :func:`logits_device` says."""
+    """Runs a model in evaluation mode on a batch of rows of ids, numbered from 0 in the order of admission.
+
+    Logits are on the model's device, or where :func:`logits_device` says.
+    """
 
     reads_rows = True
+    """Whether :meth:`read` gives logits along its rows only, and not after any context."""
     keeps_rows = False
     """Whether to extend a row costs only its new tokens, so that rows are worth keeping."""
 
@@ -71,11 +76,11 @@ class LocalRunner(ABC):
         return self.prefill(prompts)[:, -1]
 
     def feed(self, keep: Sequence[int], new: Sequence[Ids]) -> Tensor:
-        """See :meth:`extend`; return the logits [rows, V] after each row."""
+        """Cut each row to ``keep`` tokens and append ``new``, at least one each; the logits [rows, V] after them."""
         return self.extend(keep, new)[:, -1]
 
     def draft(self, keep: Sequence[int], new: Sequence[Ids], drafts: Drafts) -> Tensor:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.draft`."""
+        """Feed the rows, new ones too (``keep`` 0), then draft; the logits [places, V] after each token."""
         count = len(self._rows)
         parts = [self.feed(keep[:count], new[:count])] if count else []
         if fresh := new[count:]:
@@ -118,14 +123,20 @@ class LocalRunner(ABC):
         return lambda tokens: self.feed(self.lengths, [[token] for token in tokens.tolist()])
 
     def write_ahead(self, contexts: Sequence[Ids], max_tokens: int) -> None:  # noqa: B027  # nothing to do here
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.write_ahead`. Reading a draft is faster here."""
+        """Begin to write after contexts, if the model is elsewhere; the next :meth:`read` uses what it told.
+
+        Reading a draft is faster here.
+        """
 
     def already_known(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.already_known`."""
+        """The first of some contexts along a draft: where the model wrote ahead, as far as it wrote the same text."""
         return contexts
 
     def read(self, keep: Sequence[int], new: Sequence[Ids], contexts: Sequence[Sequence[Ids]]) -> Tensor:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.read`."""
+        """Feed the rows, new ones too (``keep`` 0); the logits [contexts, V] after their contexts, row by row.
+
+        A context has at least ``keep + 1`` tokens, and is a beginning of the row if ``reads_rows``.
+        """
         count, firsts = len(self._rows), [len(each[0]) for each in contexts]
         parts = []
         if count:
@@ -161,7 +172,10 @@ class LocalRunner(ABC):
     def score(
         self, prompts: Sequence[Ids], parents: Sequence[int], new: Sequence[Ids], places: Sequence[tuple[int, int]]
     ) -> Tensor:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.score`."""
+        """Read prompts, then continuations from their last token on, in an empty batch; the logits [places, V].
+
+        ``places`` are pairs: the number of a continuation, and the position of a token in its ``new``.
+        """
         self.prefill(prompts)
         logits = self.branch(parents, new, places)
         self.drop([])

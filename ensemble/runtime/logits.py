@@ -2,14 +2,13 @@
 
 A method over whole vocabularies needs the logits here, as a tensor. UNITE and the methods built on it need only the k
 largest of each member, and then those of some ids. So a member in another process keeps the rest there, and sends a
-``RemoteLogits`` in their place. Members of both kinds may be combined.
+``RemoteRows`` in their place. Members of both kinds may be combined.
 Of equal logits the one with the lower id comes first.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeAlias, cast
@@ -17,7 +16,9 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor
 
-Logits: TypeAlias = "Tensor | RemoteLogits"
+from ensemble.runtime.remote_runner import RemoteRows
+
+Logits: TypeAlias = Tensor | RemoteRows
 """One member's logits [rows, V], here or in another process."""
 _RANKED, _RANKED_AT_ONCE = 32, 2**14
 """Below these sizes (values of a row over k, values of all rows) a row is searched whole; measured."""
@@ -25,57 +26,6 @@ _SORTED, _SORTED_AT_ONCE = 16, 2**10
 """The same where they are sorted: few values, and those in double precision."""
 _CONVERTED = 2**18
 """Values of half precision that are converted at a time."""
-
-
-class RemoteLogits(ABC):
-    """Rows of logits in another process. The values that are requested arrive on the CPU."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Rows."""
-
-    @abstractmethod
-    def __getitem__(self, rows: slice | list[int]) -> RemoteLogits:
-        """Some of the rows."""
-
-    @abstractmethod
-    def top(self, k: int) -> tuple[Tensor, Tensor]:
-        """The k largest logits [rows, k] among candidates and their ids; among equal ones the lower ids."""
-
-    @abstractmethod
-    def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits [rows, n] of ids as far as they arrived, and which are exact; the others are upper limits."""
-
-    @abstractmethod
-    def fetch(self, ids: Tensor, wanted: Tensor) -> Callable[[], None]:
-        """Request the logits of ``wanted`` ids [rows, n]; return a function that waits for :meth:`known` to have them.
-
-        So requests to several members can be sent before the first answer arrives.
-        """
-
-    @abstractmethod
-    def restrict(self, allowed: Tensor) -> None:
-        """Leave only the allowed ids [rows, V]; all others have minus infinity from now on."""
-
-    @abstractmethod
-    def give_up(self, rows: Tensor) -> None:
-        """Note that some rows [rows] need logits that :meth:`fetch` did not get; they count as NaN from now on."""
-
-    @abstractmethod
-    def shares(self, *, exact: bool) -> tuple[Tensor, Tensor]:
-        """The smallest and largest share [rows] of candidates in all probabilities; ``exact`` makes both the same."""
-
-    @abstractmethod
-    def fault(self, row: int) -> str | None:
-        """Why no token can be chosen in a row, whose logits are NaN then; None if one can."""
-
-    @abstractmethod
-    def concat(self, other: RemoteLogits) -> RemoteLogits:
-        """These rows and then those of another; both of one member and one batch."""
-
-    def to(self, device: torch.device) -> RemoteLogits:  # noqa: ARG002  # as a tensor has it
-        """These logits: they stay in the other process."""
-        return self
 
 
 def whole(logits: Sequence[Logits]) -> Sequence[Tensor]:
@@ -94,7 +44,7 @@ def concat(first: Logits, second: Logits) -> Logits:
     """The rows of both, of one member."""
     if isinstance(first, Tensor) and isinstance(second, Tensor):
         return torch.cat([first, second])
-    return cast("RemoteLogits", first).concat(cast("RemoteLogits", second))
+    return cast("RemoteRows", first).concat(cast("RemoteRows", second))
 
 
 def fault(logits: Logits, row: int) -> str | None:

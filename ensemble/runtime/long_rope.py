@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from ensemble.runtime.local_runner import LocalRunner
-from ensemble.runtime.model_runner import Ids
+from ensemble.runtime.local_runner import Ids, LocalRunner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

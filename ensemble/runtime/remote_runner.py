@@ -14,16 +14,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ensemble.runtime.draft import Drafts
-from ensemble.runtime.local_runner import common_length
-from ensemble.runtime.logits import RemoteLogits
-from ensemble.runtime.model_runner import Ids
+from ensemble.runtime.local_runner import Ids, common_length
 from ensemble.servers.token_client import TokenClient
 from ensemble.servers.token_server import Logprobs, NextToken
 from ensemble.vocabulary.joint import NONE, Candidates
@@ -67,22 +65,22 @@ class RemoteRunner:
         return len(self._rows)
 
     def admit(self, prompts: Sequence[Ids]) -> RemoteRows:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.admit`."""
+        """See :meth:`ensemble.runtime.local_runner.LocalRunner.admit`."""
         # A new list: the logits of rows that were fed before refer to the old one until the server has answered.
         self._rows = [*self._rows, *map(list, prompts)]
         return self._after(prompts)
 
     def feed(self, keep: Sequence[int], new: Sequence[Ids]) -> RemoteRows:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.feed`."""
+        """See :meth:`ensemble.runtime.local_runner.LocalRunner.feed`."""
         self._change(keep, new)
         return self._after(self._rows)
 
     def drop(self, kept: Sequence[int]) -> None:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.drop`."""
+        """See :meth:`ensemble.runtime.local_runner.LocalRunner.drop`."""
         self._rows = [self._rows[n] for n in kept]
 
     def draft(self, keep: Sequence[int], new: Sequence[Ids], drafts: Drafts) -> RemoteRows:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.draft`. All drafts are one request."""
+        """See :meth:`ensemble.runtime.local_runner.LocalRunner.draft`. All drafts are one request."""
         self._change(keep, new)
         # The last token that is written has no logits after it, so it is not drafted.
         answers = self._write(self._rows, drafts.longest + 1)()
@@ -96,12 +94,12 @@ class RemoteRunner:
         return RemoteRows(self, contexts, self.k, lambda: tokens)
 
     def write_ahead(self, contexts: Sequence[Ids], max_tokens: int) -> None:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.write_ahead`."""
+        """See :meth:`ensemble.runtime.local_runner.LocalRunner.write_ahead`."""
         self._write(contexts, max_tokens)
         self._writes_ahead = True
 
     def already_known(self, contexts: Sequence[Ids]) -> Sequence[Ids]:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.already_known`."""
+        """See :meth:`ensemble.runtime.local_runner.LocalRunner.already_known`."""
         if not self._writes_ahead:
             return contexts
         told = self._told()
@@ -154,14 +152,14 @@ class RemoteRunner:
         return len(text) < len(written) and written.startswith(text)
 
     def read(self, keep: Sequence[int], new: Sequence[Ids], contexts: Sequence[Sequence[Ids]]) -> RemoteRows:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.read`. All places of all rows are one request."""
+        """See :meth:`ensemble.runtime.local_runner.LocalRunner.read`. All places of all rows are one request."""
         self._change(keep, new)
         return self._after([context for each in contexts for context in each])
 
     def score(
         self, prompts: Sequence[Ids], parents: Sequence[int], new: Sequence[Ids], places: Sequence[tuple[int, int]]
     ) -> RemoteRows:
-        """See :meth:`ensemble.runtime.model_runner.ModelRunner.score`."""
+        """See :meth:`ensemble.runtime.local_runner.LocalRunner.score`."""
         rows = [[*prompts[parent][:-1], *ids] for parent, ids in zip(parents, new, strict=True)]
         starts = [len(prompts[parent]) for parent in parents]
         return self._after([rows[row][: starts[row] + position] for row, position in places])
@@ -207,7 +205,7 @@ def _path(told: Mapping[tuple[int, ...], NextToken], context: Ids) -> list[NextT
     return path
 
 
-class RemoteRows(RemoteLogits):
+class RemoteRows:
     """The log-probabilities after some contexts, as far as the server told them; ``wait`` gets its first answer."""
 
     def __init__(
@@ -237,18 +235,21 @@ class RemoteRows(RemoteLogits):
         part._rows = self.rows[rows] if isinstance(rows, slice) else [self.rows[n] for n in rows]
         return part
 
-    def concat(self, other: RemoteLogits) -> RemoteRows:
-        """See :meth:`ensemble.runtime.logits.RemoteLogits.concat`."""
+    def concat(self, other: RemoteRows) -> RemoteRows:
+        """These rows and then those of another; both of one member and one batch."""
         both = RemoteRows(self._runner, (), 0, lambda: ())
-        other = cast("RemoteRows", other)
         if self._rows is None and other._rows is None:
             both._parts = [*self._parts, *other._parts]
         else:
             both._rows = [*self.rows, *other.rows]
         return both
 
+    def to(self, device: torch.device) -> RemoteRows:  # noqa: ARG002  # as a tensor has it
+        """These logits: they stay in the other process."""
+        return self
+
     def top(self, k: int) -> tuple[Tensor, Tensor]:
-        """See :meth:`ensemble.runtime.logits.RemoteLogits.top`."""
+        """The k largest logits [rows, k] among candidates and their ids; among equal ones the lower ids."""
         self._runner.need(k)
         # Special tokens may take so many places that fewer candidates are left than the method needs.
         if few := [row for row in self.rows if len(row.logprobs) < k and row.floor > -math.inf]:
@@ -269,7 +270,7 @@ class RemoteRows(RemoteLogits):
         ).reshape(len(best), width)
 
     def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """See :meth:`ensemble.runtime.logits.RemoteLogits.known`."""
+        """The logits [rows, n] of ids as far as they arrived, and which are exact; the others are upper limits."""
         found = [
             [math.nan] * len(wanted) if row.fault else row.known(wanted)
             for row, wanted in zip(self.rows, ids.tolist(), strict=True)
@@ -282,7 +283,10 @@ class RemoteRows(RemoteLogits):
         return torch.tensor(values, dtype=torch.float64), torch.tensor(exact, dtype=torch.bool)
 
     def fetch(self, ids: Tensor, wanted: Tensor) -> Callable[[], None]:
-        """See :meth:`ensemble.runtime.logits.RemoteLogits.fetch`."""
+        """Request the logits of ``wanted`` ids [rows, n]; return a function that waits for :meth:`known` to have them.
+
+        So requests to several members can be sent before the first answer arrives.
+        """
         client, candidates = self._runner.client, self._runner.candidates
         lacking = [
             (row, [index for index, want in zip(own, flags, strict=True) if want])
@@ -301,7 +305,7 @@ class RemoteRows(RemoteLogits):
         return done
 
     def restrict(self, allowed: Tensor) -> None:
-        """See :meth:`ensemble.runtime.logits.RemoteLogits.restrict`."""
+        """Leave only the allowed ids [rows, V]; all others have minus infinity from now on."""
         client, candidates = self._runner.client, self._runner.candidates
         few: list[tuple[_Row, list[int]]] = []
         for row, own in zip(self.rows, allowed.cpu().numpy(), strict=True):
@@ -318,7 +322,7 @@ class RemoteRows(RemoteLogits):
                 row.floor = -math.inf
 
     def shares(self, *, exact: bool) -> tuple[Tensor, Tensor]:
-        """See :meth:`ensemble.runtime.logits.RemoteLogits.shares`."""
+        """The smallest and largest share [rows] of candidates in all probabilities; ``exact`` makes both the same."""
         if exact:
             self._fetch_others()
         eos = min(self._runner.candidates.eos_ids, default=NONE)
@@ -354,13 +358,13 @@ class RemoteRows(RemoteLogits):
             row.logprobs |= candidates.of(row.others)
 
     def give_up(self, rows: Tensor) -> None:
-        """See :meth:`ensemble.runtime.logits.RemoteLogits.give_up`."""
+        """Note that some rows [rows] need logits that :meth:`fetch` did not get; they count as NaN from now on."""
         for row, lost in zip(self.rows, rows.tolist(), strict=True):
             if lost:
                 row.fault = self._fault("others can win, whose log-probabilities it does not give")
 
     def fault(self, row: int) -> str | None:
-        """See :meth:`ensemble.runtime.logits.RemoteLogits.fault`."""
+        """Why no token can be chosen in a row, whose logits are NaN then; None if one can."""
         # A server that computes NaN has no JSON for it, so its answer was an error.
         return self.rows[row].fault
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from ensemble.runtime.logits import Logits, RemoteLogits
+from ensemble.runtime.logits import Logits
+from ensemble.runtime.remote_runner import RemoteRows
 from ensemble.step.distribution import Distribution, candidate_logits, greedy
 from ensemble.vocabulary.joint import JointVocabulary, MemberTables
 
@@ -121,7 +122,7 @@ def unsure(tables: MemberTables, threshold: float) -> Callable[[Logits], Tensor]
     return needs_others
 
 
-def _unsure_remote(logits: RemoteLogits, threshold: float) -> Tensor:
+def _unsure_remote(logits: RemoteRows, threshold: float) -> Tensor:
     """The rows of a primary in another process whose largest probability is at most a threshold."""
     values, _ = logits.top(1)
     likeliest = values[:, 0].exp()
