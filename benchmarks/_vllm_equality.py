@@ -12,7 +12,7 @@ from benchmarks._vllm_servers import MODELS, VllmProcess, serving
 from ensemble import Ensemble
 from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
-from ensemble.models.server_member import ServerMember
+from ensemble.models.member import ServerMember
 
 THIRD, FOURTH = "terse-neox", "terse-olmo"
 TOKENS = 64

@@ -20,9 +20,8 @@ from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT, check_members, get_method, get_module, make_options, plugins
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.load import check_models, load_members
-from ensemble.models.member import Member, Prompt, step_device
+from ensemble.models.member import Member, Prompt, ServerMember, step_device
 from ensemble.models.memory import rows_that_fit
-from ensemble.models.server_member import ServerMember
 from ensemble.models.spec import THINK, Checkpoint, Dialogue, EnsembleSpec, ModelSpec, Sourced, resolve_device
 from ensemble.runtime.draft import Drafter
 from ensemble.saved.folder import read as read_saved

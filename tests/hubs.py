@@ -12,7 +12,7 @@ import huggingface_hub
 import pytest
 from hubserver import WRITER, hub_of
 
-from ensemble.models.hub_request import told
+from ensemble.models.hub import told
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from transformers import BitsAndBytesConfig
 
 from advisor.models.pool_file import read_pool
 from ensemble.errors import InputError, MemberError
-from ensemble.models.check import check
 from ensemble.models.gguf import weight_count
 from ensemble.models.load import load_member
 from ensemble.models.member import Member
+from ensemble.models.model_files import check
 from ensemble.models.spec import Checkpoint, ModelSpec
 
 if TYPE_CHECKING:

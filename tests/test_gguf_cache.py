@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType
 from ggufs import write_gguf
 from tiny import byte_tokenizer, tiny_model
 
-from ensemble.models import gguf_cache
+from ensemble.models import gguf
 from ensemble.models.load import load_member
 from ensemble.models.member import LocalMember
 from ensemble.models.spec import Checkpoint, ModelSpec
@@ -115,7 +115,7 @@ def test_a_damaged_entry_is_made_again(file: Path, tmp_path: Path, damage: str) 
     after = state(load(file))
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
     assert weights_entry(tmp_path) == entry
-    assert gguf_cache.cached(Checkpoint(str(file)), "float32") == entry
+    assert gguf.cached(Checkpoint(str(file)), "float32") == entry
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(file: Path, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_disk_that_is_full_leaves_no_part_of_an_entry(
     monkeypatch.setattr("safetensors.torch.save_file", full)
     load(file)
     assert [entry for entry in entries(tmp_path) if (entry / "model.safetensors").exists()] == []
-    assert gguf_cache.cached(Checkpoint(str(file)), "float32") is None
+    assert gguf.cached(Checkpoint(str(file)), "float32") is None
 
 
 def test_the_entry_that_was_used_longest_ago_leaves(
@@ -144,8 +144,8 @@ def test_the_entry_that_was_used_longest_ago_leaves(
     checkpoint = Checkpoint(str(file))
     oldest = entries(tmp_path)[0]
     total = sum(path.stat().st_size for path in oldest.parent.rglob("*") if path.is_file())
-    monkeypatch.setattr(gguf_cache, "_MOST_BYTES", total)
+    monkeypatch.setattr(gguf, "_MOST_BYTES", total)
     load(file, dtype="bfloat16")  # uses the text's entry, and adds one
-    assert gguf_cache.cached(checkpoint, "float32") is None
-    assert gguf_cache.cached(checkpoint, "bfloat16") is not None
-    assert gguf_cache.cached(checkpoint, gguf_cache.TEXT) is not None
+    assert gguf.cached(checkpoint, "float32") is None
+    assert gguf.cached(checkpoint, "bfloat16") is not None
+    assert gguf.cached(checkpoint, gguf.TEXT_ENTRY) is not None

@@ -18,8 +18,7 @@ from servers import Answer, Raw, as_json
 from advisor.models.loaded_models import silence_libraries
 from advisor.tasks import load_task
 from ensemble.errors import InputError
-from ensemble.models.hub_request import told
-from ensemble.models.model_files import file_of
+from ensemble.models.hub import file_of, told
 from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from advisor.models.pool_file import read_pool
 from advisor.models.resources import check_quantization
 from ensemble.errors import InputError
 from ensemble.models.choices import QUANTIZATIONS
-from ensemble.models.hub import weights_on_hub
 from ensemble.models.load import quantization_of
 from ensemble.models.memory import MemoryNeed, need_of
+from ensemble.models.model_files import weights_on_hub
 from ensemble.models.spec import Checkpoint, ModelSpec, quantization_config
 
 if TYPE_CHECKING:
@@ -202,8 +202,8 @@ def on_hub(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int | None, i
     ) -> tuple[int | None, int] | None:
         siblings = [SimpleNamespace(rfilename=name, size=size) for name, size in files.items()]
         info = SimpleNamespace(siblings=siblings, **{"safetensors": None, "gguf": None, **counts})
-        monkeypatch.setattr("ensemble.models.hub.info_of", lambda _: info)
-        monkeypatch.setattr("ensemble.models.hub.weight_names", lambda _: names)
+        monkeypatch.setattr("ensemble.models.model_files.info_of", lambda _: info)
+        monkeypatch.setattr("ensemble.models.model_files.weight_names", lambda _: names)
         return weights_on_hub(Checkpoint("org/a", gguf_file=gguf_file))
 
     return found

@@ -21,8 +21,7 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.thinking import Thinker
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member
-from ensemble.models.member import Member
-from ensemble.models.server_member import ServerMember
+from ensemble.models.member import Member, ServerMember
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.models.thinking import ThinkingTags
 from ensemble.runtime.draft import Drafter, DraftMode

@@ -23,10 +23,9 @@ from ensemble import Ensemble
 from ensemble.common.limits import LimitedProcess, limited_process
 from ensemble.errors import InputError, UniteError
 from ensemble.methods import rerank
-from ensemble.models.check import check
 from ensemble.models.load import load_member
 from ensemble.models.member import LocalMember
-from ensemble.models.model_files import check_unchanged, files_of, hashes_of
+from ensemble.models.model_files import check, check_unchanged, files_of, hashes_of
 from ensemble.models.spec import Checkpoint, ModelSpec
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ READS = {"startswith", "endswith", "removeprefix", "removesuffix", "replace", "p
 FOR_PEOPLE = {"reason", "sentence", "certainty", "verdict_headline"}
 OF_LIBRARIES = {
     *(("advisor/tasks/data_files.py", "str(error)"), ("advisor/tasks/templates.py", "str(error)")),
-    *(("advisor/models/response_cache.py", "str(error)"), ("ensemble/models/check.py", "str(error)")),
+    *(("advisor/models/response_cache.py", "str(error)"), ("ensemble/models/model_files.py", "str(error)")),
     *(("advisor/cli.py", "str(error)"), ("advisor/tasks/draft/data.py", "str(error)")),
     ("advisor/tasks/draft/task_text.py", "str(error)"),  # puts the name of the file in place of that of its draft
     ("advisor/run/figures.py", "str(error)"),  # removes the place and the way out, which another error adds

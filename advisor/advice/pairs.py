@@ -29,7 +29,7 @@ from advisor.records import Limits, Profile, Standing, compared_lengths, gap, le
 from advisor.run.result import Pair
 from advisor.statistics import Floats, check_same_questions, is_binary, scores
 from ensemble.errors import UniteError, first_line
-from ensemble.models.check import check
+from ensemble.models.model_files import check
 from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _tokenizer_key(name: str, profiler: Profiler) -> dict[str, Any]:
 
 def _vocabulary(checkpoint: Checkpoint, rows: int) -> Vocabulary:
     """A model's tokens, from its tokenizer and the number of rows of its output."""
-    from ensemble.models.check import load_tokenizer
+    from ensemble.models.model_files import load_tokenizer
     from ensemble.vocabulary.token_bytes import Vocabulary
 
     # The generation configuration may name more end tokens; they are special tokens, which count as no text anyway.

@@ -34,7 +34,7 @@ from advisor.records import Answer, Profile
 from advisor.tasks.task import Task, sha256
 from ensemble.common.text import counted, visible
 from ensemble.errors import InputError, JudgeError, MemberError
-from ensemble.models.check import control_tokens
+from ensemble.models.model_files import control_tokens
 
 TIE = 0.5
 """The score of a tie, and of a comparison without a verdict that can be read."""

@@ -12,10 +12,9 @@ from advisor.models.server_identity import ServerIdentity, identify_server
 from ensemble.common.files import remembered_sha256
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
-from ensemble.models.check import check, is_encoder_decoder
 from ensemble.models.choices import DTYPES, ChatTemplate
 from ensemble.models.hub import commit_of
-from ensemble.models.model_files import files_of
+from ensemble.models.model_files import check, files_of, is_encoder_decoder
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import why_not_decodable
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from advisor.models.resources import check_quantization, device_of
 from advisor.models.server_identity import identify_server
 from ensemble.errors import InputError, UniteError, first_line
-from ensemble.models.check import check, check_tokenizer
 from ensemble.models.choices import ChatTemplate
-from ensemble.models.hub import weights_on_hub
-from ensemble.models.model_files import cached_file, files_of, stored_weights
+from ensemble.models.hub import cached_file
+from ensemble.models.model_files import check, check_tokenizer, files_of, stored_weights, weights_on_hub
 from ensemble.models.spec import Checkpoint, ModelSpec, resolve_device
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ def need_of_model(model: ModelSpec, dtype: str = "auto", device: str | None = No
     import torch
     from transformers import PretrainedConfig
 
-    from ensemble.models.check import check
     from ensemble.models.memory import need_of, stored_dtype, usable_dtype
+    from ensemble.models.model_files import check
 
     try:
         here = weights_here(model.name, checkpoint)

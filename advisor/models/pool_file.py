@@ -23,7 +23,7 @@ from pathlib import Path
 from advisor.records import fits, fits_patterns
 from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError
-from ensemble.models.gguf import SUFFIX
+from ensemble.models.choices import GGUF_SUFFIX
 from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, ModelSpec
 from ensemble.servers.address import PREFIX, read_address
 
@@ -34,7 +34,7 @@ _ADDRESS = re.compile(
 )
 _DATA = {".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"}
 _TASKS = {".yaml", ".yml"}
-_MODEL = re.compile(rf"\s*({PREFIX}\S+|\S+/\S*|\S+{SUFFIX})(\s+\w+=\S+)*\s*(#.*)?")
+_MODEL = re.compile(rf"\s*({PREFIX}\S+|\S+/\S*|\S+{GGUF_SUFFIX})(\s+\w+=\S+)*\s*(#.*)?")
 
 
 def read_pool(pool: str) -> tuple[ModelSpec, ...]:
@@ -164,14 +164,14 @@ def _checkpoint(model: str, place: str, folder: Path) -> Checkpoint:
         exists, is_folder = path.exists(), path.is_dir()
     except (OSError, RuntimeError) as error:  # a name that is too long, or ~ with an unknown user
         raise InputError(f"{model!r} cannot be read as a path ({error}); correct it", of=place) from None
-    if is_folder or (exists and path.suffix.lower() == SUFFIX):
+    if is_folder or (exists and path.suffix.lower() == GGUF_SUFFIX):
         # The link of a file stays, because its target in the hub's cache has a name without a suffix.
         absolute = path.resolve() if is_folder else path.parent.resolve() / path.name
         return Checkpoint(str(absolute))
     if exists:
-        raise InputError(f"{path} is a file, but not a {SUFFIX} file; give the folder of the model", of=place)
+        raise InputError(f"{path} is a file, but not a {GGUF_SUFFIX} file; give the folder of the model", of=place)
     if model.startswith((".", "/", "~")):
-        kind = "file" if path.suffix.lower() == SUFFIX else "folder"
+        kind = "file" if path.suffix.lower() == GGUF_SUFFIX else "folder"
         raise InputError(f"{path}: no such {kind}; paths are relative to the pool file", of=place)
     return _on_hub(model, place)
 
@@ -183,7 +183,7 @@ def _tokenizer(model: str, place: str, folder: Path) -> str:
     except InputError as error:
         raise InputError(f"tokenizer={error.without(place)}", of=place) from None
     if checkpoint.gguf is not None:
-        raise InputError(f"tokenizer={model}: give a folder or a hub id, not a {SUFFIX} file", of=place)
+        raise InputError(f"tokenizer={model}: give a folder or a hub id, not a {GGUF_SUFFIX} file", of=place)
     return f"{checkpoint.path_or_id}@{checkpoint.revision}" if checkpoint.revision else checkpoint.path_or_id
 
 

@@ -27,8 +27,8 @@ from ensemble.common.pool_option import dumped
 from ensemble.common.text import first_of
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
-from ensemble.models.check import check_tokenizer
 from ensemble.models.choices import ChatTemplate
+from ensemble.models.model_files import check_tokenizer
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError

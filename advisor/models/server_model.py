@@ -35,8 +35,7 @@ from ensemble.servers.client import ServerClient, ServerError
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
     from ensemble.decode.settings import Settings
-    from ensemble.models.member import Member, Prompt
-    from ensemble.models.server_member import ServerMember
+    from ensemble.models.member import Member, Prompt, ServerMember
 
 _RETRIES = 2
 """After the first try. A client waits meanwhile, so there are fewer than for a profile."""
@@ -167,7 +166,7 @@ def server_model(entry: ModelSpec) -> ServerModel:
         raise InputError(f"{entry.place}: {entry.name} is not behind a server")
 
     def load() -> Member:
-        from ensemble.models.server_member import load_server_member
+        from ensemble.models.load import load_server_member
 
         return load_server_member(entry)
 

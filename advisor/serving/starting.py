@@ -95,7 +95,7 @@ def make_app_of(  # what a server needs
     from advisor.serving.app import make_app
     from advisor.serving.metrics import Metrics
     from advisor.serving.responses import ServedModel
-    from ensemble.models.server_member import ServerMember
+    from ensemble.models.member import ServerMember
 
     metrics = Metrics()
     engine: RequestHandler

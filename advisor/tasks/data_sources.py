@@ -24,7 +24,7 @@ from advisor.tasks.tables.streams import Notes
 from advisor.tasks.templates import FAILURES, Template
 from ensemble.common.files import default_cache_dir, exists, write_text, write_whole
 from ensemble.errors import InputError
-from ensemble.models.hub_request import may_pass
+from ensemble.models.hub import may_pass
 
 # The file of a split, or several parallel text files, one for each field.
 Files: TypeAlias = str | Mapping[str, str]
@@ -143,7 +143,7 @@ class HubSource(DataSource):
         self._way_out = "give --data DIR to read local files instead" if spec.local else "correct the task file"
 
     def _read(self, split: str) -> list[Record]:
-        from ensemble.models.hub_request import commit_on_hub
+        from ensemble.models.hub import commit_on_hub
 
         commit = None
         with self._offline():

@@ -9,6 +9,7 @@ ChatTemplate = Literal["auto", "always", "never"]
 CHAT_TEMPLATES = ("auto", "always", "never")
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 """The numeric types of weights; ``auto`` is the stored one, or float32 where the device lacks that or is slow in it."""
+GGUF_SUFFIX = ".gguf"
 QUANTIZATIONS = ("4bit", "8bit")
 """How weights can be rounded while they are loaded; see :func:`ensemble.models.spec.quantization_config`."""
 Reads = Literal["source", "prompt"]

@@ -5,28 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from ensemble.common.text import first_of
 from ensemble.errors import InputError, MemberError, UniteError, first_line
-from ensemble.models import gguf_cache
-from ensemble.models.check import check, check_tokenizer, is_encoder_decoder
+from ensemble.models import gguf
 from ensemble.models.choices import DTYPES, ChatTemplate
 from ensemble.models.encoder_decoder import encoder_decoder_of
-from ensemble.models.hub import check_on_hub
-from ensemble.models.hub_request import pinned
-from ensemble.models.member import LocalMember, Member
+from ensemble.models.hub import pinned
+from ensemble.models.member import LocalMember, Member, ServerMember
 from ensemble.models.memory import check_memory, free_memory, token_size, usable_dtype
-from ensemble.models.model_files import check_files, check_size, stored_weights
+from ensemble.models.model_files import (
+    check,
+    check_files,
+    check_on_hub,
+    check_size,
+    check_tokenizer,
+    is_encoder_decoder,
+    json_of,
+    load_tokenizer,
+    stored_weights,
+)
 from ensemble.models.spec import Checkpoint, ModelSpec, Sides, resolve_device
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import RecomputingRunner, logits_device
+from ensemble.servers.address import ServerAddress
+from ensemble.servers.token_client import TokenClient, connect
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+_HARD_TEXTS = ("Hello, World! It's 3.14", "  two\n\n\tspaces", "naïve café 今天🙂", "<s></s><|x|>[INST]")
+"""Texts that tokenizers of different models write in different ids."""
 
 
 def check_models(specs: Sequence[ModelSpec]) -> None:
@@ -46,8 +60,6 @@ def load_members(specs: Sequence[ModelSpec]) -> list[Member]:
     # Servers first: one that is not there is found at once, and loading takes minutes.
     for n, spec in sorted(enumerate(specs), key=lambda item: not item[1].is_remote):
         if spec.is_remote:
-            from ensemble.models.server_member import load_server_member
-
             loaded[n] = load_server_member(spec)
         else:
             loaded[n] = load_member(spec)
@@ -61,7 +73,7 @@ def load_member(spec: ModelSpec) -> LocalMember:
         spec: The model and how to load it.
 
     Raises:
-        InputError: The spec cannot be used; see :func:`ensemble.models.check.check`.
+        InputError: The spec cannot be used; see :func:`ensemble.models.model_files.check`.
         MemberError: The checkpoint looked usable, and failed while it was loaded.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -89,9 +101,9 @@ def load_member(spec: ModelSpec) -> LocalMember:
         # Quantised weights cannot be moved, so they are created on their device.
         added = {"quantization_config": quantization, "device_map": {"": device}}
     try:
-        location, options = gguf_cache.source(checkpoint, gguf_cache.TEXT)
+        location, options = gguf.source(checkpoint, gguf.TEXT_ENTRY)
         tokenizer = AutoTokenizer.from_pretrained(location, **options)
-        location, options = gguf_cache.source(checkpoint, dtype)
+        location, options = gguf.source(checkpoint, dtype)
         pair: Any = auto_class.from_pretrained(
             location, dtype=dtype, use_safetensors=True, output_loading_info=True, **options, **added
         )
@@ -108,8 +120,8 @@ def load_member(spec: ModelSpec) -> LocalMember:
     if missing := sorted(info["missing_keys"]):
         raise MemberError(f"its weights lack {first_of(missing, 1)}; is the download complete?", of=name)
     if checkpoint.gguf is not None:
-        gguf_cache.keep_text(checkpoint, config, tokenizer)
-        gguf_cache.keep_weights(checkpoint, config, model, dtype)
+        gguf.keep_text(checkpoint, config, tokenizer)
+        gguf.keep_weights(checkpoint, config, model, dtype)
     member = member_of(model, tokenizer, name=name, chat_template=spec.chat_template or "auto", sides=checkpoint.sides)
     loaded_dtype = dtype if quantization is not None else str(model.dtype).removeprefix("torch.")
     loaded = replace(
@@ -120,6 +132,68 @@ def load_member(spec: ModelSpec) -> LocalMember:
         quantization=quantization,
     )
     return replace(member, spec=loaded)
+
+
+def load_server_member(spec: ModelSpec) -> ServerMember:
+    """Load the tokenizer of a model behind a server, and find out what the server gives.
+
+    InputError if the tokenizer is another one than the server's, or the server gives no top log-probabilities by id;
+    MemberError if the server fails.
+    """
+    address = cast("ServerAddress", spec.checkpoint)
+    checkpoint = spec.tokenizer
+    check_tokenizer(checkpoint)
+    server = connect(address, spec.name)
+    tokenizer = load_tokenizer(checkpoint)
+    if spec.chat_template == "always" and not tokenizer.chat_template:
+        raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=spec.name)
+    size = json_of(checkpoint, "config.json").get("vocab_size")
+    largest = max(tokenizer.get_vocab().values()) + 1
+    vocabulary = Vocabulary(
+        tokenizer, _eos_ids(checkpoint), max(size, largest) if isinstance(size, int) and size < 2**24 else largest
+    )
+    client = TokenClient(spec.name, server, address.timeout, address.concurrency)
+    _check_tokenizer(client, tokenizer, address)
+    return ServerMember(
+        name=spec.name,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
+        # Servers refuse a context that leaves no room for a token.
+        context=None if client.limits.context is None else client.limits.context - 1,
+        chat_template=spec.chat_template or "auto",
+        seq2seq=None,
+        # Its requests for tokens do not limit the thinking, so that is closed here, as for a model of this process.
+        spec=replace(spec, thinking_budget=address.thinking_budget),
+        # Log-probabilities arrive on the CPU.
+        device=torch.device("cpu"),
+        place=address.url,
+        token_size=0,
+        client=client,
+    )
+
+
+def _eos_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """The ids that end a generation, from the configuration beside the tokenizer; empty without one."""
+    for name in ("generation_config.json", "config.json"):
+        ids = json_of(checkpoint, name).get("eos_token_id")
+        found: Sequence[object] = ids if isinstance(ids, list) else [] if ids is None else [ids]
+        if found and all(isinstance(index, int) and 0 <= index < 2**24 for index in found):
+            return tuple(index for index in found if isinstance(index, int))
+    return ()
+
+
+def _check_tokenizer(client: TokenClient, tokenizer: Any, address: ServerAddress) -> None:
+    """Make sure that the server's model writes a text in the same ids as the tokenizer."""
+    for text in _HARD_TEXTS:
+        own, theirs = tokenizer(text, add_special_tokens=False)["input_ids"], client.tokenize(text)
+        if theirs is None:
+            return
+        if list(own) != theirs:
+            raise InputError(
+                f"tokenizer={address.tokenizer} is not the tokenizer of the server's model: it writes "
+                f"{text!r} in other ids; give the folder or id that the server was started with",
+                of=client.name,
+            )
 
 
 def load_helper(place: str, kinds: Mapping[str, Any], device: str) -> tuple[Any, Any]:

@@ -25,6 +25,8 @@ from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
 from ensemble.runtime.long_rope import LongRopeRunner, rope_border
 from ensemble.runtime.remote_runner import RemoteRunner
+from ensemble.servers.token_client import RequestCounts, TokenClient
+from ensemble.vocabulary.joint import candidates_of
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
@@ -226,6 +228,38 @@ class LocalMember(Member):
     def free_memory(self) -> int | None:
         """See :meth:`Member.free_memory`."""
         return free_memory(self.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMember(Member):
+    """A member whose weights are behind a server."""
+
+    client: TokenClient
+
+    @property
+    def counts(self) -> RequestCounts:
+        """What its requests took so far, those of all runners together."""
+        return self.client.counts
+
+    def check_k(self, k: int) -> None:
+        """Raise an InputError if the server gives fewer than the k likeliest candidates."""
+        most = self.client.limits.k
+        if most < min(k, self.vocabulary.size):
+            raise InputError(
+                f"its server gives {most} top log-probabilities, which is too few for k={k}; allow up to "
+                f"64 of them (vllm serve --max-logprobs 64), or give k={most}",
+                of=self.name,
+            )
+
+    def runner(self) -> RemoteRunner:
+        """See :meth:`Member.runner`."""
+        # Runners hold ids only, so many of them may share one connection.
+        return RemoteRunner(self.client, candidates_of(self.vocabulary))
+
+    def free_memory(self) -> int | None:
+        """See :meth:`Member.free_memory`."""
+        # A server decides itself how many rows run at a time, and lets the others wait.
+        return None
 
 
 def step_device(members: Sequence[Member]) -> torch.device:

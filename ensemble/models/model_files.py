@@ -1,4 +1,4 @@
-"""The files that loading a model reads: where they may be, which are weights, how large the model may be, their hashes.
+"""The files that loading a model reads, checked before any weights are read; and their hashes.
 
 A model may come from a stranger. transformers loads any file that the index of the weights names, pickles included, and
 allocates any size that the configuration declares.
@@ -20,20 +20,156 @@ from ensemble.common.files import sha256
 from ensemble.common.limits import limited_process
 from ensemble.errors import InputError, first_line
 from ensemble.models import gguf
-from ensemble.models.hub_request import ask_hub, gate_of, info_of, pinned
+from ensemble.models.choices import GGUF_SUFFIX
+from ensemble.models.gguf import BESIDE_GGUF, TEMPLATE
+from ensemble.models.hub import file_of, info_of, info_on_hub
 from ensemble.models.spec import Checkpoint
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
+_MARK = re.compile(r"<\S+>|\[\S+\]")
+
+
+def check_on_hub(checkpoint: Checkpoint) -> None:
+    """Raise an InputError if a model has no supported weights, or if no hub answers and there is no download."""
+    info = info_on_hub(checkpoint, checkpoint.config_file)
+    if info is None:
+        return
+    name = checkpoint.path_or_id
+    names = sorted(sibling.rfilename for sibling in info.siblings or ())
+    gguf_files = ", ".join(file for file in names if file.endswith(GGUF_SUFFIX))
+    # Before the safetensors: a repository may have both, and the user named the file.
+    if checkpoint.gguf is not None:
+        if checkpoint.gguf not in names:
+            raise InputError(f"it has no file {checkpoint.gguf}, but {gguf_files or 'no GGUF file'}", of=name)
+    elif (fault := weights_fault(names)) is not None:
+        way_out = f"add gguf_file= with one of {gguf_files}" if gguf_files else "choose a revision or a model with them"
+        raise InputError(f"{fault}; {way_out}", of=name)
+
+
+def check(checkpoint: Checkpoint) -> PreTrainedConfig:
+    """Check that a checkpoint can be loaded safely, reading no weights; its configuration, or an InputError."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if checkpoint.gguf is not None:
+        gguf.check_name(checkpoint.gguf)
+    if not checkpoint.is_local:
+        # Asked first: without network, transformers would retry for half a minute for each file.
+        check_on_hub(checkpoint)
+    if checkpoint.is_local and checkpoint.gguf is not None:
+        gguf.check_file(Path(checkpoint.location, checkpoint.gguf))
+    elif checkpoint.is_local:
+        _check_folder(Path(checkpoint.location))
+    elif checkpoint.gguf is not None and (file := file_of(checkpoint, checkpoint.gguf)) is not None:
+        gguf.check_file(file)
+    check_files(checkpoint)
+    if checkpoint.is_local and checkpoint.gguf is None:
+        check_weights(checkpoint)
+    location, options = gguf.source(checkpoint, gguf.TEXT_ENTRY)
+    # A damaged file is reported by errors of many kinds. Code that came with the model has its own.
+    unusable = (OSError, ValueError) if checkpoint.trust_remote_code else Exception
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(location, **options)
+    except unusable as error:
+        raise InputError(_way_out(checkpoint, error), of=checkpoint.path_or_id) from error
+    # Asked first: some types, as BART, are in both lists, and their encoder is what a member needs.
+    if is_encoder_decoder(config):
+        return config
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and "AutoModelForCausalLM" not in (
+        getattr(config, "auto_map", None) or {}
+    ):
+        raise InputError(
+            f"a model of type {config.model_type} is neither a causal language model nor an "
+            "encoder-decoder one, and only those can be members",
+            of=checkpoint.path_or_id,
+        )
+    # An option that has no effect is more likely a mistake in the pool file than a wish.
+    if said := checkpoint.sides.key():
+        raise InputError(
+            f"a model of type {config.model_type} has no encoder; leave {' and '.join(said)} out",
+            of=checkpoint.path_or_id,
+        )
+    return config
+
+
+def check_tokenizer(checkpoint: Checkpoint) -> None:
+    """Check a tokenizer for a model whose weights are elsewhere; InputError if it is missing or not safe to load."""
+    folder = Path(checkpoint.location)
+    if checkpoint.is_local and not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; give the folder or the hub id of the model's tokenizer")
+    if checkpoint.is_local and not (folder / "tokenizer.json").is_file():
+        raise InputError(f"{folder}: no tokenizer.json in it; save the model's tokenizer there")
+    if not checkpoint.is_local:
+        info_on_hub(checkpoint, "tokenizer.json")
+    check_files(checkpoint)
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The tokenizer of a model; InputError if it cannot be loaded."""
+    from transformers import AutoTokenizer
+
+    location, options = gguf.source(checkpoint, gguf.TEXT_ENTRY)
+    try:
+        return AutoTokenizer.from_pretrained(location, **options)
+    except Exception as error:  # of transformers, or of code that comes with the model
+        raise InputError(f"its tokenizer cannot be loaded ({first_line(error)})", of=checkpoint.path_or_id) from error
+
+
+def control_tokens(checkpoint: Checkpoint) -> list[str]:
+    """The texts that a tokenizer reads as control: special tokens, and added ones in brackets (``<think>``)."""
+    check_files(checkpoint)
+    tokenizer = load_tokenizer(checkpoint)
+    added = tokenizer.added_tokens_decoder.values()
+    marks = [token.content for token in added if token.special or _MARK.fullmatch(token.content)]
+    return [*dict.fromkeys([*tokenizer.all_special_tokens, *marks])]
+
+
+def is_encoder_decoder(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is that of a text-to-text model of transformers."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+
+    # The type is not enough: a decoder that was saved alone (BartForCausalLM) has the same type.
+    both_sides = getattr(config, "is_encoder_decoder", False)
+    return bool(both_sides) and config.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        what = "is a file, not a model's folder" if folder.exists() else "there is no such folder"
+        raise InputError(f"{folder}: {what}; give the folder that holds config.json, or a hub id like org/name")
+    if not (folder / "config.json").is_file():
+        if any((folder / name).is_file() for name in ("ensemble.json", "strategy.json")):
+            raise InputError(f"{folder}: an exported set, not a model; use it with `advisor run {folder}`")
+        raise InputError(f"{folder}: no config.json in it, so it is no model of transformers; give a model's folder")
+    # Checked here, because the message of transformers does not tell how to make them safe.
+    if fault := weights_fault([path.name for path in folder.iterdir()]):
+        raise InputError(f"{folder}: {fault}; save them with model.save_pretrained(FOLDER), or complete the download")
+    if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer.model").is_file():
+        raise InputError(
+            f"{folder}: no tokenizer.json in it, which the alignment needs; save the model's tokenizer there"
+        )
+
+
+def _way_out(checkpoint: Checkpoint, error: Exception) -> str:
+    if checkpoint.gguf is not None:
+        return (
+            f"its GGUF file {checkpoint.gguf} cannot be used ({type(error).__name__}: {first_line(error)}); it may be "
+            "damaged, or of a kind that transformers does not read: take the model's safetensors"
+        )
+    if not checkpoint.trust_remote_code and "trust_remote_code" in str(error):
+        return (
+            "it needs custom code from its own files; read that code, and then add --trust-remote-code NAME, and in a "
+            "pool file trust_remote_code=true"
+        )
+    return f"its config.json cannot be used ({first_line(error)}); is it a complete model?"
+
+
 # Python files are included, because trust_remote_code runs them.
 DECIDING = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.py")
 """The files of a folder that decide what a model writes."""
-BESIDE_GGUF = ("tokenizer.json", "tokenizer_config.json")
-"""Files in the folder of a GGUF file that transformers reads, too."""
-TEMPLATE = Path("additional_chat_templates", "default.jinja")
-"""The file that goes before a tokenizer's other chat templates."""
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
 _LAYERS = re.compile(r"num_hidden_layers|num_(decoder_)?layers|n_layers?|(num_attention|num_key_value|num|n)_heads?")
@@ -86,41 +222,6 @@ def _try_tokenizer(path: Path, size: int, _changed: int) -> None:
     """Try a tokenizer once for each state of its file: a run checks a model at several places."""
     # The largest real one takes 2 s; a busy machine takes longer.
     limited_process().call("ensemble.models.trial:try_tokenizer", str(path.absolute()), seconds=10 + size / 10**6)
-
-
-def file_of(checkpoint: Checkpoint, name: str) -> Path | None:
-    """A file of a model, downloaded from the hub; None if the model lacks it, InputError if the hub fails."""
-    if checkpoint.is_local:
-        path = Path(checkpoint.location, name)
-        return path if path.is_file() else None
-    from huggingface_hub import constants, hf_hub_download
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    place = checkpoint.path_or_id
-    try:
-        info = info_of(checkpoint)
-    except ConnectionError as error:
-        # Without the hub, the library that loads the model reports what is missing.
-        if constants.HF_HUB_OFFLINE:
-            return cached_file(checkpoint, name)
-        raise InputError(f"its {name} cannot be read from the hub: {error}", of=place) from error
-    if name not in {sibling.rfilename for sibling in info.siblings or ()}:
-        return None
-    try:
-        return Path(ask_hub(lambda: hf_hub_download(place, name, revision=info.sha), 0))
-    except RemoteEntryNotFoundError:
-        return None
-    except (ValueError, ConnectionError) as error:
-        way_out = gate_of(error) or f"its {name} cannot be downloaded from the hub ({error}); try again later"
-        raise InputError(way_out, of=place) from error
-
-
-def cached_file(checkpoint: Checkpoint, name: str) -> Path | None:
-    """A file of a hub model in the hub's cache; None if it was not downloaded."""
-    from huggingface_hub import try_to_load_from_cache
-
-    path = try_to_load_from_cache(checkpoint.path_or_id, name, revision=pinned(checkpoint).revision)
-    return Path(path) if isinstance(path, str) else None  # a marker stands for a file that is known to be missing
 
 
 def json_of(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
@@ -203,6 +304,27 @@ def weight_names(checkpoint: Checkpoint) -> list[list[str]]:
             )
     # A file with all weights goes before the usual index.
     return [*([] if named == index else [[named]]), sorted(set(shards.values()))]
+
+
+def weights_on_hub(checkpoint: Checkpoint) -> tuple[int | None, int] | None:
+    """The number of weights (None if not counted) and the bytes of their files; None if the hub does not tell.
+
+    Only the files that loading reads count: many repositories have the weights again in another format or precision.
+    No weights are downloaded.
+    """
+    try:
+        info = info_of(checkpoint)
+    except (InputError, ConnectionError):
+        return None
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
+    if checkpoint.gguf is not None:
+        stored = sizes.get(checkpoint.gguf, 0)
+        count = (getattr(info, "gguf", None) or {}).get("total")
+    else:
+        sets = (names for names in weight_names(checkpoint) if names and all(name in sizes for name in names))
+        stored = sum(sizes[name] for name in next(sets, []))
+        count = getattr(info.safetensors, "total", None)
+    return (count if isinstance(count, int) else None, stored) if stored else None
 
 
 def stored_weights(name: str, checkpoint: Checkpoint) -> tuple[int, int] | None:

@@ -28,8 +28,7 @@ from ensemble.common.pool_option import (
 )
 from ensemble.common.schema import Exact, must, wrong
 from ensemble.errors import InputError
-from ensemble.models import gguf
-from ensemble.models.choices import DTYPES, QUANTIZATIONS, ChatTemplate, Reads
+from ensemble.models.choices import DTYPES, GGUF_SUFFIX, QUANTIZATIONS, ChatTemplate, Reads
 from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.address import ServerAddress
 
@@ -123,7 +122,7 @@ def _option(tags: ThinkingTags) -> str:
 
 def _is_inside(file: str) -> bool:
     # The file must not lead out of the model's folder.
-    return file.lower().endswith(gguf.SUFFIX) and ".." not in file and not file.startswith("/")
+    return file.lower().endswith(GGUF_SUFFIX) and ".." not in file and not file.startswith("/")
 
 
 DType = Annotated[str, must(lambda value: value in DTYPES, f"one of {', '.join(DTYPES)}")]
@@ -135,7 +134,7 @@ Quantization = Annotated[
     WithJsonSchema({"type": "string", "enum": list(QUANTIZATIONS)}),
 ]
 Tags = Annotated[ThinkingTags, PlainValidator(_tags, json_schema_input_type=str), PlainSerializer(_option)]
-GgufFile = Annotated[Exact, must(_is_inside, f"the name of a file of the model that ends in {gguf.SUFFIX}")]
+GgufFile = Annotated[Exact, must(_is_inside, f"the name of a file of the model that ends in {GGUF_SUFFIX}")]
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Ray shares one GPU between several models, but a model cannot have one GPU and a half.
 Gpus = Annotated[Dollars, must(lambda value: value <= 1 or value % 1 == 0, "a whole number, or a part of one GPU")]
@@ -226,7 +225,7 @@ class Checkpoint:
 
     @property
     def _is_gguf_path(self) -> bool:
-        if not self.is_local or not self.path_or_id.lower().endswith(gguf.SUFFIX):
+        if not self.is_local or not self.path_or_id.lower().endswith(GGUF_SUFFIX):
             return False
         return not Path(self.path_or_id).expanduser().is_dir()
 

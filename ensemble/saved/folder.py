@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ensemble.common.files import exists
 from ensemble.errors import InputError, UniteError
 from ensemble.methods import make_options
-from ensemble.models.gguf import SUFFIX
+from ensemble.models.choices import GGUF_SUFFIX
 from ensemble.models.hub import commit_of, file_on_hub, push_files
 from ensemble.models.model_files import check_unchanged, hashes_of
 from ensemble.models.spec import EnsembleSpec, ModelSpec
@@ -195,7 +195,7 @@ def _read(source: str | Path) -> tuple[EnsembleSpec, str]:
     if not is_saved(path):
         if (path / STRATEGY_FILE).is_file():
             raise InputError(f"{text}: its models do not decode together; use it with `advisor run` or `advisor serve`")
-        is_model = (path / "config.json").is_file() or path.suffix.lower() == SUFFIX
+        is_model = (path / "config.json").is_file() or path.suffix.lower() == GGUF_SUFFIX
         what = "is a model, not a saved ensemble" if is_model else f"has no {FILE}, so it is not a saved ensemble"
         raise InputError(f"{text}: {what}; give a list of models, the primary first")
     file = str(path / FILE)

@@ -147,7 +147,7 @@ def _dev_size(count: int, *, is_shared: bool) -> tuple[int | None, str]:
 def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
     import datasets
 
-    from ensemble.models.hub_request import commit_on_hub
+    from ensemble.models.hub import commit_on_hub
 
     commit_on_hub("dataset", name, None)
     revision = None
