@@ -26,9 +26,16 @@ from ensemble.models.spec import THINK, Checkpoint, Dialogue, EnsembleSpec, Mode
 from ensemble.runtime.draft import Drafter
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
-from ensemble.score.choices import ChoiceQuestion, choice_question
-from ensemble.score.long_text import Passage, PassageScorer
-from ensemble.score.scorer import ChoiceScore, Scorer, in_batches, perplexity_weights
+from ensemble.score import (
+    ChoiceQuestion,
+    ChoiceScore,
+    Passage,
+    PassageScorer,
+    Scorer,
+    choice_question,
+    in_batches,
+    perplexity_weights,
+)
 from ensemble.servers.address import PREFIX, ServerAddress, read_address
 from ensemble.step.distribution import Weights, normalised
 from ensemble.step.token_method import Setup, TokenRule
@@ -43,7 +50,7 @@ class Ensemble:
         method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
         weights: One for each member, none of them negative; equal if None. They are normalised to sum to 1. The text
-            ``perplexity`` weights the members prompt by prompt; see :mod:`ensemble.score.scorer`. Then prompts are
+            ``perplexity`` weights the members prompt by prompt; see :mod:`ensemble.score`. Then prompts are
             decoded one by one.
         cache_dir: The folder that keeps the joint vocabulary's tables; the user's cache folder if None.
         options: The method's settings; see ``Options`` in its module. Of every token-level method,

@@ -19,7 +19,7 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
-from ensemble.score.long_text import Passage
+from ensemble.score import Passage
 from ensemble.step.distribution import Distribution, sample
 
 BAD = "0123456789"

@@ -12,7 +12,7 @@ from tiny import PROMPTS, SENTENCES
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.score.long_text import Passage
+from ensemble.score import Passage
 
 TEXTS = [SENTENCES[0], SENTENCES[4][:40], "James's 🙂 12", "e"]
 

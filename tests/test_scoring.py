@@ -20,7 +20,7 @@ from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
-from ensemble.score.choices import ChoiceQuestion, batches, paths, states
+from ensemble.score import ChoiceQuestion, batches, paths, states
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 OPTIONS = [" Paris", "James", " the cat", "今天", "🙂", "a</s>b", "\n", "  two", "1234", "e\u0301", "A"]

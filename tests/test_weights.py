@@ -23,7 +23,7 @@ from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member, member_of
 from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec, Sides
-from ensemble.score.scorer import perplexity_weights, prompt_loss
+from ensemble.score import perplexity_weights, prompt_loss
 
 if TYPE_CHECKING:
     from pools import Place

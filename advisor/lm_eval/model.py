@@ -30,7 +30,7 @@ from ensemble.common.files import default_cache_dir
 from ensemble.common.garbage import keep_present
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
-from ensemble.score.choices import ChoiceQuestion
+from ensemble.score import ChoiceQuestion
 
 T = TypeVar("T")
 _LOG = logging.getLogger("lm_eval.models.unite")

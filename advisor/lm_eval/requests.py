@@ -18,7 +18,7 @@ from ensemble.methods import make_options, option_fields
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.member import Member
 from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec
-from ensemble.score.long_text import Passage
+from ensemble.score import Passage
 
 NEUTRAL: Mapping[str, float] = {
     "num_beams": 1,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Prompt
     from ensemble.models.spec import Dialogue
-    from ensemble.score.choices import ChoiceQuestion
+    from ensemble.score import ChoiceQuestion
     from ensemble.servers.schema import ChatCompletion, Completion
 
 FunctionCall: TypeAlias = tuple[str, str]

@@ -22,7 +22,7 @@ from ensemble.errors import InputError, MemberError, UniteError, first_line
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
     from ensemble.decode.settings import Settings
-    from ensemble.score.choices import ChoiceQuestion
+    from ensemble.score import ChoiceQuestion
 
 Ids: TypeAlias = list[list[int]]
 """The token ids of a prompt for each member."""

@@ -1,7 +1,7 @@
 """The weights of a set's members: equal, numbers, from their answers to the dev questions, or from each prompt.
 
 ``accuracy`` is a member's accuracy on dev (GaC: Yu et al., EMNLP 2024, section 4.3). ``perplexity`` is PackLLM's
-weighting, see :mod:`ensemble.score.scorer`.
+weighting, see :mod:`ensemble.score`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Log-probabilities of given texts: choices and long passages."""
