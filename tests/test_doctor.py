@@ -17,9 +17,8 @@ from servers import Raw, as_json
 
 from advisor.commands import doctor
 from advisor.jobs.dry_run import plan_together
-from ensemble.models import numeric_type
-from ensemble.models.memory import MemoryNeed
-from ensemble.models.numeric_type import Processor
+from ensemble.models import memory
+from ensemble.models.memory import MemoryNeed, Processor
 from ensemble.step import compiled
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
         "downloads",
     ]
     assert "switched off by HF_HUB_OFFLINE" in ran.out
-    monkeypatch.setattr(numeric_type, "this_processor", lambda: Processor(frozenset({"amx_bf16"}), 2**34))
+    monkeypatch.setattr(memory, "this_processor", lambda: Processor(frozenset({"amx_bf16"}), 2**34))
     assert "cores, slow in float16, " in place.advisor("doctor").out
     assert (place.files(), place.cache.exists()) == (set(), False)
 

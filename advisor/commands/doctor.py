@@ -32,7 +32,7 @@ from advisor.options.new_run import DoctorOptions
 from ensemble.common.background import in_background
 from ensemble.common.files import default_cache_dir, exists
 from ensemble.common.text import visible
-from ensemble.models.hub_request import TOKEN_REFUSED
+from ensemble.models.hub import TOKEN_REFUSED
 from ensemble.plugins import version_of
 
 
@@ -110,8 +110,7 @@ def machine() -> dict[str, Any]:
     """Processor, its cores for this process, the types it is slow in, free memory, and each GPU; memory in bytes."""
     import torch
 
-    from ensemble.models.memory import free_memory
-    from ensemble.models.numeric_type import HALF, this_processor
+    from ensemble.models.memory import HALF, free_memory, this_processor
     from ensemble.step import compiled
 
     gpus = [

@@ -27,13 +27,12 @@ from advisor.strategies.replay import question_of
 from advisor.tasks.task import Example, Rubric, Task
 from ensemble.common.text import counted, price, visible
 from ensemble.errors import InputError, UniteError, first_line
-from ensemble.models.check import check_tokenizer, load_tokenizer
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.gguf import check_name
-from ensemble.models.hub import check_on_hub, weights_on_hub
 from ensemble.models.member import Member
+from ensemble.models.model_files import check_on_hub, check_tokenizer, load_tokenizer, weights_on_hub
 from ensemble.models.spec import Checkpoint, Dialogue, ModelSpec, Price, Sourced
-from ensemble.runtime.model_runner import ModelRunner
+from ensemble.runtime.local_runner import LocalRunner
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ TOKEN = Price(1e6, 1e6)
 class _TokenizerOnly(Member):
     """A member without weights: it writes prompts as the loaded member would."""
 
-    def runner(self) -> ModelRunner:
+    def runner(self) -> LocalRunner:
         raise InputError("a dry run loads no weights", of=self.name)
 
     def free_memory(self) -> int | None:
