@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,36 +28,21 @@ CHUNK = 2**22  # the most resampling counts in memory at the same time: 32 MB
 EXACT_FLIPS = 13  # graded differences for which all signs are tried, over 4,000 at most
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """The difference of two systems on the same questions: the mean score of one minus that of the other, in points."""
 
     of: str  # the system that is compared; above 0, it is better
     over: str  # the one that it is compared with
     n: int  # number of questions
-    estimate: float
-    interval: Interval
-    interval_method: str
+    difference: float
+    difference_ci: Interval
+    difference_method: str  # of the interval
     p_two_sided: float | None  # the p-value of no difference; None where it was not tested
     test: str | None  # None without a p-value
     gained: int  # questions on which ``of`` scores more
     lost: int  # questions on which it scores less
     # Mean squared difference of the scores, 0 to 1; for 0 and 1, the share of questions gained or lost.
     discordance: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """The figures for JSON, without the names."""
-        return {
-            "n": self.n,
-            "difference": self.estimate,
-            "difference_ci": list(self.interval),
-            "difference_method": self.interval_method,
-            "p_two_sided": self.p_two_sided,
-            "test": self.test,
-            "gained": self.gained,
-            "lost": self.lost,
-            "discordance": self.discordance,
-        }
 
 
 def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0) -> Difference:
@@ -103,9 +87,9 @@ def difference_of(
         of=names[0],
         over=names[1],
         n=len(differences),
-        estimate=100 * float(differences.mean()),
-        interval=interval,
-        interval_method=interval_method,
+        difference=100 * float(differences.mean()),
+        difference_ci=interval,
+        difference_method=interval_method,
         p_two_sided=p_two_sided,
         test=test,
         gained=int((differences > TOLERANCE).sum()),

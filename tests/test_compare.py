@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
 import math
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from report_browser import browser, open_report, prefer, resize
 from scipy import stats
 
-from advisor.advice.paired_scores import ComparedPair, PairedScores, check_gate, compare_pairs, smallest_shown
+from advisor.advice.compared_models import PairedScores, check_gate, compare_pairs, smallest_shown
 from advisor.advice.score_table import ScoreTable, read_runs
 from advisor.options.shared import LogsOptions
 from advisor.statistics import (
@@ -56,7 +55,7 @@ def table(*columns: Sequence[float] | Floats, groups: Sequence[str] = (), cluste
     )
 
 
-def pairs_of(scores: ScoreTable, **options: Any) -> list[ComparedPair]:
+def pairs_of(scores: ScoreTable, **options: Any) -> list[dict[str, Any]]:
     return compare_pairs(scores, **options).pairs
 
 
@@ -157,25 +156,19 @@ def test_the_level_holds_with_clusters_and_does_not_without(size: int) -> None:
 
 def test_a_pair_has_the_figures_of_a_table_counted_by_hand() -> None:
     (pair,) = pairs_of(table(*changed(15, 5, 100)))
-    assert (
-        pair.difference.over,
-        pair.difference.of,
-        pair.difference.n,
-        pair.difference.gained,
-        pair.difference.lost,
-    ) == ("a", "b", 100, 15, 5)
-    assert pair.difference.estimate == pytest.approx(10)
-    assert pair.difference.discordance == pytest.approx(0.2)
-    assert pair.difference.p_two_sided == pytest.approx(stats.binomtest(15, 20).pvalue)
-    assert pair.difference.interval == bonett_price(np.array([1.0] * 15 + [-1.0] * 5 + [0.0] * 80))
-    assert (pair.difference.test, pair.difference.interval_method) == ("exact McNemar", "Bonett-Price")
+    assert [pair[key] for key in ("a", "b", "n", "gained", "lost")] == ["a", "b", 100, 15, 5]
+    assert pair["difference"] == pytest.approx(10)
+    assert pair["discordance"] == pytest.approx(0.2)
+    assert pair["p_two_sided"] == pytest.approx(stats.binomtest(15, 20).pvalue)
+    assert pair["difference_ci"] == bonett_price(np.array([1.0] * 15 + [-1.0] * 5 + [0.0] * 80))
+    assert (pair["test"], pair["difference_method"]) == ("exact McNemar", "Bonett-Price")
 
 
 def test_p_values_are_corrected_for_all_pairs() -> None:
     generator = np.random.default_rng(2)
     pairs = pairs_of(table(*(generator.random(200) < share for share in (0.5, 0.6, 0.7, 0.75))))
     assert len(pairs) == 6
-    assert [pair.p_adjusted for pair in pairs] == holm([pair.difference.p_two_sided for pair in pairs])
+    assert [pair["p_adjusted"] for pair in pairs] == holm([pair["p_two_sided"] for pair in pairs])
 
 
 def test_graded_scores_have_the_intervals_of_the_paired_bootstrap() -> None:
@@ -183,7 +176,7 @@ def test_graded_scores_have_the_intervals_of_the_paired_bootstrap() -> None:
     a, b, c = generator.random((3, 50))
     pairs = pairs_of(table(a, b, c), seed=7)
     for pair, differences in zip(pairs, (b - a, c - a, c - b), strict=True):
-        assert pair.difference.interval == pytest.approx(mean_interval(100 * differences, seed=7))
+        assert pair["difference_ci"] == pytest.approx(mean_interval(100 * differences, seed=7))
 
 
 def test_graded_scores_have_the_p_values_of_the_permutation_test() -> None:
@@ -191,19 +184,15 @@ def test_graded_scores_have_the_p_values_of_the_permutation_test() -> None:
     a = generator.random(80)
     b = np.clip(a + generator.normal(0.04, 0.2, 80), 0, 1)
     (pair,) = pairs_of(table(a, b))
-    assert pair.difference.p_two_sided == pytest.approx(sign_flip(b - a), abs=0.02)
-    assert pair.difference.test == "sign-flip permutation"
+    assert pair["p_two_sided"] == pytest.approx(sign_flip(b - a), abs=0.02)
+    assert pair["test"] == "sign-flip permutation"
 
 
 def test_the_same_answers_are_no_difference() -> None:
     (pair,) = pairs_of(table([1, 0, 1, 1] * 10, [1, 0, 1, 1] * 10))
-    assert (pair.difference.estimate, pair.difference.p_two_sided, pair.questions_needed, pair.questions_safe) == (
-        0,
-        1,
-        None,
-        None,
-    )
-    assert pair.difference.interval[0] < 0 < pair.difference.interval[1]
+    figures = [pair[key] for key in ("difference", "p_two_sided", "questions_needed", "questions_safe")]
+    assert figures == [0, 1, None, None]
+    assert pair["difference_ci"][0] < 0 < pair["difference_ci"][1]
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
@@ -214,9 +203,9 @@ def test_few_questions_have_finite_figures(n: int, size: int, scores: list[float
     clusters, groups = [str(row // size) for row in range(n)], [str(row % 3) for row in range(n)]
     for labels in (clusters, ()):
         for pair in pairs_of(table(*columns, groups=groups, clusters=labels)):
-            assert 0 < pair.difference.p_two_sided <= 1
-            assert 0 < pair.smallest_shown <= 100
-            assert all(-100 <= end <= 100 for end in (*pair.difference.interval, *pair.margin_ci))
+            assert 0 < pair["p_two_sided"] <= 1
+            assert 0 < pair["smallest_shown"] <= 100
+            assert all(-100 <= end <= 100 for end in (*pair["difference_ci"], *pair["margin_ci"]))
 
 
 # --- Equivalence and power ---
@@ -224,13 +213,13 @@ def test_few_questions_have_finite_figures(n: int, size: int, scores: list[float
 
 def test_equivalence_is_two_one_sided_tests_at_the_level() -> None:
     few, many = (pairs_of(table(*changed(n // 100, n // 100, n)), margin=1)[0] for n in (200, 2000))
-    assert (few.equivalent, many.equivalent) == (False, True)
-    assert many.margin_ci == bonett_price(np.array([1.0] * 20 + [-1.0] * 20 + [0.0] * 1960), alpha=0.05)
+    assert (few["equivalent"], many["equivalent"]) == (False, True)
+    assert many["margin_ci"] == bonett_price(np.array([1.0] * 20 + [-1.0] * 20 + [0.0] * 1960), alpha=0.05)
 
 
 def test_models_that_differ_by_the_margin_are_rarely_called_equivalent() -> None:
     generator = np.random.default_rng(9)
-    false = sum(pairs_of(table(*draw(generator, 800, 0.02, 0.06)), margin=2)[0].equivalent for _ in range(500))
+    false = sum(pairs_of(table(*draw(generator, 800, 0.02, 0.06)), margin=2)[0]["equivalent"] for _ in range(500))
     assert false / 500 <= 0.075
 
 
@@ -263,23 +252,22 @@ def test_figures_of_graded_scores_are_on_the_scale_of_their_differences() -> Non
     observed = generator.normal(0, spread, n)
     (pair,) = pairs_of(table(np.full(n, 0.5), np.clip(0.5 + observed - observed.mean() + spread / 4, 0, 1)))
     # Three standard deviations of 200 repetitions.
-    assert 0.71 <= power(n, pair.smallest_shown / 100) <= 0.9
-    assert pair.questions_needed is not None
-    assert 0.71 <= power(pair.questions_needed, spread / 4) <= 0.9
+    assert 0.71 <= power(n, pair["smallest_shown"] / 100) <= 0.9
+    assert 0.71 <= power(pair["questions_needed"], spread / 4) <= 0.9
 
 
 @pytest.mark.parametrize("clusters", [(), ("a", "b")])
 def test_two_questions_show_no_equality(clusters: tuple[str, ...]) -> None:
     (pair,) = pairs_of(table([0.5, 0.75], [0.501, 0.752], clusters=clusters))
-    assert (pair.verdict, pair.equivalent) == ("unclear", False)
+    assert (pair["verdict"], pair["equivalent"]) == ("unclear", False)
 
 
 def test_too_few_clusters_show_no_difference() -> None:
     a, b = changed(60, 0, 60)
     pairs = [pairs_of(table(a, b, clusters=[str(n % count) for n in range(60)]))[0] for count in (5, 6)]
-    assert [pair.difference.p_two_sided <= 0.05 for pair in pairs] == [False, True]
-    assert [pair.smallest_shown == 100 for pair in pairs] == [True, False]
-    assert pairs[0].questions_needed == 72  # six clusters of twelve
+    assert [pair["p_two_sided"] <= 0.05 for pair in pairs] == [False, True]
+    assert [pair["smallest_shown"] == 100 for pair in pairs] == [True, False]
+    assert pairs[0]["questions_needed"] == 72  # six clusters of twelve
 
 
 def power(n: int, gain: float, discordance: float) -> float:
@@ -305,9 +293,9 @@ def test_the_safe_number_of_questions_keeps_its_promise_although_the_difference_
     needed, safe = [], []
     for _ in range(150):
         pair = pairs_of(table(*draw(generator, 150, gain, discordance)))[0]
-        if pair.difference.estimate > 0 and pair.difference.p_two_sided > 0.05:
-            needed.append(min(pair.questions_needed or 0, 4000))
-            safe += [] if pair.questions_safe is None else [min(pair.questions_safe, 4000)]
+        if pair["difference"] > 0 and pair["p_two_sided"] > 0.05:
+            needed.append(min(pair["questions_needed"] or 0, 4000))
+            safe += [] if pair["questions_safe"] is None else [min(pair["questions_safe"], 4000)]
     known = {n: power(n, gain, discordance) for n in {100 * round(n / 100) for n in needed + safe} if n}
     reached = [np.mean([known.get(100 * round(n / 100), 0.0) for n in numbers]) for numbers in (needed, safe)]
     assert reached[0] < 0.8
@@ -323,10 +311,9 @@ def test_a_large_group_does_not_hide_small_ones() -> None:
     old = [0.0] * 60 + [1.0] * 340 + [1.0] * 90
     new = [1.0] * 400 + ([0.0] * 4 + [1.0] * 6) * 9
     (pair,) = pairs_of(table(old, new, groups=groups))
-    assert pair.difference.estimate > 0
-    assert pair.macro is not None
-    assert pair.macro < -30
-    assert [name for name, group in pair.groups.items() if pair.is_opposite(group)] == [f"small{n}" for n in range(9)]
+    assert pair["difference"] > 0
+    assert pair["macro_difference"] < -30
+    assert [each["group"] for each in pair["groups"] if each["opposite"]] == [f"small{n}" for n in range(9)]
 
 
 # --- The gate ---
@@ -335,20 +322,20 @@ def test_a_large_group_does_not_hide_small_ones() -> None:
 def outcomes(seed: int, n: int, gain: float, *, repetitions: int = 400, points: float = 1.0) -> dict[str, float]:
     """How often the gate has each outcome, for a true gain and 15% of questions that change."""
     generator = np.random.default_rng(seed)
-    found = [check_gate(table(*draw(generator, n, gain, 0.15)), points)[0].verdict for _ in range(repetitions)]
+    found = [check_gate(table(*draw(generator, n, gain, 0.15)), points)[0]["verdict"] for _ in range(repetitions)]
     return {outcome: found.count(outcome) / repetitions for outcome in ("better", "equal", "worse", "unclear")}
 
 
 def test_the_gate_never_fails_the_same_answers() -> None:
     result = check_gate(table([1, 0] * 5, [1, 0] * 5), 0)[0]
-    assert result.verdict == "unclear"  # ten questions cannot show that nothing was lost
+    assert result["verdict"] == "unclear"  # ten questions cannot show that nothing was lost
 
 
 def test_the_gate_fails_no_more_often_with_many_models() -> None:
     generator, failed = np.random.default_rng(12), 0
     for _ in range(200):
         base, *new = (generator.random(300) < 0.6 for _ in range(9))
-        failed += any(result.verdict == "worse" for result in check_gate(table(base, *new), 0))
+        failed += any(result["verdict"] == "worse" for result in check_gate(table(base, *new), 0))
     assert failed / 200 <= 0.08
 
 
@@ -618,7 +605,7 @@ def test_bad_input_is_one_line(logs: Place, arguments: tuple[str, ...], reason: 
 
 def test_equal_graded_differences_have_an_interval_with_a_width() -> None:
     (pair,) = pairs_of(table([0.5, 0.25, 0.0], [0.75, 0.5, 0.25]))
-    low, high = pair.difference.interval
+    low, high = pair["difference_ci"]
     assert low < 25 < high
     assert PairedScores(np.full((3, 1), 0.5)).accuracy_interval(0)[0] < 50
 
@@ -634,15 +621,15 @@ def test_pairs_from_counts_are_those_of_each_pair_alone() -> None:
     for a in range(7):
         for b in range(a + 1, 7):
             one, other = counted.difference(names, (a, b)), alone.difference(names, (a, b))
-            assert dataclasses.astuple(one)[:3] == dataclasses.astuple(other)[:3]
-            assert one.estimate == pytest.approx(other.estimate)
-            assert one.interval == pytest.approx(other.interval)
+            assert one[:3] == other[:3]
+            assert one.difference == pytest.approx(other.difference)
+            assert one.difference_ci == pytest.approx(other.difference_ci)
             gained, lost = one.gained, one.lost
-            assert (gained, lost, one.test, one.interval_method) == (
+            assert (gained, lost, one.test, one.difference_method) == (
                 other.gained,
                 other.lost,
                 other.test,
-                other.interval_method,
+                other.difference_method,
             )
             expected = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
             assert one.p_two_sided == other.p_two_sided == next(p_values) == pytest.approx(expected)
@@ -656,4 +643,4 @@ def test_only_the_pairs_with_the_baseline_are_made_and_all_are_corrected_for() -
     assert some.pairs == every.pairs[:3]
     assert (some.tested, some.differ) == (every.tested, every.differ)
     assert every.tested == len(every.pairs) == 6
-    assert every.differ == sum(pair.verdict in ("better", "worse") for pair in every.pairs)
+    assert every.differ == sum(pair["verdict"] in ("better", "worse") for pair in every.pairs)

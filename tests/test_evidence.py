@@ -195,11 +195,11 @@ def test_the_comparison_has_the_figures_of_a_table_counted_by_hand() -> None:
     found = compare(ensemble, [profile("a", [1] * 60 + [0] * 40), best])
     assert (found.of, found.over, found.n) == ("unite", "b", 100)
     assert (found.gained, found.lost) == (15, 5)
-    assert found.estimate == pytest.approx(10)
+    assert found.difference == pytest.approx(10)
     assert found.discordance == pytest.approx(0.2)
     assert found.p_two_sided == pytest.approx(stats.binomtest(15, 20).pvalue)
-    assert found.interval == bonett_price(differences(15, 5, 100))
-    assert (found.test, found.interval_method) == ("exact McNemar", "Bonett-Price")
+    assert found.difference_ci == bonett_price(differences(15, 5, 100))
+    assert (found.test, found.difference_method) == ("exact McNemar", "Bonett-Price")
 
 
 def test_the_best_single_is_the_best_on_these_questions_and_the_first_of_equals() -> None:
@@ -211,9 +211,9 @@ def test_graded_scores_are_compared_by_resampling() -> None:
     generator = np.random.default_rng(0)
     single = generator.random(80)
     found = compare(profile("unite", np.clip(single + 0.1, 0, 1)), [profile("a", single)])
-    assert (found.test, found.interval_method) == ("sign-flip permutation", "paired bootstrap")
+    assert (found.test, found.difference_method) == ("sign-flip permutation", "paired bootstrap")
     assert found.p_two_sided < 0.01
-    assert found.interval[0] < found.estimate < found.interval[1]
+    assert found.difference_ci[0] < found.difference < found.difference_ci[1]
 
 
 def test_other_questions_are_an_error_that_names_both() -> None:

@@ -7,8 +7,14 @@ from contextlib import nullcontext
 
 import typer
 
-from advisor.advice.compared_models import MOST_PAIRS, comparison_of, gate_texts, shown_pairs
-from advisor.advice.paired_scores import check_gate, compare_pairs
+from advisor.advice.compared_models import (
+    MOST_PAIRS,
+    check_gate,
+    compare_pairs,
+    comparison_of,
+    gate_texts,
+    shown_pairs,
+)
 from advisor.advice.score_table import read_columns, read_runs
 from advisor.commands.command_line import GATE_FAILED, command_line, print_json
 from advisor.options.finished_run import CompareOptions
@@ -59,5 +65,5 @@ def compare(options: CompareOptions) -> None:
         if options.html is not None:
             print(f"Page: {visible(str(options.html))}")
     failing = {"worse", "unclear"} if options.fail_if_unsure else {"worse"}
-    if any(result.verdict in failing for result in gate):
+    if any(result["verdict"] in failing for result in gate):
         raise typer.Exit(GATE_FAILED)

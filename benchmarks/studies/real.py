@@ -210,8 +210,8 @@ def _set_row(members: Members, profile: Profile, answers: TaskAnswers) -> dict[s
     return {
         "members": list(members),
         "accuracy": profile.accuracy,
-        "gain": difference.estimate,
-        "gain_ci": list(difference.interval),
+        "gain": difference.difference,
+        "gain_ci": list(difference.difference_ci),
         "p": difference.p_two_sided,
         "over": difference.over,
         "gap": dev[0].accuracy - dev[-1].accuracy,
